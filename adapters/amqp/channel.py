@@ -37,7 +37,7 @@ _CONFIRM_BYTES: Final = 13  # its payload
 _BASIC, _ACK, _NACK = 60, 80, 120
 
 
-class State(Enum):
+class ChannelState(Enum):
     """The states of a channel."""
 
     OPEN = "open"
@@ -51,7 +51,7 @@ class Channel:
     def __init__(self, output: ConnectionOutput, number: int) -> None:
         self.output = output
         self.number = number
-        self.state = State.OPEN
+        self.state = ChannelState.OPEN
         self.waiting = False  # for the gateway's answer to a method
         self.flowing = True  # channel.flow
         self.content: Content | None = None  # the message being published
@@ -70,12 +70,14 @@ class Channel:
     @property
     def open(self) -> bool:
         """Returns whether the channel is in use."""
-        return self.state is State.OPEN
+        return self.state is ChannelState.OPEN
 
     @property
     def publishable(self) -> bool:
         """Returns whether a message may begin now."""
-        return self.state is State.OPEN and not self.waiting and self.content is None and self.transaction is None
+        return (
+            self.state is ChannelState.OPEN and not self.waiting and self.content is None and self.transaction is None
+        )
 
     @property
     def prefetch_max(self) -> int:
@@ -112,10 +114,10 @@ class Channel:
     def fail(self, code: int, text: str, index: int) -> None:
         """Closes the channel for an error (AMQP 0-9-1, 1.5.2.5); `index` is the method's that caused it."""
         if self.open:
-            self.end(State.CLOSING)
+            self.end(ChannelState.CLOSING)
             self.send(Methods.Close, code, cut(text), index >> 16, index & 0xFFFF)
 
-    def end(self, state: State) -> None:
+    def end(self, state: ChannelState) -> None:
         """Delivers no more, and gives back what has not been acknowledged."""
         self.state = state
         self.drop_content()

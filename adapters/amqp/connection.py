@@ -15,7 +15,7 @@ from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
 from adapters.amqp.body_credit import BodyCredit, ConnectionCredit
-from adapters.amqp.channel import Channel, State, cut, described
+from adapters.amqp.channel import Channel, ChannelState, cut, described
 from adapters.amqp.codec.wire import (
     CHANNEL_CODES,
     CHANNEL_ERROR,
@@ -361,7 +361,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         del self.channels[number]
 
     def _channel_method(self, channel: Channel, payload: bytes) -> bool:
-        if channel.state is State.OPEN:
+        if channel.state is ChannelState.OPEN:
             if channel.waiting:
                 return False
             if channel.content is not None:
@@ -382,7 +382,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _content(self, channel: Channel, kind: int, payload: bytes, now_ms: int) -> bool:
         """A content header or body frame that the loop did not take with its method; False when it has to wait."""
-        if channel.state is not State.OPEN:
+        if channel.state is not ChannelState.OPEN:
             return True
         self._current = Basic.Publish.index
         if channel.content is None:
@@ -427,7 +427,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def _end_channels(self) -> None:
         """Closes all channels; leased messages go back when the connection is gone."""
         for channel in self.channels.values():
-            channel.state = State.CLOSED
+            channel.state = ChannelState.CLOSED
             channel.drop_content()
         self.share.close()
 

@@ -73,7 +73,7 @@ class Phase(Enum):
 ENDING: Final = (Phase.CLOSING, Phase.CLOSED)
 
 
-class Limits(NamedTuple):
+class TuneLimits(NamedTuple):
     """The limits that both peers keep."""
 
     channel_max: int
@@ -127,13 +127,13 @@ def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
         raise ProtocolError(SYNTAX_ERROR, f"the response of {mechanism} is malformed") from error
 
 
-def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> Limits:
+def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> TuneLimits:
     """Returns the limits by tune-ok; 0 leaves a limit to our proposal. Raises `ProtocolError` (NOT_ALLOWED)."""
     if frame_max and not FRAME_MIN <= frame_max <= options.frame_max:
         raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not within {FRAME_MIN} and {options.frame_max}")
     if channel_max > options.channel_max:
         raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}")
-    return Limits(
+    return TuneLimits(
         channel_max=channel_max or options.channel_max,
         payload_max=(frame_max or options.frame_max) - FRAME_OVERHEAD,
         heartbeat_s=heartbeat_s,
@@ -170,7 +170,7 @@ class Handshake:
         self._login: Authenticate  # of start-ok
         self.phase = Phase.HEADER
         self.principal = Principal(name="")
-        self.limits = Limits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
+        self.limits = TuneLimits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         output.payload_max = self.limits.payload_max
 
     def start(self) -> None:

@@ -13,7 +13,7 @@ from pamqp.commands import Basic, Confirm, Exchange, Queue, Tx
 from pamqp.commands import Channel as Methods
 
 from adapters.amqp import tx
-from adapters.amqp.channel import Channel, State
+from adapters.amqp.channel import Channel, ChannelState
 from adapters.amqp.codec.properties import REPLY_TO
 from adapters.amqp.codec.streams import ARGUMENTS, stream_read
 from adapters.amqp.codec.wire import (
@@ -52,7 +52,7 @@ def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
 
     `unsent` says that this read holds messages of the channel which the gateway does not know of yet.
     """
-    if channel.state is State.CLOSING:
+    if channel.state is ChannelState.CLOSING:
         _while_closing(channel, method)
         return True
     entry = _METHODS.get(method.index)
@@ -95,7 +95,7 @@ def _queue(channel: Channel, name: str) -> str:
 
 
 def _close(channel: Channel, _method: Any) -> None:
-    channel.end(State.CLOSED)
+    channel.end(ChannelState.CLOSED)
     channel.send(Methods.CloseOk)
     _forget(channel)
 

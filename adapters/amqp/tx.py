@@ -10,7 +10,7 @@ from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from adapters.amqp.transactions import Transaction
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Outcome, Publish
-from gateway.port.transaction import Transaction as Settling
+from gateway.port.transaction import SettlingTransaction
 
 
 def select(channel: Channel, _method: Any) -> None:
@@ -54,7 +54,7 @@ def commit(channel: Channel, method: Any) -> None:
     if work.messages or work.acknowledged():
         channel.waiting = True
         token = channel.output.expect(committed)
-        settling = Settling(settled=work.acknowledged())
+        settling = SettlingTransaction(settled=work.acknowledged())
         channel.output.emit(
             Publish(work.messages, token, transaction=settling, copied=work.copied, mandatory=work.mandatory)
         )

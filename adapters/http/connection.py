@@ -5,7 +5,7 @@ from typing import Any, ClassVar
 
 import msgspec
 
-from adapters.http.handlers.actions import Action, Ask, Context, Part, Respond, Store, Stored, Stream, Watch
+from adapters.http.handlers.actions import Action, Ask, Follow, HandlerContext, Part, Respond, Store, Stored, Watch
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
@@ -19,7 +19,7 @@ from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, ReceiveBudget
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
 from adapters.http.wire.versions import choose, handed_over, upgraded
@@ -36,12 +36,12 @@ from gateway.port.adapter import (
     Effect,
     Outcome,
     Publish,
+    Request,
     Settled,
     SubscriptionId,
     Token,
     Unsubscribe,
 )
-from gateway.port.adapter import Request as GatewayRequest
 from gateway.port.single import Single
 from store.api.message import Message
 
@@ -300,7 +300,7 @@ class HttpConnection(Adapter):
                 self._upgrade(event)
         self._advance()
 
-    def _arrived(self, exchange: Exchange, request: Request) -> None:
+    def _arrived(self, exchange: Exchange, request: HttpRequest) -> None:
         """Finds the handler and the sender of a request, and answers at once if there is none."""
         try:
             found = resolve(request)
@@ -377,20 +377,20 @@ class HttpConnection(Adapter):
             self._who = principal
         try:
             host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
-            action = found.handler(request, Context(self._options, principal, self._now_ms, host, found.below))
+            action = found.handler(request, HandlerContext(self._options, principal, self._now_ms, host, found.below))
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
-        if request.method == "HEAD" and isinstance(action, Stream | Watch):
+        if request.method == "HEAD" and isinstance(action, Follow | Watch):
             action = Respond(msgspec.structs.replace(OPENING, body=b""))
-        elif isinstance(action, Stream | Watch):
+        elif isinstance(action, Follow | Watch):
             self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
 
-    def _answer(self, exchange: Exchange, request: Request, action: Respond) -> None:
+    def _answer(self, exchange: Exchange, request: HttpRequest, action: Respond) -> None:
         self._respond(exchange, request, action.response)
 
-    def _store(self, exchange: Exchange, request: Request, action: Store) -> None:
+    def _store(self, exchange: Exchange, request: HttpRequest, action: Store) -> None:
         if action.keys:
             for one in EachOnce(action).parts():
                 self._store(exchange, request, one)
@@ -402,23 +402,23 @@ class HttpConnection(Adapter):
         if action.key is not None:
             self._publish(action.key)
 
-    def _ask(self, exchange: Exchange, request: Request, action: Ask) -> None:
+    def _ask(self, exchange: Exchange, request: HttpRequest, action: Ask) -> None:
         self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply, action.failed)
 
-    def _call(self, request: GatewayRequest[Any]) -> Token:
+    def _call(self, request: Request[Any]) -> Token:
         token = self._token()
         self._effects.append(Call(request=request, token=token, who=self._who))
         return token
 
-    def _watch(self, exchange: Exchange, request: Request, action: Watch) -> None:
+    def _watch(self, exchange: Exchange, request: HttpRequest, action: Watch) -> None:
         assert self._keys is not None
         self._keys.open(exchange, request, action.request, now_ms=self._now_ms)
 
-    def _begin_events(self, exchange: Exchange, request: Request) -> None:
+    def _begin_events(self, exchange: Exchange, request: HttpRequest) -> None:
         assert self.transport is not None
         self.transport.begin(exchange, finished(request, OPENING, self._options), now_ms=self._now_ms)
 
-    def _stream(self, exchange: Exchange, request: Request, action: Stream) -> None:
+    def _stream(self, exchange: Exchange, request: HttpRequest, action: Follow) -> None:
         assert self._streams is not None
         subs = [SubscriptionId(self._subs + n) for n in range(1, len(action.patterns) + 1)]
         self._subs += len(subs)
@@ -426,7 +426,7 @@ class HttpConnection(Adapter):
         self._effects += self._streams.open(stream, action, self._token(), self._who)
         self._begin_events(exchange, request)
 
-    def _respond(self, exchange: Exchange, request: Request, response: Response | None) -> None:
+    def _respond(self, exchange: Exchange, request: HttpRequest, response: Response | None) -> None:
         assert self.transport is not None
         if response is not None:  # else others of the same request have no answer yet
             self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
@@ -452,6 +452,6 @@ class HttpConnection(Adapter):
         Respond: _answer,
         Store: _store,
         Ask: _ask,
-        Stream: _stream,
+        Follow: _stream,
         Watch: _watch,
     }

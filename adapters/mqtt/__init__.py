@@ -7,7 +7,7 @@ Imports: cloudevents, websocket, gateway.domain, gateway.port, store.api, store.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from adapters.mqtt.connection import Connection
+from adapters.mqtt.connection import MqttConnection
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.upstream.publishing import MqttPublisher
 from adapters.mqtt.upstream.reading import MqttUpstream
@@ -15,9 +15,9 @@ from adapters.mqtt.websocket.framing import MqttFraming
 from adapters.mqtt.websocket.upgrade import AllowedPages, Upgrade
 from adapters.websocket.connection import WebSocketConnection
 from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
-from gateway.port.bridge import Publisher, PublisherTerms, Scheme, Upstream, UpstreamSettings
+from gateway.port.bridge import BrokerPublisher, PublisherTerms, Scheme, Upstream, UpstreamSettings
 
-__all__ = ["FACTORY", "Connection", "Options"]
+__all__ = ["FACTORY", "MqttConnection", "Options"]
 
 WEBSOCKET = "mqtt-ws"  # the name of its listener
 
@@ -43,7 +43,7 @@ class _Factory:
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:
         """The state machine of a new client's connection."""
-        connection = Connection(info, options, random)
+        connection = MqttConnection(info, options, random)
         if info.listener != WEBSOCKET:
             return connection
         pages = AllowedPages(origins=options.websocket_origins, hosts=options.websocket_hosts, local=info.loopback)
@@ -53,7 +53,7 @@ class _Factory:
         """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
         return MqttUpstream(terms, sparkplug=options.sparkplug)
 
-    def publisher(self, terms: PublisherTerms) -> Publisher:
+    def publisher(self, terms: PublisherTerms) -> BrokerPublisher:
         """A broker that events are published to (`gateway.port.bridge.PublisherFactory`)."""
         return MqttPublisher(terms)
 

@@ -61,7 +61,7 @@ _GATES = (Phase.AUTHENTICATING, Phase.OPENING)  # the client waits for its CONNA
 _UNPROVEN = (Phase.AWAITING_CONNECT, Phase.CHALLENGED)  # it is the client's turn, and it has not long for it
 
 
-class Connection:
+class MqttConnection:
     """A client of MQTT 3.1, 3.1.1 or 5.0, from its first byte to its last."""
 
     __slots__ = (
@@ -129,7 +129,7 @@ class Connection:
         return self._finish(now_ms)
 
     @staticmethod
-    def singles(reads: Sequence[tuple["Connection", bytes]], now_ms: int) -> Sequence[Single | None]:
+    def singles(reads: Sequence[tuple["MqttConnection", bytes]], now_ms: int) -> Sequence[Single | None]:
         """Returns the message of each read that is one plain PUBLISH of QoS 1."""
         return singles(reads, now_ms, connected=Phase.CONNECTED)
 

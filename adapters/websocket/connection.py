@@ -10,7 +10,7 @@ from typing import Final, Protocol
 
 from msgspec.structs import replace
 
-from gateway.domain.forwarding import Forwarding
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.port.adapter import Adapter, Authenticate, Call, Close, Deliverable, Effect, Outcome, Token
 
 CLOSING_MS: Final = 1_000  # that the client's close frame is awaited which answers ours
@@ -90,7 +90,7 @@ class WebSocketConnection:
     )
 
     def __init__(
-        self, connection: ClosableAdapter, handshake: Handshake, framing: Framing, forwarding: Forwarding | None
+        self, connection: ClosableAdapter, handshake: Handshake, framing: Framing, forwarding: ForwardingSettings | None
     ) -> None:
         self._connection = connection
         self._handshake: Handshake | None = handshake  # None: it is done

@@ -253,11 +253,11 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 A_co = TypeVar("A_co", covariant=True)  # the answer to a request
 
 
-class Request(msgspec.Struct, Generic[A_co], frozen=True, kw_only=True):
+class ControllerRequest(msgspec.Struct, Generic[A_co], frozen=True, kw_only=True):
     """A request to the controllers' leader, whose class names the type of its answer."""
 
 
-def answer_type(request: type[Request[Any]]) -> type[Any]:
+def answer_type(request: type[ControllerRequest[Any]]) -> type[Any]:
     """Returns the type of a request's answer: `Topic` for `class CreateTopic(Command[Topic])`."""
     base: Any = request.__dict__["__orig_bases__"][0]
     answer: type[Any] = get_args(base)[0]
@@ -314,7 +314,7 @@ class ControllerClient(Protocol):
     async def barrier(self) -> None:
         """Returns when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
 
-    async def do(self, request: Request[A_co]) -> A_co:
+    async def do(self, request: ControllerRequest[A_co]) -> A_co:
         """Performs a request (`controller.api.commands`, `controller.api.requests`) and returns its answer.
 
         Every command is idempotent: again it changes nothing and answers the same. Raises `ControllerError`: the

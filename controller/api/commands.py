@@ -15,19 +15,19 @@ from controller.api.client import (
     A_co,
     ControllerDamaged,
     ControllerError,
+    ControllerRequest,
     Group,
     GroupChanges,
     GroupConfig,
     Member,
     NamedQueue,
     Replica,
-    Request,
     Topic,
     User,
 )
 
 
-class Limits(msgspec.Struct, frozen=True, kw_only=True):
+class ClusterLimits(msgspec.Struct, frozen=True, kw_only=True):
     """The limits on what a cluster may hold."""
 
     topics_max: int = 10_000
@@ -36,10 +36,10 @@ class Limits(msgspec.Struct, frozen=True, kw_only=True):
     default_queues: int = 8  # of a topic created without a number
 
 
-class Command(Request[A_co], frozen=True, kw_only=True):
+class Command(ControllerRequest[A_co], frozen=True, kw_only=True):
     """A request that the log holds and the state machine applies."""
 
-    def filled(self, limits: Limits, time_ms: int) -> Self:
+    def filled(self, limits: ClusterLimits, time_ms: int) -> Self:
         """Returns the command with the time and the limits that it carries."""
         values = {
             "time_ms": time_ms,
@@ -69,7 +69,7 @@ class CreateTopic(Command[Topic], frozen=True, kw_only=True, tag="create_topic")
     creator: str = ""
     creator_topics_max: int = 0
 
-    def filled(self, limits: Limits, time_ms: int) -> Self:
+    def filled(self, limits: ClusterLimits, time_ms: int) -> Self:
         """Returns the command with the time and the limits that it carries, and a number of queues."""
         filled = super().filled(limits, time_ms)
         return filled if self.queues else msgspec.structs.replace(filled, queues=limits.default_queues)

@@ -4,14 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from controller.api.client import Group, Request, Service
+from controller.api.client import ControllerRequest, Group, Service
 
 TEXT_CHARS_MAX = 1_024  # of an address, or an error
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
 Number = Annotated[int, Meta(ge=0, le=1 << 62)]
 
 
-class Elect(Request[Group], frozen=True, kw_only=True, tag="elect"):
+class Elect(ControllerRequest[Group], frozen=True, kw_only=True, tag="elect"):
     """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
 
     Fenced by the epochs given, if any; without `master_epoch` the same request again elects again. `unclean`: one that
@@ -26,7 +26,7 @@ class Elect(Request[Group], frozen=True, kw_only=True, tag="elect"):
     unclean: bool = False
 
 
-class AddMember(Request[None], frozen=True, kw_only=True, tag="add_member"):
+class AddMember(ControllerRequest[None], frozen=True, kw_only=True, tag="add_member"):
     """Add a controller, which votes when it has caught up; or say where it is now. Raises `ChangeRefused`.
 
     With another incarnation than the member's it takes the place of that one, if nothing is heard of it. `kept`: its
@@ -39,23 +39,23 @@ class AddMember(Request[None], frozen=True, kw_only=True, tag="add_member"):
     kept: bool = False
 
 
-class RemoveMember(Request[None], frozen=True, kw_only=True, tag="remove_member"):
+class RemoveMember(ControllerRequest[None], frozen=True, kw_only=True, tag="remove_member"):
     """Remove a controller, dead or alive, for ever; or say again that it is gone. Raises `ChangeRefused`."""
 
     id: Number
 
 
-class Transfer(Request[None], frozen=True, kw_only=True, tag="transfer"):
+class Transfer(ControllerRequest[None], frozen=True, kw_only=True, tag="transfer"):
     """Ask the leader to let another controller lead. Raises `TransferRefused`."""
 
     to: Number
 
 
-class Barrier(Request[None], frozen=True, kw_only=True, tag="barrier"):
+class Barrier(ControllerRequest[None], frozen=True, kw_only=True, tag="barrier"):
     """Do nothing: nothing that was done before has a greater index than the answer."""
 
 
-class AskService(Request[Service], frozen=True, kw_only=True, tag="ask_service"):
+class AskService(ControllerRequest[Service], frozen=True, kw_only=True, tag="ask_service"):
     """Ask whether a group is served (see `controller.elections.serving`)."""
 
     group: Number

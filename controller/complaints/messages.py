@@ -5,7 +5,7 @@ from typing import Annotated
 import msgspec
 from msgspec import Meta
 
-from controller.api.client import Request
+from controller.api.client import ControllerRequest
 
 HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its replicas
 COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them
@@ -32,7 +32,7 @@ class Complaint(msgspec.Struct, frozen=True, kw_only=True):
     reaches: Annotated[tuple[_Number, ...], Meta(max_length=REACHES_COUNT_MAX)] = ()
 
 
-class Report(Request[None], frozen=True, kw_only=True, tag="report"):
+class Report(ControllerRequest[None], frozen=True, kw_only=True, tag="report"):
     """A proxy's complaints of this moment; none of them says that it reaches every master."""
 
     proxy: Annotated[str, Meta(min_length=1, max_length=PROXY_CHARS_MAX)]

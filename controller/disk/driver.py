@@ -16,21 +16,21 @@ from typing import Any, Protocol
 
 from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError
 from controller.raft import (
-    Change,
     Entry,
     EntryKind,
     LastReport,
     Membership,
+    MembershipChange,
     Message,
     NotLeader,
     ProposalDropped,
     Raft,
     RaftError,
+    RaftSettings,
+    RaftStatus,
     Ready,
     Role,
-    Settings,
     Snapshot,
-    Status,
     Storage,
     StorageFailed,
     StorageFull,
@@ -81,14 +81,14 @@ class Driver:
         machine: Machine,
         *,
         send: Callable[[Sequence[Message]], None],
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
         chance: random.Random | None = None,
         tick_s: float | None,
         compact_bytes: int = COMPACT_BYTES,
         keep_entries: int = KEEP_ENTRIES,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._settings = settings or Settings()
+        self._settings = settings or RaftSettings()
         self._storage = storage
         self._machine = machine
         self._send = send
@@ -110,7 +110,7 @@ class Driver:
         self._snapshot_bytes = len(snapshot.data)
         self._logged_bytes = 0  # applied since that snapshot
         self.applied = snapshot.index
-        self.status: Status = self.raft.status()  # as of the last turn
+        self.status: RaftStatus = self.raft.status()  # as of the last turn
 
     # ---- life
 
@@ -237,7 +237,7 @@ class Driver:
         entry = self.raft.propose(data)
         return self._await_entry(entry.index, entry.term)
 
-    async def change(self, change: Change) -> None:
+    async def change(self, change: MembershipChange) -> None:
         """Changes the membership, and waits until it is applied. Raises `NotLeader`, `ChangeRefused`, as `propose`."""
         self._check_proposal()
         entry = self.raft.propose_change(change)

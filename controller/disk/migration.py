@@ -13,7 +13,7 @@ import lmdb
 from controller.api.client import ControllerDamaged, ControllerError
 from controller.api.commands import decode_command
 from controller.metadata.state import MetadataState
-from controller.raft import Member, Membership, StorageFailed, first_snapshot
+from controller.raft import Membership, RaftMember, StorageFailed, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 from store.disk.lmdb_file import is_cut_short
 
@@ -39,7 +39,7 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
     incarnation = new_incarnation()
     first = None
     if list(members) == [node_id]:  # several have to meet before there is a cluster
-        member = Member(id=node_id, address=members[node_id], incarnation=incarnation)
+        member = RaftMember(id=node_id, address=members[node_id], incarnation=incarnation)
         first = first_snapshot(Membership.of(member), b"" if old is None else old.snapshot())
     storage = LmdbStorage.open(path, node_id, first=first, incarnation=incarnation)
     if old is not None:

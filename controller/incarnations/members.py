@@ -11,7 +11,7 @@ from controller.disk.driver import Driver
 from controller.elections.registry import TICK_MS
 from controller.incarnations.operator_texts import ANOTHER
 from controller.metadata.state import MetadataState
-from controller.raft import Change, ChangeKind, ChangeRefused, Member, RaftError
+from controller.raft import ChangeKind, ChangeRefused, MembershipChange, RaftError, RaftMember
 from controller.raft.progress import ProgressState
 from controller.wire.wire import Hello
 
@@ -67,13 +67,13 @@ class Members:
         elif request.incarnation and there.incarnation != request.incarnation:
             await self._take_place(there, request)
         elif there.address != request.address:
-            await self._driver.change(Change(kind=ChangeKind.MOVE, node=request.id, address=request.address))
+            await self._driver.change(MembershipChange(kind=ChangeKind.MOVE, node=request.id, address=request.address))
 
-    async def _take_place(self, there: Member, request: AddMember) -> None:
+    async def _take_place(self, there: RaftMember, request: AddMember) -> None:
         """Names a member that has no incarnation yet, or adds another node in its place as a learner."""
         assert self._driver is not None
         if not there.incarnation and (request.kept or there.learner):
-            change = Change(kind=ChangeKind.NAME, node=request.id, incarnation=request.incarnation)
+            change = MembershipChange(kind=ChangeKind.NAME, node=request.id, incarnation=request.incarnation)
             await self._driver.change(change)
             return
         self._check_gone(request.id, there.address)
@@ -82,7 +82,7 @@ class Members:
 
     async def _add(self, request: AddMember) -> None:
         assert self._driver is not None
-        change = Change(
+        change = MembershipChange(
             kind=ChangeKind.ADD_LEARNER, node=request.id, address=request.address, incarnation=request.incarnation
         )
         await self._driver.change(change)
@@ -100,7 +100,7 @@ class Members:
         await self._settled()
         membership = self._driver.status.membership
         if membership.get(id_) is not None:
-            await self._driver.change(Change(kind=ChangeKind.REMOVE, node=id_))
+            await self._driver.change(MembershipChange(kind=ChangeKind.REMOVE, node=id_))
         elif id_ not in state.members and id_ not in state.removed_members:
             there = ", ".join(str(one) for one in membership.ids)
             raise ChangeRefused(f"there is no controller {id_}, and there was none; the controllers are {there}")
@@ -122,6 +122,6 @@ class Members:
                 known = member.incarnation or not status.incarnation  # one that is not known yet cannot be counted
                 if member.learner and known and peer is not None and peer.state is ProgressState.REPLICATE:
                     with suppress(RaftError, ControllerClosed):
-                        await self._driver.change(Change(kind=ChangeKind.PROMOTE, node=member.id))
+                        await self._driver.change(MembershipChange(kind=ChangeKind.PROMOTE, node=member.id))
                         logger.info("controller %d votes", member.id)
                     break

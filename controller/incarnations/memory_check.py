@@ -24,17 +24,16 @@ from collections.abc import Mapping, Sequence
 from enum import Enum, auto
 from typing import Any, Protocol
 
-from controller.api.client import A_co, ControllerError, Member, MetadataForgotten, Request
+from controller.api.client import A_co, ControllerError, ControllerRequest, Member, MetadataForgotten
 from controller.api.commands import SetMember
 from controller.api.requests import AddMember
 from controller.disk.driver import Driver
 from controller.incarnations import operator_texts
 from controller.incarnations.census import ask_all
 from controller.incarnations.members import Members
-from controller.metadata.feed import Feed
+from controller.metadata.feed import CommandFeed
 from controller.metadata.state import MetadataState
-from controller.raft import ChangeRefused, Membership, RaftError, Status
-from controller.raft import Member as RaftMember
+from controller.raft import ChangeRefused, Membership, RaftError, RaftMember, RaftStatus
 from controller.raft.lmdb_storage import new_incarnation
 from controller.wire.wire import Identification, Introduction
 
@@ -42,7 +41,7 @@ logger = logging.getLogger(__name__)
 
 ASK_S = 0.3  # between two rounds of asking all others
 LOOK_S = 1.0  # between two looks at whether anything is to be done
-STRANGERS_MAX = 64  # controllers remembered that are not who the membership says
+IMPOSTORS_MAX = 64  # controllers remembered whose incarnation is not the one of the membership
 
 
 class MemoryDoubt(Enum):
@@ -67,7 +66,7 @@ class CheckedController(Protocol):
         """The index of the last entry that is applied."""
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> CommandFeed:
         """The newest commands."""
 
     @property
@@ -82,7 +81,7 @@ class CheckedController(Protocol):
     def state(self) -> MetadataState:
         """Returns the applied state."""
 
-    async def do(self, request: Request[A_co]) -> A_co:
+    async def do(self, request: ControllerRequest[A_co]) -> A_co:
         """Sends a request to the current leader and returns its answer. Raises `ControllerError`."""
 
     async def ask_membership(self, request: AddMember) -> None:
@@ -110,7 +109,7 @@ class MemoryCheck:
         self._members = members
         self._first = dict(first)
         self._credentials = credentials
-        self._strangers: dict[int, str] = {}  # id -> the address of one who is not who the membership says
+        self._impostors: dict[int, str] = {}  # id -> the address of a controller of another incarnation
         self._logged_reason: str = ""  # the newest reason, as it was logged
         self._exists = not self._first  # there is a cluster to belong to
         self._renewing = False
@@ -137,7 +136,7 @@ class MemoryCheck:
             if known is not None and not known.is_(status.incarnation):
                 return (operator_texts.REPLACED.format(id=status.id),)
         if status.leader is None:
-            return tuple(operator_texts.LOST.format(id=id_, address=at) for id_, at in sorted(self._strangers.items()))
+            return tuple(operator_texts.LOST.format(id=id_, address=at) for id_, at in sorted(self._impostors.items()))
         return ()
 
     # ---- others ask
@@ -176,12 +175,12 @@ class MemoryCheck:
             generation=self._home.state.generation,
         )
 
-    def _notice(self, status: Status, id_: int, incarnation: str, address: str) -> None:
+    def _notice(self, status: RaftStatus, id_: int, incarnation: str, address: str) -> None:
         known = status.membership.get(id_)
         if known is None or known.is_(incarnation):
-            self._strangers.pop(id_, None)
-        elif id_ not in self._strangers and len(self._strangers) < STRANGERS_MAX:
-            self._strangers[id_] = address
+            self._impostors.pop(id_, None)
+        elif id_ not in self._impostors and len(self._impostors) < IMPOSTORS_MAX:
+            self._impostors[id_] = address
             logger.error("%s", operator_texts.LOST.format(id=id_, address=address))
 
     # ---- what it does

@@ -13,8 +13,7 @@ from controller.api.client import ControllerDamaged, ControllerError, Member
 from controller.api.commands import decode_command
 from controller.disk.migration import RAFT
 from controller.metadata.state import MetadataState
-from controller.raft import EntryKind, HardState, Membership, Ready, Snapshot, decode_change
-from controller.raft import Member as RaftMember
+from controller.raft import EntryKind, HardState, Membership, RaftMember, Ready, Snapshot, decode_change
 from controller.raft.lmdb_storage import LmdbStorage, new_incarnation
 
 RECOVERED_INDEXES = 1 << 40  # indexes left out, for entries that were committed and are lost

@@ -9,7 +9,7 @@ FEED_BYTES_MAX = 8 << 20  # of commands kept; who is further behind takes a snap
 ENTRY_BYTES = 144  # bytes that count for a command besides its own: its index, its digest, and their places
 
 
-class Feed:
+class CommandFeed:
     """A window on the log's end: every command of an index in `start` (exclusive) to `end` (inclusive) is here."""
 
     def __init__(self) -> None:

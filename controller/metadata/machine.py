@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Any
 
 from controller.api.commands import ForgetReplica, RemoveGroup, RetireReplica, decode_command
-from controller.metadata.feed import Feed
+from controller.metadata.feed import CommandFeed
 from controller.metadata.state import MetadataState
 from controller.raft import Entry, Snapshot
 
@@ -17,7 +17,7 @@ class Metadata:
 
     def __init__(self) -> None:
         self.state = MetadataState()
-        self.feed = Feed()
+        self.feed = CommandFeed()
         self.news = False  # a command was applied; the listener takes it back
         self.forgotten: list[tuple[int, int]] = []  # (group, replica) that are no more; likewise
         self._applied = 0

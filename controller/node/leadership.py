@@ -7,7 +7,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-from controller.api.client import ControllerClosed, ControllerError, Group, NotElectable, Request, Service
+from controller.api.client import ControllerClosed, ControllerError, ControllerRequest, Group, NotElectable, Service
 from controller.api.commands import (
     AlterSyncSet,
     Command,
@@ -140,7 +140,7 @@ class Leadership:
 
     # ---- requests
 
-    async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
+    async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
         """Does it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")

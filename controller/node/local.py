@@ -13,22 +13,22 @@ from controller.api.client import (
     HOME_GROUP,
     OUTAGE_LEASE_MS,
     ControllerError,
+    ControllerRequest,
     ControllerUnreachable,
     Group,
     NotElectable,
     Replica,
-    Request,
     Service,
     UnknownGroup,
 )
-from controller.api.commands import Command, ElectMaster, Limits, encode_command
+from controller.api.commands import ClusterLimits, Command, ElectMaster, encode_command
 from controller.api.requests import AskService, Elect
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import open_storage
 from controller.metadata.machine import Metadata
 from controller.node.leadership import name_cluster
-from controller.raft import Role, Settings
+from controller.raft import RaftSettings, Role
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.wire.state_client import StateClient
 from controller.wire.wire import COMMAND_BYTES_MAX
@@ -51,7 +51,7 @@ class LocalController(StateClient):
     A command is synced before it is applied, so what was answered is there after a crash.
     """
 
-    def __init__(self, storage: LmdbStorage, limits: Limits, now_ms: Callable[[], int]) -> None:
+    def __init__(self, storage: LmdbStorage, limits: ClusterLimits, now_ms: Callable[[], int]) -> None:
         metadata = Metadata()
         super().__init__(metadata.state, limits, now_ms)
         self._metadata = metadata
@@ -61,7 +61,7 @@ class LocalController(StateClient):
             storage,
             metadata,
             send=lambda _messages: None,
-            settings=Settings(proposal_bytes_max=COMMAND_BYTES_MAX, cache_bytes_max=CACHE_BYTES_MAX),
+            settings=RaftSettings(proposal_bytes_max=COMMAND_BYTES_MAX, cache_bytes_max=CACHE_BYTES_MAX),
             tick_s=None,  # a single voter leads for ever
             compact_bytes=COMPACT_BYTES,
             keep_entries=0,
@@ -81,14 +81,16 @@ class LocalController(StateClient):
         self.error: Exception | None = None  # why nothing is written any more, until a restart
 
     @classmethod
-    def open(cls, directory: Path, *, limits: Limits | None = None, now_ms: Callable[[], int]) -> "LocalController":
+    def open(
+        cls, directory: Path, *, limits: ClusterLimits | None = None, now_ms: Callable[[], int]
+    ) -> "LocalController":
         """Opens or begins the controller's directory and reads what it holds; an event loop has to be running.
 
         Raises `ControllerDamaged`, `StorageFailed`, `ControllerError`: it is one of several, OSError.
         """
         storage = open_storage(directory, NODE_ID, {NODE_ID: ""})
         try:
-            return cls(storage, limits or Limits(), now_ms)
+            return cls(storage, limits or ClusterLimits(), now_ms)
         except BaseException:
             storage.close()
             raise
@@ -147,7 +149,7 @@ class LocalController(StateClient):
 
     # ---- requests
 
-    async def _request(self, request: Request[Any]) -> Any:
+    async def _request(self, request: ControllerRequest[Any]) -> Any:
         """Writes, then applies, in the order asked. Requests that come during a write are written together."""
         match request:
             case AskService():  # a single node sends no report about itself

@@ -13,8 +13,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from controller.api.client import ControllerClosed, ControllerError, ControllerUnreachable, Request, WrongCluster
-from controller.api.commands import Limits
+from controller.api.client import (
+    ControllerClosed,
+    ControllerError,
+    ControllerRequest,
+    ControllerUnreachable,
+    WrongCluster,
+)
+from controller.api.commands import ClusterLimits
 from controller.api.requests import AddMember, Barrier
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.driver import Driver, OutcomeUnknown
@@ -22,7 +28,7 @@ from controller.disk.migration import RAFT, open_storage
 from controller.elections.registry import TICK_MS, GroupRoute, Heartbeat, Registry
 from controller.incarnations.members import Members
 from controller.incarnations.memory_check import MemoryCheck
-from controller.metadata.feed import Feed
+from controller.metadata.feed import CommandFeed
 from controller.metadata.machine import Metadata
 from controller.node.leadership import ChangeSignal, Leadership
 from controller.raft import (
@@ -32,7 +38,7 @@ from controller.raft import (
     NotLeader,
     ProposalDropped,
     RaftError,
-    Settings,
+    RaftSettings,
     Storage,
     WentBack,
 )
@@ -74,11 +80,11 @@ class ControllerNode(StateClient):
         address: str = "",
         node: str = "local",
         members: Mapping[int, str] | None = None,
-        limits: Limits | None = None,
+        limits: ClusterLimits | None = None,
         now_ms: Callable[[], int],
         clock_ms: Callable[[], int] = monotonic_ms,
         credentials: Any = None,
-        settings: Settings | None = None,
+        settings: RaftSettings | None = None,
         tick_s: float | None = TICK_S,
         chance: random.Random | None = None,
         send: Callable[[Sequence[Message]], None] | None = None,
@@ -88,7 +94,7 @@ class ControllerNode(StateClient):
         copied: bool = False,
     ) -> None:
         self._metadata = Metadata()
-        super().__init__(self._metadata.state, limits or Limits(), now_ms)
+        super().__init__(self._metadata.state, limits or ClusterLimits(), now_ms)
         self._loop = asyncio.get_running_loop()
         self.id = node_id
         self.address = address
@@ -108,7 +114,7 @@ class ControllerNode(StateClient):
             storage,
             self._metadata,
             send=send or self._peers.send,
-            settings=settings or Settings(heartbeat_ticks=HEARTBEAT_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX),
+            settings=settings or RaftSettings(heartbeat_ticks=HEARTBEAT_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX),
             chance=chance,
             tick_s=tick_s,
         )
@@ -235,7 +241,7 @@ class ControllerNode(StateClient):
             raise WrongCluster(f"this is controller {self.id} of cluster {self.cluster}, not of cluster {cluster}")
 
     @property
-    def feed(self) -> Feed:
+    def feed(self) -> CommandFeed:
         """The newest commands."""
         return self._metadata.feed
 
@@ -254,7 +260,7 @@ class ControllerNode(StateClient):
         """The term in which this node leads, and knows all that was done before."""
         return self._leadership.term
 
-    async def answer(self, request: Request[Any], *, term: int | None = None) -> Any:
+    async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
         """Does what is asked, as the leader, in this term if one is given.
 
         Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
@@ -326,7 +332,7 @@ class ControllerNode(StateClient):
         """Waits until all is applied here that was done before."""
         await self.do(Barrier())
 
-    async def _request(self, request: Request[Any]) -> Any:
+    async def _request(self, request: ControllerRequest[Any]) -> Any:
         """Does it, here or at the leader. Raises `ControllerError`."""
         deadline_s = self._loop.time() + self._budget_s
         unsure = False

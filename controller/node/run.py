@@ -9,7 +9,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from controller.api.client import ControllerError
-from controller.api.commands import Limits
+from controller.api.commands import ClusterLimits
 from controller.disk.migration import RAFT
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
@@ -17,7 +17,7 @@ from store.base import logs
 from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
-from store.base.runner import Run, run_server
+from store.base.runner import ServerRun, run_server
 from store.disk.presence import PRESENCE_LOOK_S, identity_of
 
 log = logs.get(__name__)
@@ -32,7 +32,7 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
     members: Mapping[int, str]
     directory: Path
     name: str
-    limits: Limits
+    limits: ClusterLimits
     tick_ms: int
     admin: AdminSettings
     join: bool = False
@@ -40,7 +40,7 @@ class ControllerRun(msgspec.Struct, frozen=True, kw_only=True):
     channel_credentials: Any = None
 
 
-async def _run(run: Run, said: ControllerRun) -> None:
+async def _run(run: ServerRun, said: ControllerRun) -> None:
     """Runs a controller until it is asked to stop. Raises `ServerFailed`."""
     try:
         node = await ControllerNode.open(

@@ -34,15 +34,14 @@ from controller.raft.errors import (
     TransferRefused,
     WentBack,
 )
-from controller.raft.membership import Change, ChangeKind, Member, Membership, decode_change
+from controller.raft.membership import ChangeKind, Membership, MembershipChange, RaftMember, decode_change
 from controller.raft.messages import Entry, EntryId, EntryKind, HardState, Message, Snapshot, decode, encode
-from controller.raft.ready import Compaction, LastReport, ReadState, Ready, Role, Status
-from controller.raft.settings import Settings
+from controller.raft.ready import Compaction, LastReport, RaftStatus, ReadState, Ready, Role
+from controller.raft.settings import RaftSettings
 from controller.raft.storage import MemoryStorage, Storage, first_snapshot
 
 __all__ = [
     "BadMessage",
-    "Change",
     "ChangeKind",
     "ChangeRefused",
     "Compacted",
@@ -52,8 +51,8 @@ __all__ = [
     "EntryKind",
     "HardState",
     "LastReport",
-    "Member",
     "Membership",
+    "MembershipChange",
     "MemoryStorage",
     "Message",
     "NotLeader",
@@ -61,12 +60,13 @@ __all__ = [
     "ProposalTooLarge",
     "Raft",
     "RaftError",
+    "RaftMember",
+    "RaftSettings",
+    "RaftStatus",
     "ReadState",
     "Ready",
     "Role",
-    "Settings",
     "Snapshot",
-    "Status",
     "Storage",
     "StorageDamaged",
     "StorageFailed",

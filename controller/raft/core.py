@@ -18,7 +18,7 @@ from controller.raft import follower
 from controller.raft.errors import BadMessage, NotLeader
 from controller.raft.identity import LastReports, is_accepted, signed
 from controller.raft.leader import Leader
-from controller.raft.membership import Change, Membership
+from controller.raft.membership import Membership, MembershipChange
 from controller.raft.messages import (
     CONTEXT_BYTES_MAX,
     NOBODY,
@@ -40,8 +40,8 @@ from controller.raft.messages import (
 )
 from controller.raft.node import Node
 from controller.raft.quorum import Tally, tally
-from controller.raft.ready import Compaction, LastReport, ReadState, Ready, Role, Status
-from controller.raft.settings import Settings
+from controller.raft.ready import Compaction, LastReport, RaftStatus, ReadState, Ready, Role
+from controller.raft.settings import RaftSettings
 from controller.raft.storage import Storage, first_snapshot
 
 _FROM_LEADER = (Append, LeaderHeartbeat, InstallSnapshot)
@@ -56,11 +56,11 @@ class Raft:
     """
 
     def __init__(
-        self, node_id: int, storage: Storage, *, settings: Settings | None = None, random: random.Random
+        self, node_id: int, storage: Storage, *, settings: RaftSettings | None = None, random: random.Random
     ) -> None:
         if not 1 <= node_id <= NUMBER_MAX:
             raise ValueError(f"{node_id} is not the id of a node")
-        self.node = Node(node_id, storage, settings or Settings())
+        self.node = Node(node_id, storage, settings or RaftSettings())
         self._random = random
         self.role = Role.FOLLOWER
         self.leadership: Leader | None = None  # set exactly in the role of that name
@@ -153,7 +153,7 @@ class Raft:
         """
         return self._require_leader().propose(data)
 
-    def propose_change(self, change: Change) -> EntryId:
+    def propose_change(self, change: MembershipChange) -> EntryId:
         """Appends a change of the membership. Raises `NotLeader`, `ChangeRefused`, `ProposalDropped`."""
         return self._require_leader().propose_change(change)
 
@@ -258,10 +258,10 @@ class Raft:
         elif self.role is Role.CANDIDATE and (node.saved.term, node.saved.vote) == (node.term, node.id):
             self._count(node.id, granted=True)  # only now: after a crash it could have been another's
 
-    def status(self) -> Status:
+    def status(self) -> RaftStatus:
         """The node as it sees itself."""
         node, log, leader = self.node, self.node.log, self.leadership
-        return Status(
+        return RaftStatus(
             id=node.id,
             incarnation=node.incarnation,
             fresh=self.is_fresh,

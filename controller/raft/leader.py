@@ -8,7 +8,7 @@ from controller.raft.errors import (
     ProposalTooLarge,
     TransferRefused,
 )
-from controller.raft.membership import Change, ChangeKind
+from controller.raft.membership import ChangeKind, MembershipChange
 from controller.raft.messages import (
     NOBODY,
     Append,
@@ -90,7 +90,7 @@ class Leader:
             raise ProposalTooLarge(f"a proposal has at most {self._node.settings.proposal_bytes_max} bytes")
         return self._append(Entry(self._node.term, self._node.log.last_index + 1, EntryKind.COMMAND, data))
 
-    def propose_change(self, change: Change) -> EntryId:
+    def propose_change(self, change: MembershipChange) -> EntryId:
         """Appends a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
         node = self._node
         if self._change > node.log.committed:

@@ -1,7 +1,7 @@
 """The records of a Raft node's LMDB, read and written inside a transaction.
 
     "N"            version u8 | node id u64
-    "I"            the incarnation (see `Identity`)
+    "I"            the incarnation (see `MemoryIdentity`)
     "H"            the hard state
     "B"            index u64 | term u64 of the entry before the first
     "S"            the snapshot without its data
@@ -44,7 +44,7 @@ _entry_decoder = msgspec.msgpack.Decoder(Entry)
 _snapshot_decoder = msgspec.msgpack.Decoder(Snapshot)
 
 
-class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
+class MemoryIdentity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """The identity of a node's memory. `file` marks the file it was written to: a copy of that is another memory."""
 
     incarnation: str
@@ -52,7 +52,7 @@ class Identity(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     file: FileMark = (0, 0)
 
 
-_identity_decoder = msgspec.msgpack.Decoder(Identity)
+_identity_decoder = msgspec.msgpack.Decoder(MemoryIdentity)
 
 
 class StoredSummary(NamedTuple):
@@ -83,7 +83,7 @@ def read_entries(txn: lmdb.Transaction, low: Index, high: Index) -> Iterator[Ent
             there = cursor.next()
 
 
-def begin(txn: lmdb.Transaction, node_id: int, identity: Identity, first: Snapshot) -> None:
+def begin(txn: lmdb.Transaction, node_id: int, identity: MemoryIdentity, first: Snapshot) -> None:
     """Writes what a new node holds."""
     _put(txn, _NODE, _OWNER.pack(VERSION, node_id))
     put_identity(txn, identity)
@@ -92,12 +92,12 @@ def begin(txn: lmdb.Transaction, node_id: int, identity: Identity, first: Snapsh
     _put(txn, _HARD, _encode(HardState(term=first.term, commit=first.index)))
 
 
-def read_identity(txn: lmdb.Transaction) -> Identity | None:
+def read_identity(txn: lmdb.Transaction) -> MemoryIdentity | None:
     """Returns the memory's identity; None: its version did not keep one. Raises `StorageDamaged`, `MsgspecError`."""
     return None if txn.get(_IDENTITY) is None else _identity_decoder.decode(_get(txn, _IDENTITY))
 
 
-def put_identity(txn: lmdb.Transaction, identity: Identity) -> None:
+def put_identity(txn: lmdb.Transaction, identity: MemoryIdentity) -> None:
     """Writes which memory this is."""
     _put(txn, _IDENTITY, _encode(identity))
 

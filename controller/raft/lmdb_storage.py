@@ -13,7 +13,7 @@ import msgspec
 from controller.raft import lmdb_records
 from controller.raft.errors import Compacted, StorageDamaged, StorageFailed, StorageFull
 from controller.raft.file_mark import FileMark, mark_of
-from controller.raft.lmdb_records import Identity, StoredSummary
+from controller.raft.lmdb_records import MemoryIdentity, StoredSummary
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
@@ -38,7 +38,7 @@ class LmdbStorage:
     """
 
     def __init__(
-        self, env: lmdb.Environment, lock: int, held: StoredSummary, identity: Identity, seal: SealFile
+        self, env: lmdb.Environment, lock: int, held: StoredSummary, identity: MemoryIdentity, seal: SealFile
     ) -> None:
         self.env = env
         self._seal = seal
@@ -82,7 +82,7 @@ class LmdbStorage:
                     raise StorageDamaged(f"{directory} has lost its contents")
                 if new:
                     with env.begin(write=True) as txn:
-                        identity = Identity(incarnation=incarnation or new_incarnation(), file=_file_of(env))
+                        identity = MemoryIdentity(incarnation=incarnation or new_incarnation(), file=_file_of(env))
                         lmdb_records.begin(txn, node_id, identity, first or Snapshot())
                         lmdb_records.number(txn)
                 with env.begin() as txn:
@@ -119,9 +119,9 @@ class LmdbStorage:
 
     def renew(self, incarnation: str) -> None:
         """Becomes a new incarnation with the same log, unknown to the others. Raises `StorageFailed`."""
-        self._identify(Identity(incarnation=incarnation, file=_file_of(self.env)))
+        self._identify(MemoryIdentity(incarnation=incarnation, file=_file_of(self.env)))
 
-    def _identify(self, identity: Identity) -> None:
+    def _identify(self, identity: MemoryIdentity) -> None:
         with _failures(self.env.path(), StorageFailed), self.env.begin(write=True) as txn:
             lmdb_records.put_identity(txn, identity)
             lmdb_records.number(txn)
@@ -207,12 +207,12 @@ def _file_of(env: lmdb.Environment) -> FileMark:
     return mark_of(Path(env.path()) / "data.mdb")
 
 
-def _identity(env: lmdb.Environment) -> Identity:
+def _identity(env: lmdb.Environment) -> MemoryIdentity:
     """Returns the memory's identity; gives one to a directory of an older version."""
     with env.begin() as txn:
         found = lmdb_records.read_identity(txn)
     if found is None:
-        found = Identity(incarnation=new_incarnation(), legacy=True, file=_file_of(env))
+        found = MemoryIdentity(incarnation=new_incarnation(), legacy=True, file=_file_of(env))
         with env.begin(write=True) as txn:
             lmdb_records.put_identity(txn, found)
             lmdb_records.number(txn)

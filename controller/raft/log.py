@@ -6,7 +6,7 @@ from controller.raft.errors import BadMessage, Compacted
 from controller.raft.membership import History, decode_change
 from controller.raft.messages import Entry, EntryKind, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
-from controller.raft.settings import Settings
+from controller.raft.settings import RaftSettings
 from controller.raft.storage import Storage, bounded
 
 _OBJECTS_BYTES = 144  # of the objects of an entry in memory, besides its data
@@ -19,7 +19,7 @@ def _memory_bytes(entry: Entry) -> int:
 class Log:
     """Entries by index. applied <= committed <= last, and stable <= last."""
 
-    def __init__(self, storage: Storage, settings: Settings) -> None:
+    def __init__(self, storage: Storage, settings: RaftSettings) -> None:
         snapshot = storage.snapshot()
         self._storage = storage
         self._settings = settings

@@ -41,7 +41,7 @@ class ChangeKind(enum.Enum):
     MOVE = "move"  # another address for the same node
 
 
-class Change(msgspec.Struct, frozen=True, kw_only=True):
+class MembershipChange(msgspec.Struct, frozen=True, kw_only=True):
     """A change of the membership.
 
     ADD_LEARNER of an id that is a member in another incarnation replaces that one: voters lose one node at most.
@@ -53,7 +53,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     incarnation: str = ""  # of ADD_LEARNER and NAME
 
 
-class Member(msgspec.Struct, frozen=True, kw_only=True):
+class RaftMember(msgspec.Struct, frozen=True, kw_only=True):
     """A node of the cluster. An empty `incarnation` is not known yet, and stands for any."""
 
     id: int
@@ -69,10 +69,10 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
     """The members, by id."""
 
-    members: tuple[Member, ...] = ()
+    members: tuple[RaftMember, ...] = ()
 
     @classmethod
-    def of(cls, *members: Member) -> "Membership":
+    def of(cls, *members: RaftMember) -> "Membership":
         """A membership of these members in any order."""
         return cls(members=tuple(sorted(members, key=lambda member: member.id)))
 
@@ -86,7 +86,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         """All ids, ascending."""
         return tuple(member.id for member in self.members)
 
-    def get(self, node: int) -> Member | None:
+    def get(self, node: int) -> RaftMember | None:
         """A member by its id."""
         return next((member for member in self.members if member.id == node), None)
 
@@ -110,7 +110,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return "an id is less than 1"
         return None if self.voters else "nobody votes"
 
-    def check(self, change: Change) -> None:
+    def check(self, change: MembershipChange) -> None:
         """Raises `ChangeRefused` for a change that makes no sense here."""
         there = self.get(change.node)
         if len(change.address.encode("utf-8", "surrogatepass")) > ADDRESS_BYTES_MAX:
@@ -128,7 +128,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         elif change.kind is ChangeKind.NAME and (there.incarnation or not change.incarnation):
             raise ChangeRefused(f"node {change.node} has an incarnation already, or is to get an empty one")
 
-    def _check_addition(self, change: Change, there: Member | None) -> None:
+    def _check_addition(self, change: MembershipChange, there: RaftMember | None) -> None:
         if there is not None and change.incarnation in {"", there.incarnation}:
             raise ChangeRefused(f"node {change.node} is a member already")
         if change.node < 1 or (there is None and len(self.members) >= MEMBERS_MAX):
@@ -136,7 +136,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if self.voters == (change.node,):
             raise ChangeRefused("nobody would be left to vote")
 
-    def apply(self, change: Change) -> "Membership":
+    def apply(self, change: MembershipChange) -> "Membership":
         """The membership after a change; the same one where the change makes no sense, on every node alike."""
         try:
             self.check(change)
@@ -145,7 +145,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         others = [member for member in self.members if member.id != change.node]
         there = self.get(change.node)
         if change.kind is ChangeKind.ADD_LEARNER:
-            new = Member(id=change.node, address=change.address, learner=True, incarnation=change.incarnation)
+            new = RaftMember(id=change.node, address=change.address, learner=True, incarnation=change.incarnation)
             return Membership.of(*others, new)
         if change.kind is ChangeKind.REMOVE:
             return Membership.of(*others)
@@ -172,7 +172,7 @@ class History:
         """The one after the entry of `index`."""
         return next(membership for since, membership in reversed(self.held) if since <= index)
 
-    def append(self, index: int, change: Change) -> None:
+    def append(self, index: int, change: MembershipChange) -> None:
         """The log grows by an entry that holds a change."""
         assert index > self.held[-1][0]
         self.held.append((index, self.newest.apply(change)))
@@ -189,10 +189,10 @@ class History:
 
 
 encode_change = msgspec.msgpack.Encoder().encode
-_decoder = msgspec.msgpack.Decoder(Change)
+_decoder = msgspec.msgpack.Decoder(MembershipChange)
 
 
-def decode_change(data: bytes) -> Change:
+def decode_change(data: bytes) -> MembershipChange:
     """The change an entry holds. Raises `BadMessage`."""
     try:
         return _decoder.decode(data)

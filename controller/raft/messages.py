@@ -12,7 +12,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.raft.errors import BadMessage
-from controller.raft.membership import INCARNATION_CHARS_MAX, Change, Membership, decode_change, encode_change
+from controller.raft.membership import INCARNATION_CHARS_MAX, Membership, MembershipChange, decode_change, encode_change
 
 NOBODY = 0  # in place of a node's id: no vote, no leader
 NUMBER_MAX = 1 << 62
@@ -212,6 +212,6 @@ def entry_bytes(entry: Entry) -> int:
     return len(entry.data) + ENTRY_OVERHEAD_BYTES
 
 
-def make_change(term: Term, index: Index, change: Change) -> Entry:
+def make_change(term: Term, index: Index, change: MembershipChange) -> Entry:
     """The entry of a change."""
     return Entry(term, index, EntryKind.CHANGE, encode_change(change))

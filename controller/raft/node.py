@@ -4,14 +4,14 @@ from controller.raft.log import Log
 from controller.raft.membership import Membership
 from controller.raft.messages import NOBODY, HardState, Index, Message, Term
 from controller.raft.ready import ReadState
-from controller.raft.settings import Settings
+from controller.raft.settings import RaftSettings
 from controller.raft.storage import Storage
 
 
 class Node:
     """The state that all roles share. Only `Raft` changes term, vote and leader."""
 
-    def __init__(self, node_id: int, storage: Storage, settings: Settings) -> None:
+    def __init__(self, node_id: int, storage: Storage, settings: RaftSettings) -> None:
         hard = storage.hard_state()
         self.id = node_id
         self.incarnation = storage.incarnation()  # empty: it goes by its id alone, in tests of other things

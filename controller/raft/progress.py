@@ -6,7 +6,7 @@ from collections import deque
 import msgspec
 
 from controller.raft.messages import Index
-from controller.raft.settings import Settings
+from controller.raft.settings import RaftSettings
 
 
 class ProgressState(enum.Enum):
@@ -36,7 +36,7 @@ class Progress:
         "match", "next", "nudge", "paused", "state", "was_active",
     )  # fmt: skip
 
-    def __init__(self, settings: Settings, *, next_index: Index) -> None:
+    def __init__(self, settings: RaftSettings, *, next_index: Index) -> None:
         self._settings = settings
         self.incarnation = ""  # of the node whose progress this is; empty: it is not known
         self.match: Index = 0  # the last entry on its disk that equals ours

@@ -67,7 +67,7 @@ class LastReport(msgspec.Struct, frozen=True, kw_only=True):
     index: Index
 
 
-class Status(msgspec.Struct, frozen=True, kw_only=True):
+class RaftStatus(msgspec.Struct, frozen=True, kw_only=True):
     """A node as it sees itself."""
 
     id: NodeId

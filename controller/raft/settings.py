@@ -3,7 +3,7 @@
 import msgspec
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are in ticks: calls of `Raft.tick`, whose pace is the driver's. Raises ValueError.
 
     An election begins after `election_ticks` to twice as many without a leader (thesis, 3.4), so `election_ticks`

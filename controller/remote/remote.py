@@ -13,12 +13,12 @@ from controller.api.client import (
     ControllerClosed,
     ControllerDamaged,
     ControllerError,
+    ControllerRequest,
     ControllerUnreachable,
     MetadataForgotten,
-    Request,
     WrongCluster,
 )
-from controller.api.commands import Limits, decode_command
+from controller.api.commands import ClusterLimits, decode_command
 from controller.api.requests import Barrier
 from controller.elections.registry import GroupRoute
 from controller.metadata.growth import check_growth
@@ -65,11 +65,11 @@ class RemoteController(StateClient):
         addresses: Sequence[str],
         *,
         now_ms: Callable[[], int],
-        limits: Limits | None = None,
+        limits: ClusterLimits | None = None,
         credentials: Any = None,
         budget_s: float = BUDGET_S,
     ) -> None:
-        super().__init__(MetadataState(), limits or Limits(), now_ms)
+        super().__init__(MetadataState(), limits or ClusterLimits(), now_ms)
         self._loop = asyncio.get_running_loop()
         self._given = tuple(dict.fromkeys(addresses))
         self._credentials = credentials
@@ -122,7 +122,7 @@ class RemoteController(StateClient):
 
     # ---- requests
 
-    async def _request(self, request: Request[Any]) -> Any:
+    async def _request(self, request: ControllerRequest[Any]) -> Any:
         index, answer = await self._commander.ask(request)
         await self._caught_up(index)
         return answer

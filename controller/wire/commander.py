@@ -17,8 +17,8 @@ from controller.api.client import (
     ControllerClosed,
     ControllerError,
     ControllerOverloaded,
+    ControllerRequest,
     ControllerUnreachable,
-    Request,
     UnknownTopic,
 )
 from controller.api.commands import DeleteTopic
@@ -61,7 +61,7 @@ _TRANSIENT = (NotLeading, OutcomeUnknown, ProposalDropped, ControllerClosed)
 @dataclass(slots=True, eq=False)
 class _Pending:
     number: int
-    request: Request[Any]
+    request: ControllerRequest[Any]
     body: bytes
     future: "asyncio.Future[tuple[int, Any]]"
     unsure: bool = False  # it was sent, and may have happened
@@ -103,7 +103,7 @@ class Commander:
         self._task: asyncio.Task[None] | None = None
         self._closed = False
 
-    async def ask(self, request: Request[Any]) -> tuple[int, Any]:
+    async def ask(self, request: ControllerRequest[Any]) -> tuple[int, Any]:
         """The answer, and the index in the log by which it is so.
 
         Raises what refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
@@ -268,12 +268,12 @@ class Commander:
             pending.future.set_exception(refused)
 
 
-def settled(request: Request[Any], error: ControllerError, *, unsure: bool) -> bool:
+def settled(request: ControllerRequest[Any], error: ControllerError, *, unsure: bool) -> bool:
     """Returns whether a refusal says that an earlier attempt, whose outcome is not known, has done it."""
     return unsure and isinstance(request, DeleteTopic) and isinstance(error, UnknownTopic)
 
 
-def _encoded(request: Request[Any]) -> bytes:
+def _encoded(request: ControllerRequest[Any]) -> bytes:
     try:
         body = encode(request)
     except (TypeError, ValueError, OverflowError, RecursionError) as error:

@@ -4,8 +4,16 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from controller.api.client import HOME_GROUP, Group, Member, Request, Topic, User, answer_type
-from controller.api.commands import Command, ConfigureTopic, CreateTopic, DropQueue, ForgetQueue, Limits, NameQueue
+from controller.api.client import HOME_GROUP, ControllerRequest, Group, Member, Topic, User, answer_type
+from controller.api.commands import (
+    ClusterLimits,
+    Command,
+    ConfigureTopic,
+    CreateTopic,
+    DropQueue,
+    ForgetQueue,
+    NameQueue,
+)
 from controller.metadata.state import MetadataState
 from controller.wire.wire import BadAnswer
 
@@ -16,7 +24,7 @@ _ASK: Final = object()  # the state here does not answer a command
 class StateClient(ABC):
     """Answers reads from a `MetadataState` in this process; `_request` is where its requests go."""
 
-    def __init__(self, state: MetadataState, limits: Limits, now_ms: Callable[[], int]) -> None:
+    def __init__(self, state: MetadataState, limits: ClusterLimits, now_ms: Callable[[], int]) -> None:
         self.state = state
         self._limits = limits
         self._now_ms = now_ms
@@ -24,10 +32,10 @@ class StateClient(ABC):
         self._next_listener = 0
 
     @abstractmethod
-    async def _request(self, request: Request[Any]) -> Any:
+    async def _request(self, request: ControllerRequest[Any]) -> Any:
         """Performs a request when it is safe, and returns its answer. Raises `ControllerError`."""
 
-    async def do(self, request: Request[T]) -> T:
+    async def do(self, request: ControllerRequest[T]) -> T:
         """Performs a request and returns its answer; some commands are answered from the state here."""
         if isinstance(request, Command):
             known = self._known(request)

@@ -4,7 +4,7 @@ import msgspec
 
 from controller.elections.registry import Registry
 from controller.metadata.state import MetadataState
-from controller.raft import Status
+from controller.raft import RaftStatus
 
 
 class PeerStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -45,7 +45,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     cluster: str = ""
 
 
-def status_of(raft: Status, state: MetadataState, registry: Registry, now_ms: int) -> ControllerStatus:
+def status_of(raft: RaftStatus, state: MetadataState, registry: Registry, now_ms: int) -> ControllerStatus:
     """A controller as it sees itself; `now_ms` is of the registry's clock."""
     return ControllerStatus(
         id=raft.id,
@@ -70,7 +70,7 @@ def status_of(raft: Status, state: MetadataState, registry: Registry, now_ms: in
     )
 
 
-def _member(raft: Status, state: MetadataState, id_: int) -> MemberStatus:
+def _member(raft: RaftStatus, state: MetadataState, id_: int) -> MemberStatus:
     member, peer, known = raft.membership.get(id_), raft.progress.get(id_), state.members.get(id_)
     assert member is not None
     return MemberStatus(

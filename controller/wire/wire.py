@@ -22,7 +22,7 @@ import msgspec
 from msgspec import Meta
 
 from controller.api import client
-from controller.api.client import ControllerError, Group, Request, answer_type
+from controller.api.client import ControllerError, ControllerRequest, Group, answer_type
 from controller.api.commands import COMMANDS
 from controller.api.requests import (
     TEXT_CHARS_MAX,
@@ -153,7 +153,7 @@ class Fed(_Wire, frozen=True, array_like=True):
 # ---- commands
 
 
-REQUESTS: Sequence[type[Request[Any]]] = (
+REQUESTS: Sequence[type[ControllerRequest[Any]]] = (
     *COMMANDS,
     *(Elect, AddMember, RemoveMember, Transfer, Barrier, AskService, Report),
 )
@@ -250,9 +250,9 @@ _Requests: Any = Union[REQUESTS]  # noqa: UP007 - a table
 _ANSWERS: Mapping[str, type[Any]] = {kind.__name__: kind for kind in map(answer_type, REQUESTS) if kind is not _NONE}
 
 
-def decode_request(data: bytes) -> Request[Any]:
+def decode_request(data: bytes) -> ControllerRequest[Any]:
     """Returns the request of these bytes. Raises `BadRequest`."""
-    found: Request[Any] = decode(data, _Requests)
+    found: ControllerRequest[Any] = decode(data, _Requests)
     return found
 
 

@@ -15,7 +15,7 @@ from deploy.demo.plan import METRICS, TOPIC, Target
 from deploy.demo.view import AGGREGATES_SHOWN, Aggregate
 from gateway.process.child import Child
 from spark.errors import MissingJdk, SparkError
-from spark.tables.manifest import Progress
+from spark.tables.manifest import JobProgress
 
 if TYPE_CHECKING:
     from spark.tables.reader import Tables
@@ -109,6 +109,6 @@ def _of_metrics(windows: pa.Table, metrics: Collection[str]) -> int:
     return sum(row["count"] for row in windows.select(["metric", "count"]).to_pylist() if row["metric"] in metrics)
 
 
-def _words(progress: Progress) -> str:
+def _words(progress: JobProgress) -> str:
     lag_s = max(0.0, (progress.committed_at_ms - progress.stored_at_ms) / 1000)
     return f"batch {progress.batch}, {progress.records:,} records counted, {lag_s:.1f} s behind when it was committed"

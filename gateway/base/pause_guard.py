@@ -14,7 +14,7 @@ HELD_BYTES_MAX = 64 << 20  # of input, of all connections; beyond, it is read as
 log = logs.get(__name__)
 
 
-class Reader(Protocol):
+class PausedReader(Protocol):
     """A connection whose input waits."""
 
     def wake(self, data: bytes) -> None:
@@ -34,7 +34,7 @@ class PauseGuard:
         self._clock = clock
         self._looked_s: float | None = None  # None: nobody looks, and nothing is held
         self._confirming = False
-        self._held: dict[Reader, bytes] = {}  # bytes that were read since; one read of each connection
+        self._held: dict[PausedReader, bytes] = {}  # bytes that were read since; one read of each connection
         self._held_bytes = 0  # <= HELD_BYTES_MAX
 
     @property
@@ -43,15 +43,15 @@ class PauseGuard:
         looked_s = self._looked_s
         return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
 
-    def holds(self, reader: Reader, data: bytes) -> bool:
-        """Keeps what was read until `Reader.wake`, if this process has slept; returns whether it is kept."""
+    def holds(self, reader: PausedReader, data: bytes) -> bool:
+        """Keeps what was read until `PausedReader.wake`, if this process has slept; returns whether it is kept."""
         if not self.slept or self._held_bytes + len(data) > HELD_BYTES_MAX:
             return False
         self._held[reader] = self._held.get(reader, b"") + data
         self._held_bytes += len(data)
         return True
 
-    def give_back(self, reader: Reader) -> bytes:
+    def give_back(self, reader: PausedReader) -> bytes:
         """Returns the input that is held of a connection that ends, and holds it no longer."""
         data = self._held.pop(reader, b"")
         self._held_bytes -= len(data)

@@ -6,7 +6,7 @@ at `$kv/{namespace}/{key}`, consumer groups at `$group/{name}`,
 subscriptions with sinks at `$subscription/{owner}/{id}`. A leading wildcard does not match a `$`.
 
 A deny wins over every allow; within one effect, order does not matter; where no rule speaks, the default counts. The
-permissions of one client are put together once (`Rules.access`), and are None where nothing restricts it.
+permissions of one client are put together once (`AccessRules.access`), and are None where nothing restricts it.
 
 A placeholder never widens a rule. A value that could be more than one plain level (it holds `/`, `+`, `#` or U+0000, or
 begins a level with `$`), or that there is none of, makes an allow match nothing. A deny then matches more: any level in
@@ -174,7 +174,7 @@ class _ClientRules(NamedTuple):
     placed: tuple[tuple[str, Permission], ...]
 
 
-class Rules:
+class AccessRules:
     """The rules of a configuration, put together with a client's own."""
 
     def __init__(self, config: AccessConfig) -> None:

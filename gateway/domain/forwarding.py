@@ -22,7 +22,7 @@ _PORT: Final = re.compile(r":[0-9]{1,5}\Z")
 _Address = IPv4Address | IPv6Address
 
 
-class Forwarding:
+class ForwardingSettings:
     """The settings of `[forwarding]`. `header` is the name of the header that is read, in lower case."""
 
     def __init__(self, config: ForwardingConfig) -> None:
@@ -30,9 +30,9 @@ class Forwarding:
         self._networks: Sequence[IPv4Network | IPv6Network] = [ip_network(one) for one in config.proxies]
 
     @staticmethod
-    def of(config: ForwardingConfig) -> "Forwarding | None":
+    def of(config: ForwardingConfig) -> "ForwardingSettings | None":
         """Returns the settings in use; None where no proxy is trusted."""
-        return Forwarding(config) if config.proxies else None
+        return ForwardingSettings(config) if config.proxies else None
 
     def trusts(self, host: str) -> bool:
         """Returns whether a peer is one of our proxies."""

@@ -8,7 +8,7 @@ import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.groups.state import Group, QueueRecord, decode_group, group_key, name_key, names_range, queue_key
+from gateway.groups.state import GroupState, QueueRecord, decode_group, group_key, name_key, names_range, queue_key
 from gateway.groups.store import load_group, queues_of
 from gateway.port.groups import (
     DeleteGroup,
@@ -141,7 +141,7 @@ async def delete(store: StoreClient, request: DeleteGroup) -> bool:
     raise Refusal(Cause.OVERLOAD, f"others have changed the group {request.group!r} at the same time; try again")
 
 
-def _there(group: Group) -> Group:
+def _there(group: GroupState) -> GroupState:
     if group.header is None:
         raise _absent(group.name)
     return group

@@ -20,10 +20,10 @@ from gateway.domain.principal import Principal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
 from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
-from gateway.groups.reader import QueueReader, Reading, ReadLimits
+from gateway.groups.reader import GroupRead, QueueReader, ReadLimits
 from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import (
-    Group,
+    GroupState,
     MemberRecord,
     QueueRecord,
     cursor_of,
@@ -201,7 +201,7 @@ class ConsumerGroups:
             except Refusal:
                 raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
 
-    def _check_reader(self, asker: GroupClient, group: Group, member: str) -> None:
+    def _check_reader(self, asker: GroupClient, group: GroupState, member: str) -> None:
         """Raises `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
             self._check_topic(asker, group.name, group.header.record.topic)
@@ -232,7 +232,7 @@ class ConsumerGroups:
         ttl_ms = group.members[request.member].record.ttl_ms
         return Renewed(ttl_s=ttl_ms // 1_000, queues=queues, revoked=revoked)
 
-    async def _renew(self, group: Group, id_: str) -> None:
+    async def _renew(self, group: GroupState, id_: str) -> None:
         """See that a member is there for most of its time to live. Raises `Refusal` where it is not there any more."""
         renewed, now_s = self._renewed.get((group.name, id_)), self._clock()
         if renewed is not None and now_s < renewed.renew_s:
@@ -265,7 +265,7 @@ class ConsumerGroups:
 
     # ---- who has which queues
 
-    async def _settle(self, asker: GroupClient, name: str, member: str, cursor: GroupCursor | None) -> Group:
+    async def _settle(self, asker: GroupClient, name: str, member: str, cursor: GroupCursor | None) -> GroupState:
         """The group once a member has let go of what it should not have, and has taken what it should and can."""
         for last in (False,) * TRIES_COUNT_MAX + (True,):
             group = await load_group(self._store, name)
@@ -328,7 +328,7 @@ class ConsumerGroups:
         reads = permissions.reads if permissions.access is not None else None
         return ReadLimits(limit, self._config.response_bytes_max, self._now_ms(), reads)
 
-    async def _set_back(self, group: Group, member: str, read: Reading) -> None:
+    async def _set_back(self, group: GroupState, member: str, read: GroupRead) -> None:
         """Sets a group back to the new end of a log that lost its end: earlier cursors and commits are void."""
         own = group.of(member)
         for queue in read.positions.keys() - read.beyond.keys() - read.failed.keys():
@@ -409,7 +409,7 @@ class ConsumerGroups:
         return await delete(self._store, request)
 
 
-def _check_member(asker: GroupClient, group: Group, member: str) -> None:
+def _check_member(asker: GroupClient, group: GroupState, member: str) -> None:
     """Raises `Refusal` where there is no such group or member, or it is another principal's."""
     if group.header is None:
         raise Refusal(Cause.NOT_FOUND, f"there is no group {group.name!r}")

@@ -6,7 +6,16 @@ import re
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.assignment import STRATEGIES
-from gateway.groups.state import Group, GroupRecord, QueueRecord, encode, group_key, name_key, names_range, queue_puts
+from gateway.groups.state import (
+    GroupRecord,
+    GroupState,
+    QueueRecord,
+    encode,
+    group_key,
+    name_key,
+    names_range,
+    queue_puts,
+)
 from gateway.groups.store import queues_of
 from gateway.port.groups import TTL_S_MAX, TTL_S_MIN, JoinGroup
 from store.api.client import StoreClient
@@ -46,7 +55,7 @@ def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: b
         raise Refusal(Cause.QUOTA, f"a group reads a topic of at most {QUEUES_COUNT_MAX} queues")
 
 
-def check_same(group: Group, request: JoinGroup, *, members_max: int) -> None:
+def check_same(group: GroupState, request: JoinGroup, *, members_max: int) -> None:
     """Raises `Refusal` where a group is another one than a new member thinks, or has no room for it."""
     assert group.header is not None
     there = group.header.record

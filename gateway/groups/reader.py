@@ -42,7 +42,7 @@ class ReadLimits(NamedTuple):
 
 
 @dataclass(slots=True)
-class Reading:
+class GroupRead:
     """The result of a read: messages with queue and offset, and the next offset of each queue."""
 
     positions: dict[int, int]
@@ -61,13 +61,13 @@ class QueueReader:
         self._fetches = asyncio.Semaphore(FETCHES_COUNT_MAX)
         self._waits = 0  # <= WAITS_COUNT_MAX
 
-    async def read(self, positions: Mapping[int, int], wanted: ReadLimits) -> Reading:
+    async def read(self, positions: Mapping[int, int], wanted: ReadLimits) -> GroupRead:
         """Reads as many messages as there are and are wanted, at least one if there is any.
 
         At first each queue has an equal share. Queues that cannot be read now, or whose next messages are lost, are in
         `failed`.
         """
-        found = Reading(dict(positions))
+        found = GroupRead(dict(positions))
         active = self._rotated(sorted(positions))
         for _ in range(ROUNDS_COUNT_MAX):
             left = wanted.limit - len(found.messages)
@@ -133,7 +133,7 @@ class QueueReader:
         return fetched.next > at
 
 
-def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: ReadLimits) -> bool:
+def _took(found: GroupRead, queue: int, fetched: Fetched | StoreError, wanted: ReadLimits) -> bool:
     """Adds what was fetched of a queue; returns whether it may have more."""
     at = found.positions[queue]
     if isinstance(fetched, OffsetOutOfRange):
@@ -149,7 +149,7 @@ def _took(found: Reading, queue: int, fetched: Fetched | StoreError, wanted: Rea
     return found.positions[queue] > at
 
 
-def _take(found: Reading, queue: int, fetched: Fetched, wanted: ReadLimits) -> int:
+def _take(found: GroupRead, queue: int, fetched: Fetched, wanted: ReadLimits) -> int:
     """Adds messages of a queue while there is room; the offset behind the last row that was looked at."""
     messages, size = found.messages, found.size_bytes
     limit, max_bytes, now_ms, reads = wanted

@@ -59,7 +59,7 @@ class Versioned(NamedTuple, Generic[T]):
     revision: int
 
 
-class Group(NamedTuple):
+class GroupState(NamedTuple):
     """All keys of a group, as they were at one revision."""
 
     name: str
@@ -88,7 +88,7 @@ class Group(NamedTuple):
         """Returns the changes that write records."""
         return queue_puts(self.name, changes)
 
-    def changed(self, done: Mapping[int, QueueRecord], revision: int) -> "Group":
+    def changed(self, done: Mapping[int, QueueRecord], revision: int) -> "GroupState":
         """The same with records that were written at a revision."""
         written = {queue: Versioned(record, revision) for queue, record in done.items()}
         return self._replace(queues={**self.queues, **written})
@@ -99,24 +99,25 @@ class Group(NamedTuple):
         return frozenset(STRATEGIES[self.header.record.strategy](queues, self.members).get(member, ()))
 
 
-class Plan(NamedTuple):
+class AssignmentPlan(NamedTuple):
     """The changes that a member is to make of its queues."""
 
     changes: dict[int, QueueRecord]
     gone: dict[int, str]  # of queues that are taken from members that are gone
 
-    def parts(self, count: int) -> "list[Plan]":
+    def parts(self, count: int) -> "list[AssignmentPlan]":
         """The same, so many changes at a time."""
         order = sorted(self.changes)
         some = [order[n : n + count] for n in range(0, len(order), count)]
         return [
-            Plan({q: self.changes[q] for q in part}, {q: self.gone[q] for q in part if q in self.gone}) for part in some
+            AssignmentPlan({q: self.changes[q] for q in part}, {q: self.gone[q] for q in part if q in self.gone})
+            for part in some
         ]
 
 
 def plan(
-    group: Group, member: str, queues: Sequence[int], cursor: GroupCursor | None, *, now_ms: int, release_ms: int
-) -> Plan:
+    group: GroupState, member: str, queues: Sequence[int], cursor: GroupCursor | None, *, now_ms: int, release_ms: int
+) -> AssignmentPlan:
     """Returns the queues that a member releases, marks as revoked, and takes.
 
     `cursor` is the member's position; None: it is unknown, so that nothing is released before its time. Queues that the
@@ -142,16 +143,16 @@ def plan(
         changes[queue] = QueueRecord(held.record.offset if held is not None else 0, member, group.revision)
         if owner:
             gone[queue] = owner
-    return Plan(changes, gone)
+    return AssignmentPlan(changes, gone)
 
 
-def owned(group: Group, member: str) -> tuple[list[int], list[int]]:
+def owned(group: GroupState, member: str) -> tuple[list[int], list[int]]:
     """The queues that a member has, and those of them that are to be another's."""
     own = group.of(member)
     return sorted(own), sorted(queue for queue, record in own.items() if record.revoked_ms)
 
 
-def positions_of(group: Group, member: str, cursor: GroupCursor) -> dict[int, int]:
+def positions_of(group: GroupState, member: str, cursor: GroupCursor) -> dict[int, int]:
     """Returns the offsets at which a member reads on in its queues, without those that are to be another's."""
     return {
         queue: max(record.offset, cursor.offsets.get(queue, 0) if record.generation <= cursor.generation else 0)
@@ -160,7 +161,7 @@ def positions_of(group: Group, member: str, cursor: GroupCursor) -> dict[int, in
     }
 
 
-def cursor_of(group: Group, member: str, before: GroupCursor, positions: Mapping[int, int]) -> GroupCursor:
+def cursor_of(group: GroupState, member: str, before: GroupCursor, positions: Mapping[int, int]) -> GroupCursor:
     """Returns the cursor of a member: the offsets it has read to and not committed, of queues that it still has."""
     own = group.of(member)
     kept = {queue: at for queue, at in before.offsets.items() if queue in own}
@@ -218,7 +219,7 @@ def group_range(group: str) -> tuple[str, str]:
     return f"{STATE}/{group}/", f"{STATE}/{group}0"
 
 
-def read_group(name: str, page: Page) -> Group:
+def read_group(name: str, page: Page) -> GroupState:
     """The group of a page of all its keys."""
     assert not page.more
     start = len(group_range(name)[0])
@@ -235,4 +236,4 @@ def read_group(name: str, page: Page) -> Group:
             header = Versioned(decode_group(entry.value), entry.revision)
     topic = header.record.topic if header is not None else None
     members = {id_: one for id_, one in members.items() if one.record.topic == topic}
-    return Group(name, page.revision, header, members, queues)
+    return GroupState(name, page.revision, header, members, queues)

@@ -5,14 +5,14 @@ from collections.abc import Mapping, Sequence
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.groups.state import Group, group_range, read_group
+from gateway.groups.state import GroupState, group_range, read_group
 from store.api.client import StoreClient
 from store.format.frame import QueueNumber
 
 ENTRIES_COUNT_MAX = 4_096  # of a group: a thousand members, a thousand queues, and more than there can be
 
 
-async def load_group(store: StoreClient, name: str) -> Group:
+async def load_group(store: StoreClient, name: str) -> GroupState:
     """All of a group at one revision; one that is not there has no header. Raises `StoreError`."""
     page = await store.keys.range(*group_range(name), limit=ENTRIES_COUNT_MAX)
     if page.more:
@@ -27,7 +27,7 @@ def queues_of(controller: ControllerClient, topic: str) -> Sequence[int]:
 
 
 async def without_successors(
-    store: StoreClient, controller: ControllerClient, group: Group, positions: Mapping[int, int]
+    store: StoreClient, controller: ControllerClient, group: GroupState, positions: Mapping[int, int]
 ) -> dict[int, int]:
     """The queues to read, those left out that took the place of one of which the group has not committed everything.
 

@@ -12,7 +12,7 @@ from gateway.base.event_wait import wait_at_most
 from gateway.operating.asking import asked
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from gateway.process.supervisor import READY_POLL_S
-from store.base.runner import Run
+from store.base.runner import ServerRun
 
 ROLES = ("controller", "store", "proxy")  # in the order in which they are started
 WATCH_S = 0.5  # between two looks whether all processes run
@@ -21,7 +21,7 @@ WATCH_S = 0.5  # between two looks whether all processes run
 Show: TypeAlias = Callable[[str, Literal["progress", "waiting", "ended"]], object]
 
 
-async def run_cluster(run: Run, cluster: LocalCluster, show: Show) -> None:
+async def run_cluster(run: ServerRun, cluster: LocalCluster, show: Show) -> None:
     """Runs a cluster until the process is asked to stop. Raises `ChildFailed`, `ControllerError`, OSError."""
     run.stack.push_async_callback(asyncio.to_thread, cluster.stop_all)
     await run.start(_started(cluster, show))

@@ -60,7 +60,7 @@ class ConnectionReport(msgspec.Struct, frozen=True, kw_only=True):
     unacknowledged: int
 
 
-class Rows(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
+class ListingRows(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
     """A part of a listing; `more`: there is another one behind it."""
 
     rows: Sequence[T]

@@ -18,12 +18,12 @@ import msgspec
 from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
-from gateway.domain.forwarding import Forwarding
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
 from gateway.port.marks import Fence, Marks
 from gateway.port.streams import StreamRead
-from gateway.port.transaction import Transaction
+from gateway.port.transaction import SettlingTransaction
 from store.api.message import Message
 from store.format.frame import Position, QueueOffset
 
@@ -48,7 +48,7 @@ class ConnectionInfo(Value, frozen=True, kw_only=True):
     alpn: str | None = None
     loopback: bool = False  # both ends on this machine: anonymous clients may be let in
     certificate: Mapping[str, Any] | None = None  # the peer's, verified
-    forwarding: Forwarding | None = None  # the peer is a proxy of ours, which says who is behind it
+    forwarding: ForwardingSettings | None = None  # the peer is a proxy of ours, which says who is behind it
     gateway: str = ""  # the id that this gateway, or its cluster, is known by to other gateways
     message_bytes_max: int = 1 << 62  # the largest body that is stored, whatever the protocol
     now_ms: int = 0  # when it began, by the clock of all later calls
@@ -69,7 +69,7 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     marks: Marks | None = None  # stored with the messages, in the same frames
     key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
     fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
-    transaction: Transaction | None = None  # done as a whole, with what it settles
+    transaction: SettlingTransaction | None = None  # done as a whole, with what it settles
     copied: bool = False  # some of the messages are routed by other addresses too (`store.api.message.COPIES`)
     mandatory: Sequence[int] = ()  # messages that a named queue has to take: `Outcome.unrouted` says which none took
 

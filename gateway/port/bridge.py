@@ -8,7 +8,7 @@ time, and all messages that come meanwhile are the next one.
 Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:
 it says what the properties of a broker's message mean, and what properties a message of ours is forwarded with.
 
-`Publisher` and `EventCodec` are for the sinks of subscriptions: messages as events, whatever they were before.
+`BrokerPublisher` and `EventCodec` are for the sinks of subscriptions: messages as events, whatever they were before.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -149,7 +149,7 @@ class PublisherTerms(ClientTerms, frozen=True, kw_only=True):
     properties: Sequence[tuple[str, str]]  # of each message, besides the event's
 
 
-class Answer(NamedTuple):
+class BrokerAnswer(NamedTuple):
     """The answer of a broker to a message; `error` is "" where it has taken it."""
 
     number: int
@@ -157,7 +157,7 @@ class Answer(NamedTuple):
     of_message: bool = False  # it is the message's own fault: another one may well be taken
 
 
-class Publisher(Protocol):
+class BrokerPublisher(Protocol):
     """One connection to a broker that events are published to. Its methods never block; times are ms of one clock."""
 
     @property
@@ -187,7 +187,7 @@ class Publisher(Protocol):
         broker's protocol cannot carry.
         """
 
-    def answers(self) -> Sequence[Answer]:
+    def answers(self) -> Sequence[BrokerAnswer]:
         """Returns the answers that have come since the last call."""
 
     def message_at_fault(self, error: ProtocolError) -> int | None:
@@ -208,7 +208,7 @@ class PublisherFactory(Protocol):
     def schemes(self) -> Mapping[str, Scheme]:
         """Returns the schemes of its URLs."""
 
-    def publisher(self, terms: PublisherTerms) -> Publisher:
+    def publisher(self, terms: PublisherTerms) -> BrokerPublisher:
         """Returns a publisher that is not connected yet."""
 
 

@@ -95,7 +95,7 @@ class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     time_ms: int = 0  # of this status
 
 
-class Subscription(msgspec.Struct, frozen=True, kw_only=True):
+class PushSubscription(msgspec.Struct, frozen=True, kw_only=True):
     """A subscription that there is; `spec` has no secrets."""
 
     id: str
@@ -107,17 +107,17 @@ class Subscription(msgspec.Struct, frozen=True, kw_only=True):
 class SubscriptionsPage(msgspec.Struct, frozen=True, kw_only=True):
     """Subscriptions by id; `after` is for the next page, None at the end."""
 
-    subscriptions: Sequence[Subscription]
+    subscriptions: Sequence[PushSubscription]
     after: str | None
 
 
-class CreateSubscription(Request[Subscription], frozen=True, kw_only=True):
+class CreateSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Creates a subscription. Refused with MALFORMED for what it cannot be, FORBIDDEN for its sink, QUOTA."""
 
     spec: SubscriptionSpec
 
 
-class GetSubscription(Request[Subscription], frozen=True, kw_only=True):
+class GetSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Asks for a subscription. Refused with NOT_FOUND."""
 
     id: str
@@ -130,7 +130,7 @@ class ListSubscriptions(Request[SubscriptionsPage], frozen=True, kw_only=True):
     after: str = ""
 
 
-class UpdateSubscription(Request[Subscription], frozen=True, kw_only=True):
+class UpdateSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Replaces a subscription, which goes on where it is. A secret that is left out stays. Refused as above.
 
     With `revision` only if that is the subscription's, else refused with PRECONDITION.
@@ -141,13 +141,13 @@ class UpdateSubscription(Request[Subscription], frozen=True, kw_only=True):
     revision: int | None = None
 
 
-class DeleteSubscription(Request[Subscription], frozen=True, kw_only=True):
+class DeleteSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Ends a subscription. Refused with NOT_FOUND."""
 
     id: str
 
 
-class PauseSubscription(Request[Subscription], frozen=True, kw_only=True):
+class PauseSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Stops deliveries, or with `paused` false goes on where they stopped. Refused with NOT_FOUND."""
 
     id: str

@@ -7,7 +7,7 @@ import msgspec
 from store.format.frame import QueueNumber, QueueOffset
 
 
-class Transaction(msgspec.Struct, frozen=True):
+class SettlingTransaction(msgspec.Struct, frozen=True):
     """The settlements that belong to a `Publish`: in one frame for each store group that any of it lies in.
 
     If one message is refused, nothing is done, and all are refused. Where several store groups are concerned, each does

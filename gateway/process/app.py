@@ -43,7 +43,7 @@ from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms
 from store.base.process_errors import listening_on
-from store.base.runner import Run, hangups, run_server
+from store.base.runner import ServerRun, hangups, run_server
 from store.format.frame import QueueNumber
 from store.serving.rpc import StoreService
 
@@ -317,7 +317,7 @@ async def _topic_status(store: StoreClient, controller: ControllerClient, name: 
 
 
 async def _run(
-    run: Run,
+    run: ServerRun,
     config: Config,
     backend: AbstractAsyncContextManager[Backend],
     *,

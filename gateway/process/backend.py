@@ -8,7 +8,7 @@ from random import SystemRandom
 from typing import Protocol
 
 from controller.api.client import ControllerClient, Topic
-from controller.api.commands import Limits
+from controller.api.commands import ClusterLimits
 from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.node.local import LocalController
@@ -354,10 +354,10 @@ async def _reached(controller: RemoteController, connect: Connect) -> ClusterSto
             log.warning("waiting for the home store group", error=str(error))
 
 
-def metadata_limits(config: Config) -> Limits:
+def metadata_limits(config: Config) -> ClusterLimits:
     """Returns the limits of the cluster's metadata."""
     topics = config.topics
-    return Limits(
+    return ClusterLimits(
         topics_max=topics.topics_max,
         topics_per_creator_max=topics.topics_per_user_max,
         default_queues=topics.default_queues,

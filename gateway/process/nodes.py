@@ -2,7 +2,7 @@
 
 from importlib.metadata import version
 
-from controller.api.commands import Limits
+from controller.api.commands import ClusterLimits
 from controller.node.run import ControllerRun
 from controller.node.run import serve as serve_controller_run
 from gateway.config.cluster_settings import NodeAddress
@@ -30,7 +30,7 @@ def controller_run(config: Config, *, join: bool = False) -> ControllerRun:
         join=here.join,
         directory=here.directory,
         name=config.cluster.node_name,
-        limits=Limits(
+        limits=ClusterLimits(
             topics_max=config.topics.topics_max,
             topics_per_creator_max=config.topics.topics_per_user_max,
             default_queues=config.topics.default_queues,

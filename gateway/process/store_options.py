@@ -3,7 +3,7 @@
 from typing import Any
 
 from gateway.config.config import StoreConfig
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from store.timers.timers import DAY_MS, TimerLimits
 
 
@@ -14,7 +14,7 @@ def store_options(said: StoreConfig) -> dict[str, Any]:
         "pending_bytes_max": said.pending_bytes_max,
         "flush_interval_ms": said.flush_interval_ms,
         "disk_reserve_bytes": said.disk_reserve_bytes,
-        "retention": Limits(said.retention_ms, said.retention_bytes),
+        "retention": RetentionLimits(said.retention_ms, said.retention_bytes),
         "retention_interval_s": said.retention_interval_s,
         "scrub_bytes_per_s": said.scrub_bytes_per_s,
         "timer_limits": TimerLimits(

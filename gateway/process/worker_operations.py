@@ -32,7 +32,7 @@ from gateway.ops.amqp_report import (
     VHOSTS_PATH,
     Closed,
     ConnectionReport,
-    Rows,
+    ListingRows,
     VhostReport,
 )
 from gateway.process.worker_pool import Worker, WorkerPool, WorkerRefused, WorkerSilent
@@ -81,20 +81,20 @@ class WorkerOperations:
             raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, "no worker serves now; ask again")
         return found
 
-    async def connections(self, query: Mapping[str, str]) -> Rows[ConnectionReport]:
+    async def connections(self, query: Mapping[str, str]) -> ListingRows[ConnectionReport]:
         """Returns the connections of all workers."""
         every = await asyncio.gather(*(_connections(one, query) for one in self._ready))
         return rows_of([one for some in every for one in some], query)
 
-    async def vhosts(self, query: Mapping[str, str]) -> Rows[VhostReport]:
+    async def vhosts(self, query: Mapping[str, str]) -> ListingRows[VhostReport]:
         """Returns the virtual hosts, with the connections of all workers."""
         asked = [_ask(one, VHOSTS_PATH, query) for one in self._ready]
-        pages = [msgspec.json.decode(one, type=Rows[VhostReport]) for one in await asyncio.gather(*asked)]
+        pages = [msgspec.json.decode(one, type=ListingRows[VhostReport]) for one in await asyncio.gather(*asked)]
         connections = Counter[str]()
         for page in pages:
             connections.update({one.vhost: one.connections for one in page.rows})
         rows = [msgspec.structs.replace(one, connections=connections[one.vhost]) for one in pages[0].rows]
-        return Rows(rows=rows, more=pages[0].more)
+        return ListingRows(rows=rows, more=pages[0].more)
 
     async def close(self, body: bytes) -> Closed:
         """Closes connections at all workers."""
@@ -119,7 +119,7 @@ async def _connections(worker: Worker, query: Mapping[str, str]) -> Sequence[Con
     more = True
     while more:
         part = {**query, "offset": str(len(found)), "limit": str(ROWS_COUNT_MAX)}
-        page = msgspec.json.decode(await _ask(worker, CONNECTIONS_PATH, part), type=Rows[ConnectionReport])
+        page = msgspec.json.decode(await _ask(worker, CONNECTIONS_PATH, part), type=ListingRows[ConnectionReport])
         found += page.rows
         more = page.more
     return [msgspec.structs.replace(one, id=f"{worker.number}.{one.id}") for one in found]

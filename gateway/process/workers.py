@@ -32,7 +32,7 @@ from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.errors import StoreError
 from store.base.process_errors import listening_on
-from store.base.runner import Run, hangups, run_server
+from store.base.runner import ServerRun, hangups, run_server
 from store.serving.rpc import StoreService
 
 log = logs.get(__name__)
@@ -170,7 +170,9 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
         )
 
 
-async def _run(run: Run, config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None) -> None:
+async def _run(
+    run: ServerRun, config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None
+) -> None:
     """Runs a gateway of several workers until it is asked to stop. SIGHUP has the configuration read again, by `load`.
 
     Raises `ServerFailed`, `ChildFailed`, `ConfigError`, `WorkerMessageError`, `StoreError`, `ControllerError`, OSError.

@@ -17,14 +17,14 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish
 from gateway.publishing.delayed import timers_of
-from gateway.publishing.outgoing import Outgoing
+from gateway.publishing.outgoing import OutgoingFrames
 from gateway.publishing.publishing import (
     FRAME_PAYLOAD_BYTES,
     FRAME_ROWS,
     NONE_DENIED,
     NOWHERE,
     Building,
-    Publisher,
+    PublishSource,
     Receipt,
     WaitingSingle,
     add_guards,
@@ -47,7 +47,7 @@ _OWN_FRAME = ""  # no topic has this name
 
 
 class _Effect(NamedTuple):
-    publisher: Publisher
+    publisher: PublishSource
     effect: Publish
     size_bytes: int
     denied: Mapping[int, Refusal]
@@ -87,7 +87,7 @@ class Ingest:
     ) -> None:
         self._store = store
         self._router = router
-        self._outgoing = Outgoing(
+        self._outgoing = OutgoingFrames(
             store,
             router,
             metrics,
@@ -125,7 +125,7 @@ class Ingest:
         return not self._waiting and not self._singles and self._outgoing.idle
 
     def publish(
-        self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
+        self, publisher: PublishSource, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
     ) -> None:
         """Stores an effect's messages; `publisher.published` follows. `size_bytes` is what the input took.
 

@@ -12,7 +12,7 @@ from gateway.port.adapter import Outcome
 from gateway.publishing.publishing import (
     Building,
     Producer,
-    Publisher,
+    PublishSource,
     Receipt,
     WaitingSingle,
     outcome_of,
@@ -28,7 +28,7 @@ from store.base.errors import StoreError, StoreUnreachable
 from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, Position, UnplacedFrame, origin_of
 
 
-class Outgoing:
+class OutgoingFrames:
     """Frames under way, and the receipts that wait for them. The callables are those of `Ingest`."""
 
     def __init__(
@@ -57,10 +57,10 @@ class Outgoing:
         self._drained = drained
         self._acknowledged = acknowledged
         self._compress_bytes_min = compress_bytes_min  # payloads that large are compressed; 0: none
-        self._last: dict[Publisher, Receipt] = {}  # the last one of each that is not answered
+        self._last: dict[PublishSource, Receipt] = {}  # the last one of each that is not answered
         self.under_way = 0  # frames that were handed over and have not ended
         self._commits: set[asyncio.Future[Appended | StoreError]] = set()
-        self.alone: dict[Publisher, Receipt | None] = {}  # with a single message under way; the first behind it
+        self.alone: dict[PublishSource, Receipt | None] = {}  # with a single message under way; the first behind it
 
     @property
     def idle(self) -> bool:

@@ -27,7 +27,7 @@ FRAME_ROWS: Final = 16_384
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
-class Publisher(Protocol):
+class PublishSource(Protocol):
     """The source of a `Publish`, told of outcomes in order."""
 
     @property
@@ -38,7 +38,7 @@ class Publisher(Protocol):
         """Takes the outcome of one `Publish`; `size_bytes` of it are no longer held."""
 
 
-class SinglePublisher(Publisher, Protocol):
+class SinglePublisher(PublishSource, Protocol):
     """A connection that has published one message, and nothing else that is under way."""
 
     protocol: str
@@ -125,7 +125,7 @@ class Building:
 NOWHERE: Final = Building(-1)  # where messages are before their first frame: none has this group
 
 
-class Copy(NamedTuple):
+class RowCopy(NamedTuple):
     """A second row of a message, in another frame than its first row."""
 
     frame: Building
@@ -163,7 +163,7 @@ class Receipt:
     )
 
     def __init__(
-        self, publisher: Publisher, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
+        self, publisher: PublishSource, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
     ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
         messages = effect.messages
@@ -190,7 +190,7 @@ class Receipt:
         self.unrouted: tuple[int, ...] = ()  # mandatory messages that are for no named queue
         self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
         self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which
-        self.copies: dict[int, list[Copy]] | None = None  # by message: of those that are in several frames
+        self.copies: dict[int, list[RowCopy]] | None = None  # by message: of those that are in several frames
         self.pending = 0  # frames whose result has not come
         self.head = False  # all earlier messages of its publisher are answered
         self.next: Receipt | None = None  # the publisher's next
@@ -209,7 +209,7 @@ class Receipt:
         """The next row of another frame is for a message, too."""
         if self.copies is None:
             self.copies = {}
-        self.copies.setdefault(index, []).append(Copy(frame, len(frame.rows)))
+        self.copies.setdefault(index, []).append(RowCopy(frame, len(frame.rows)))
 
     def take_back(self) -> None:
         """Removes the receipt's rows from all frames."""
@@ -325,7 +325,7 @@ def _spread_outcome(receipt: Receipt) -> Outcome:
                 continue
             found = [
                 _place(copy)
-                for copy in (Copy(frame, rows[frame]), *copies.get(index, ()))
+                for copy in (RowCopy(frame, rows[frame]), *copies.get(index, ()))
                 if copy.frame not in receipt.failed  # which has the message already
             ]
             rows[frame] += 1
@@ -339,7 +339,7 @@ def _spread_outcome(receipt: Receipt) -> Outcome:
     return Outcome(positions=positions, refused=refused)
 
 
-def _place(copy: Copy) -> Position | Refusal:
+def _place(copy: RowCopy) -> Position | Refusal:
     result = copy.frame.result
     assert result is not None
     return Position(result.frame, copy.row) if isinstance(result, Appended) else refusal_of(result)

@@ -5,7 +5,7 @@ from typing import Final
 
 from gateway.domain.address import hash64
 from gateway.port.adapter import Publish
-from gateway.publishing.outgoing import Outgoing
+from gateway.publishing.outgoing import OutgoingFrames
 from gateway.publishing.publishing import (
     FRAME_PAYLOAD_BYTES,
     FRAME_ROWS,
@@ -30,7 +30,7 @@ class Singles:
     def __init__(
         self,
         router: Router,
-        outgoing: Outgoing,
+        outgoing: OutgoingFrames,
         building: dict[int, Building],
         *,
         message_bytes_max: int,

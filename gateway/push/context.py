@@ -17,7 +17,7 @@ from store.api.client import StoreClient
 from store.api.message import Message
 
 
-class Holder(Protocol):
+class EventHolder(Protocol):
     """A subscription that holds events."""
 
     def room(self) -> None:
@@ -29,11 +29,11 @@ class HeldBudget:
 
     def __init__(self, bytes_max: int) -> None:
         self._bytes_max = bytes_max
-        self._held: dict[Holder, int] = {}
-        self._waiting: dict[Holder, None] = {}
+        self._held: dict[EventHolder, int] = {}
+        self._waiting: dict[EventHolder, None] = {}
         self.held_bytes = 0
 
-    def take(self, holder: Holder, size: int, *, first: bool) -> bool:
+    def take(self, holder: EventHolder, size: int, *, first: bool) -> bool:
         """Takes bytes; returns False where there is no room, and asks the holder again later."""
         if not first and self.held_bytes + size > self._bytes_max:
             self._waiting[holder] = None
@@ -42,13 +42,13 @@ class HeldBudget:
         self.held_bytes += size
         return True
 
-    def release(self, holder: Holder, size: int) -> None:
+    def release(self, holder: EventHolder, size: int) -> None:
         """Gives bytes back, and asks those that wait again."""
         if holder in self._held:
             self._held[holder] -= size
             self._give_back(size)
 
-    def forget(self, holder: Holder) -> None:
+    def forget(self, holder: EventHolder) -> None:
         """Gives back all that a holder has."""
         self._waiting.pop(holder, None)
         self._give_back(self._held.pop(holder, 0))
@@ -73,8 +73,8 @@ class Totals:
             setattr(self, name, getattr(self, name) + count)
 
 
-class Tools(msgspec.Struct, frozen=True, kw_only=True):
-    """The parts."""
+class PushContext(msgspec.Struct, frozen=True, kw_only=True):
+    """Holds what all subscriptions of a gateway share: its store, its limits, its counts and its clock."""
 
     store: StoreClient
     fanout: Fanout

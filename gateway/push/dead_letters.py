@@ -8,7 +8,7 @@ import msgspec
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Outcome, Publish, Token
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.outbox import Attempt
 from gateway.push.spec import SubscriptionRecord
 from store.api.message import Message
@@ -22,15 +22,15 @@ _OURS: Final = frozenset(
 log = logs.get(__name__)
 
 
-class DeadLetters:
-    """The dead letters of one subscription (`gateway.publishing.publishing.Publisher`)."""
+class PushDeadLetters:
+    """The dead letters of one subscription (`gateway.publishing.publishing.PublishSource`)."""
 
     protocol = "http"
     principal: Principal | None = None
 
-    def __init__(self, record: SubscriptionRecord, tools: Tools) -> None:
+    def __init__(self, record: SubscriptionRecord, context: PushContext) -> None:
         self._record = record
-        self._tools = tools
+        self._context = context
         self._tokens = 0
         self._waiting: dict[Token, asyncio.Future[Outcome]] = {}
 
@@ -38,7 +38,7 @@ class DeadLetters:
         """Stores a dead letter; returns whether it is durable."""
         message = self._letter(one)
         try:
-            self._tools.check_publisher(self._record.identity, message)
+            self._context.check_publisher(self._record.identity, message)
             outcome = await self._publish(message)
             refusal = outcome.error or outcome.refused.get(0)
         except Refusal as error:
@@ -72,11 +72,11 @@ class DeadLetters:
         token = Token(self._tokens)
         outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
         self._waiting[token] = outcome
-        self._tools.publish(self, Publish([message], token), len(message.body))
+        self._context.publish(self, Publish([message], token), len(message.body))
         return await outcome
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """See `Publisher`."""
+        """See `PublishSource`."""
         waiting = self._waiting.pop(token, None)
         if waiting is not None and not waiting.done():
             waiting.set_result(outcome)

@@ -20,10 +20,10 @@ from gateway.domain.cursor import Cursor, by_log, cursor_of_offsets, distance, e
 from gateway.ownership.owners import Owned
 from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.push import DeliveryStatus
-from gateway.push.context import Tools
-from gateway.push.dead_letters import DeadLetters
+from gateway.push.context import PushContext
+from gateway.push.dead_letters import PushDeadLetters
 from gateway.push.outbox import Attempt, Failure, Outbox
-from gateway.push.sender import Sender, SinkKind
+from gateway.push.sender import EventSender, SinkKind
 from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
 from store.base import logs
@@ -53,19 +53,19 @@ class PushDelivery:
     """The deliveries of one subscription (`gateway.delivery.lanes.Receiver`)."""
 
     def __init__(
-        self, record: SubscriptionRecord, tools: Tools, permissions: Permissions, kind: SinkKind | None
+        self, record: SubscriptionRecord, context: PushContext, permissions: Permissions, kind: SinkKind | None
     ) -> None:
         self.record = record
         self.status = DeliveryStatus()
-        self._tools = tools
+        self._context = context
         self._permissions = permissions
         self._spec = spec = record.spec
         self._passes = filter_of(spec)
-        self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=tools.chance.uniform, now_ms=tools.now_ms())
+        self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=context.chance.uniform, now_ms=context.now_ms())
         self._subscriber = Subscriber(self)
-        self._dead_letters = DeadLetters(record, tools)
+        self._dead_letters = PushDeadLetters(record, context)
         self._kind = kind
-        self._sender: Sender | None = None
+        self._sender: EventSender | None = None
         self._wake = asyncio.Event()  # set when a delivery may be started
         self._gone = asyncio.Event()  # the sink wants nothing more
         self._under_way: set[asyncio.Task[None]] = set()
@@ -94,7 +94,7 @@ class PushDelivery:
             await self._store_status(owned)
             await asyncio.Event().wait()
         assert self._kind is not None
-        self._sender = self._kind.sender(self.record, self._tools)
+        self._sender = self._kind.sender(self.record, self._context)
         try:
             await self._consent(owned)
             self._subscribe()
@@ -107,7 +107,7 @@ class PushDelivery:
         raise SinkGone
 
     async def _begin(self, owned: Owned) -> Cursor:
-        entry = await self._tools.store.keys.get(status_key(self.record.id))
+        entry = await self._context.store.keys.get(status_key(self.record.id))
         if entry is not None:
             with contextlib.suppress(msgspec.MsgspecError):
                 self.status = self._stored = msgspec.msgpack.decode(entry.value, type=DeliveryStatus)
@@ -116,7 +116,7 @@ class PushDelivery:
 
     def _subscribe(self) -> None:
         for number, pattern in enumerate(dict.fromkeys(self._spec.config.addresses)):
-            self._tools.fanout.subscribe(
+            self._context.fanout.subscribe(
                 self._subscriber, SubscriptionId(number), pattern, self._settled, permissions=self._permissions
             )
 
@@ -130,8 +130,8 @@ class PushDelivery:
             for task in self._under_way:
                 task.cancel()
             self._settle()
-            self._tools.fanout.leave(self._subscriber)
-            self._tools.budget.forget(self)
+            self._context.fanout.leave(self._subscriber)
+            self._context.budget.forget(self)
         if self._sender is not None:
             await self._sender.close()
 
@@ -139,7 +139,7 @@ class PushDelivery:
 
     async def _consent(self, owned: Owned) -> None:
         """Asks the sink whether it wants to be sent events, until it does."""
-        backoff = Backoff(CONSENT_MIN_S, CONSENT_MAX_S, uniform=self._tools.chance.uniform)
+        backoff = Backoff(CONSENT_MIN_S, CONSENT_MAX_S, uniform=self._context.chance.uniform)
         while not await self._asked():
             await self._store_status(owned)
             await backoff.pause()
@@ -158,7 +158,7 @@ class PushDelivery:
     def deliver(self, deliveries: Deliverable) -> int:
         """Takes events while there is room for them, and passes over those that the filter does not match."""
         assert isinstance(deliveries, Deliveries)
-        batch, outbox, budget = deliveries.batch, self._outbox, self._tools.budget
+        batch, outbox, budget = deliveries.batch, self._outbox, self._context.budget
         if isinstance(batch, LostRange):
             self._count(lost=1)
             return 0
@@ -181,19 +181,19 @@ class PushDelivery:
         known = batch.memo.setdefault(_MEMO, {})
         event = known.get(index)
         if event is None:
-            event = known[index] = self._tools.codec.event_attributes(batch.message(index))
+            event = known[index] = self._context.codec.event_attributes(batch.message(index))
         return self._passes(event)
 
     def room(self) -> None:
         """Asks for more where there was no room before."""
         if self._blocked and not self._outbox.full and not self._closing:
             self._blocked = False
-            self._tools.fanout.wake(self._subscriber)
+            self._context.fanout.wake(self._subscriber)
 
     # ---- to the sink
 
     async def _attempting(self) -> None:
-        outbox, now_ms = self._outbox, self._tools.now_ms
+        outbox, now_ms = self._outbox, self._context.now_ms
         while True:
             self._wake.clear()
             for one in outbox.start(now_ms()):
@@ -208,7 +208,7 @@ class PushDelivery:
 
     async def _attempt(self, one: Attempt) -> None:
         """Attempts a delivery, and notes how it ended."""
-        outbox, now_ms = self._outbox, self._tools.now_ms
+        outbox, now_ms = self._outbox, self._context.now_ms
         expires_ms = one.message.expires_at_ms
         if expires_ms is not None and expires_ms <= now_ms():
             outbox.passed_over(one)
@@ -229,7 +229,7 @@ class PushDelivery:
                 await self._dead_letter(one)
         if one.settled:
             self._moved = True
-            self._tools.budget.release(self, one.size)
+            self._context.budget.release(self, one.size)
         self.room()
         self._wake.set()
 
@@ -238,13 +238,13 @@ class PushDelivery:
             self._outbox.dead_lettered(one)
             self._count(dead=1)
         else:
-            self._outbox.dead_letter_failed(one, self._tools.now_ms())
+            self._outbox.dead_letter_failed(one, self._context.now_ms())
 
     async def _sent(self, one: Attempt) -> Failure | None:
         """Sends an event; None once the sink has taken it."""
         assert self._sender is not None
         try:
-            async with self._tools.attempts:
+            async with self._context.attempts:
                 return await self._sender.send(one)
         except Exception as error:  # our own bug, or a library's: the event is not lost to it
             log.exception("a delivery failed", subscription=self.record.id)
@@ -254,7 +254,7 @@ class PushDelivery:
 
     def _settle(self) -> None:
         if self._subscriber.patterns:
-            reached = self._tools.fanout.reached(self._subscriber)
+            reached = self._context.fanout.reached(self._subscriber)
             self._settled = later(self._settled, earlier(reached, self._outbox.oldest()))
 
     async def _committing(self, owned: Owned) -> None:
@@ -294,7 +294,7 @@ class PushDelivery:
         if not with_cursor and found.state == self._stored.state and now_s - self._status_s < STATUS_S:
             return ()
         self._stored, self._status_s = found, now_s
-        self.status = msgspec.structs.replace(found, time_ms=self._tools.now_ms())
+        self.status = msgspec.structs.replace(found, time_ms=self._context.now_ms())
         return (Put(status_key(self.record.id), msgspec.msgpack.encode(self.status)),)
 
     @property
@@ -309,7 +309,7 @@ class PushDelivery:
     def _behind(self) -> int:
         """Returns the bytes of the logs between the cursor and their ends, in steps that do not make new statuses."""
         found, at = 0, by_log(self._settled)
-        for group, one in self._tools.store.logs.items():
+        for group, one in self._context.store.logs.items():
             with contextlib.suppress(StoreError):
                 found += max(one.log.confirmed - at[group].frame, 0) if group in at else 0
         return found - found % IDLE_COMMIT_BYTES
@@ -317,7 +317,7 @@ class PushDelivery:
     def _count(self, **counts: int) -> None:
         new = {name: getattr(self.status, name) + count for name, count in counts.items()}
         self.status = msgspec.structs.replace(self.status, **new)
-        self._tools.totals.count(**counts)
+        self._context.totals.count(**counts)
 
     def _set_error(self, error: str) -> None:
         self.status = msgspec.structs.replace(self.status, error=error)

@@ -5,8 +5,8 @@ from typing import Final
 
 from gateway.domain.cesql import FilterError
 from gateway.port.push import SubscriptionSpec
-from gateway.push.context import Tools
-from gateway.push.sender import Sender
+from gateway.push.context import PushContext
+from gateway.push.sender import EventSender
 from gateway.push.signing import read_secret
 from gateway.push.spec import SubscriptionRecord
 
@@ -38,11 +38,11 @@ class HttpKind:
             read_secret(settings.signingsecret)
         _check_headers(spec)
 
-    def sender(self, record: SubscriptionRecord, tools: Tools) -> Sender:
+    def sender(self, record: SubscriptionRecord, context: PushContext) -> EventSender:
         """See `SinkKind`."""
         from gateway.push.http_sender import HttpSender  # noqa: PLC0415 - a client, for those that have a subscription
 
-        return HttpSender(record, tools)
+        return HttpSender(record, context)
 
 
 def _check_headers(spec: SubscriptionSpec) -> None:

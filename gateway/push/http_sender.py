@@ -4,7 +4,7 @@ from base64 import b64encode
 from typing import Final
 
 from gateway.push.client import SinkAnswer, SinkClient
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
@@ -18,22 +18,22 @@ GONE: Final = 410  # the sink wants nothing more (HTTP 1.1 Web Hooks for Event D
 
 
 class HttpSender:
-    """See `gateway.push.sender.Sender`."""
+    """See `gateway.push.sender.EventSender`."""
 
-    def __init__(self, record: SubscriptionRecord, tools: Tools) -> None:
+    def __init__(self, record: SubscriptionRecord, context: PushContext) -> None:
         self._id = record.id
         self._spec = spec = record.spec
-        self._tools = tools
-        self._headers = [(b"webhook-request-origin", tools.origin.encode()), *_own_headers(record)]
+        self._context = context
+        self._headers = [(b"webhook-request-origin", context.origin.encode()), *_own_headers(record)]
         settings = spec.protocolsettings
         secret, mode = settings.signingsecret, settings.mode
         self._signing_key = None if secret is None else read_secret(secret)
         self._structured = mode == "structured" or (mode is None and secret is not None)
-        self._client = SinkClient(tools.guard, connections_max=settings.concurrency, tls=tools.trust.http)
+        self._client = SinkClient(context.guard, connections_max=settings.concurrency, tls=context.trust.http)
 
     async def consent(self) -> Consent:
         """Asks the sink as Web Hooks, 4, says, unless the configuration asks nobody."""
-        if self._tools.config.validation == "off":
+        if self._context.config.validation == "off":
             return Consent("")
         rate = self._spec.protocolsettings.rate
         headers = [*self._headers, (b"content-length", b"0")]
@@ -43,18 +43,20 @@ class HttpSender:
             answer = await self._client.request("OPTIONS", self._spec.sink, headers, b"", timeout_s=CONSENT_TIMEOUT_S)
         except (SinkUnreachable, SinkRefused) as error:
             return Consent(f"the sink was not asked for its consent: {error}")
-        if answer.header(b"webhook-allowed-origin") not in {"*", self._tools.origin}:
-            return Consent(f"the sink has not consented: its WebHook-Allowed-Origin is not {self._tools.origin!r} or *")
+        if answer.header(b"webhook-allowed-origin") not in {"*", self._context.origin}:
+            return Consent(
+                f"the sink has not consented: its WebHook-Allowed-Origin is not {self._context.origin!r} or *"
+            )
         return Consent("", _allowed_rate_per_s(answer))
 
     async def send(self, one: Attempt) -> Failure | None:
-        """See `Sender`."""
-        tools, settings = self._tools, self._spec.protocolsettings
-        request = tools.codec.sink_request(one.message, structured=self._structured)
+        """See `EventSender`."""
+        context, settings = self._context, self._spec.protocolsettings
+        request = context.codec.sink_request(one.message, structured=self._structured)
         headers = [*request.headers, *self._headers]
         if self._signing_key is not None:
             id_ = f"{self._id}.{one.position}"
-            headers += signed(self._signing_key, id_, tools.now_ms() // 1_000, request.body)
+            headers += signed(self._signing_key, id_, context.now_ms() // 1_000, request.body)
         try:
             answer = await self._client.request(
                 settings.method, self._spec.sink, headers, request.body, timeout_s=settings.timeout
@@ -73,7 +75,7 @@ class HttpSender:
         )
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """See `EventSender`."""
         await self._client.close()
 
 

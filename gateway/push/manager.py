@@ -18,7 +18,7 @@ from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owned_task import OwnedTask
 from gateway.ownership.owners import Owned, Owners, OwnershipLost
 from gateway.ownership.stored_entries import stored_entries
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.delivery import PushDelivery, SinkGone, status_key
 from gateway.push.sender import SinkKinds
 from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord
@@ -46,14 +46,14 @@ class PushManager:
 
     def __init__(
         self,
-        tools: Tools,
+        context: PushContext,
         owners: Owners,
         kinds: SinkKinds,
         *,
         permissions_of: Callable[[Identity], Permissions],
         spawn: Callable[[Coroutine[Any, Any, object]], asyncio.Task[None]],
     ) -> None:
-        self._tools = tools
+        self._context = context
         self._owners = owners
         self._kinds = kinds
         self._permissions_of = permissions_of
@@ -85,7 +85,7 @@ class PushManager:
 
     async def _follow(self) -> None:
         await follow_keys(
-            self._tools.store,
+            self._context.store,
             below(SUBSCRIPTIONS),
             look=self._look,
             changed=self._changed,
@@ -103,7 +103,7 @@ class PushManager:
     async def _look(self) -> None:
         there = {
             entry.key.removeprefix(f"{SUBSCRIPTIONS}/"): entry
-            async for entry in stored_entries(self._tools.store, SUBSCRIPTIONS)
+            async for entry in stored_entries(self._context.store, SUBSCRIPTIONS)
         }
         for id_ in [id_ for id_ in self._runners if id_ not in there]:
             self._gone(id_)
@@ -120,7 +120,7 @@ class PushManager:
         runner = self._runners.get(id_)
         if runner is None:
             runner = self._runners[id_] = _Runner(
-                self._tools, self._owners, self._kinds, record, revision, permissions_of=self._permissions_of
+                self._context, self._owners, self._kinds, record, revision, permissions_of=self._permissions_of
             )
             runner.task = self._spawn(runner.run())
         else:
@@ -145,7 +145,7 @@ class PushManager:
         """See `OwnershipListener`. It is free from now on; of one that is deleted nothing is to stay."""
         id_ = name.removeprefix(PREFIX)
         owned = await take()
-        if await self._tools.store.keys.get(subscription_key(id_)) is None:
+        if await self._context.store.keys.get(subscription_key(id_)) is None:
             await owned.forget([Delete(status_key(id_))])
         await owned.release()
         if (runner := self._runners.get(id_)) is not None:
@@ -164,7 +164,7 @@ class _Runner:
 
     def __init__(
         self,
-        tools: Tools,
+        context: PushContext,
         owners: Owners,
         kinds: SinkKinds,
         record: SubscriptionRecord,
@@ -173,7 +173,7 @@ class _Runner:
         permissions_of: Callable[[Identity], Permissions],
     ) -> None:
         self.delivery: PushDelivery | None = None
-        self._tools = tools
+        self._context = context
         self._owners = owners
         self._kinds = kinds
         self._permissions_of = permissions_of
@@ -181,7 +181,7 @@ class _Runner:
         self._revision = revision
         self._name = f"{PREFIX}{record.id}"
         self._delivering: asyncio.Task[None] | None = None  # None as soon as it is cancelled: its end takes a while
-        self.owned_task = OwnedTask(self._name, self._work, owners, look_s=LOOK_S, chance=tools.chance)
+        self.owned_task = OwnedTask(self._name, self._work, owners, look_s=LOOK_S, chance=context.chance)
 
     def change(self, record: SubscriptionRecord, revision: int) -> None:
         """Goes on with another record."""
@@ -197,7 +197,7 @@ class _Runner:
     async def run(self) -> None:
         """Runs the subscription until it is cancelled or deleted."""
         if not self._owners.alone:
-            await asyncio.sleep(FIRST_S * self._tools.chance.random())
+            await asyncio.sleep(FIRST_S * self._context.chance.random())
         await self.owned_task.run()
 
     async def _work(self, owned: Owned) -> None:
@@ -208,7 +208,7 @@ class _Runner:
         """Delivers as the record is now, until it changes. Raises `OwnershipLost`."""
         record = self._record
         kind = self._kinds.get(record.spec.protocol)
-        delivery = self.delivery = PushDelivery(record, self._tools, self._permissions_of(record.identity), kind)
+        delivery = self.delivery = PushDelivery(record, self._context, self._permissions_of(record.identity), kind)
         delivering = self._delivering = asyncio.ensure_future(delivery.run(owned))
         try:
             await asyncio.wait([delivering])
@@ -251,7 +251,7 @@ class _Runner:
         record = msgspec.structs.replace(self._record, paused=True, gone=True)
         put = Put(subscription_key(record.id), msgspec.msgpack.encode(record))
         try:
-            done = await self._tools.store.keys.transact({put.key: self._revision}, [put])
+            done = await self._context.store.keys.transact({put.key: self._revision}, [put])
             self._record, self._revision = record, done.revision
             log.warning("a sink wants nothing more: its subscription is paused", subscription=record.id)
         except (RevisionConflict, StoreError) as error:

@@ -13,7 +13,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
 from gateway.publishing.ingest import Ingest
-from gateway.push.context import HeldBudget, Tools, Totals
+from gateway.push.context import HeldBudget, PushContext, Totals
 from gateway.push.guard import SinkGuard
 from gateway.push.http_kind import HttpKind
 from gateway.push.manager import PushManager
@@ -67,7 +67,7 @@ class Push:
     def start(self, codec: SinkFactory, registry: CollectorRegistry) -> None:
         """Runs the subscriptions that are not another process's; `codec` writes their events."""
         host, config = self._host, self._config
-        tools = Tools(
+        context = PushContext(
             store=host.store,
             fanout=host.fanout,
             codec=codec,
@@ -84,9 +84,9 @@ class Push:
             chance=host.random,
         )
         self._manager = PushManager(
-            tools, host.owners, self._kinds, permissions_of=host.access.permissions_of, spawn=host.spawn
+            context, host.owners, self._kinds, permissions_of=host.access.permissions_of, spawn=host.spawn
         )
-        registry.register(_Figures(tools, self._manager))
+        registry.register(_Figures(context, self._manager))
         self._manager.start()
 
     async def stop(self) -> None:
@@ -98,8 +98,8 @@ class Push:
 class _Figures(Collector):
     """The metrics of the subscriptions that this process runs."""
 
-    def __init__(self, tools: Tools, manager: PushManager) -> None:
-        self._tools = tools
+    def __init__(self, context: PushContext, manager: PushManager) -> None:
+        self._context = context
         self._manager = manager
 
     def collect(self) -> Iterable[Metric]:
@@ -109,13 +109,13 @@ class _Figures(Collector):
             'Events of subscriptions that are settled: "delivered", "dead", "expired" or "looped"',
             labels=["how"],
         )
-        totals = self._tools.totals
+        totals = self._context.totals
         for how in ("delivered", "dead", "expired", "looped"):
             events.add_metric([how], getattr(totals, how))
         failed = CounterMetricFamily("headgate_push_failed_attempts", "Deliveries to sinks that failed")
         failed.add_metric([], totals.failed)
         held = GaugeMetricFamily("headgate_push_held_bytes", "Events in flight to sinks, or waiting for an attempt")
-        held.add_metric([], self._tools.budget.held_bytes)
+        held.add_metric([], self._context.budget.held_bytes)
         running: dict[str, int] = dict.fromkeys(("pending", "active", "failing", "paused", "gone"), 0)
         for one in self._manager.deliveries:
             running[one.state] += 1

@@ -21,7 +21,7 @@ from gateway.port.push import (
     GetSubscription,
     ListSubscriptions,
     PauseSubscription,
-    Subscription,
+    PushSubscription,
     SubscriptionsPage,
     SubscriptionSpec,
     UpdateSubscription,
@@ -68,7 +68,7 @@ class PushRegistry:
         self._new_id = new_id
         self._now_ms = now_ms
 
-    async def create(self, who: Principal, request: CreateSubscription) -> Subscription:
+    async def create(self, who: Principal, request: CreateSubscription) -> PushSubscription:
         """See `CreateSubscription`."""
         spec, id_ = request.spec, self._new_id()
         who.permissions.check("manage", subscription_address(who.name, NEW))
@@ -87,7 +87,7 @@ class PushRegistry:
         log.info("subscription created", subscription=id_, user=who.name, sink=spec.sink)
         return _shown(record, revision, DeliveryStatus(state="pending"))
 
-    async def get(self, who: Principal, request: GetSubscription) -> Subscription:
+    async def get(self, who: Principal, request: GetSubscription) -> PushSubscription:
         """See `GetSubscription`."""
         record, entry = await self._found(request.id)
         _check_sees(who.permissions, record)
@@ -95,7 +95,7 @@ class PushRegistry:
 
     async def list(self, who: Principal, request: ListSubscriptions) -> SubscriptionsPage:
         """See `ListSubscriptions`."""
-        found: list[Subscription] = []
+        found: list[PushSubscription] = []
         after = f"{SUBSCRIPTIONS}/{request.after}" if request.after else ""
         while page := await self._store.keys.prefix(f"{SUBSCRIPTIONS}/", after=after, limit=_PAGE):
             for entry in page:
@@ -108,7 +108,7 @@ class PushRegistry:
             after = page[-1].key
         return SubscriptionsPage(subscriptions=found, after=None)
 
-    async def update(self, who: Principal, request: UpdateSubscription) -> Subscription:
+    async def update(self, who: Principal, request: UpdateSubscription) -> PushSubscription:
         """See `UpdateSubscription`."""
         spec = request.spec
         if spec.id not in {None, request.id}:
@@ -126,7 +126,7 @@ class PushRegistry:
 
         return await self._change(who, request.id, changed, expected=request.revision)
 
-    async def pause(self, who: Principal, request: PauseSubscription) -> Subscription:
+    async def pause(self, who: Principal, request: PauseSubscription) -> PushSubscription:
         """See `PauseSubscription`."""
         paused = request.paused
 
@@ -135,7 +135,7 @@ class PushRegistry:
 
         return await self._change(who, request.id, changed)
 
-    async def delete(self, who: Principal, request: DeleteSubscription) -> Subscription:
+    async def delete(self, who: Principal, request: DeleteSubscription) -> PushSubscription:
         """See `DeleteSubscription`."""
         record, entry = await self._found(request.id)
         _check_manages(who.permissions, record)
@@ -190,7 +190,7 @@ class PushRegistry:
         changed: Callable[[SubscriptionRecord], SubscriptionRecord],
         *,
         expected: int | None = None,
-    ) -> Subscription:
+    ) -> PushSubscription:
         for _ in range(TRIES_MAX):
             record, entry = await self._found(id_)
             _check_manages(who.permissions, record)
@@ -210,13 +210,13 @@ def _record(entry: Entry) -> SubscriptionRecord:
     return msgspec.msgpack.decode(entry.value, type=SubscriptionRecord)
 
 
-def _shown(record: SubscriptionRecord, revision: int, status: DeliveryStatus) -> Subscription:
+def _shown(record: SubscriptionRecord, revision: int, status: DeliveryStatus) -> PushSubscription:
     if record.paused:
         status = msgspec.structs.replace(status, state="gone" if record.gone else "paused")
     elif status.state in {"paused", "gone"}:
         status = msgspec.structs.replace(status, state="pending")
     spec = without_secrets(msgspec.structs.replace(record.spec, id=record.id))
-    return Subscription(id=record.id, revision=revision, spec=spec, status=status)
+    return PushSubscription(id=record.id, revision=revision, spec=spec, status=status)
 
 
 def _address(record: SubscriptionRecord) -> str:

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from typing import NamedTuple, Protocol, TypeAlias
 
 from gateway.port.push import SubscriptionSpec
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.spec import SubscriptionRecord
 
@@ -20,7 +20,7 @@ class Consent(NamedTuple):
     rate_per_s: float | None = None  # that it allows; None: it says nothing
 
 
-class Sender(Protocol):
+class EventSender(Protocol):
     """The way to the sink of one subscription, as long as this process runs it."""
 
     async def consent(self) -> Consent:
@@ -47,7 +47,7 @@ class SinkKind(Protocol):
     def check(self, spec: SubscriptionSpec) -> None:
         """Raises `FilterError` for a subscription that cannot be; its sink is a URL of this protocol."""
 
-    def sender(self, record: SubscriptionRecord, tools: Tools) -> Sender:
+    def sender(self, record: SubscriptionRecord, context: PushContext) -> EventSender:
         """Returns the way to the sink of a subscription; nothing is connected yet."""
 
 

@@ -17,7 +17,7 @@ from store.api.message import Message
 from store.format.frame import QueueOffset
 
 
-class Keeper:
+class QueueKeeper:
     """Applies the rules of queues, which it finds by their numbers in `queues`. `drop` removes a queue by its name."""
 
     def __init__(

@@ -27,12 +27,12 @@ from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsum
 from gateway.queues.consumers.single_active import SingleActive
 from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters
-from gateway.queues.keeper import Keeper
+from gateway.queues.keeper import QueueKeeper
 from gateway.queues.leaving.policies import Policies, QueuesConfig
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
 from gateway.queues.lending.laned import LanedStore
-from gateway.queues.lending.pump import NOWHERE, Consumer, ConsumerConnection, Pump
+from gateway.queues.lending.pump import NOWHERE, ConsumerConnection, Pump, QueueConsumer
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.queues.settlements import Settlements
@@ -114,7 +114,7 @@ class NamedQueues:
             now_ms=now_ms,
             creates_topics=policies.creates_topics,
         )
-        self.keeper = Keeper(
+        self.keeper = QueueKeeper(
             self._store,
             owners,
             router,
@@ -132,7 +132,7 @@ class NamedQueues:
         owners.serve(PREFIX, self)
         owners.serve(consumer_counts.PREFIX, self)
         self._finishing = False
-        self._consumers: dict[int, dict[ConsumerId, Consumer]] = {}  # by connection
+        self._consumers: dict[int, dict[ConsumerId, QueueConsumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -218,7 +218,7 @@ class NamedQueues:
     def _begin(
         self, queue: Queue, conn: ConsumerConnection, effect: Consume, permissions: Permissions, at: QueueOffset
     ) -> None:
-        consumer = Consumer(
+        consumer = QueueConsumer(
             conn,
             effect.consumer,
             effect.queue,
@@ -374,7 +374,7 @@ class NamedQueues:
             sizes=LanedSizes.of(self._plain, definition.lanes),
         )
 
-    def _remove(self, consumer: Consumer) -> bool:
+    def _remove(self, consumer: QueueConsumer) -> bool:
         """Takes a consumer from its queue; returns whether the queue should go with it."""
         queue = self._registry.queues[consumer.queue]
         queue.pump.remove(consumer)

@@ -30,10 +30,10 @@ from gateway.ops.amqp_report import (
     ImportOrder,
     ImportReport,
     LimitVhost,
+    ListingRows,
     PolicyReport,
     QueueReport,
     RemoveUser,
-    Rows,
     VhostOrder,
     VhostReport,
 )
@@ -52,15 +52,15 @@ class RemoteAmqp:
 
     def queues(self, vhost: str | None = None) -> Iterator[QueueReport]:
         """Yields the queues, by virtual host and name."""
-        return self._rows(QUEUES_PATH, vhost, Rows[QueueReport])
+        return self._rows(QUEUES_PATH, vhost, ListingRows[QueueReport])
 
     def bindings(self, vhost: str | None = None) -> Iterator[BindingReport]:
         """Yields the bindings, by virtual host and destination."""
-        return self._rows(BINDINGS_PATH, vhost, Rows[BindingReport])
+        return self._rows(BINDINGS_PATH, vhost, ListingRows[BindingReport])
 
     def connections(self, vhost: str | None = None) -> Iterator[ConnectionReport]:
         """Yields the connections that are open."""
-        return self._rows(CONNECTIONS_PATH, vhost, Rows[ConnectionReport])
+        return self._rows(CONNECTIONS_PATH, vhost, ListingRows[ConnectionReport])
 
     def close(self, wanted: CloseConnections) -> Sequence[str]:
         """Closes connections; returns which."""
@@ -75,7 +75,7 @@ class RemoteAmqp:
 
     def policies(self, vhost: str | None = None) -> Iterator[PolicyReport]:
         """Yields the policies, by virtual host and name."""
-        return self._rows(POLICIES_PATH, vhost, Rows[PolicyReport])
+        return self._rows(POLICIES_PATH, vhost, ListingRows[PolicyReport])
 
     def set_policy(self, policy: PolicyReport) -> None:
         """Sets a policy, in the place of the one of its name."""
@@ -87,7 +87,7 @@ class RemoteAmqp:
 
     def vhosts(self, vhost: str | None = None) -> Iterator[VhostReport]:
         """Yields the virtual hosts, by name."""
-        return self._rows(VHOSTS_PATH, vhost, Rows[VhostReport])
+        return self._rows(VHOSTS_PATH, vhost, ListingRows[VhostReport])
 
     def add_vhost(self, vhost: str) -> None:
         """Makes a virtual host, unless it is there."""
@@ -112,7 +112,7 @@ class RemoteAmqp:
         """Removes a user that is not the configuration's."""
         self._order(REMOVE_USER_PATH, RemoveUser(name=name))
 
-    def _rows(self, path: str, vhost: str | None, kind: type[Rows[T]]) -> Iterator[T]:
+    def _rows(self, path: str, vhost: str | None, kind: type[ListingRows[T]]) -> Iterator[T]:
         offset, more = 0, True
         while more:
             query = {"offset": str(offset), "limit": str(ROWS_COUNT_MAX)} | ({} if vhost is None else {"vhost": vhost})

@@ -19,7 +19,7 @@ class _Offsets(msgspec.Struct):
     offsets: dict[int, int]
 
 
-class RemoteGroups:
+class GatewayGroups:
     """Groups of one gateway. Methods raise `Unreachable` and `RemoteRefused`."""
 
     def __init__(self, gateway: RemoteGateway) -> None:

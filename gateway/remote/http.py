@@ -30,7 +30,7 @@ class RemoteRefused(HeadgateError):
         self.status = status
 
 
-class Event(NamedTuple):
+class ServerSentEvent(NamedTuple):
     """One server-sent event (HTML Living Standard, 9.2.6)."""
 
     id: str
@@ -78,12 +78,14 @@ class RemoteGateway:
             path = f"/topics/{quote(address, safe='/')}"
             _check(self._client.post(path, params=query or None, content=body, headers=headers))
 
-    def subscribe(self, pattern: str, *, start: str | None = None, where: str | None = None) -> Iterator[Event]:
+    def subscribe(
+        self, pattern: str, *, start: str | None = None, where: str | None = None
+    ) -> Iterator[ServerSentEvent]:
         """Events of what is published to matching addresses and passes a condition, from now or a position on."""
         query = {"filter": pattern} if where is None else {"filter": pattern, "where": where}
         return self.events(f"/subscribe?{_encoded(query)}", last=start)
 
-    def events(self, target: str, *, last: str | None = None) -> Iterator[Event]:
+    def events(self, target: str, *, last: str | None = None) -> Iterator[ServerSentEvent]:
         """Server-sent events, behind the last one seen, for as long as they come."""
         headers = {"accept": "text/event-stream"}
         if last is not None:
@@ -102,7 +104,7 @@ class RemoteGateway:
         with self._trouble():
             return _check(self._client.request(method, target, content=body, headers=headers))
 
-    def find(self, limit: int, **query: str) -> Iterator[Event]:
+    def find(self, limit: int, **query: str) -> Iterator[ServerSentEvent]:
         """Up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""
         target = f"/messages?{_encoded(query | {'limit': str(min(limit, FOUND_AT_ONCE))})}"
         while True:
@@ -114,7 +116,7 @@ class RemoteGateway:
             except msgspec.DecodeError as error:
                 raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
             for event, data in zip(found[:limit], raw, strict=False):
-                yield Event(event.id, "message", bytes(data).decode())
+                yield ServerSentEvent(event.id, "message", bytes(data).decode())
             limit -= len(found)
             following = answer.links.get("next", {}).get("url")
             if limit <= 0 or following is None:
@@ -174,13 +176,13 @@ def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
             raise RemoteRefused(200, f"an event is longer than {EVENT_BYTES_MAX} bytes")
 
 
-def read_events(lines: Iterable[str]) -> Iterator[Event]:
+def read_events(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
     """Server-sent events from the lines of a stream. An event that has not ended when the stream does is dropped."""
     kind, data, event_id, size = "", list[str](), "", 0
     for line in lines:
         if not line:
             if data:
-                yield Event(event_id, kind or "message", "\n".join(data))
+                yield ServerSentEvent(event_id, kind or "message", "\n".join(data))
             kind, data, size = "", [], 0
             continue
         name, _, value = line.partition(":")

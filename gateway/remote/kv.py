@@ -63,7 +63,7 @@ class _Changed(msgspec.Struct):
     expires_at_ms: int | None = None
 
 
-class RemoteKeys:
+class GatewayKeys:
     """One namespace. Methods raise `Unreachable` and `RemoteRefused`."""
 
     def __init__(self, gateway: RemoteGateway, namespace: str) -> None:

@@ -5,13 +5,13 @@ from http import HTTPStatus
 from itertools import islice
 from typing import TypeVar
 
-from gateway.ops.amqp_report import ROWS_COUNT_MAX, Rows
+from gateway.ops.amqp_report import ROWS_COUNT_MAX, ListingRows
 from store.base.admin import ActionRefused
 
 T = TypeVar("T")
 
 
-def rows_of(found: Iterable[T], query: Mapping[str, str]) -> Rows[T]:
+def rows_of(found: Iterable[T], query: Mapping[str, str]) -> ListingRows[T]:
     """Returns the part of a listing that a query asks for by `offset` and `limit`. Raises `ActionRefused`."""
     try:
         offset, limit = int(query.get("offset", "0")), int(query.get("limit", str(ROWS_COUNT_MAX)))
@@ -21,7 +21,7 @@ def rows_of(found: Iterable[T], query: Mapping[str, str]) -> Rows[T]:
         why = f"offset is a number from 0 on, limit one from 1 to {ROWS_COUNT_MAX}"
         raise ActionRefused(HTTPStatus.BAD_REQUEST, why) from None
     some = list(islice(found, offset, offset + limit + 1))
-    return Rows(rows=some[:limit], more=len(some) > limit)
+    return ListingRows(rows=some[:limit], more=len(some) > limit)
 
 
 def wanted_rows(found: Iterable[T], query: Mapping[str, str], vhost: Callable[[T], str]) -> list[T]:

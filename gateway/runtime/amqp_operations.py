@@ -23,9 +23,9 @@ from gateway.ops.amqp_report import (
     ConnectionReport,
     ImportOrder,
     ImportReport,
+    ListingRows,
     QueueReport,
     RemoveUser,
-    Rows,
 )
 from gateway.queues.importing.definitions_file import read_definitions
 from gateway.queues.importing.importer import MADE, Importer
@@ -65,7 +65,7 @@ class AmqpOperations:
         settings = self._settings.operations
         return Operations({**listings, **settings.listings}, {**actions, **settings.actions})
 
-    async def queues(self, query: Mapping[str, str]) -> Rows[QueueReport]:
+    async def queues(self, query: Mapping[str, str]) -> ListingRows[QueueReport]:
         """Returns the named queues, by virtual host and name. Raises `ActionRefused`."""
         every = [queue for queue in self._hub.queues.registry.queues.values() if not queue.shared]
         found = sorted(wanted_rows(every, query, lambda one: vhost_of(one.definition.name)), key=_place)
@@ -76,7 +76,7 @@ class AmqpOperations:
                 rows += await asyncio.gather(*(self._report(one) for one in part.rows[at : at + ASKED_COUNT_MAX]))
         except StoreError as error:
             raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
-        return Rows(rows=rows, more=part.more)
+        return ListingRows(rows=rows, more=part.more)
 
     async def _report(self, queue: Queue) -> QueueReport:
         definition = queue.definition
@@ -97,7 +97,7 @@ class AmqpOperations:
             effective_policy=applied.effective,
         )
 
-    async def bindings(self, query: Mapping[str, str]) -> Rows[BindingReport]:
+    async def bindings(self, query: Mapping[str, str]) -> ListingRows[BindingReport]:
         """Returns the bindings that were made, by virtual host and destination. Raises `ActionRefused`."""
         registry = self._hub.queues.registry
         targets: list[Exchange | QueueDefinition] = [
@@ -108,7 +108,7 @@ class AmqpOperations:
         targets.sort(key=lambda one: split_name(one.name))
         return rows_of(_bindings(targets), query)
 
-    async def connections(self, query: Mapping[str, str]) -> Rows[ConnectionReport]:
+    async def connections(self, query: Mapping[str, str]) -> ListingRows[ConnectionReport]:
         """Returns the connections that are open, by number. Raises `ActionRefused`."""
         found = [one for _, one in sorted(self._reports().items())]
         return rows_of(wanted_rows(found, query, lambda one: one.vhost), query)

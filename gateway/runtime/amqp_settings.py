@@ -23,8 +23,8 @@ from gateway.ops.amqp_report import (
     VHOSTS_PATH,
     ClearPolicy,
     LimitVhost,
+    ListingRows,
     PolicyReport,
-    Rows,
     VhostOrder,
     VhostReport,
 )
@@ -70,7 +70,7 @@ class AmqpSettings:
         }
         return Operations({POLICIES_PATH: self.policies, VHOSTS_PATH: self.vhosts}, actions)
 
-    async def policies(self, query: Mapping[str, str]) -> Rows[PolicyReport]:
+    async def policies(self, query: Mapping[str, str]) -> ListingRows[PolicyReport]:
         """Returns the policies, by virtual host and name, those of operators behind the others."""
         policies = self._hub.queues.registry.policies
         every = {**policies.stored, **policies.configured}
@@ -101,7 +101,7 @@ class AmqpSettings:
 
     # ---- virtual hosts
 
-    async def vhosts(self, query: Mapping[str, str]) -> Rows[VhostReport]:
+    async def vhosts(self, query: Mapping[str, str]) -> ListingRows[VhostReport]:
         """Returns the virtual hosts, by name."""
         known = self._hub.queues.registry.vhosts
         open_ones = [described(one) for one in self._hub.connections.values()]

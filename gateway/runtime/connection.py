@@ -16,7 +16,7 @@ from gateway.runtime.closing_peer import ClosingPeer
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
 from gateway.runtime.turn import NOT_PLAIN, StreamEndpoint, StreamHub
 from gateway.runtime.unread import WriteStall, counted
-from gateway.security.limits import Pace, network_of
+from gateway.security.limits import SendingPace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 from store.base.clock import now_ms
@@ -87,7 +87,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.host, self.certificate = host, info.certificate
         self._network = network_of(host).encode()
         self.admission, self.turned_away = admission, admission.refusal
-        self.pace = Pace.of(self._hub.limits, now_ms=now)
+        self.pace = SendingPace.of(self._hub.limits, now_ms=now)
         if admission.refusal is not None:
             self._hub.later(TURNED_AWAY_S, self._turn_away)
         transport.set_write_buffer_limits(high=self._hub.write_buffer_bytes_max)
@@ -130,7 +130,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.published(self.publish_of(single).token, outcome, size_bytes)
 
     def wake(self, data: bytes) -> None:
-        """See `gateway.base.pause_guard.Reader`."""
+        """See `gateway.base.pause_guard.PausedReader`."""
         if self._pause is not None:
             self._pause.cancel()
             self._pause = None
@@ -164,7 +164,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     def _count_early(self, size_bytes: int) -> None:
         """Counts what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
-        strange = self.principal is self._hub.access.stranger(self.protocol)
+        strange = self.principal is self._hub.access.unauthenticated(self.protocol)
         early = self.early_bytes + size_bytes if strange and size_bytes else 0
         if early != self.early_bytes:
             self.early_bytes = early
@@ -303,7 +303,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             else:
                 transport.pause_reading()
 
-    def _in_pace(self, pace: Pace) -> bool:
+    def _in_pace(self, pace: SendingPace) -> bool:
         """Returns whether the peer keeps to its rate; if not, schedules another look for when the excess is over."""
         if wait_ms := pace.wait_ms(now_ms=now_ms()):
             self._pause = self.hub.later(wait_ms / 1_000, self.resume_reading)
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.transport.abort()
 
     def hand_over(self, effect: HandOver) -> None:
-        """See `HandOver`: whoever it has been to the adapter before, it is a stranger to the next one."""
+        """See `HandOver`: whoever it has been to the adapter before, the next one takes it for unauthenticated."""
         hub, listener, transport = self._hub, self._hub.others[effect.listener], self.transport
         if self.gone or transport is None or self._asked:
             self.close("an upgrade while requests are under way")
@@ -361,7 +361,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             _info(transport, listener.name, hub, websocket=effect.websocket), listener.options, random=hub.random
         )
         self._know_adapter()
-        self.principal = hub.access.stranger(self.protocol)
+        self.principal = hub.access.unauthenticated(self.protocol)
         self.act(self.adapter.receive(effect.data, now_ms=now_ms()))
 
     def _know_adapter(self) -> None:

@@ -55,7 +55,7 @@ from gateway.queues.queues import NamedQueues
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from gateway.security.access_control import AccessControl
 from gateway.security.auth import Authenticator
-from gateway.security.limits import Pace, network_of
+from gateway.security.limits import SendingPace, network_of
 from gateway.security.limits_settings import LimitsConfig
 from gateway.security.reconnect_penalty import ReconnectingClient, ReconnectPenalty
 from gateway.sessions.sessions import Sessions
@@ -185,12 +185,12 @@ class Endpoint:
         self.loopback = loopback
         self.host = ""  # of the peer's machine, where there is one peer
         self.certificate: Mapping[str, Any] | None = None  # of the peer, verified
-        self.principal: Principal = hub.access.stranger(protocol)
+        self.principal: Principal = hub.access.unauthenticated(protocol)
         self.subscriber = Subscriber(self)
         self.consumers: set[ConsumerId] = set()
         self.outstanding_count = 0  # Publish effects whose outcome has not come
         self.outstanding_bytes = 0
-        self.pace: Pace | None = None  # None: it may send as fast as it can
+        self.pace: SendingPace | None = None  # None: it may send as fast as it can
         self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
         self.answers: list[tuple[Token, Outcome]] = []  # that were there at once, and that the adapter was not told yet
         self.unanswered: asyncio.Future[None] | None = None  # done when the last of them is answered

@@ -16,7 +16,7 @@ from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import NOBODY
 from gateway.delivery.read_slots import MessageReads
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.forwarding import Forwarding
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
@@ -118,7 +118,7 @@ class ProcessHub(StreamHub):
         )
         self.owners = owners or LocalOwners(store)
         self.pauses = PauseGuard(self.owners.renew)
-        self.limits, self.forwarding = config.limits, Forwarding.of(config.forwarding)
+        self.limits, self.forwarding = config.limits, ForwardingSettings.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()
         self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
         self.connections = {}

@@ -111,7 +111,7 @@ def _stands(hub: StreamHub, endpoint: Endpoint, changed: frozenset[str]) -> bool
     principal = endpoint.principal
     if endpoint.several and changed:  # its earlier principals are not known here
         return False
-    if principal is hub.access.stranger(endpoint.protocol):
+    if principal is hub.access.unauthenticated(endpoint.protocol):
         return True
     if principal.name and principal.name in changed:
         return False
@@ -123,4 +123,4 @@ def _permissions_of(hub: StreamHub, receiver: Receiver) -> Permissions:
     if not isinstance(receiver, Endpoint):
         return OPEN
     principal = receiver.principal
-    return (principal if principal.anonymous else hub.access.stranger(receiver.protocol)).permissions
+    return (principal if principal.anonymous else hub.access.unauthenticated(receiver.protocol)).permissions

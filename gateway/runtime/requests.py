@@ -177,7 +177,7 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
         permissions=hub.access.permissions(principal, client_id=client_id, protocol=endpoint.protocol),
     )
     before, endpoint.principal = endpoint.principal, principal
-    if before.name != principal.name and before is not hub.access.stranger(endpoint.protocol):
+    if before.name != principal.name and before is not hub.access.unauthenticated(endpoint.protocol):
         endpoint.several = True
     return principal
 

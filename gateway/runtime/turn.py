@@ -11,7 +11,7 @@ from typing import Final, Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
 from gateway.domain.errors import Refusal
-from gateway.domain.forwarding import Forwarding
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.ops.pressure import Pressure
 from gateway.port.adapter import DONE, Adapter, Outcome, Publish
 from gateway.port.single import Single, Singles
@@ -101,7 +101,7 @@ class StreamHub(Hub):
 
     connections: dict[int, StreamEndpoint]
     connection_limiter: ConnectionLimiter
-    forwarding: Forwarding | None
+    forwarding: ForwardingSettings | None
     others: dict[str, ListenerContext]  # by listener: whose adapters a connection may be handed over to
     lingering: int  # connections that are closing: see `gateway.runtime.connection`
     pauses: PauseGuard

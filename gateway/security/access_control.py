@@ -12,7 +12,7 @@ from weakref import WeakSet
 import msgspec
 
 from controller.api.client import ControllerClient, User
-from gateway.domain.access import NOTHING, Access, Identity, Permissions, Rules
+from gateway.domain.access import NOTHING, Access, AccessRules, Identity, Permissions
 from gateway.domain.access_settings import ACCESS, AccessConfig, Action, own_access
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
@@ -36,13 +36,13 @@ class AccessControl:
         clock: Callable[[], float],
         changed: Callable[[], None],
     ) -> None:
-        self._rules = Rules(config)
+        self._rules = AccessRules(config)
         self._controller = controller
         self._metrics = metrics
         self._clock = clock
         self._changed = changed
         self._permissions: WeakSet[Permissions] = WeakSet()  # all that are in use
-        self._strangers: dict[str, Principal] = {}  # by protocol
+        self._unauthenticated: dict[str, Principal] = {}  # by protocol
         self._ruled = self._users_with_rules()
         self._silent_until_s = 0.0
         self._unlogged = 0  # denials since the last line
@@ -65,18 +65,18 @@ class AccessControl:
         self._permissions.add(permissions)
         return permissions
 
-    def stranger(self, protocol: str) -> Principal:
+    def unauthenticated(self, protocol: str) -> Principal:
         """Returns the principal of a connection that has not authenticated yet."""
-        found = self._strangers.get(protocol)
+        found = self._unauthenticated.get(protocol)
         if found is None:
-            found = self._strangers[protocol] = Principal(
+            found = self._unauthenticated[protocol] = Principal(
                 name="", permissions=self.permissions(Principal(name=""), protocol=protocol)
             )
         return found
 
     def reload(self, config: AccessConfig) -> None:
         """Applies the rules of a new configuration, in every protocol and to all who are connected."""
-        self._rules = Rules(config)
+        self._rules = AccessRules(config)
         for permissions in self._permissions:
             permissions.access = self._access(permissions.identity)
         self._changed()

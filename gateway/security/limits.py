@@ -42,7 +42,7 @@ class Bucket:
         return min(self._burst, self._left + max(0, now_ms - self._at_ms) * self._per_ms)
 
 
-class Pace:
+class SendingPace:
     """The rate at which one connection sends, against its limits.
 
     Where excess waits, the shell reads on when `wait_ms` is over. Where it is refused, a `Publish` is refused as a
@@ -60,9 +60,9 @@ class Pace:
         self._refuses = config.on_excess == "refuse"
 
     @staticmethod
-    def of(config: LimitsConfig, *, now_ms: int) -> "Pace | None":
+    def of(config: LimitsConfig, *, now_ms: int) -> "SendingPace | None":
         """Returns the pace of a new connection; None where the configuration limits no rate."""
-        return Pace(config, now_ms=now_ms) if config.messages_per_s or config.bytes_per_s else None
+        return SendingPace(config, now_ms=now_ms) if config.messages_per_s or config.bytes_per_s else None
 
     def read(self, size_bytes: int, *, now_ms: int) -> None:
         """Counts bytes that the client has sent, messages or not."""

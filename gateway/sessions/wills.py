@@ -30,7 +30,7 @@ from gateway.port.adapter import Outcome, Publish, Random, Token
 from gateway.port.sessions import Will
 from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
-from gateway.publishing.publishing import Publisher
+from gateway.publishing.publishing import PublishSource
 from store.api.client import StoreClient
 from store.api.keys import Delete, Put
 from store.api.log import IndexKind
@@ -48,7 +48,7 @@ _encode = msgspec.msgpack.encode
 class Publishing(Protocol):
     """`Ingest.publish`."""
 
-    def __call__(self, publisher: Publisher, effect: Publish, size_bytes: int) -> None:
+    def __call__(self, publisher: PublishSource, effect: Publish, size_bytes: int) -> None:
         """Stores an effect's messages."""
 
 

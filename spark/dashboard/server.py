@@ -16,7 +16,7 @@ from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
 from spark.dashboard.layout import parts
 from spark.dashboard.layout.frame import frame
-from spark.dashboard.layout.links import Where
+from spark.dashboard.layout.links import PageAddress
 from spark.dashboard.pages import anomalies, device, explorer, fleet, overview, quality, topics
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries import device as device_queries
@@ -32,7 +32,7 @@ THREADS_COUNT = 6
 BODY_BYTES_MAX = 1024 * 1024  # of a request
 TITLE = "Headgate"
 
-_PAGES: Mapping[str, Callable[[Where, Sources], Any]] = {
+_PAGES: Mapping[str, Callable[[PageAddress, Sources], Any]] = {
     "overview": overview.page,
     "fleet": fleet.page,
     "device": device.page,
@@ -110,7 +110,7 @@ def _frame(app: Dash, sources: Sources) -> None:
 
     @app.callback(Output("page", "children"), Input("url", "pathname"), Input("url", "search"))
     def _show(pathname: str, search: str) -> Any:
-        where = Where.parse(pathname, search)
+        where = PageAddress.parse(pathname, search)
         make = _PAGES.get(where.page)
         if make is None:
             return parts.trouble("There is no such page", f"{pathname} is no page of the dashboard.")
@@ -172,7 +172,7 @@ def _bodies(app: Dash, sources: Sources) -> None:
         State("url", "search"),
     )
     def _device(_tick: int, pathname: str, search: str) -> Any:
-        return device.body(sources, Where.parse(pathname, search))
+        return device.body(sources, PageAddress.parse(pathname, search))
 
 
 def _fleet(app: Dash, sources: Sources) -> None:
@@ -215,7 +215,7 @@ def _anomalies(app: Dash, sources: Sources) -> None:
 def _device(app: Dash, sources: Sources) -> None:
     @app.callback(Output("device-message", "children"), Input("url", "pathname"), Input("url", "search"))
     def _message(pathname: str, search: str) -> Any:
-        return device.message(sources, Where.parse(pathname, search), credentials())
+        return device.message(sources, PageAddress.parse(pathname, search), credentials())
 
     @app.callback(
         Output("command-answer", "children"),

@@ -10,7 +10,7 @@ from store.api.decoding import DecodeRule
 from store.api.devices import DeviceRule
 
 
-class Rules(msgspec.Struct, frozen=True, kw_only=True):
+class DecodeRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of a job: which device a message is of, and what its body says. The first that matches applies."""
 
     devices: tuple[DeviceRule, ...] = ()
@@ -21,20 +21,20 @@ class Rules(msgspec.Struct, frozen=True, kw_only=True):
         return msgspec.json.encode(self).decode()
 
     @classmethod
-    def parse(cls, text: str) -> "Rules":
+    def parse(cls, text: str) -> "DecodeRules":
         """The inverse of `encode`. Raises ValueError."""
         return msgspec.json.decode(text, type=cls) if text.strip() else cls()
 
 
-def load_rules(path: Path) -> Rules:
+def load_rules(path: Path) -> DecodeRules:
     """Returns the tables `[[devices]]` and `[[decode]]` of a TOML file, and passes over all others.
 
     Raises `BadOption`.
     """
     try:
         tables = tomllib.loads(path.read_text(encoding="utf-8"))
-        chosen = {name: tables[name] for name in Rules.__struct_fields__ if name in tables}
-        return msgspec.convert(chosen, Rules)
+        chosen = {name: tables[name] for name in DecodeRules.__struct_fields__ if name in tables}
+        return msgspec.convert(chosen, DecodeRules)
     except OSError as error:
         raise BadOption("rules", f"cannot be {path}: {error.strerror}") from error
     except (tomllib.TOMLDecodeError, msgspec.ValidationError, UnicodeDecodeError) as error:

@@ -25,7 +25,7 @@ _UNNAMED = "%"  # the level of a device without a name, which no name is escaped
 _DEVICE_BYTES_MAX = 1_024  # of a level of an address
 
 
-class Event(NamedTuple):
+class FindingEvent(NamedTuple):
     """One finding, to be published."""
 
     id: str
@@ -33,7 +33,7 @@ class Event(NamedTuple):
     body: bytes  # application/cloudevents+json
 
 
-def events_of_rows(rows: pa.Table) -> Iterator[Event]:
+def events_of_rows(rows: pa.Table) -> Iterator[FindingEvent]:
     """Yields an event for each row of `EVENTS`, in the order of the rows."""
     for batch in rows.to_batches(_ROWS_AT_ONCE):
         for row in batch.to_pylist():
@@ -48,7 +48,7 @@ def level(device: str) -> str:
     return text
 
 
-def _event(row: Mapping[str, Any]) -> Event:
+def _event(row: Mapping[str, Any]) -> FindingEvent:
     device, kind, time = row["device"] or "", row["kind"], row["time"]
     liveness = kind in KINDS
     event = {
@@ -61,7 +61,7 @@ def _event(row: Mapping[str, Any]) -> Event:
         "datacontenttype": "application/json",
         "data": {name: _plain(value) for name, value in row.items() if value is not None},
     }
-    return Event(event["id"], device, msgspec.json.encode(event))
+    return FindingEvent(event["id"], device, msgspec.json.encode(event))
 
 
 def _identity(device: str, metric: str, kind: str, time: datetime) -> str:

@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from spark.errors import SparkError
-from spark.findings.events import Event, events_of_rows
+from spark.findings.events import FindingEvent, events_of_rows
 from spark.publishing.attempts import DETAIL_CHARS_MAX, Attempts, detail_of
 from spark.tables.files import Location
 from spark.tables.schemas import FINDINGS, SPECS
@@ -39,7 +39,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     since_ms: int  # older findings are in the table alone
 
 
-class Outcome(msgspec.Struct, frozen=True, kw_only=True):
+class FileOutcome(msgspec.Struct, frozen=True, kw_only=True):
     """The end of the findings of one file."""
 
     published: int = 0
@@ -49,7 +49,7 @@ class Outcome(msgspec.Struct, frozen=True, kw_only=True):
     why: str = ""  # of the first that was refused
 
 
-def publish_file(place: Location, path: str, publishing: Publishing) -> Outcome:
+def publish_file(place: Location, path: str, publishing: Publishing) -> FileOutcome:
     """Publishes the rows of one data file of `anomalies`. Raises `SparkError` when the gateway takes none."""
     with place.open(f"{FINDINGS}/{path}") as file:
         rows = pq.read_table(file, schema=SPECS[FINDINGS].columns, partitioning=None)
@@ -60,7 +60,7 @@ def publish_file(place: Location, path: str, publishing: Publishing) -> Outcome:
         chosen = recent.take(pc.sort_indices(recent, sort_keys=order)[:FINDINGS_MAX])
     chosen = chosen.sort_by([("time", "ascending"), ("device", "ascending")])
     refusals = asyncio.run(_publish(events_of_rows(chosen), publishing))
-    return Outcome(
+    return FileOutcome(
         published=chosen.num_rows - len(refusals),
         old=rows.num_rows - recent.num_rows,
         surplus=recent.num_rows - chosen.num_rows,
@@ -69,9 +69,9 @@ def publish_file(place: Location, path: str, publishing: Publishing) -> Outcome:
     )
 
 
-async def _publish(events: Iterable[Event], publishing: Publishing) -> list[str]:
+async def _publish(events: Iterable[FindingEvent], publishing: Publishing) -> list[str]:
     """Publishes events, those of one device one after another; returns the reasons of those that were refused."""
-    by_device: dict[str, list[Event]] = {}
+    by_device: dict[str, list[FindingEvent]] = {}
     for event in events:
         by_device.setdefault(event.device, []).append(event)
     if not by_device:
@@ -95,7 +95,7 @@ async def _publish(events: Iterable[Event], publishing: Publishing) -> list[str]
 
 async def _work(
     client: httpx.AsyncClient,
-    waiting: Iterator[Sequence[Event]],
+    waiting: Iterator[Sequence[FindingEvent]],
     publishing: Publishing,
     urls: collections.deque[str],
     refusals: list[str],
@@ -106,7 +106,7 @@ async def _work(
 
 
 async def _send(
-    client: httpx.AsyncClient, event: Event, publishing: Publishing, urls: collections.deque[str]
+    client: httpx.AsyncClient, event: FindingEvent, publishing: Publishing, urls: collections.deque[str]
 ) -> list[str]:
     """Sends one event until it is stored; returns why it cannot be, if so. Raises `SparkError`.
 

@@ -12,10 +12,10 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.job.limits import Kept, drop_stale, make_room
+from spark.job.limits import KeptState, drop_stale, make_room
 from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
-from spark.tables.reports import BucketReport, NewFile, Plan, QueueCount
+from spark.tables.reports import BucketReport, NewFile, PassPlan, QueueCount
 from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated, timed
 from spark.tables.state import BucketState, load_state, save_state
 from spark.telemetry import aliases, anomalies, lateness, liveness, marks, sessions
@@ -32,7 +32,7 @@ from spark.telemetry.lateness import (
     TOO_MANY_DEVICES,
     TOO_MANY_METRICS,
     TOO_OLD,
-    Limits,
+    LatenessLimits,
 )
 from spark.telemetry.windows import (
     LATEST,
@@ -60,14 +60,14 @@ class _Tables(NamedTuple):
     removed: dict[str, list[str]]
 
 
-def work(plan: Plan, bucket: int, records: pa.Table | None) -> BucketReport:
+def work(plan: PassPlan, bucket: int, records: pa.Table | None) -> BucketReport:
     """Does a bucket's part of a pass. `records` has `RECORD_COLUMNS`; None: no record came, times alone went on."""
     state = load_state(plan, bucket)
     found = _Tables([], [], {})
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
     samples = SAMPLES.empty_table()
-    after, events, room, mine = state, EVENTS.empty_table(), Kept(state), None
+    after, events, room, mine = state, EVENTS.empty_table(), KeptState(state), None
     if records is not None and records.num_rows:
         records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
         quality = _judged(plan, records)
@@ -120,14 +120,14 @@ class _Absorbed(NamedTuple):
     rows: pa.Table | None  # of the table `samples`, where it is kept
 
 
-def _refuse(plan: Plan, state: BucketState, names: pa.ChunkedArray, quality: npt.NDArray[np.object_]) -> None:
+def _refuse(plan: PassPlan, state: BucketState, names: pa.ChunkedArray, quality: npt.NDArray[np.object_]) -> None:
     """Marks the records of devices beyond the limit."""
     mine = np.flatnonzero(quality != FINDING)
     refused = refused_devices(state.devices, names.take(pa.array(mine)), plan.capacity)
     quality[mine[refused]] = TOO_MANY_DEVICES
 
 
-def _absorbed(plan: Plan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Absorbed:
+def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Absorbed:
     everything, names = _samples(records, state.aliases)
     verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
     quality = quality.copy()
@@ -155,7 +155,7 @@ def _absorbed(plan: Plan, state: BucketState, records: pa.Table, quality: npt.ND
     return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality, rows)
 
 
-def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
+def _replace(plan: PassPlan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
     """Writes the tables that show the state as it is, where it changed."""
     if after.latest is not before.latest:
         found.replaced.append("latest")
@@ -167,7 +167,7 @@ def _replace(plan: Plan, bucket: int, before: BucketState, after: BucketState, f
         found.files.extend(write_rows(plan, "quality", OPEN, bucket, rated(after.devices)))
 
 
-def _sessions(plan: Plan, bucket: int, before: pa.Table, records: pa.Table | None, found: _Tables) -> pa.Table:
+def _sessions(plan: PassPlan, bucket: int, before: pa.Table, records: pa.Table | None, found: _Tables) -> pa.Table:
     """The sessions still open after some records, and after the time up to which every queue has been read."""
     held = before if records is None else sessions.absorb(before, records, plan.session_ms)
     closed, still_open = sessions.closed_before(held, plan.settled_ms + plan.watermark_ms, plan.session_ms)
@@ -179,7 +179,7 @@ def _sessions(plan: Plan, bucket: int, before: pa.Table, records: pa.Table | Non
     return still_open
 
 
-def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:
+def merge(plan: PassPlan, bucket: int, files: list[NewFile], removed: dict[str, list[str]]) -> None:
     """Merges the bucket's small files that the plan names, except where this pass corrects the table."""
     for table, runs in plan.merges.get(bucket, {}).items():
         if removed.get(table):
@@ -190,7 +190,7 @@ def merge(plan: Plan, bucket: int, files: list[NewFile], removed: dict[str, list
 
 
 def _windows(
-    plan: Plan, bucket: int, state: BucketState, samples: pa.Table, found: _Tables
+    plan: PassPlan, bucket: int, state: BucketState, samples: pa.Table, found: _Tables
 ) -> tuple[dict[str, pa.Table], dict[str, pa.Table], int]:
     """Returns the windows still open and the marks, by table, and how many windows were opened again."""
     windows, all_marks, corrected = dict(state.windows), dict(state.marks), 0
@@ -215,7 +215,7 @@ def _windows(
 
 
 def _merge(
-    plan: Plan, bucket: int, table: str, more: pa.Table, *, state: BucketState, found: _Tables
+    plan: PassPlan, bucket: int, table: str, more: pa.Table, *, state: BucketState, found: _Tables
 ) -> tuple[pa.Table, int]:
     """The open windows with some more, those that were settled already being opened again."""
     still_open = state.windows[table]
@@ -230,16 +230,16 @@ def _merge(
     return absorb(pa.concat_tables([still_open, partials_from(rows)]), more), rows.num_rows
 
 
-def _judged(plan: Plan, records: pa.Table) -> npt.NDArray[np.object_]:
+def _judged(plan: PassPlan, records: pa.Table) -> npt.NDArray[np.object_]:
     found = _verdicts(plan, records, np.asarray(records["quality"].to_numpy(), dtype=object))
     found[np.asarray(finding_at(records["address"]))] = FINDING
     return found
 
 
-def _verdicts(plan: Plan, rows: pa.Table, quality: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
+def _verdicts(plan: PassPlan, rows: pa.Table, quality: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
     """The verdict on each row's times; a sample that has a time of its own is judged by that."""
     time_ms, stored_ms = (column(rows, name) // 1000 for name in ("time", "stored_at"))
-    limits = Limits(plan.watermark_ms, plan.late_ms)
+    limits = LatenessLimits(plan.watermark_ms, plan.late_ms)
     return lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
 
 

@@ -47,7 +47,7 @@ class Unread(NamedTuple):
     why: str = ""  # the reason for which no record can be read
 
 
-class LogEnd:
+class LogEndCheck:
     """Looks whether a batch has left anything to read."""
 
     def __init__(self, target: str, topics: tuple[str, ...], checkpoint: Path) -> None:

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.tables.reports import Plan
+from spark.tables.reports import PassPlan
 from spark.tables.state import BucketState
 from spark.telemetry import marks
 from spark.telemetry.forgetting import crowded_out, has_series, stale, trimmed_aliases
@@ -17,7 +17,7 @@ from spark.telemetry.forgetting import crowded_out, has_series, stale, trimmed_a
 MARKS_SPARE = 10_000  # marks of a table that are kept beside those of known series, before they are pruned
 
 
-class Kept(NamedTuple):
+class KeptState(NamedTuple):
     """A state within its limits, and how much of it was forgotten."""
 
     state: BucketState
@@ -25,13 +25,13 @@ class Kept(NamedTuple):
     series: int = 0
 
 
-def make_room(plan: Plan, state: BucketState, names: pa.ChunkedArray) -> Kept:
+def make_room(plan: PassPlan, state: BucketState, names: pa.ChunkedArray) -> KeptState:
     """Forgets devices where the records of `names` bring more than there may be."""
     gone = crowded_out(state.devices, names, plan.capacity, plan.newest_ms)
-    return _without(state, gone) if len(gone) else Kept(state)
+    return _without(state, gone) if len(gone) else KeptState(state)
 
 
-def drop_stale(plan: Plan, state: BucketState) -> Kept:
+def drop_stale(plan: PassPlan, state: BucketState) -> KeptState:
     """Forgets the devices and series that nothing came from for long, and marks of series that nobody knows."""
     devices = series = 0
     old = stale(state.devices, "last_seen", plan.newest_ms, plan.capacity)
@@ -44,17 +44,17 @@ def drop_stale(plan: Plan, state: BucketState) -> Kept:
         series += int(old.sum())
     if state.aliases.num_rows > plan.capacity.metrics:
         state = state._replace(aliases=trimmed_aliases(state.aliases, plan.capacity))
-    return Kept(_pruned(state, all_spare=bool(devices or series)), devices, series)
+    return KeptState(_pruned(state, all_spare=bool(devices or series)), devices, series)
 
 
-def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> Kept:
+def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> KeptState:
     """The state without some devices. Their open windows stay until they are settled."""
     found = {}
     for part in ("devices", "latest", "series", "aliases"):
         rows = getattr(state, part)
         found[part] = rows.filter(pc.invert(pc.is_in(rows["device"], names)))
     series = state.latest.num_rows - found["latest"].num_rows
-    return Kept(state._replace(**found), state.devices.num_rows - found["devices"].num_rows, series)
+    return KeptState(state._replace(**found), state.devices.num_rows - found["devices"].num_rows, series)
 
 
 def _pruned(state: BucketState, *, all_spare: bool) -> BucketState:

@@ -33,16 +33,16 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.decode.rules import load_rules
 from spark.errors import SparkError
-from spark.findings.publishing import FINDINGS_MAX, Outcome, Publishing, publish_file
+from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing, publish_file
 from spark.job.bucket import RECORD_COLUMNS, work
 from spark.job.failures import gist
-from spark.job.idle import IdleTime, LogEnd
+from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
-from spark.tables.commits import Commits, Settings
+from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import Location, now_ms
-from spark.tables.reports import BucketReport, Plan
+from spark.tables.reports import BucketReport, PassPlan
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -84,9 +84,9 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
         commits.close()
 
 
-def settings_of(options: TelemetryOptions) -> Settings:
+def settings_of(options: TelemetryOptions) -> CommitSettings:
     """The options that commits need."""
-    return Settings(
+    return CommitSettings(
         watermark_ms=round(options.watermark_s * 1000),
         late_ms=round(options.late_s * 1000),
         session_ms=round(options.session_s * 1000),
@@ -167,7 +167,7 @@ class _Ticker:
 
     def __init__(self, job: "_Job", commits: Commits, options: TelemetryOptions) -> None:
         self._job, self._commits, self._tick_s = job, commits, options.tick_s
-        self.log_end = LogEnd(options.target, options.topics, options.checkpoint_dir)
+        self.log_end = LogEndCheck(options.target, options.topics, options.checkpoint_dir)
         self.begin()
 
     def begin(self) -> None:
@@ -200,7 +200,7 @@ class _Reporter:
         self,
         job: "_Job",
         commits: Commits,
-        log_end: LogEnd,
+        log_end: LogEndCheck,
         options: TelemetryOptions,
         say: Callable[[str], None] | None,
     ) -> None:
@@ -346,10 +346,10 @@ class _Job:
             tasks = self._session.range(0, len(unpublished), 1, len(unpublished))
             rows = tasks.mapInArrow(task, "report binary").toArrow()
             for data in rows["report"].to_pylist():
-                _warn_of(msgspec.msgpack.decode(data, type=Outcome))
+                _warn_of(msgspec.msgpack.decode(data, type=FileOutcome))
         self._commits.findings_published()
 
-    def _spread(self, plan: Plan, records: DataFrame | None) -> list[BucketReport]:
+    def _spread(self, plan: PassPlan, records: DataFrame | None) -> list[BucketReport]:
         """Runs the work on every bucket in the executors."""
         buckets = self._commits.manifest.buckets
         if records is None:
@@ -361,7 +361,7 @@ class _Job:
         return [BucketReport.decode(data) for data in rows["report"].to_pylist()]
 
 
-def _warn_of(outcome: Outcome) -> None:
+def _warn_of(outcome: FileOutcome) -> None:
     """Say which findings are in the table alone."""
     if outcome.surplus:
         _LOG.warning("%d findings of a batch are in the table only: more than %d", outcome.surplus, FINDINGS_MAX)
@@ -390,7 +390,7 @@ class _PublishTask:
 class _BucketTask:
     """The work on the bucket of the task that calls it; pickled to the executors."""
 
-    def __init__(self, plan: Plan, *, timed: bool) -> None:
+    def __init__(self, plan: PassPlan, *, timed: bool) -> None:
         self._plan, self._timed = plan, timed
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:

@@ -17,7 +17,7 @@ TIMEOUT_S: Final = 30.0
 _AGAIN: Final = frozenset({408, 409, 425, 429, 502, 503, 504})
 
 
-class Answer(msgspec.Struct, frozen=True):
+class HttpAnswer(msgspec.Struct, frozen=True):
     """The status and the JSON of a response."""
 
     status: int
@@ -80,7 +80,7 @@ class GatewayClient:
         headers: Mapping[str, str] | None = None,
         accept: frozenset[int] = frozenset(),
         again: frozenset[int] = _AGAIN,
-    ) -> Answer:
+    ) -> HttpAnswer:
         """One request, repeated while it makes sense. Statuses of `accept` are answers as 2xx are.
 
         Raises `GatewayUnreachable`, and `PublishRefused` for any other status.
@@ -94,7 +94,7 @@ class GatewayClient:
                 why = str(error) or type(error).__name__
             else:
                 if response.is_success or response.status_code in accept:
-                    return Answer(response.status_code, document_of(response))
+                    return HttpAnswer(response.status_code, document_of(response))
                 detail = detail_of(response)
                 if response.status_code not in again:
                     raise PublishRefused(response.status_code, detail)

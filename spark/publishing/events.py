@@ -41,7 +41,7 @@ _encode = msgspec.json.Encoder().encode
 _Row = dict[str, Any]
 
 
-class Request(NamedTuple):
+class EventsRequest(NamedTuple):
     """The events of one request, and the number of its first row in the partition."""
 
     first: int
@@ -114,7 +114,7 @@ class RowEvents:
         return _ESCAPED.sub(_unescaped, address)
 
 
-def requests(events: RowEvents, rows: Iterable[_Row], options: WriterOptions, scope: str) -> Iterator[Request]:
+def requests(events: RowEvents, rows: Iterable[_Row], options: WriterOptions, scope: str) -> Iterator[EventsRequest]:
     """The requests of a partition's rows: where one ends follows from the rows alone. Raises `BadRow`."""
     held: list[bytes] = []
     size = first = 0
@@ -124,12 +124,12 @@ def requests(events: RowEvents, rows: Iterable[_Row], options: WriterOptions, sc
         except (BadRow, UnicodeEncodeError, TypeError) as error:
             raise BadRow(f"row {number} of the partition: {error}") from error
         if held and (len(held) >= options.rowsPerRequest or size + len(event) > options.bytesPerRequest):
-            yield Request(first, len(held), _joined(held))
+            yield EventsRequest(first, len(held), _joined(held))
             held, size, first = [], 0, number
         held.append(event)
         size += len(event)
     if held:
-        yield Request(first, len(held), _joined(held))
+        yield EventsRequest(first, len(held), _joined(held))
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:

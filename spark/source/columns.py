@@ -31,7 +31,7 @@ from pyspark.sql.types import (
     TimestampType,
 )
 
-from spark.decode.rules import Rules
+from spark.decode.rules import DecodeRules
 from spark.decode.samples import Decoder
 from spark.decode.values import BAD_BODY, ENCODED, Rows
 from spark.errors import BadOption
@@ -111,18 +111,18 @@ def schema_of(names: Sequence[str], format_: str = "raw") -> StructType:
     return StructType([StructField(name, types[name]) for name in wanted])
 
 
-class Columns:
+class RecordColumns:
     """Makes record batches of one schema. Raises `BadOption` when the schema has a column that there is not."""
 
     def __init__(
         self,
         schema: StructType,
-        rules: Rules | None = None,
+        rules: DecodeRules | None = None,
         *,
         format_: str = "raw",
         selection: Selection | None = None,
     ) -> None:
-        rules = rules or Rules()
+        rules = rules or DecodeRules()
         self._devices, self._decoder = Devices(rules.devices), Decoder(rules.decode)
         self._selection = selection or Selection()
         for field in schema.fields:

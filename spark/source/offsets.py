@@ -12,7 +12,7 @@ from spark.source.options import EARLIEST, LATEST, At, Location
 from store.api.queues import Bounds
 
 
-class Range(NamedTuple):
+class OffsetRange(NamedTuple):
     """Records `start` (inclusive) to `end` (exclusive) of one queue: what one task reads."""
 
     queue: int
@@ -109,13 +109,15 @@ def advance(
     return end
 
 
-def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int, pieces_min: int = 1) -> list[Range]:
+def ranges(
+    start: Mapping[int, int], end: Mapping[int, int], *, records_max: int, pieces_min: int = 1
+) -> list[OffsetRange]:
     """Returns the ranges to read between two positions, by queue, none longer than `records_max`.
 
     They are at least `pieces_min`, of about the same length, where there are as many records.
     """
     begins = {queue: start.get(queue, 0) for queue in end}
-    whole = [Range(q, begins[q] if begins[q] <= end[q] else 0, end[q]) for q in sorted(end)]  # from 0: begun anew
+    whole = [OffsetRange(q, begins[q] if begins[q] <= end[q] else 0, end[q]) for q in sorted(end)]  # from 0: begun anew
     total = sum(one.end - one.start for one in whole)
     found = []
     for queue, at, until in whole:
@@ -124,6 +126,6 @@ def ranges(start: Mapping[int, int], end: Mapping[int, int], *, records_max: int
         pieces = min(count, max(-(-count // records_max), share))
         for piece in range(pieces):
             upto = at + -(-(until - at) // (pieces - piece))
-            found.append(Range(queue, at, upto))
+            found.append(OffsetRange(queue, at, upto))
             at = upto  # noqa: PLW2901  # the next piece's start
     return found

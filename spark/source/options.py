@@ -7,7 +7,7 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias
 import msgspec
 
 from spark import parsing
-from spark.decode.rules import Rules
+from spark.decode.rules import DecodeRules
 from spark.errors import BadOption
 from store.api.filters import check_levels
 from store.rpc import wire
@@ -49,7 +49,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     maxOffsetsPerPartition: int = 500_000  # noqa: N815  # records in one task
     minPartitions: int = 1  # noqa: N815  # tasks, where there are as many records
     maxBytesPerFetch: int = wire.CHUNK_BYTES  # noqa: N815  # of one gRPC message, about
-    rules: Rules = Rules()  # JSON: the devices' and bodies' rules (`spark.decode.rules`)
+    rules: DecodeRules = DecodeRules()  # JSON: the devices' and bodies' rules (`spark.decode.rules`)
     failOnDataLoss: bool = True  # noqa: N815
     retrySeconds: float = 30.0  # noqa: N815  # how long an absent store is waited for
     caFile: Path | None = None  # noqa: N815  # PEM; with the two below where the cluster's nodes speak TLS
@@ -134,7 +134,7 @@ _PARSERS: Mapping[str, Any] = {
     "maxOffsetsPerPartition": parsing.positive,
     "minPartitions": parsing.positive,
     "maxBytesPerFetch": parsing.positive,
-    "rules": Rules.parse,
+    "rules": DecodeRules.parse,
     "failOnDataLoss": parsing.flag,
     "retrySeconds": parsing.seconds,
     "caFile": parsing.file,

@@ -16,7 +16,7 @@ _END: Final = (1 << 63) - 1
 
 
 @dataclass
-class Pushed:
+class PushedBounds:
     """The bounds that filters give: topics and queues, offsets, and the time when records were stored."""
 
     topics: frozenset[str] | None = None

@@ -35,9 +35,9 @@ from pyspark.sql.types import StructType
 
 from spark.errors import BadOption, DataLoss
 from spark.source import offsets
-from spark.source.columns import Columns
+from spark.source.columns import RecordColumns
 from spark.source.options import EARLIEST, LATEST, At, Location, SourceOptions
-from spark.source.pushdown import Pushed
+from spark.source.pushdown import PushedBounds
 from spark.source.record_sizes import RecordSizes
 from spark.source.selection import DEVICE, Selection
 from store.api.queues import Bounds
@@ -72,16 +72,16 @@ class _Reader:
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         self._options = options
         self._schema = schema
-        self._pushed = Pushed(selection=_selection(options))
+        self._pushed = PushedBounds(selection=_selection(options))
         self._columns()  # a wrong column is refused here, in the driver
         self._client: RemoteReader | None = None
 
     def __getstate__(self) -> dict[str, Any]:
         return self.__dict__ | {"_client": None}
 
-    def _columns(self) -> Columns:
+    def _columns(self) -> RecordColumns:
         options = self._options
-        return Columns(self._schema, options.rules, format_=options.format, selection=self._pushed.selection)
+        return RecordColumns(self._schema, options.rules, format_=options.format, selection=self._pushed.selection)
 
     def _connect(self, first: int = 0) -> RemoteReader:
         options = self._options

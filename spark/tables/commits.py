@@ -11,8 +11,8 @@
 The manifest names the files of new findings too, until they are published (`findings_published`).
 
 A kill anywhere leaves the manifest of the pass before. The repeated pass reads that manifest's states, reads tables as
-of the versions before it (`Plan.versions`), and so gives the same rows; the tables that are committed keep the files
-of the first attempt, the others get those of the second. So every record counts exactly once in every table.
+of the versions before it (`PassPlan.versions`), and so gives the same rows; the tables that are committed keep the
+files of the first attempt, the others get those of the second. So every record counts exactly once in every table.
 """
 
 import fcntl
@@ -33,7 +33,7 @@ from spark.tables.files import Location, now_ms
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence
 from spark.tables.opening import evolve, open_table
-from spark.tables.reports import BucketReport, NewFile, Plan
+from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE
 from spark.telemetry.forgetting import Capacity
@@ -44,7 +44,7 @@ _LOCK_FILE = ".lock"
 VACUUM_EVERY_MS = 3_600_000
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True):
+class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
     """The job's settings that its commits need."""
 
     watermark_ms: int
@@ -63,7 +63,7 @@ class Settings(msgspec.Struct, frozen=True, kw_only=True):
 class Commits:
     """The tables of one output, open for writing by one job."""
 
-    def __init__(self, place: Location, settings: Settings, manifest: Manifest, lock: int | None) -> None:
+    def __init__(self, place: Location, settings: CommitSettings, manifest: Manifest, lock: int | None) -> None:
         self.place, self.manifest, self._settings, self._lock = place, manifest, settings, lock
         self._tables = {name: open_table(place, name, settings.history_h) for name in SPECS}
         self._evolve()
@@ -81,7 +81,7 @@ class Commits:
         try:
             manifest = Manifest.load(place)
             assert manifest is not None
-            settings = Settings(
+            settings = CommitSettings(
                 watermark_ms=0, late_ms=0, buckets=manifest.buckets, session_ms=NEVER_MS, history_h=history_h
             )
             return cls(place, settings, manifest, lock)
@@ -97,7 +97,7 @@ class Commits:
         return self.manifest.pending_tick is None and all(n is None or n <= self.manifest.pass_ for n in done)
 
     @classmethod
-    def open(cls, place: Location, checkpoint: Path, settings: Settings) -> "Commits":
+    def open(cls, place: Location, checkpoint: Path, settings: CommitSettings) -> "Commits":
         """Opens an output that belongs to this checkpoint, both begun when neither is there.
 
         Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
@@ -122,7 +122,7 @@ class Commits:
             os.close(self._lock)
             self._lock = None
 
-    def begin(self, batch: int, tick: int = 0) -> Plan | None:
+    def begin(self, batch: int, tick: int = 0) -> PassPlan | None:
         """The plan of a pass; None when it is done. Raises `OutputMismatch` when a batch before it is missing."""
         done, wanted = self.manifest.pass_, sequence(batch, tick)
         if batch > self.manifest.progress.batch + 1:
@@ -132,7 +132,7 @@ class Commits:
             )
         if wanted <= done:
             return None
-        return Plan(
+        return PassPlan(
             place=self.place,
             pass_=wanted,
             attempt=uuid.uuid4().hex[:8],
@@ -148,7 +148,7 @@ class Commits:
             merges=self._merges(),
         )
 
-    def begin_tick(self, clock_ms: int = 0) -> Plan | None:
+    def begin_tick(self, clock_ms: int = 0) -> PassPlan | None:
         """The plan of a tick after the last batch: time goes on without records, to `clock_ms` by the store's clock.
 
         It is noted in the manifest first, with its watermark, so that it is finished as it began, whatever happens.
@@ -178,7 +178,7 @@ class Commits:
         if self.manifest.unpublished:
             self._save(msgspec.structs.replace(self.manifest, unpublished=[]))
 
-    def commit(self, plan: Plan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
+    def commit(self, plan: PassPlan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
         """Commits a pass; `batch` is None for a tick."""
         reports = sorted(reports, key=lambda report: report.bucket)
         assert [report.bucket for report in reports] == list(range(self.manifest.buckets))
@@ -264,7 +264,7 @@ class Commits:
         version: int = table.version()
         return version - 1 if table.transaction_version(self.manifest.job) == wanted else version
 
-    def _commit_table(self, name: str, plan: Plan, reports: list[BucketReport]) -> None:
+    def _commit_table(self, name: str, plan: PassPlan, reports: list[BucketReport]) -> None:
         table = self._tables[name]
         done = table.transaction_version(self.manifest.job)
         if done is not None and done >= plan.pass_:
@@ -331,7 +331,7 @@ def _locked(place: Location) -> int | None:
     return lock
 
 
-def _joined(place: Location, checkpoint: Path, settings: Settings) -> Manifest:
+def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Manifest:
     """The output's manifest, which must be of the checkpoint's job; both begun when neither is there."""
     job_file = checkpoint / JOB_FILE
     job = job_file.read_text(encoding="ascii").strip() if job_file.exists() else None

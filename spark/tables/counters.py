@@ -6,8 +6,8 @@ import pyarrow as pa
 
 from spark.tables.data_files import OPEN, SETTLED, merge_files, write_rows
 from spark.tables.files import now_ms
-from spark.tables.manifest import Progress, TrafficRow
-from spark.tables.reports import BucketReport, Plan
+from spark.tables.manifest import JobProgress, TrafficRow
+from spark.tables.reports import BucketReport, PassPlan
 from spark.tables.schemas import SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
 
@@ -15,8 +15,8 @@ DRIVER = 9999  # the "bucket" of the files that the driver writes itself
 
 
 def progress_after(
-    before: Progress, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int, watermark_ms: int
-) -> Progress:
+    before: JobProgress, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int, watermark_ms: int
+) -> JobProgress:
     """Returns the progress that a pass brings; `batch` is None for a tick, `watermark_ms` is the job's setting.
 
     The job has read every queue up to a time: a queue with records in the batch, up to its newest; a queue without
@@ -34,7 +34,7 @@ def progress_after(
             records += count.records
     read_to = min(newest.values(), default=0) - watermark_ms
     stamp = now_ms()
-    return Progress(
+    return JobProgress(
         batch=before.batch if batch is None else batch,
         records=before.records + records,
         offsets=offsets,
@@ -60,7 +60,7 @@ def counts_after(totals: Mapping[str, Mapping[str, int]], reports: Iterable[Buck
 
 
 def traffic_after(
-    before: Sequence[TrafficRow], plan: Plan, reports: Iterable[BucketReport], watermark_ms: int
+    before: Sequence[TrafficRow], plan: PassPlan, reports: Iterable[BucketReport], watermark_ms: int
 ) -> tuple[list[TrafficRow], BucketReport | None]:
     """Returns the traffic of the minutes that are not settled, and the table's new files; None when nothing changed."""
     counted = {(row.start_ms, row.protocol, row.topic, row.quality): row.records for row in before}

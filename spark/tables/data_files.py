@@ -19,7 +19,7 @@ import pyarrow.parquet as pq
 from deltalake import DeltaTable
 
 from spark.tables.files import Location
-from spark.tables.reports import NewFile, Plan
+from spark.tables.reports import NewFile, PassPlan
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.groups import codes, column
 from spark.telemetry.windows import INSTANT
@@ -29,7 +29,7 @@ _STATS_TEXT_MAX = 64  # characters of a text in the statistics
 _ROW_GROUP_ROWS = 128_000
 
 
-def write_rows(plan: Plan, table: str, kind: str, bucket: int, rows: pa.Table) -> list[NewFile]:
+def write_rows(plan: PassPlan, table: str, kind: str, bucket: int, rows: pa.Table) -> list[NewFile]:
     """Writes rows of a table, a file for each day where it is partitioned."""
     if not rows.num_rows:
         return []
@@ -63,7 +63,9 @@ def pass_of(path: str) -> int:
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() and bucket_of(path) >= 0 else -1
 
 
-def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple[pa.Table, list[NewFile], list[str]]:
+def take_settled(
+    plan: PassPlan, table: str, bucket: int, wanted: pa.Table
+) -> tuple[pa.Table, list[NewFile], list[str]]:
     """Takes the settled rows of some (device, metric, starts) out of their files.
 
     Returns the rows, the files that hold what else was in theirs, and the paths of those that give way. The table is
@@ -88,7 +90,7 @@ def take_settled(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> tuple
     return pa.concat_tables(taken) if taken else spec.columns.empty_table(), added, removed
 
 
-def merge_files(plan: Plan, table: str, bucket: int, paths: list[str], nth: int) -> NewFile:
+def merge_files(plan: PassPlan, table: str, bucket: int, paths: list[str], nth: int) -> NewFile:
     """Writes one file of several settled ones of one day."""
     spec = SPECS[table]
     rows = []
@@ -103,7 +105,7 @@ def merge_files(plan: Plan, table: str, bucket: int, paths: list[str], nth: int)
     return _write(plan.place, table, name, day, merged)
 
 
-def _candidates(plan: Plan, table: str, bucket: int, wanted: pa.Table) -> list[str]:
+def _candidates(plan: PassPlan, table: str, bucket: int, wanted: pa.Table) -> list[str]:
     """The bucket's settled files that may hold rows of these times and devices, by their statistics."""
     if (version := plan.versions.get(table)) is None:
         return []

@@ -22,7 +22,7 @@ def sequence(batch: int, tick: int = 0) -> int:
     return batch * TICKS_MAX + tick
 
 
-class Progress(msgspec.Struct, frozen=True, kw_only=True):
+class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     """The progress of the job. Times are ms since 1970, by the clock of the process that stored or committed."""
 
     batch: int = -1  # the last one committed; -1: none yet
@@ -55,7 +55,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     buckets: int  # parts of the state, by the device's hash: fixed for good
     pass_: int = msgspec.field(default=-1, name="pass")  # the last one that is whole (`sequence`)
     pending_tick: int | None = None  # a tick that began with this manifest's watermark, and is to be finished first
-    progress: Progress = Progress()
+    progress: JobProgress = JobProgress()
     counts: dict[str, dict[str, int]] = msgspec.field(default_factory=dict)  # protocol -> quality -> records
     states: dict[int, str] = msgspec.field(default_factory=dict)  # bucket -> its state's file; none: nothing yet
     versions: dict[str, int] = msgspec.field(default_factory=dict)  # table -> its version that belongs to this

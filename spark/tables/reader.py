@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 
 from spark.errors import SparkError
 from spark.tables.files import Location
-from spark.tables.manifest import Manifest, Progress
+from spark.tables.manifest import JobProgress, Manifest
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
 
@@ -28,7 +28,7 @@ class Tables:
     def __init__(self, where: str | Path, options: Mapping[str, str] | None = None) -> None:
         self.place = Location.of(where, options)
 
-    def progress(self) -> Progress:
+    def progress(self) -> JobProgress:
         """Returns the progress of the job."""
         return self._manifest().progress
 

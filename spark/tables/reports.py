@@ -9,7 +9,7 @@ from spark.tables.manifest import TrafficRow
 from spark.telemetry.forgetting import Capacity
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class PassPlan(msgspec.Struct, frozen=True, kw_only=True):
     """The driver's word to every bucket: which pass this is, and what it continues."""
 
     place: Location

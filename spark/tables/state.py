@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark.errors import SparkError
-from spark.tables.reports import Plan
+from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
 from spark.telemetry.aliases import ALIASES
 from spark.telemetry.anomalies import SERIES
@@ -48,7 +48,7 @@ class BucketState(NamedTuple):
         )
 
 
-def load_state(plan: Plan, bucket: int) -> BucketState:
+def load_state(plan: PassPlan, bucket: int) -> BucketState:
     """The state that a pass continues. Raises `SparkError` when its file is gone."""
     path = plan.states.get(bucket)
     if path is None:
@@ -73,7 +73,7 @@ def load_state(plan: Plan, bucket: int) -> BucketState:
     return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])
 
 
-def save_state(plan: Plan, bucket: int, state: BucketState) -> str:
+def save_state(plan: PassPlan, bucket: int, state: BucketState) -> str:
     """Writes a state; returns its path."""
     path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
     options = pa.ipc.IpcWriteOptions(compression="lz4")

@@ -25,7 +25,7 @@ IN_WINDOWS = (*_MEASURED, LATE)
 IN_LATEST = (*IN_WINDOWS, TOO_OLD)
 
 
-class Limits(NamedTuple):
+class LatenessLimits(NamedTuple):
     """The limits of the distance between a record's time and when it was stored, in ms."""
 
     watermark_ms: int  # after its window's end; and before it was stored, for clocks that are ahead
@@ -36,7 +36,7 @@ def judge(
     quality: npt.NDArray[np.object_],
     time_ms: npt.NDArray[np.int64],
     stored_ms: npt.NDArray[np.int64],
-    limits: Limits,
+    limits: LatenessLimits,
     *,
     settled_ms: int,
 ) -> npt.NDArray[np.object_]:

@@ -1,7 +1,7 @@
 """The effect of each record of the key-value store, decided in log order and the same wherever it is decided.
 
 The view applies records to LMDB (`store.views.kv`), and the event loop's thread applies them to what is ahead of the
-view (`store.recent.kv_recent`). Both are a `State`, and both are changed by `apply` alone. The time that decides
+view (`store.recent.kv_recent`). Both are a `KeyState`, and both are changed by `apply` alone. The time that decides
 whether a key has expired is the frame's `stored_at_ms`: there is no clock here, so replicas and rebuilds decide alike.
 
 A key lives in a namespace. Both together are a slot: namespace length u8 | namespace | key, in UTF-8, so that slots of
@@ -66,7 +66,7 @@ class SlotContent(NamedTuple):
 GONE: Final = SlotContent(0, 0, 0, 0, 0, b"")
 
 
-class Space(NamedTuple):
+class KeySpace(NamedTuple):
     """The use of a namespace, expired keys included until they are swept, and its limits (0: no limit)."""
 
     keys: int = 0
@@ -79,22 +79,22 @@ class Space(NamedTuple):
         return _SPACE.pack(*self)
 
     @classmethod
-    def unpack(cls, data: bytes) -> "Space":
+    def unpack(cls, data: bytes) -> "KeySpace":
         """Decodes what `pack` has encoded."""
         return cls(*_SPACE.unpack(data))
 
-    def grown(self, keys: int, size_bytes: int) -> "Space":
+    def grown(self, keys: int, size_bytes: int) -> "KeySpace":
         """Returns the space with so many more, or fewer, keys and bytes."""
-        return Space(self.keys + keys, self.size_bytes + size_bytes, self.keys_max, self.size_bytes_max)
+        return KeySpace(self.keys + keys, self.size_bytes + size_bytes, self.keys_max, self.size_bytes_max)
 
-    def over(self, before: "Space") -> bool:
+    def over(self, before: "KeySpace") -> bool:
         """Returns whether the keys or the bytes have grown since `before`, and are beyond their limit."""
         return (self.keys > before.keys and 0 < self.keys_max < self.keys) or (
             self.size_bytes > before.size_bytes and 0 < self.size_bytes_max < self.size_bytes
         )
 
 
-class State(Protocol):
+class KeyState(Protocol):
     """The state that records are applied to."""
 
     def get(self, at: bytes) -> SlotContent | None:
@@ -106,10 +106,10 @@ class State(Protocol):
     def remove(self, at: bytes, before: SlotContent) -> None:
         """A slot is empty from now on."""
 
-    def space(self, namespace: str) -> Space:
+    def space(self, namespace: str) -> KeySpace:
         """Returns what a namespace holds and may hold."""
 
-    def set_space(self, namespace: str, space: Space) -> None:
+    def set_space(self, namespace: str, space: KeySpace) -> None:
         """The same, changed."""
 
 
@@ -195,7 +195,7 @@ def revision(at: Position) -> int:
     return at.frame + at.row + 1
 
 
-def apply(state: State, at: int, record: KvRecord, now_ms: int) -> Verdict:
+def apply(state: KeyState, at: int, record: KvRecord, now_ms: int) -> Verdict:
     """Does what a record says, at revision `at`; `now_ms` is when its frame was stored."""
     return _RULES[type(record)](state, at, record, now_ms)
 
@@ -208,7 +208,7 @@ def _holds(expected: int | None, actual: int) -> bool:
     return expected is None or expected == actual or (expected == EXISTS and actual != 0)
 
 
-def _put(state: State, at: int, record: KvPut, now_ms: int) -> Verdict:
+def _put(state: KeyState, at: int, record: KvPut, now_ms: int) -> Verdict:
     where = _slot_within(record.namespace, record.key)
     if where is None:
         return _NOTHING
@@ -226,7 +226,7 @@ def _put(state: State, at: int, record: KvPut, now_ms: int) -> Verdict:
     return Verdict(at, None)
 
 
-def _delete(state: State, at: int, record: KvDelete, now_ms: int) -> Verdict:
+def _delete(state: KeyState, at: int, record: KvDelete, now_ms: int) -> Verdict:
     where = _slot_within(record.namespace, record.key)
     if where is None:
         return _NOTHING
@@ -242,7 +242,7 @@ def _delete(state: State, at: int, record: KvDelete, now_ms: int) -> Verdict:
     return Verdict(True, None)
 
 
-def _expire(state: State, at: int, record: KvExpired, now_ms: int) -> Verdict:
+def _expire(state: KeyState, at: int, record: KvExpired, now_ms: int) -> Verdict:
     void: list[bool] = []
     for namespace, key, expected in record.keys:
         where = _slot_within(namespace, key)
@@ -256,7 +256,7 @@ def _expire(state: State, at: int, record: KvExpired, now_ms: int) -> Verdict:
     return Verdict(void.count(False), _bits(void))
 
 
-def _transact(state: State, at: int, record: KvTransaction, now_ms: int) -> Verdict:
+def _transact(state: KeyState, at: int, record: KvTransaction, now_ms: int) -> Verdict:
     """All or nothing: the compares, then the limits, then every operation."""
     for key, expected in record.compares:
         where = _slot_within(record.namespace, key)
@@ -289,14 +289,16 @@ def _transact(state: State, at: int, record: KvTransaction, now_ms: int) -> Verd
     return Verdict(Transacted(at, tuple(there for _, _, there in steps)), _bits(void))
 
 
-def _limit(state: State, at: int, record: KvLimits, now_ms: int) -> Verdict:
+def _limit(state: KeyState, at: int, record: KvLimits, now_ms: int) -> Verdict:
     if len(record.namespace.encode()) <= NAMESPACE_BYTES_MAX:
         space = state.space(record.namespace)
-        state.set_space(record.namespace, Space(space.keys, space.size_bytes, record.keys_max, record.size_bytes_max))
+        state.set_space(
+            record.namespace, KeySpace(space.keys, space.size_bytes, record.keys_max, record.size_bytes_max)
+        )
     return _NOTHING
 
 
-_RULES: dict[type, Callable[[State, int, Any, int], Verdict]] = {
+_RULES: dict[type, Callable[[KeyState, int, Any, int], Verdict]] = {
     KvPut: _put,
     KvDelete: _delete,
     KvExpired: _expire,
@@ -306,7 +308,7 @@ _RULES: dict[type, Callable[[State, int, Any, int], Verdict]] = {
 
 
 def _store(
-    state: State,
+    state: KeyState,
     where: bytes,
     before: SlotContent | None,
     value: bytes,
@@ -331,7 +333,7 @@ def _growth(where: bytes, value: bytes | None, before: SlotContent | None) -> tu
     return (keys, size_bytes) if before is None else (keys - 1, size_bytes - size - len(before.value))
 
 
-def _full(namespace: str, space: Space) -> NamespaceFull:
+def _full(namespace: str, space: KeySpace) -> NamespaceFull:
     return NamespaceFull(namespace, keys_max=space.keys_max, size_bytes_max=space.size_bytes_max)
 
 

@@ -231,9 +231,9 @@ class AdminServer:
         if len(parts) != 3 or not parts[2].startswith("HTTP/1."):
             return _text(HTTPStatus.BAD_REQUEST, "this is not an HTTP/1.1 request"), False
         headers = {name.strip().lower(): text.strip() for name, _, text in (field.partition(":") for field in fields)}
-        stranger = _stranger(headers, self._allowed_hosts)
-        if stranger is not None:
-            return _text(HTTPStatus.FORBIDDEN, stranger), False
+        refused = _browser_refusal(headers, self._allowed_hosts)
+        if refused is not None:
+            return _text(HTTPStatus.FORBIDDEN, refused), False
         try:
             url = urlsplit(parts[1])
             query = dict(parse_qsl(url.query, max_num_fields=QUERY_COUNT_MAX))
@@ -327,7 +327,7 @@ def process_registry() -> CollectorRegistry:
     return registry
 
 
-def _stranger(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str | None:
+def _browser_refusal(headers: Mapping[str, str], allowed_hosts: Collection[str]) -> str | None:
     """Returns why a request is refused to the browser that sends it, None for any other request."""
     host, origin = headers.get("host"), headers.get("origin")
     if all(name not in headers for name in BROWSERS):

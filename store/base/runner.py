@@ -1,8 +1,8 @@
 """The runner of the servers: `headgate serve`, its workers, `proxy`, `store`, `controller` and `cluster up`.
 
-`run_server` gives a process its limits and its event loop, and the server a `Run`: the stack of what it opens, which is
-closed in reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in order. An
-error that it raises ends the process, and the command line makes a sentence and an exit code of it.
+`run_server` gives a process its limits and its event loop, and the server a `ServerRun`: the stack of what it opens,
+which is closed in reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in
+order. An error that it raises ends the process, and the command line makes a sentence and an exit code of it.
 """
 
 import asyncio
@@ -29,7 +29,7 @@ class StopRequested(Exception):
     """The process is asked to stop before its server is ready; `run_server` then ends as asked."""
 
 
-class Run:
+class ServerRun:
     """One server's run. It belongs to the event loop, and is made inside it."""
 
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
@@ -73,7 +73,7 @@ def hangups() -> asyncio.Event:
     return signalled
 
 
-def run_server(serve: Callable[[Run], Awaitable[None]]) -> int:
+def run_server(serve: Callable[[ServerRun], Awaitable[None]]) -> int:
     """Runs a server in this process until SIGTERM or SIGINT; a second signal ends it at once. Returns the exit status.
 
     Raises what `serve` raises.
@@ -86,8 +86,8 @@ def run_server(serve: Callable[[Run], Awaitable[None]]) -> int:
     return 0
 
 
-async def _run(serve: Callable[[Run], Awaitable[None]]) -> None:
+async def _run(serve: Callable[[ServerRun], Awaitable[None]]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         with contextlib.suppress(StopRequested):
-            await serve(Run(stack))
+            await serve(ServerRun(stack))
     log.info("stopped")

@@ -27,7 +27,7 @@ from store.format.placed import Placed
 from store.guards.table import Admitted, GuardTable
 from store.log.log import CommitLog
 from store.log.producers import ProducerTable
-from store.log.run import Run, RunBuilder
+from store.log.run import FrameRun, RunBuilder
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class Committed:
 
     outcomes: list[tuple[OnAppended, Appended | StoreError]]
     size_bytes: int  # of all frames answered for, as their appends counted them
-    run: Run | None = None
+    run: FrameRun | None = None
 
 
 class _Append(NamedTuple):
@@ -61,7 +61,7 @@ class _Batch:
     outcomes: list[tuple[OnAppended, Appended | StoreError]] = field(default_factory=list)
     size: int = 0
     placed: list[Placed] = field(default_factory=list)
-    run: Run | None = None
+    run: FrameRun | None = None
     must_sync: bool = False  # no append is answered before a sync
     urgent: bool = False  # and somebody waits for it
     passed: Event | None = None  # set when all before and this are dealt with

@@ -86,7 +86,7 @@ class RowWatch:
         return address_hash in self._addresses
 
 
-class Copy(NamedTuple):
+class RecordCopy(NamedTuple):
     """A record to be stored again."""
 
     key: CompactKey
@@ -148,9 +148,9 @@ class Compaction:
                     found[key] = Live(key, Position(chunk.frame, i), int(row["len"]))
         return [one for key, one in found.items() if self._views.compact.newest(txn, key) is None]
 
-    def batches(self, end: LogOffset) -> Iterator[list[Copy]]:
+    def batches(self, end: LogOffset) -> Iterator[list[RecordCopy]]:
         """The records in front of a log offset that must be stored again, some at a time."""
-        batch: list[Copy] = []
+        batch: list[RecordCopy] = []
         size = 0
         live = (one for one in self._live if one.at.frame < end)
         for at, records in groupby(live, key=lambda one: one.at.frame):
@@ -167,11 +167,11 @@ class Compaction:
         if batch:
             yield batch
 
-    def _copy(self, frame: Frame, one: Live) -> Copy:
+    def _copy(self, frame: Frame, one: Live) -> RecordCopy:
         with self._views.reading() as txn:
             newest = self._views.last.get(txn, one.key.address_hash) == one.at
         row = ROW.unpack_from(frame.data, HEADER.size + ROW.size * one.at.row)
-        return Copy(one.key, row, frame.record(one.at.row), newest)
+        return RecordCopy(one.key, row, frame.record(one.at.row), newest)
 
     def _frame(self, at: LogOffset) -> Frame | None:
         """A frame that the index names. Raises `CorruptFrame` where it is damaged here, and not lost for good."""
@@ -187,7 +187,7 @@ class Compaction:
         return found
 
 
-def copies_frame(copies: Sequence[Copy], watch: RowWatch) -> UnplacedFrame:
+def copies_frame(copies: Sequence[RecordCopy], watch: RowWatch) -> UnplacedFrame:
     """The frame of those copies whose key has no newer record; of none when nobody can tell. For the commit thread."""
     rows, records, pos = [], [], 0
     if watch.spoiled:

@@ -15,7 +15,7 @@ from threading import Event, Thread
 from store.base.errors import StoreFull
 from store.disk.space import Space
 from store.format.frame import LogOffset
-from store.log.run import Run, joined
+from store.log.run import FrameRun, joined
 from store.views import Views
 
 logger = logging.getLogger(__name__)
@@ -55,10 +55,10 @@ class Dispatcher:
         self._applied = applied
         self._fail = fail
         self._failed = False  # the log gives the rest again after a restart
-        self._given: SimpleQueue[Run | None] = SimpleQueue()
+        self._given: SimpleQueue[FrameRun | None] = SimpleQueue()
         self._given_bytes = 0  # that the views will have taken for all runs given
         self._applied_bytes = 0  # and for those applied; <= _given_bytes
-        self._waiting: deque[Run] = deque()  # taken from there and not applied
+        self._waiting: deque[FrameRun] = deque()  # taken from there and not applied
         self._wanted = LogOffset(0)  # a caller waits until the views are here
         self._hurry = Event()  # wakes the thread when _wanted has grown
         self._ending = Event()
@@ -69,7 +69,7 @@ class Dispatcher:
         """Begins."""
         self._thread.start()
 
-    def give(self, run: Run) -> None:
+    def give(self, run: FrameRun) -> None:
         """Applies a run, the next one."""
         self._given_bytes += _views_bytes(run)
         self._given.put(run)
@@ -151,9 +151,9 @@ class Dispatcher:
         if self._failed:
             self._waiting.clear()
 
-    def _next(self, size: int) -> list[Run]:
+    def _next(self, size: int) -> list[FrameRun]:
         """The runs for one transaction: of about that many bytes of the log, at least one."""
-        some: list[Run] = []
+        some: list[FrameRun] = []
         for run in self._waiting:
             if some and run.end - some[0].start > size:
                 break
@@ -174,5 +174,5 @@ class Dispatcher:
         return True
 
 
-def _views_bytes(run: Run) -> int:
+def _views_bytes(run: FrameRun) -> int:
     return VIEWS_ROW_BYTES * len(run.rows) + VIEWS_FACTOR * (run.end - run.start)

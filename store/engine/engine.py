@@ -13,8 +13,7 @@ from pathlib import Path
 from threading import Event, Lock
 from typing import Literal, TypeAlias
 
-from store.api.kv_rules import SlotContent
-from store.api.kv_rules import Space as KeySpace
+from store.api.kv_rules import KeySpace, SlotContent
 from store.api.log import OnAppended
 from store.base.errors import NotMaster, ReplicaIncomplete, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.disk.files import Files, OsFiles
@@ -26,7 +25,7 @@ from store.engine.compaction import RowWatch
 from store.engine.dispatcher import LINGER_S, Dispatcher
 from store.engine.loop_commits import LoopCommits
 from store.engine.opening import DataDir, open_data_dir
-from store.engine.receiver import Receiver
+from store.engine.receiver import ReplicaReceiver
 from store.engine.recovery import OnProgress, cut_off, give_up, recover, settle
 from store.engine.trimming import RETENTION_INTERVAL_S, Trimmer
 from store.format.chunks import QueueEnd
@@ -35,8 +34,8 @@ from store.format.placed import Placed
 from store.guards.table import GuardTable, ViewQueries
 from store.log.log import SEGMENT_SIZE_BYTES
 from store.log.producers import ProducerTable
-from store.log.retention import UNLIMITED, Limits
-from store.log.run import Run, RunBuilder
+from store.log.retention import UNLIMITED, RetentionLimits
+from store.log.run import FrameRun, RunBuilder
 from store.log.scrub import SCRUB_BYTES_PER_S, STEP_S, Scrub
 from store.log.sealer import Sealer
 from store.log.tail import LogTail
@@ -87,7 +86,7 @@ class Engine:
         linger_s: float = LINGER_S,
         flush_interval_ms: int = FLUSH_INTERVAL_MS,
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
-        retention: Limits = UNLIMITED,
+        retention: RetentionLimits = UNLIMITED,
         retention_interval_s: float = RETENTION_INTERVAL_S,
         scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
         on_recovering: OnProgress = lambda _at, _end: None,
@@ -161,7 +160,7 @@ class Engine:
             self.tail.add(placed)
             on_written(placed[-1].end)
 
-        self._writer: Committer | Receiver
+        self._writer: Committer | ReplicaReceiver
         if role == "master":
             self._writer = self._committer = Committer(
                 self.log,
@@ -182,7 +181,7 @@ class Engine:
                 written=written if on_written is not None else None,
             )
         else:
-            self._writer = self.receiver = Receiver(
+            self._writer = self.receiver = ReplicaReceiver(
                 self.log,
                 self.builder,
                 self.tail,
@@ -236,7 +235,7 @@ class Engine:
         truncate_to: LogOffset | None,
         give_up_from: LogOffset | None,
         on_progress: OnProgress,
-    ) -> Sequence[Run]:
+    ) -> Sequence[FrameRun]:
         if self.role == "replica":
             if give_up_from is not None:
                 give_up(self.log, self.views, directory.seals, give_up_from, truncate_to)
@@ -248,7 +247,7 @@ class Engine:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
         return recover(self.log, self.views, self.builder, confirmed=confirmed, on_progress=on_progress)
 
-    def take_unconfirmed(self) -> Sequence[Run]:
+    def take_unconfirmed(self) -> Sequence[FrameRun]:
         """Removes and returns the unconfirmed runs of a new master's log, which come before all that is reported."""
         unconfirmed, self._unconfirmed = self._unconfirmed, ()
         return unconfirmed
@@ -326,7 +325,7 @@ class Engine:
         """Queues a frame of the store's own, made when its place is certain, which goes in though room is short."""
         self._committer.append(frame, done, size=0, essential=True)
 
-    def dispatch(self, run: Run) -> None:
+    def dispatch(self, run: FrameRun) -> None:
         """Lets the views have the run of a `Committed`, in order: they are never ahead of those told of it."""
         self._dispatcher.give(run)
 

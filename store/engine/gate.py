@@ -8,7 +8,7 @@ from store.api.log import Appended, OnAppended
 from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.engine.commit import Committed
 from store.format.frame import LogOffset
-from store.log.run import Run
+from store.log.run import FrameRun
 
 
 class Gate:
@@ -21,7 +21,7 @@ class Gate:
         self._confirmed = confirmed
         self._acknowledged = confirmed  # >= _confirmed
         self._let_through = let_through
-        self._answered: deque[Run] = deque()  # and not confirmed; before all that is held
+        self._answered: deque[FrameRun] = deque()  # and not confirmed; before all that is held
         self._held: deque[Committed] = deque()
         self._passing = False
         self._given_up = False

@@ -10,7 +10,7 @@ from store.views import Views
 LOST_RANGES_COUNT_MAX = 1_000  # in one list
 
 
-class LostRange(NamedTuple):
+class LostOffsets(NamedTuple):
     """Messages of a queue that cannot be read: the first offset and the one behind the last."""
 
     queue: QueueNumber
@@ -18,13 +18,13 @@ class LostRange(NamedTuple):
     next: QueueOffset
 
 
-def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostRange]:
+def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostOffsets]:
     """The messages in some damages, by queue and offset; the first `LOST_RANGES_COUNT_MAX` ranges.
 
     Takes some searches for each queue and damage. Frames that were never confirmed, or that the views have not followed
     yet, are in no queue.
     """
-    found: list[LostRange] = []
+    found: list[LostOffsets] = []
     with views.reading() as txn:
         for queue in views.queues.queues(txn):
             if queue < FIRST_QUEUE:
@@ -36,7 +36,7 @@ def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostRange]:
     return found
 
 
-def _add(found: list[LostRange], queue: QueueNumber, views: Views, txn: object, damage: Damage) -> None:
+def _add(found: list[LostOffsets], queue: QueueNumber, views: Views, txn: object, damage: Damage) -> None:
     queues = views.queues
     for chunk in queues.chunks(txn, queue, queues.search(txn, queue, lambda chunk: chunk.frame >= damage.start)):
         if chunk.frame >= damage.end:
@@ -45,4 +45,4 @@ def _add(found: list[LostRange], queue: QueueNumber, views: Views, txn: object, 
         if last is not None and (last.queue, last.next) == (queue, chunk.first):
             found[-1] = last._replace(next=chunk.next)
         else:
-            found.append(LostRange(queue, chunk.first, chunk.next))
+            found.append(LostOffsets(queue, chunk.first, chunk.next))

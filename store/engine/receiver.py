@@ -24,7 +24,7 @@ RUN_BYTES = 8 << 20  # applied at a time
 GATHER_S = 0.02  # before what is confirmed is applied: most of it together with what is confirmed next
 
 
-class Receiver:
+class ReplicaReceiver:
     """The only writer of a replica's log. `receive` and `confirm` are called by one thread.
 
     `flushed` hears how far the log is on disk, `report` of each run that readers may see, in log order, on this

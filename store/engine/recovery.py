@@ -15,7 +15,7 @@ from store.format.placed import Placed
 from store.format.records import PARTS_QUEUE
 from store.integrity.seals import SealFile
 from store.log.log import END, CommitLog
-from store.log.run import Run, RunBuilder
+from store.log.run import FrameRun, RunBuilder
 from store.log.segment import BadRange, split_at
 from store.views import Views
 from store.views.old import OldViews
@@ -37,7 +37,7 @@ def recover(
     on_progress: OnProgress = lambda _at, _end: None,
     force: bool = False,
     floor: LogOffset | None = None,
-) -> list[Run]:
+) -> list[FrameRun]:
     """Brings the views up, and cuts a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.

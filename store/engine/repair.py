@@ -44,7 +44,7 @@ class NoDataDir(StoreError):
     """The directory holds no store."""
 
 
-class Verified(NamedTuple):
+class VerifiedLog(NamedTuple):
     """The result of reading a log. `torn` is what a crash has left at its end; the next start cuts it off."""
 
     frames: int
@@ -155,7 +155,7 @@ class StoppedStore:
 
     # ---- verify
 
-    def verify(self, on_bytes: OnBytes = lambda _at: None) -> Verified:
+    def verify(self, on_bytes: OnBytes = lambda _at: None) -> VerifiedLog:
         """Reads the whole log and checks both checksums of every frame.
 
         All frames that the views have followed were on disk: if these differ or are missing, no crash has left them so.
@@ -177,7 +177,7 @@ class StoppedStore:
                     self._log.damaged(damage, _BY_VERIFY)
             on_bytes(item.end)
         self._look_for_missing()
-        return Verified(frames, records, size, self._log.damages.open(), torn, self._longer(seals))
+        return VerifiedLog(frames, records, size, self._log.damages.open(), torn, self._longer(seals))
 
     def _sealed(self) -> dict[LogOffset, Seal]:
         """Returns the seals by their segments' beginnings. Bytes missing of these are damaged, not gone."""

@@ -23,7 +23,7 @@ from store.format.body_parts import PARTS_KEPT_MS
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.records import PARTS_QUEUE, LogTrimmed, encode, queue_of
 from store.log.log import CommitLog
-from store.log.retention import Limits, ReadableRange, limits_of
+from store.log.retention import ReadableRange, RetentionLimits, limits_of
 from store.views import Views
 
 logger = logging.getLogger(__name__)
@@ -54,7 +54,7 @@ class Trimmer:
         views: Views,
         watch: RowWatch,
         *,
-        default: Limits,
+        default: RetentionLimits,
         now_ms: Callable[[], int],
         append: Callable[[Late, OnAppended], None],
         apply_views: _ApplyViews,
@@ -132,7 +132,9 @@ class Trimmer:
         found = next(queues.chunks(txn, PARTS_QUEUE, at), None)
         return floor if found is None else found.frame
 
-    def _needed(self, txn: object, queue: QueueNumber, limits: Limits, now_ms: int, oldest: LogOffset) -> LogOffset:
+    def _needed(
+        self, txn: object, queue: QueueNumber, limits: RetentionLimits, now_ms: int, oldest: LogOffset
+    ) -> LogOffset:
         """The frame that the oldest record of a queue is in which is within its limits."""
         queues = self._views.queues
         if limits.until_settled:

@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from typing import NamedTuple
 
-from store.api.kv_rules import SlotContent, Space, slot
+from store.api.kv_rules import KeySpace, SlotContent, slot
 from store.format.frame import FRAME_GUARDED, LogOffset, UnplacedFrame
 from store.guards.rows import ONCES, Guard, epoch_in, guards_of, without
 
@@ -16,7 +16,7 @@ class ViewQueries(NamedTuple):
     """The functions that query the views."""
 
     held: Callable[[bytes], SlotContent | None]  # the content of a slot of the key-value view
-    space: Callable[[str], Space]
+    space: Callable[[str], KeySpace]
     dispatched: Callable[[], LogOffset]  # how far they have come
 
 

@@ -28,7 +28,7 @@ _COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
 Schedule: TypeAlias = Callable[["LeaseQueue", int, int, int], None]
 
 
-class Claim(Enum):
+class HandleClaim(Enum):
     """The outcome of asking for a message by its handle."""
 
     TAKEN = "taken"  # it is the asker's to settle or give back
@@ -301,34 +301,34 @@ class LeaseQueue:
         self.in_flight.settle(taken)
         return list(taken)
 
-    def claim(self, offset: int, lease: int) -> Claim:
+    def claim(self, offset: int, lease: int) -> HandleClaim:
         """Takes a message from the holder of this lease, or from nobody when it was lent to nobody since.
 
         The messages taken are on their way to be settled, as after `begin_settling`.
         """
         found = self._claim(offset, lease)
-        if found is Claim.TAKEN:
+        if found is HandleClaim.TAKEN:
             self.in_flight.settling.add(offset, offset + 1)
         return found
 
-    def _claim(self, offset: int, lease: int) -> Claim:
+    def _claim(self, offset: int, lease: int) -> HandleClaim:
         in_flight = self.in_flight
         if offset in in_flight.settling:
-            return Claim.PENDING
+            return HandleClaim.PENDING
         if self.gone or offset in in_flight.apart or offset in in_flight.unreadable or offset in self._given_up:
-            return Claim.LOST
+            return HandleClaim.LOST
         grant = self._grants.get(offset)
         if grant is not None:
             if grant.lease != lease:
-                return Claim.LOST
+                return HandleClaim.LOST
             self._drop(grant.owner, (offset,))
-            return Claim.TAKEN
+            return HandleClaim.TAKEN
         if offset in self._lendable:
             self._lendable.remove(offset, offset + 1)
-            return Claim.TAKEN
+            return HandleClaim.TAKEN
         if offset in self._kept_back or any(offset in held for held in self._held.values()):
-            return Claim.LOST
-        return Claim.TAKEN if self.order is not None and self.order.claim(offset) else Claim.SETTLED
+            return HandleClaim.LOST
+        return HandleClaim.TAKEN if self.order is not None and self.order.claim(offset) else HandleClaim.SETTLED
 
     def abandon(self, ranges: Sequence[Range]) -> None:
         """Withholds unreadable messages until the next start; their keys do not wait for them."""

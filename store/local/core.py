@@ -12,7 +12,7 @@ from store.disk.clock import RisingClock
 from store.engine.engine import Engine
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
-from store.local.reader import NotInMemory, Reader
+from store.local.reader import NotInMemory, StoreReader
 from store.local.recorder import Recorder
 from store.log.retention import ReadableRange
 from store.recent.recent import Recent
@@ -54,7 +54,7 @@ class Core:
 
     engine: Engine
     recent: Recent
-    reader: Reader
+    reader: StoreReader
     recorder: Recorder
 
     def __init__(self, loop: asyncio.AbstractEventLoop, now_ms: RisingClock, hooks: ReplicationHooks | None) -> None:

@@ -5,7 +5,7 @@ from itertools import islice
 
 from store.engine.engine import Engine
 from store.format.frame import Position
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.views import Views
 from store.views.index import IndexQuery, find_in_run
 
@@ -15,7 +15,7 @@ FIND_MAX = 10_000  # positions or addresses in one answer
 # Any thread may ask. What may not be in the views yet is given with each question, as it was before it.
 
 
-def find_positions(engine: Engine, wanted: IndexQuery, recent: Sequence[Run], limit: int) -> list[Position]:
+def find_positions(engine: Engine, wanted: IndexQuery, recent: Sequence[FrameRun], limit: int) -> list[Position]:
     """Finds positions, newest first."""
     limit = max(min(limit, FIND_MAX), 0)
     found: list[Position] = []

@@ -9,17 +9,17 @@ from store.api.keys import Entry, Page
 from store.api.kv_rules import SlotContent
 from store.base.errors import RevisionCompacted, TooManyHolds
 from store.views import Views
-from store.views.snapshots import Snapshot
+from store.views.snapshots import ViewsSnapshot
 
 PAGE_BYTES: Final = 4 << 20  # of keys and values in a page; the entry that reaches it is its last
 HOLDS_COUNT_MAX: Final = 32  # each keeps the view's pages of its time from being used again
 HOLD_MS: Final = 60_000  # a hold that nobody reads for so long is released
 
 
-class State(NamedTuple):
+class KeysAtRevision(NamedTuple):
     """All keys at one revision: those of `snapshot`, and over them what it lacks (`GONE`: the key is not there)."""
 
-    snapshot: Snapshot
+    snapshot: ViewsSnapshot
     views: Views
     over: Mapping[bytes, SlotContent]
     revision: int
@@ -57,7 +57,7 @@ class _Hold:
 
     __slots__ = ("count", "read_ms", "state")
 
-    def __init__(self, state: State, now_ms: int) -> None:
+    def __init__(self, state: KeysAtRevision, now_ms: int) -> None:
         self.state = state
         self.count = 0
         self.read_ms = now_ms
@@ -74,7 +74,7 @@ class Holds:
         if len(self._holds) >= HOLDS_COUNT_MAX:
             raise TooManyHolds(f"{HOLDS_COUNT_MAX} states are held")
 
-    def add(self, state: State, now_ms: int) -> int:
+    def add(self, state: KeysAtRevision, now_ms: int) -> int:
         """Keeps a state; its revision."""
         hold = self._holds.get(state.revision)
         if hold is not None:
@@ -85,7 +85,7 @@ class Holds:
         hold.read_ms = now_ms
         return state.revision
 
-    def get(self, revision: int, now_ms: int) -> State:
+    def get(self, revision: int, now_ms: int) -> KeysAtRevision:
         """The state at a revision. Raises `RevisionCompacted` when it is not held."""
         hold = self._holds.get(revision)
         if hold is None:

@@ -8,12 +8,12 @@ from itertools import chain, islice
 from typing import TypeVar
 
 from store.api.keys import Changes, Delete, Entry, Namespace, Page, Put, Transacted
-from store.api.kv_rules import OPERATIONS_COUNT_MAX, Space, check_key, check_slot, end_of_prefix, slot_range, split
+from store.api.kv_rules import OPERATIONS_COUNT_MAX, KeySpace, check_key, check_slot, end_of_prefix, slot_range, split
 from store.base.errors import StoreClosed, StoreError, TransactionTooLarge
 from store.format.frame import LogOffset, QueueOffset
 from store.format.records import KV_QUEUE, KvDelete, KvExpired, KvLimits, KvPut, KvTransaction
 from store.local.core import Core
-from store.local.key_reading import Holds, State
+from store.local.key_reading import Holds, KeysAtRevision
 from store.local.key_watch import Keys, Watching, offset_before
 from store.local.queues import LocalQueues
 from store.timers.ticker import RETRY_MS, Ticker
@@ -157,7 +157,7 @@ class LocalKeys:
         first, last = slot_range(namespace, start, end)
         return await self._reading(None, lambda state: state.number(first, last))
 
-    async def _reading(self, at_revision: int | None, read: Callable[[State], T]) -> T:
+    async def _reading(self, at_revision: int | None, read: Callable[[KeysAtRevision], T]) -> T:
         """Reads a state in a thread: the one now, or one that is held."""
         async with self._ranges:
             self._core.check_open()
@@ -169,10 +169,12 @@ class LocalKeys:
             reading.add_done_callback(lambda _: state.snapshot.close())  # also when it was cancelled before it began
             return await asyncio.wrap_future(reading)
 
-    def _state(self) -> State:
+    def _state(self) -> KeysAtRevision:
         """All keys as they are now. Nothing may come between the transaction and what is laid over it."""
         snapshot = self._views.snapshot()
-        return State(snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock())
+        return KeysAtRevision(
+            snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock()
+        )
 
     async def hold(self) -> int:
         """See `KeyCalls.hold`. Raises like `get`."""
@@ -202,7 +204,7 @@ class LocalKeys:
         recent = self._recent.spaces()
         with self._views.reading() as txn:
             found = {**dict(self._views.kv.spaces(txn)), **recent}
-        return [Namespace(name, *space) for name, space in sorted(found.items()) if space != Space()]
+        return [Namespace(name, *space) for name, space in sorted(found.items()) if space != KeySpace()]
 
     async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
         """See `KeyCalls.limit`."""

@@ -8,7 +8,7 @@ from store.api.handle import Grant, LeaseHandle
 from store.base.errors import LeaseLost, StoreError
 from store.format.frame import QueueNumber
 from store.format.ranges import ranges_of
-from store.leases.leases import Claim, LeaseQueue
+from store.leases.leases import HandleClaim, LeaseQueue
 from store.local.lending import Lending, check_invisible
 
 _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
@@ -60,12 +60,12 @@ class LeaseHandles:
                 answers[n] = _lost(handle)
                 continue
             match leases.claim(handle.offset, handle.lease):
-                case Claim.TAKEN:
+                case HandleClaim.TAKEN:
                     taken.setdefault(leases, []).append(handle.offset)
-                case Claim.PENDING:
+                case HandleClaim.PENDING:
                     pending[n] = handle
                     endings.append(leases.in_flight.settled(handle.offset))
-                case Claim.LOST:
+                case HandleClaim.LOST:
                     answers[n] = _lost(handle)
         for leases, offsets in taken.items():
             ending = self._lending.settling(leases, ranges_of(offsets), delivered=True)

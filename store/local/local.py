@@ -19,7 +19,7 @@ from store.api.client import StoreClient
 from store.base.errors import StoreError
 from store.disk.clock import RisingClock, SteadyClock, WallClock
 from store.engine.engine import Engine
-from store.engine.lost import LostRange, lost_ranges
+from store.engine.lost import LostOffsets, lost_ranges
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
@@ -33,10 +33,10 @@ from store.local.keys import LocalKeys
 from store.local.leases import LocalLeases
 from store.local.log import PENDING_BYTES_MAX, LocalLog
 from store.local.queues import LocalQueues
-from store.local.reader import Reader
+from store.local.reader import StoreReader
 from store.local.recorder import Recorder
 from store.local.replication import LocalReplication
-from store.log.retention import UNLIMITED, Limits, LimitsTable
+from store.log.retention import UNLIMITED, LimitsTable, RetentionLimits
 from store.log.scrub import Scrubbed
 from store.log.segment import BadRange
 from store.recent.arrivals import Arrivals
@@ -61,7 +61,7 @@ class LocalStore:
         pending_bytes_max: int = PENDING_BYTES_MAX,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         timer_limits: TimerLimits | None = None,
-        retention: Limits = UNLIMITED,
+        retention: RetentionLimits = UNLIMITED,
         replication: ReplicationHooks | None = None,
         **engine: Any,
     ) -> None:
@@ -81,7 +81,7 @@ class LocalStore:
             commits_here=not gated,
         )
         self.replication = LocalReplication(core, self.log.committed)
-        self._lost_known: tuple[tuple[Damage, ...], tuple[LostRange, ...]] = (), ()
+        self._lost_known: tuple[tuple[Damage, ...], tuple[LostOffsets, ...]] = (), ()
         core.engine = Engine(
             data_dir,
             now_ms=clock,
@@ -100,7 +100,7 @@ class LocalStore:
         self.replication.begin(gated=gated)
         core.predecessor_end = log.end
         self._logs: Mapping[int, StoreClient] = {self.group: self}
-        core.reader = Reader(log, views, cache, busy=lambda: self.log.pending_bytes > 0, lost=core.is_lost)
+        core.reader = StoreReader(log, views, cache, busy=lambda: self.log.pending_bytes > 0, lost=core.is_lost)
         with views.reading() as txn:
             limits = LimitsTable(retention, views.configs.all(txn))
         # A replica's views may be further than its log, and segments of its own end elsewhere than its master's.
@@ -242,7 +242,7 @@ class LocalStore:
         """Returns whether the whole log is being read now, after a start or because of `verify`."""
         return self.core.engine.scrub.hastened
 
-    async def lost(self) -> Sequence[LostRange]:
+    async def lost(self) -> Sequence[LostOffsets]:
         """The messages in the open damages, by queue and offsets: of a store alone they are lost."""
         damages = tuple(self.damages)
         if damages and damages != self._lost_known[0]:

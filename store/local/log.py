@@ -21,7 +21,7 @@ from store.format.records import AddressesSeen
 from store.local.cache import FrameCache, NewFrames
 from store.local.core import Core
 from store.local.finder import find_addresses, find_positions, find_unlisted
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.recent.arrivals import Arrivals
 from store.recent.kv_recent import Lookups
 from store.recent.recent import Outcome
@@ -172,7 +172,7 @@ class LocalLog:
             except Exception:
                 logger.exception("a listener on the log's tail has failed")
 
-    def _decide(self, run: Run) -> dict[Position, Outcome] | None:
+    def _decide(self, run: FrameRun) -> dict[Position, Outcome] | None:
         """Takes a run in, and returns the outcomes of its records; None from the moment that the views are damaged."""
         engine = self._core.engine
         if isinstance(engine.error, ViewsDamaged):

@@ -64,7 +64,7 @@ def _fitting(frame: Frame, rows: Sequence[int], size_max: int) -> tuple[int, int
     return int(np.searchsorted(sums, size_max, side="right")), int(sums[-1])
 
 
-class Reader:
+class StoreReader:
     """The read side of a store. Any thread may call; with `in_memory` a call raises `NotInMemory` instead of waiting.
 
     `recent` are chunks that the view may lack (`Recent.chunks`), taken before the call; `kept` says which chunks of the

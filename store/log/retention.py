@@ -12,7 +12,7 @@ from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
 from store.format.queue_config import FOREVER, QueueConfig
 
 
-class Limits(NamedTuple):
+class RetentionLimits(NamedTuple):
     """The limits of a queue's records, -1: without end. Past either limit a record is gone."""
 
     age_ms: int = FOREVER
@@ -36,10 +36,10 @@ class ReadableRange(NamedTuple):
 
 
 ALL = ReadableRange()
-UNLIMITED = Limits()
+UNLIMITED = RetentionLimits()
 
 
-def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
+def limits_of(config: QueueConfig | None, default: RetentionLimits) -> RetentionLimits:
     """Returns the limits that a configuration comes to.
 
     A compacted queue without limits of its own keeps its history only until its segments are compacted, whatever the
@@ -47,10 +47,10 @@ def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
     """
     if config is None:
         return default
-    unsaid = Limits(0, FOREVER) if config.compact and config.retention_bytes is None else default
+    unsaid = RetentionLimits(0, FOREVER) if config.compact and config.retention_bytes is None else default
     if config.until_settled:
         unsaid = UNLIMITED
-    return Limits(
+    return RetentionLimits(
         unsaid.age_ms if config.retention_ms is None else config.retention_ms,
         unsaid.size_bytes if config.retention_bytes is None else config.retention_bytes,
         config.compact,
@@ -61,7 +61,7 @@ def limits_of(config: QueueConfig | None, default: Limits) -> Limits:
 class LimitsTable:
     """The configurations of all queues up to `confirmed`: a part of `store.recent.recent.Recent`."""
 
-    def __init__(self, default: Limits = UNLIMITED, configs: Iterable[QueueConfig] = ()) -> None:
+    def __init__(self, default: RetentionLimits = UNLIMITED, configs: Iterable[QueueConfig] = ()) -> None:
         self._default = default
         self._configs: dict[QueueNumber, QueueConfig] = {}
         for config in configs:

@@ -39,7 +39,7 @@ _WITHOUT_RECORDS = (VOID_QUEUE, PARTS_QUEUE)
 _start = attrgetter("start")
 
 
-class Run:
+class FrameRun:
     """Frames from `start` to `end`. Immutable once built; any thread may read it."""
 
     __slots__ = ("_ends", "chunks", "end", "placed", "records", "rows", "start")
@@ -95,12 +95,12 @@ class Run:
         return None
 
 
-def joined(runs: Sequence[Run]) -> list[Run]:
+def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
     """Returns runs that hold the same frames: those that follow each other and have no records are one.
 
     The arrays of a run cost NumPy's fixed price, 40 us for all views, however few rows the run has.
     """
-    found: list[Run] = []
+    found: list[FrameRun] = []
     for (plain, _), group in groupby(runs, key=lambda run: (not run.records, run.chunks.columns is None)):
         some = list(group)
         if not plain or len(some) == 1:
@@ -113,7 +113,9 @@ def joined(runs: Sequence[Run]) -> list[Run]:
             else Chunks([chunk for run in some for chunk in run.chunks.listed])
         )
         found.append(
-            Run([one for run in some for one in run.placed], np.concatenate([run.rows for run in some]), chunks, ())
+            FrameRun(
+                [one for run in some for one in run.placed], np.concatenate([run.rows for run in some]), chunks, ()
+            )
         )
     return found
 
@@ -135,7 +137,7 @@ class RunBuilder:
         self._deleted: dict[QueueNumber, LogOffset] = {}  # last, in log order; as far as the look-up may not see it
         self.ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
 
-    def build(self, placed: Sequence[Placed]) -> Run:
+    def build(self, placed: Sequence[Placed]) -> FrameRun:
         """The run of some frames, which follow the ones built before."""
         data = placed[0].frame.rows if len(placed) == 1 else b"".join([p.frame.rows for p in placed])
         rows = np.frombuffer(data, ROWS_DTYPE)
@@ -148,7 +150,7 @@ class RunBuilder:
         records = [found for index in reserved for found in _records(placed[index])]
         if any(isinstance(record, QueueDeleted) for _, record in records):  # which begin again in between
             return self._listed(placed, rows, list(zip(keys.tolist(), counts.tolist(), strict=True)))
-        return Run(placed, rows, Chunks(columns=self._columns(placed, keys, counts)), records)
+        return FrameRun(placed, rows, Chunks(columns=self._columns(placed, keys, counts)), records)
 
     def end(self, queue: QueueNumber) -> QueueEnd:
         """Returns where a queue ends, as far as was built."""
@@ -159,7 +161,9 @@ class RunBuilder:
         for queue, chunk in chunks:
             self.ends[queue] = chunk.next, chunk.bytes_end
 
-    def _listed(self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]) -> Run:
+    def _listed(
+        self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]
+    ) -> FrameRun:
         """One chunk after the other; `keys` are as `_counts` has them."""
         chunks: list[tuple[QueueNumber, Chunk]] = []
         records: list[tuple[Position, Record]] = []
@@ -180,7 +184,7 @@ class RunBuilder:
                 reserved_frame = index
         if reserved_frame != -1:
             records += self._reserved(placed[reserved_frame])
-        return Run(placed, rows, Chunks(chunks), records)
+        return FrameRun(placed, rows, Chunks(chunks), records)
 
     def _columns(
         self, placed: Sequence[Placed], keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]

@@ -25,7 +25,7 @@ from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreCl
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.master_health import MasterHealth
-from store.node.replica.auth import stranger
+from store.node.replica.auth import refusal
 from store.node.replica.context import IDLE_TICK_S, TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
@@ -313,7 +313,7 @@ class MasterRole:
         first = decode(hello)
         assert isinstance(first, Hello)
         replica = first.replica
-        refused = stranger(first, self.context.identity, self.context.disk.log, self._group)
+        refused = refusal(first, self.context.identity, self.context.disk.log, self._group)
         if refused is not None:
             await context.write(encode(refused))
             return

@@ -20,11 +20,11 @@ from store.base import logs
 from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
-from store.base.runner import Run, run_server
+from store.base.runner import ServerRun, run_server
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, StoreNode
-from store.node.repair.repairer import DamageStatus
+from store.node.repair.repairer import OpenDamageStatus
 from store.node.replica_role import ReplicaRole
 from store.node.settings import NodeSettings
 
@@ -63,7 +63,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     confirmed: int
     lag_bytes: Mapping[int, int]
     refusal: str
-    damages: tuple[DamageStatus, ...]  # open ones, with the replica each is being repaired from
+    damages: tuple[OpenDamageStatus, ...]  # open ones, with the replica each is being repaired from
     sessions: int
     controllers: int
 
@@ -91,7 +91,7 @@ class _Process:
         self._known = KnownControllers(options.node.data_dir)
         self._stopping = False
 
-    async def run(self, run: Run) -> None:
+    async def run(self, run: ServerRun) -> None:
         """Runs the node until it is asked to stop. Raises `ServerFailed`, `StoreError`."""
         settings = self._settings
         if settings.listen.endswith(":0") and not settings.advertise:

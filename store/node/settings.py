@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
@@ -22,4 +22,4 @@ class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):
     learner: bool = False
     version: str = ""
     options: Mapping[str, Any] = {}  # of `LocalStore.open`, for both roles
-    pace: Pace = Pace()
+    pace: ReplicationPace = ReplicationPace()

@@ -5,14 +5,14 @@ the store takes 40 us for a frame of 100 records, and a pipe 10 for a message. S
 replicas and its master say to each other goes through pipes. All else, and clients that have nothing but gRPC, find
 gRPC on the same port (docs/decisions/0020).
 
-`open_channel` and `Server` stand in for `grpc.aio`'s channel and server: the same handlers are served either way, and
-what a stream ends with is `AioRpcError`, status, details and trailing metadata.
+`open_channel` and `PipeServer` stand in for `grpc.aio`'s channel and server: the same handlers are served either way,
+and what a stream ends with is `AioRpcError`, status, details and trailing metadata.
 
 Imported by: node, remoting, serving.
 Imports: base, format.
 """
 
 from store.pipes.channel import open_channel
-from store.pipes.server import Server
+from store.pipes.server import PipeServer
 
-__all__ = ["Server", "open_channel"]
+__all__ = ["PipeServer", "open_channel"]

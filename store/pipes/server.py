@@ -49,7 +49,7 @@ class _Details(NamedTuple):
     invocation_metadata: tuple[()] = ()
 
 
-class Server(listening.Server):
+class PipeServer(listening.Server):
     """A server like `grpc.aio.server`, with pipes for the streams of the services that are added."""
 
     def __init__(self, **options: Any) -> None:

@@ -4,7 +4,7 @@ import asyncio
 
 from store.format.frame import QueueNumber
 from store.format.records import QueueDeleted
-from store.log.run import Run
+from store.log.run import FrameRun
 
 WAITERS_MAX = 1 << 17  # beyond, nobody waits: a call returns as if its time were up
 WAIT_MS_MAX = 60_000
@@ -39,7 +39,7 @@ class Arrivals:
                     del self.waiting[queue]
         return self._loop.time() < deadline
 
-    def arrived(self, run: Run) -> None:
+    def arrived(self, run: FrameRun) -> None:
         """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while one does."""
         if not self.waiting:
             return

@@ -17,7 +17,7 @@ FEED_BYTES_MAX = 4 << 20  # of their keys and values; the newest change is kept 
 _revision = attrgetter("revision")
 
 
-class Feed:
+class KvFeed:
     """One namespace: every change from revision `complete_from` on."""
 
     def __init__(self, complete_from: int) -> None:
@@ -79,7 +79,7 @@ class Feeds:
     """The feeds of all namespaces that are watched."""
 
     def __init__(self) -> None:
-        self._feeds: dict[str, Feed] = {}
+        self._feeds: dict[str, KvFeed] = {}
         self._closed = False
 
     def __bool__(self) -> bool:
@@ -92,11 +92,11 @@ class Feeds:
             feed.add(change)
 
     @contextmanager
-    def follow(self, namespace: str, following: int) -> Iterator[Feed]:
+    def follow(self, namespace: str, following: int) -> Iterator[KvFeed]:
         """The feed of a namespace for as long as it is watched; `following` is above every revision so far."""
         feed = self._feeds.get(namespace)
         if feed is None:
-            feed = self._feeds[namespace] = Feed(following)
+            feed = self._feeds[namespace] = KvFeed(following)
             feed.closed = self._closed
         feed.watchers += 1
         try:

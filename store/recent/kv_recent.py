@@ -5,29 +5,29 @@ from contextlib import ExitStack
 from types import TracebackType
 from typing import Any, Protocol
 
-from store.api.kv_rules import GONE, KvRecord, SlotContent, Space, Verdict, apply, changes_of, revision
+from store.api.kv_rules import GONE, KeySpace, KvRecord, SlotContent, Verdict, apply, changes_of, revision
 from store.format.frame import LogOffset, Position
 from store.recent.kv_feed import Feeds
 from store.recent.pending import Pending
 from store.views import Views
 
 
-class Stored(Protocol):
+class StoredKeys(Protocol):
     """The content of the view."""
 
     def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
 
-    def space(self, namespace: str) -> Space:
+    def space(self, namespace: str) -> KeySpace:
         """Returns what a namespace holds and may hold."""
 
 
 class Lookups:
-    """`Stored` for the time of a `with`: one transaction for all questions, begun at the first."""
+    """`StoredKeys` for the time of a `with`: one transaction for all questions, begun at the first."""
 
     def __init__(self, views: Views) -> None:
         self._views = views
-        self._state: Stored | None = None
+        self._state: StoredKeys | None = None
         self._open = ExitStack()
 
     def __enter__(self) -> "Lookups":
@@ -38,35 +38,35 @@ class Lookups:
     ) -> None:
         self._open.close()
 
-    def _begin(self) -> Stored:
-        state: Stored = self._views.kv.state(self._open.enter_context(self._views.reading()))
+    def _begin(self) -> StoredKeys:
+        state: StoredKeys = self._views.kv.state(self._open.enter_context(self._views.reading()))
         self._state = state
         return state
 
     def get(self, at: bytes) -> SlotContent | None:
-        """See `Stored.get`."""
+        """See `StoredKeys.get`."""
         return (self._state or self._begin()).get(at)
 
-    def space(self, namespace: str) -> Space:
-        """See `Stored.space`."""
+    def space(self, namespace: str) -> KeySpace:
+        """See `StoredKeys.space`."""
         return (self._state or self._begin()).space(namespace)
 
 
 class KvRecent:
-    """A `store.api.kv_rules.State` that is changed in memory, and tells those who watch."""
+    """A `store.api.kv_rules.KeyState` that is changed in memory, and tells those who watch."""
 
     def __init__(self) -> None:
         self.feeds = Feeds()
         self.on_expiry: Callable[[int], Any] = lambda _: None  # told when a key that was put expires
         self._slots: Pending[bytes, SlotContent] = Pending()
-        self._spaces: Pending[str, Space] = Pending()
+        self._spaces: Pending[str, KeySpace] = Pending()
         self._voids: Pending[int, bytes] = Pending()
-        self._stored: Stored  # while a record is applied
+        self._stored: StoredKeys  # while a record is applied
         self._frame = LogOffset(0)  # likewise
 
     # ---- following the log
 
-    def add(self, at: Position, record: KvRecord, stored: Stored, stored_at_ms: int) -> Verdict:
+    def add(self, at: Position, record: KvRecord, stored: StoredKeys, stored_at_ms: int) -> Verdict:
         """Applies the next record; `stored` is the view as it is before this run."""
         self._stored, self._frame = stored, at.frame
         number = revision(at)
@@ -102,12 +102,12 @@ class KvRecent:
         """Removes it."""
         self._slots.put(self._frame, at, GONE)
 
-    def space(self, namespace: str) -> Space:
+    def space(self, namespace: str) -> KeySpace:
         """Returns what a namespace holds and may hold."""
         space = self._spaces.get(namespace)
         return space if space is not None else self._stored.space(namespace)
 
-    def set_space(self, namespace: str, space: Space) -> None:
+    def set_space(self, namespace: str, space: KeySpace) -> None:
         """The same, changed."""
         self._spaces.put(self._frame, namespace, space)
 
@@ -125,7 +125,7 @@ class KvRecent:
         """Returns when the first of the keys expires that the view may not have."""
         return min((held.expires_at_ms for _, held in self._slots.items() if held.expires_at_ms), default=None)
 
-    def spaces(self) -> dict[str, Space]:
+    def spaces(self) -> dict[str, KeySpace]:
         """Returns what namespaces have become."""
         return dict(self._spaces.items())
 

@@ -36,8 +36,8 @@ from store.format.records import (
 )
 from store.leases.leases import LeaseTable
 from store.log.retention import LimitsTable
-from store.log.run import Run
-from store.recent.kv_recent import KvRecent, Stored
+from store.log.run import FrameRun
+from store.recent.kv_recent import KvRecent, StoredKeys
 from store.recent.pending import Pending
 from store.timers.timers import TimerOverlay
 from store.views.addresses import listable
@@ -66,7 +66,7 @@ class Recent:
         self.leases = LeaseTable()
         self.kv = KvRecent()
         self.timers = TimerOverlay()
-        self._runs: deque[Run] = deque()  # not dispatched, oldest first
+        self._runs: deque[FrameRun] = deque()  # not dispatched, oldest first
         self._not_indexed: deque[Chunks] = deque()  # those of the newest runs, not in _chunks yet
         self._chunks: dict[QueueNumber, list[Chunk]] = {}  # not dispatched, ascending
         self._next: dict[QueueNumber, QueueOffset] = {}  # one entry a queue that was asked for or written to
@@ -76,7 +76,7 @@ class Recent:
 
     # ---- following the log
 
-    def add(self, run: Run, stored: Stored) -> dict[Position, Outcome]:
+    def add(self, run: FrameRun, stored: StoredKeys) -> dict[Position, Outcome]:
         """Takes in the next run, and returns its records' outcomes; `stored` is what the key-value view has."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
         if not deleted:
@@ -93,13 +93,13 @@ class Recent:
             self._keep(run)
         return {at: self._apply(at, record, run, stored) for at, record in run.records}
 
-    def follow(self, run: Run) -> None:
+    def follow(self, run: FrameRun) -> None:
         """Takes in the next run, as far as its messages go; its records, if it has any, are for `add`."""
         self._not_indexed.append(run.chunks)
         self._next.update(run.chunks.nexts())
         self._keep(run)
 
-    def _keep(self, run: Run) -> None:
+    def _keep(self, run: FrameRun) -> None:
         self._runs.append(run)
         self.confirmed = run.end
 
@@ -141,7 +141,7 @@ class Recent:
         else:
             del chunks[: bisect_left(chunks, below, key=_frame)]
 
-    def _apply(self, at: Position, record: Record, run: Run, stored: Stored) -> Outcome:
+    def _apply(self, at: Position, record: Record, run: FrameRun, stored: StoredKeys) -> Outcome:
         match record:
             case KvPut() | KvDelete() | KvTransaction() | KvExpired() | KvLimits():
                 return self.kv.add(at, record, stored, run.frame_stored_at_ms(at.frame)).outcome
@@ -202,7 +202,7 @@ class Recent:
         """Returns where a queue was deleted, while the view may still hold what it had."""
         return self._deleted.get(queue)
 
-    def runs(self) -> Sequence[Run]:
+    def runs(self) -> Sequence[FrameRun]:
         """The runs that the views may lack, oldest first: a copy, safe to hand to a thread."""
         return tuple(self._runs)
 

@@ -26,7 +26,7 @@ from store.base.errors import (
     StoreUnreachable,
 )
 from store.format.frame import FRAME_BYTES_MAX, Buffer, UnplacedFrame
-from store.rpc.frames import KEPT, Ack, outcome_of, packed, packed_message
+from store.rpc.frames import KEPT, AppendAck, outcome_of, packed, packed_message
 from store.rpc.wire import BadAnswer
 
 logger = logging.getLogger(__name__)
@@ -148,7 +148,7 @@ class Appender:
             parts += pending.parts
         return packed_message(self._round, parts) if parts else None
 
-    def answered(self, acks: Sequence[Ack]) -> StoreError | None:
+    def answered(self, acks: Sequence[AppendAck]) -> StoreError | None:
         """Ends the frames of some acknowledgements; returns the reason to give up the connection, if any.
 
         Raises `BadAnswer` for acknowledgements of what was not sent.

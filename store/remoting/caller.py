@@ -31,7 +31,7 @@ from store.base.errors import (
     StoreUnreachable,
 )
 from store.rpc.arguments import Arguments, Cancel
-from store.rpc.calls import VALUE, Answer, encode
+from store.rpc.calls import VALUE, CallAnswer, encode
 from store.rpc.table import AGAIN, HELD, ONCE, SESSION, Mode
 from store.rpc.wire import BadAnswer, failure_of, revive
 
@@ -174,7 +174,7 @@ class Caller:
             size += len(pending.arguments)
         return encode(taken)
 
-    def answered(self, answers: Sequence[Answer]) -> StoreError | None:
+    def answered(self, answers: Sequence[CallAnswer]) -> StoreError | None:
         """Ends the calls of some answers; returns the reason to give up the connection, if any."""
         leave: StoreError | None = None
         paused = bool(self._paused)
@@ -199,7 +199,7 @@ class Caller:
             self._loop.call_later(PAUSE_S, self._resume)
         return leave
 
-    def _succeeded(self, pending: _Pending, answer: Answer) -> StoreError | None:
+    def _succeeded(self, pending: _Pending, answer: CallAnswer) -> StoreError | None:
         try:
             value = pending.decode(answer.body)
         except (BadAnswer, CorruptFrame) as error:

@@ -18,7 +18,7 @@ from typing import Any
 
 from store.api.client import StoreClient
 from store.remoting.appender import PENDING_BYTES_MAX
-from store.remoting.connection import BUDGET_S, Connection, Resolve
+from store.remoting.connection import BUDGET_S, Resolve, StoreConnection
 from store.remoting.core import Remote
 from store.remoting.groups import RemoteGroups
 from store.remoting.held import HeldLeases
@@ -58,7 +58,7 @@ class RemoteStore:
     ) -> None:
         """Begins to connect; the event loop has to be running."""
         held = HeldLeases()
-        self.connection = Connection(
+        self.connection = StoreConnection(
             group,
             resolve,
             credentials=credentials,

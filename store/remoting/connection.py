@@ -42,7 +42,7 @@ class _Listener:
         self.since = since
 
 
-class Connection:
+class StoreConnection:
     """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
 
     `resolve` says where the master is thought to be, host and port, or None. With `reading` a replica will do. `lost`

@@ -8,7 +8,7 @@ import msgspec
 
 from store.base.errors import StoreClosed, StoreUnreachable
 from store.format.frame import LogOffset
-from store.remoting.connection import Connection
+from store.remoting.connection import StoreConnection
 from store.remoting.held import HeldLeases
 from store.rpc.arguments import Arguments
 from store.rpc.table import CALLS
@@ -24,7 +24,7 @@ def decoder(kind: Any) -> Callable[[Any], Any]:
 class Remote:
     """The state that the subjects of a store over the network share. Belongs to the thread of the event loop."""
 
-    def __init__(self, group: int, connection: Connection, held: HeldLeases, *, budget_s: float) -> None:
+    def __init__(self, group: int, connection: StoreConnection, held: HeldLeases, *, budget_s: float) -> None:
         self.loop = asyncio.get_running_loop()
         self.group = group
         self.budget_s = budget_s

@@ -60,12 +60,12 @@ class RemoteKeys(KeyCalls):
         expires_at_ms: int | None = None,
     ) -> int:
         """See `KeyCalls.put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
-        asked = arguments.KvPut(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
+        asked = arguments.PutKey(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
         return await self._change("kv_put", asked, _an_int, guarded=_guards(expected_revision))
 
     async def delete(self, key: str, *, expected_revision: int | None = None, namespace: str = "") -> bool:
         """See `KeyCalls.delete`."""
-        asked = arguments.KvDelete(key, expected_revision, namespace)
+        asked = arguments.DeleteKey(key, expected_revision, namespace)
         return await self._change("kv_delete", asked, _a_bool, guarded=_guards(expected_revision))
 
     async def transact(

@@ -48,12 +48,12 @@ from store.replication.messages import (
     Why,
     listed,
 )
-from store.replication.pace import Pace
-from store.replication.peer import NEVER_MS, Peer, Stream
+from store.replication.pace import ReplicationPace
+from store.replication.peer import NEVER_MS, Peer, PeerStream
 from store.replication.sync_set import AlterSet, SyncSet
 
 
-class Batch(NamedTuple):
+class FramesToSend(NamedTuple):
     """The frames to send to a replica: all that begin from `start` on and before `end`, all of one epoch."""
 
     start: LogOffset
@@ -83,7 +83,7 @@ class Master:
         min_in_sync: int,
         acknowledge: Acknowledge = Acknowledge.ALL_IN_SYNC,
         now_ms: int,
-        pace: Pace | None = None,
+        pace: ReplicationPace | None = None,
     ) -> None:
         assert replica in sync_set
         assert first <= confirmed <= end
@@ -97,7 +97,7 @@ class Master:
         self.flushed = end  # confirmed <= flushed <= end
         self.confirmed = confirmed  # never goes back
         self.ended: int | None = None  # the newer epoch
-        self._pace = pace if pace is not None else Pace()
+        self._pace = pace if pace is not None else ReplicationPace()
         self._now_ms = now_ms
         self._set = SyncSet(sync_set, sync_epoch, self._pace)
         self._held: frozenset[int] = frozenset()  # about to be asked for: confirming waits for them too
@@ -286,7 +286,7 @@ class Master:
         out, self._out = self._out, []
         return out
 
-    def _send_confirmed(self, peer: Peer, stream: Stream) -> None:
+    def _send_confirmed(self, peer: Peer, stream: PeerStream) -> None:
         """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
         due = self._now_ms - stream.confirmed_sent_ms >= self._pace.heartbeat_ms
@@ -299,7 +299,7 @@ class Master:
         )
         self._out.append((peer.replica, message))
 
-    def batch(self, replica: int) -> Batch | None:
+    def batch(self, replica: int) -> FramesToSend | None:
         """Returns the range of the log to read for a replica now; None: nothing is left, or enough is in flight.
 
         Call it until it returns None, after every write and acknowledgement: no batch waits for the one before.
@@ -311,7 +311,7 @@ class Master:
         if sent >= self.end or sent - peer.acked >= self._pace.window_bytes:
             return None
         limit = self.epochs.end_at(sent, self.end)
-        return Batch(sent, min(limit, LogOffset(sent + self._pace.batch_bytes)))
+        return FramesToSend(sent, min(limit, LogOffset(sent + self._pace.batch_bytes)))
 
     def sent(self, replica: int, start: LogOffset, frames: bytes) -> Data:
         """The message for what was read. From here on it counts as sent.
@@ -404,9 +404,9 @@ class Master:
     # ---- switching over
 
     def hand_over(self, target: int, *, now_ms: int) -> None:
-        """Takes nothing more, and has `target` elected when it has everything. Called off after `Pace.drain_ms`.
+        """Takes nothing more, and has `target` elected when it has everything.
 
-        Raises `CannotSwitchOver`.
+        It is called off after `ReplicationPace.drain_ms`. Raises `CannotSwitchOver`.
         """
         self._now_ms = max(now_ms, self._now_ms)
         peer = self.peers.get(target)

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Pace:
+class ReplicationPace:
     """Named limits of both cores; the defaults suit one data centre.
 
     A replica that fails stops acknowledgements until it is out of the SyncStateSet, so `lag_ms` is how long senders

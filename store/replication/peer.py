@@ -9,7 +9,7 @@ NEVER_MS = -(1 << 62)
 
 
 @dataclass(slots=True, kw_only=True)
-class Stream:
+class PeerStream:
     """A replica's stream since its Hello."""
 
     session: int
@@ -39,7 +39,7 @@ class Peer:
     def __init__(self, replica: int, *, learner: bool, now_ms: int) -> None:
         self.replica = replica
         self.learner = learner
-        self.stream: Stream | None = None
+        self.stream: PeerStream | None = None
         self.acked = LogOffset(0)  # it has that much on disk
         self.round = 0  # the newest in which it followed this master
         self.lost = False  # it does not have any more all of what it had acknowledged
@@ -54,7 +54,7 @@ class Peer:
 
     def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:
         """A new stream, on which the log goes on at an offset; there is nothing else of the log behind it."""
-        self.stream = Stream(session=session, sent=at, confirmed_sent=LogOffset(0), received_ms=now_ms)
+        self.stream = PeerStream(session=session, sent=at, confirmed_sent=LogOffset(0), received_ms=now_ms)
         self._mark = _Mark(self._mark.end, NEVER_MS)
         if at < self.acked:
             self.lost = True

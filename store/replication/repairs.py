@@ -21,14 +21,14 @@ RETRY_MIN_MS, RETRY_MAX_MS = 200, 2_000  # between two rounds through the replic
 LOST_AGAIN_MS = 10_000  # for one that none of them has
 
 
-class Range(NamedTuple):
+class FrameRange(NamedTuple):
     """A range of the log, from one boundary of frames to another."""
 
     start: LogOffset
     end: LogOffset
 
 
-class Ask(NamedTuple):
+class AskReplica(NamedTuple):
     """A replica is to be asked for a range."""
 
     replica: int
@@ -47,7 +47,7 @@ class RangeOutcome(Enum):
 class _MissingRange:
     """A damaged range. `asked` are the replicas that were asked in this round."""
 
-    range: Range
+    range: FrameRange
     since_ms: int
     asked: dict[int, RangeOutcome] = field(default_factory=dict)
     rounds: int = 0  # that have ended without all of it
@@ -64,7 +64,7 @@ class Repairs:
 
     def look(self, damages: Iterable[tuple[LogOffset, LogOffset]], peers: Sequence[int], *, now_ms: int) -> None:
         """Takes the damages as they are now, and the other replicas in the order in which to ask them."""
-        found = [Range(start, end) for start, end in damages]
+        found = [FrameRange(start, end) for start, end in damages]
         if found != [hole.range for hole in self._holes]:
             self._holes = [self._hole(one, now_ms) for one in found]
         if set(peers) != set(self._peers):
@@ -75,7 +75,7 @@ class Repairs:
         for hole in self._holes:
             self._judge(hole, now_ms)
 
-    def _hole(self, one: Range, now_ms: int) -> _MissingRange:
+    def _hole(self, one: FrameRange, now_ms: int) -> _MissingRange:
         """A range that is part of a known one inherits what is known of that; any other one is new."""
         for hole in self._holes:
             if hole.range == one:
@@ -84,16 +84,16 @@ class Repairs:
                 return _MissingRange(one, hole.since_ms, dict(hole.asked), due_ms=hole.due_ms, lost=hole.lost)
         return _MissingRange(one, now_ms, due_ms=now_ms)
 
-    def ask(self, *, now_ms: int) -> Ask | None:
+    def ask(self, *, now_ms: int) -> AskReplica | None:
         """The next request: for the first range that is due, to the first replica not asked in this round."""
         for hole in self._holes:
             if hole.due_ms <= now_ms:
                 for replica in self._peers:
                     if replica not in hole.asked:
-                        return Ask(replica, *hole.range)
+                        return AskReplica(replica, *hole.range)
         return None
 
-    def answered(self, ask: Ask, found: RangeOutcome, *, now_ms: int) -> None:
+    def answered(self, ask: AskReplica, found: RangeOutcome, *, now_ms: int) -> None:
         """A request has come to its end, and `look` has been told of what is left since."""
         for hole in self._holes:
             if ask.start <= hole.range.start and hole.range.end <= ask.end:
@@ -118,7 +118,7 @@ class Repairs:
         return min((hole.due_ms for hole in self._holes if self._peers), default=None)
 
     @property
-    def lost(self) -> list[Range]:
+    def lost(self) -> list[FrameRange]:
         """The ranges that no other replica has."""
         return [hole.range for hole in self._holes if hole.lost]
 

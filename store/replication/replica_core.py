@@ -50,7 +50,7 @@ from store.replication.messages import (
     Why,
     listed,
 )
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 
 
 class Stage(Enum):
@@ -97,7 +97,7 @@ class ReplicaCore:
         rebuildable: bool = True,
         guessed: bool = False,
         unclean: int = 0,
-        pace: Pace | None = None,
+        pace: ReplicationPace | None = None,
     ) -> None:
         assert first <= confirmed <= end
         self.group = group
@@ -121,7 +121,7 @@ class ReplicaCore:
         self.starting_over = False  # the snapshot takes the place of a log that is part of the group's
         self.reach = self._held  # with a snapshot: what was lost behind it is not to be had again
         self._elected_uncleanly = 0  # the group's newest epoch of that kind
-        self._pace = pace if pace is not None else Pace()
+        self._pace = pace if pace is not None else ReplicationPace()
         self._session = 0
         self._master = EpochList()  # of the master's log, from its Welcome
         self._epoch = 0  # the master's
@@ -201,7 +201,7 @@ class ReplicaCore:
         if message.session != self._session or self.stage not in listens:
             return
         self._received_ms = now_ms
-        if isinstance(message, Refused):  # its epoch is a stranger's word: only the controllers' is believed
+        if isinstance(message, Refused):  # only the controllers' word on an epoch counts
             self._end(f"refused: {message.why.value} {message.text}")
             return
         if message.epoch < self.promised:

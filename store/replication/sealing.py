@@ -5,7 +5,7 @@ from collections.abc import Collection, Mapping
 from enum import Enum
 
 
-class Verdict(Enum):
+class SealVerdict(Enum):
     """The conclusion from the digests of one segment."""
 
     UNKNOWN = "unknown"  # no other replica has answered
@@ -17,7 +17,7 @@ class Verdict(Enum):
 
 def judge(
     own: bytes, others: Mapping[int, bytes], *, replica: int, replicas: Collection[int], master: int | None
-) -> Verdict:
+) -> SealVerdict:
     """Compares a digest with those of other replicas of a group; a replica without just that segment has an empty one.
 
     The minority has the wrong frames. Where there is none, those are right that the master has. Every replica comes to
@@ -25,13 +25,13 @@ def judge(
     """
     votes = {replica: own} | {id_: digest for id_, digest in others.items() if digest}
     if len(votes) == 1:
-        return Verdict.UNKNOWN
+        return SealVerdict.UNKNOWN
     counts = Counter(votes.values())
     if len(counts) == 1:
-        return Verdict.SAME
+        return SealVerdict.SAME
     most = max(counts.values())
     leading = [digest for digest, count in counts.items() if count == most]
     right = leading[0] if len(leading) == 1 else votes.get(master) if master is not None else None
     if right not in leading or not set(replicas) <= others.keys() | {replica}:
-        return Verdict.UNDECIDED
-    return Verdict.OTHERS if own == right else Verdict.OWN
+        return SealVerdict.UNDECIDED
+    return SealVerdict.OTHERS if own == right else SealVerdict.OWN

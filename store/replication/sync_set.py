@@ -3,7 +3,7 @@
 from collections.abc import Collection, Sequence
 from typing import NamedTuple
 
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from store.replication.peer import NEVER_MS
 
 
@@ -24,7 +24,7 @@ class SyncSet:
     the controller takes it at most once: it names the `epoch` of the set that it replaces.
     """
 
-    def __init__(self, members: Collection[int], epoch: int, pace: Pace) -> None:
+    def __init__(self, members: Collection[int], epoch: int, pace: ReplicationPace) -> None:
         self.members = frozenset(members)
         self.epoch = epoch
         self.pending: frozenset[int] | None = None

@@ -132,7 +132,7 @@ class KvGet(Arguments):
     namespace: str
 
 
-class KvPut(Arguments):
+class PutKey(Arguments):
     """See `KeyCalls.put`."""
 
     key: str
@@ -143,7 +143,7 @@ class KvPut(Arguments):
     expires_at_ms: int | None
 
 
-class KvDelete(Arguments):
+class DeleteKey(Arguments):
     """See `KeyCalls.delete`."""
 
     key: str
@@ -239,7 +239,7 @@ class CancelTimer(Arguments):
     timer: str
 
 
-class Timers(Arguments):
+class TimerEntries(Arguments):
     """See `TimerCalls.entries`."""
 
     after: str

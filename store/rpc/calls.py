@@ -37,7 +37,7 @@ encode = msgspec.msgpack.Encoder().encode
 # ---- envelopes
 
 
-class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class StoreCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One call; its arguments are decoded when it is known what they should be."""
 
     number: Offset
@@ -45,7 +45,7 @@ class Call(msgspec.Struct, frozen=True, array_like=True, gc=False):
     arguments: Raw
 
 
-class Answer(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class CallAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The outcome of a call."""
 
     number: Offset
@@ -65,21 +65,21 @@ class Notice(msgspec.Struct, frozen=True, array_like=True):
     leave: str | None = None
 
 
-class Answers(msgspec.Struct, frozen=True, array_like=True):
+class CallAnswers(msgspec.Struct, frozen=True, array_like=True):
     """One message of the server."""
 
     confirmed: Offset
-    answers: list[Answer]
+    answers: list[CallAnswer]
     news: Notice | None = None
 
 
-_decode_calls: Callable[[bytes], list[Call]] = msgspec.msgpack.Decoder(
-    Annotated[list[Call], Meta(max_length=CALLS_COUNT_MAX)]
+_decode_calls: Callable[[bytes], list[StoreCall]] = msgspec.msgpack.Decoder(
+    Annotated[list[StoreCall], Meta(max_length=CALLS_COUNT_MAX)]
 ).decode
-_decode_answers = msgspec.msgpack.Decoder(Answers).decode
+_decode_answers = msgspec.msgpack.Decoder(CallAnswers).decode
 
 
-def decode_calls(message: bytes) -> list[Call]:
+def decode_calls(message: bytes) -> list[StoreCall]:
     """The calls of a client's message. Raises `BadRequest`."""
     try:
         return _decode_calls(message)
@@ -87,7 +87,7 @@ def decode_calls(message: bytes) -> list[Call]:
         raise BadRequest(str(error)) from error
 
 
-def decode_answers(message: bytes) -> Answers:
+def decode_answers(message: bytes) -> CallAnswers:
     """A server's message. Raises `BadAnswer`."""
     try:
         return _decode_answers(message)

@@ -95,7 +95,7 @@ def parse_appends(message: bytes) -> tuple[int, list[UnplacedFrame | StoreError]
     return round_, found
 
 
-class Ack(msgspec.Struct, frozen=True, array_like=True, gc=False):
+class AppendAck(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """The outcome of an appended frame: where it is, or the error."""
 
     number: Offset
@@ -109,21 +109,21 @@ class Acks(msgspec.Struct, frozen=True, array_like=True):
     """One message of the server on an append stream, in the order in which appends have ended."""
 
     confirmed: Offset
-    acks: list[Ack]
+    acks: list[AppendAck]
     timers: TimersHeld | None = None  # the pending timers, when they have changed
 
 
 _decode_acks = msgspec.msgpack.Decoder(Acks).decode
 
 
-def ack_of(number: int, outcome: Appended | StoreError) -> Ack:
+def ack_of(number: int, outcome: Appended | StoreError) -> AppendAck:
     """An outcome as it travels."""
     if isinstance(outcome, StoreError):
-        return Ack(number, error=describe(outcome))
-    return Ack(number, outcome.frame, outcome.duplicate, None, tuple(outcome.failed))
+        return AppendAck(number, error=describe(outcome))
+    return AppendAck(number, outcome.frame, outcome.duplicate, None, tuple(outcome.failed))
 
 
-def outcome_of(ack: Ack) -> Appended | StoreError:
+def outcome_of(ack: AppendAck) -> Appended | StoreError:
     """Returns the outcome that `ack_of` was given; `AppendOutcomeUnknown` for an error that is not understood."""
     if ack.error is None:
         return Appended(LogOffset(ack.frame), ack.duplicate, ack.failed)

@@ -14,7 +14,7 @@ from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet, decode
 from store.rpc.budget import Budget
 from store.rpc.calls import encode
-from store.rpc.frames import KEPT, Ack, Acks, ack_of, parse_appends
+from store.rpc.frames import KEPT, Acks, AppendAck, ack_of, parse_appends
 
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
@@ -43,7 +43,7 @@ class Intake:
         self._number = 0  # of the next frame
         self._round = 0
         self._refused: StoreError | None = None  # of a frame that the client sends again in its next round
-        self._acks: list[Ack] = []
+        self._acks: list[AppendAck] = []
         self._timers_sent: TimersHeld | None = None
         self.pending = 0  # frames whose outcome is not known
         self.news = asyncio.Event()  # there are acknowledgements to send

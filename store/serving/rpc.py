@@ -82,7 +82,7 @@ class StoreService:
         if node is not None:
             own[NODE_SERVICE] = node.handlers()
         service._server, service.port = await listening.serve(
-            listening.Server if node is None else pipes.Server,
+            listening.Server if node is None else pipes.PipeServer,
             address,
             {**own, **(more or {})},
             credentials=credentials,

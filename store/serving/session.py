@@ -22,7 +22,7 @@ from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
-from store.rpc.calls import ERROR, VALUE, Answer, Answers, Notice, SessionGreeting, TimerAdmission, encode
+from store.rpc.calls import ERROR, VALUE, CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission, encode
 from store.rpc.frames import FramesSent
 from store.serving.method import VALUE_BYTES, Method
 from store.serving.queue_waiters import QueueWaiters
@@ -50,7 +50,7 @@ class ServingTerms(NamedTuple):
 
 
 class _Outgoing(NamedTuple):
-    answer: Answer
+    answer: CallAnswer
     share: Share | None
 
 
@@ -133,7 +133,7 @@ class ServingSession:
                 self._unanswered.add(task)
                 task.add_done_callback(self._unanswered.discard)
 
-    async def _answer(self, call: calls.Call) -> None:
+    async def _answer(self, call: calls.StoreCall) -> None:
         """Does what a call asks for, and puts the answer where the writer finds it."""
         share = Share(self._budget)
         outcome: bytes | Exception
@@ -153,7 +153,7 @@ class ServingSession:
         else:
             share.release()
 
-    async def _call(self, call: calls.Call, share: Share) -> bytes:
+    async def _call(self, call: calls.StoreCall, share: Share) -> bytes:
         method = self._methods.get(call.method)
         if method is None:
             raise wire.BadRequest(f"there is no method {call.method[:64]!r}")
@@ -182,7 +182,7 @@ class ServingSession:
 
     def _put(self, number: int, outcome: bytes | Exception, share: Share | None = None) -> None:
         kind, body = (VALUE, outcome) if isinstance(outcome, bytes) else (ERROR, wire.describe(outcome))
-        self._outgoing.append(_Outgoing(Answer(number, kind, msgspec.Raw(body)), share))
+        self._outgoing.append(_Outgoing(CallAnswer(number, kind, msgspec.Raw(body)), share))
         self.news.set()
 
     def _wake_up(self, queues: Sequence[QueueNumber]) -> None:
@@ -207,7 +207,7 @@ class ServingSession:
             self._available, self._leave = {}, None
         self._confirmed_sent, self._timers_sent = confirmed, held
         shares = [share for _, share in sent if share is not None]
-        return encode(Answers(confirmed, [answer for answer, _ in sent], news)), lambda: _release(shares)
+        return encode(CallAnswers(confirmed, [answer for answer, _ in sent], news)), lambda: _release(shares)
 
     # ---- the end
 

@@ -24,7 +24,7 @@ from store.format.chunks import Chunk
 from store.format.frame import LogOffset, QueueNumber
 from store.format.records import LogTrimmed
 from store.integrity.views import ViewsHealth
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.views.addresses import AddressesView
 from store.views.compact import CompactView
 from store.views.configs import ConfigsView
@@ -50,9 +50,9 @@ from store.views.migration import seal_all
 from store.views.old import OldViews, old_path, set_aside
 from store.views.producers import ProducersView
 from store.views.sealed import SUMS_BYTES, ReadTxn, Table, WriteTxn, unseal
-from store.views.snapshots import Snapshot
+from store.views.snapshots import ViewsSnapshot
 from store.views.timers import TimersView
-from store.views.verify import Walk
+from store.views.verify import ViewsWalk
 
 __all__ = ["MAP_SIZE_BYTES", "Views"]
 
@@ -110,7 +110,7 @@ class Views:
         self._mine = local()  # `depth`: of the readings that this thread is in
         self._lock = RLock()  # the gate's; without its condition it is taken at once
         self._gate = Condition(self._lock)
-        self.snapshots: set[Snapshot] = set()
+        self.snapshots: set[ViewsSnapshot] = set()
         self._resizing = False
         self.turn = Lock()  # its holder writes, or verifies
         if self.health.condemned:
@@ -178,7 +178,7 @@ class Views:
         self.index = IndexView(table["index"], self._origin)
         self.addresses = AddressesView(table["addresses"])
         self.timers = TimersView(table["timers"])
-        self.walk = Walk(self.tables, self.health, self.turn, reading=self.reading)
+        self.walk = ViewsWalk(self.tables, self.health, self.turn, reading=self.reading)
         self._all = (
             self.timers,
             self.queues,
@@ -245,7 +245,7 @@ class Views:
         if env is not None:
             env.close()
 
-    def apply(self, runs: Sequence[Run]) -> None:
+    def apply(self, runs: Sequence[FrameRun]) -> None:
         """Applies consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
 
         Raises `StoreFull` where the disk has no room for it, and `lmdb.Error`; then nothing has changed.
@@ -372,11 +372,11 @@ class Views:
             if self._resizing:
                 self._gate.notify_all()
 
-    def snapshot(self) -> Snapshot:
+    def snapshot(self) -> ViewsSnapshot:
         """A read transaction for longer than a call; to be closed."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
-            snapshot = Snapshot(ReadTxn(self.env.begin()), self._gate, self.snapshots.discard)
+            snapshot = ViewsSnapshot(ReadTxn(self.env.begin()), self._gate, self.snapshots.discard)
             self.snapshots.add(snapshot)
             return snapshot
 

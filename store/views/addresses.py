@@ -8,7 +8,7 @@ from typing import Any
 
 from store.api.kv_rules import KEY_BYTES_MAX
 from store.format.records import AddressesSeen
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _PREFIX = b"a"  # LMDB has no empty keys
 
@@ -24,7 +24,7 @@ class AddressesView:
     def __init__(self, db: Any) -> None:
         self._db = db
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds the addresses that some runs name; those too long to be listed are passed over."""
         for run in runs:
             for at, record in run.records:

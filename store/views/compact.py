@@ -16,7 +16,7 @@ import numpy as np
 from store.format.frame import ROW_TOMBSTONE, LogOffset, Position
 from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _KEY = struct.Struct(">IQQ")
 _VALUE = struct.Struct(">QII")
@@ -48,7 +48,7 @@ class CompactView:
 
     # ---- writing
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Follows some runs; costs a look-up when no queue is compacted, else one put a key."""
         compact = dict(self.queues(txn))
         for run in runs:
@@ -62,7 +62,7 @@ class CompactView:
             self._put(txn, run, done, len(run.rows), compact)
 
     @staticmethod
-    def _rows_to(run: Run, frame: LogOffset) -> int:
+    def _rows_to(run: FrameRun, frame: LogOffset) -> int:
         """Returns where in a run's rows those of a frame end."""
         starts = np.array([placed.start for placed in run.placed], np.int64)
         return int(run.ends[int(np.searchsorted(starts, frame))])
@@ -83,7 +83,7 @@ class CompactView:
                 while found and cursor.key().startswith(_ENTRY + name):
                     found = cursor.delete()
 
-    def _put(self, txn: Any, run: Run, first: int, end: int, compact: dict[int, LogOffset]) -> None:
+    def _put(self, txn: Any, run: FrameRun, first: int, end: int, compact: dict[int, LogOffset]) -> None:
         if not compact or first == end:
             return
         rows = run.rows[first:end]

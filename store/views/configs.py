@@ -6,7 +6,7 @@ from typing import Any
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted, decode, encode
-from store.log.run import Run
+from store.log.run import FrameRun
 
 
 class ConfigsView:
@@ -15,7 +15,7 @@ class ConfigsView:
     def __init__(self, db: Any) -> None:
         self._db = db
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Makes the changes that some runs hold."""
         for run in runs:
             for _, record in run.records:

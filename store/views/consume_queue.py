@@ -17,7 +17,7 @@ import numpy as np
 from store.format.chunks import Chunk, ChunkColumns, QueueEnd
 from store.format.frame import LogOffset, QueueNumber, QueueOffset
 from store.format.records import LogTrimmed, QueueDeleted
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.views.columns import Columns
 
 _KEY = struct.Struct(">IQ")
@@ -42,7 +42,7 @@ class ConsumeQueueView:
 
     # ---- writing
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
         listed: list[tuple[QueueNumber, Chunk]] = []
         columns: list[ChunkColumns] = []

@@ -7,7 +7,7 @@ from typing import Any
 from store.api.kv_rules import KEY_BYTES_MAX
 from store.format.frame import QueueNumber
 from store.format.records import GroupDeleted, GroupOffsets
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _OFFSET = struct.Struct(">q")
 
@@ -18,7 +18,7 @@ class GroupsView:
     def __init__(self, db: Any) -> None:
         self._db = db
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Makes the changes that some runs hold."""
         for run in runs:
             for _, record in run.records:

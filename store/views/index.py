@@ -19,7 +19,7 @@ import numpy.typing as npt
 from store.api.log import IndexKind
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, LogOffset, Position
 from store.format.records import LogTrimmed
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.views.columns import Columns
 from store.views.sealed import PUTS
 
@@ -70,7 +70,7 @@ def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool
     return mask & (flags & flag != 0) if flag else mask
 
 
-def find_in_run(run: Run, wanted: IndexQuery) -> Iterator[Position]:
+def find_in_run(run: FrameRun, wanted: IndexQuery) -> Iterator[Position]:
     """The positions in a run that the view may lack, newest first."""
     rows = run.rows
     hit = rows[_COLUMN[wanted.kind]] == wanted.hash
@@ -91,7 +91,7 @@ class IndexView:
 
     # ---- writing
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds the rows of some runs that are to be found. Costs a put for each frame and hash.
 
         Where the log is trimmed the parts that lie wholly before its beginning are removed; of the part that does not,
@@ -102,7 +102,7 @@ class IndexView:
         if trimmed:
             self._drop_below(txn, (max(trimmed) - self._origin) >> PART_BITS)
 
-    def _add(self, txn: Any, runs: Sequence[Run]) -> None:
+    def _add(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         found = [run for run in runs if _concerned(run)]
         if not found:
             return
@@ -233,7 +233,7 @@ class _Columns(NamedTuple):
         return dict(zip(parts.tolist(), self.stored[frames[first]].tolist(), strict=True))
 
 
-def _concerned(run: Run) -> bool:
+def _concerned(run: FrameRun) -> bool:
     """Returns whether a run has anything to index, at a glance."""
     rows = run.rows
     return bool(len(rows) and ((rows["flags"] & (ROW_INDEX_KEY | ROW_INDEX_ADDRESS)).any() or rows["id_hash"].any()))

@@ -2,7 +2,7 @@
 
     kv         slot (`store.api.kv_rules`)                              -> what it holds (`SlotContent`)
     kv_expiry  expires_at_ms u64 | revision u64 | ordinal u16       -> slot
-    kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`Space`)
+    kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`KeySpace`)
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
 
 The last one is what makes the log's records a history: whether a compare-and-set held cannot be told from the record
@@ -14,12 +14,12 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from store.api.keys import Entry
-from store.api.kv_rules import KV_RECORDS, SlotContent, Space, apply, revision, slot
+from store.api.kv_rules import KV_RECORDS, KeySpace, SlotContent, apply, revision, slot
 from store.format.records import LogTrimmed
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _EXPIRY_BYTES = 18
-_NO_SPACE = Space()
+_NO_SPACE = KeySpace()
 
 
 class KvView:
@@ -31,7 +31,7 @@ class KvView:
         self._spaces = spaces
         self._void = void
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Makes the changes that some runs hold."""
         state = StoredState(txn, self._entries, self._expiry, self._spaces)
         for run in runs:
@@ -100,22 +100,22 @@ class KvView:
             while found and int.from_bytes(cursor.key(), "big") < below:
                 found = cursor.delete()
 
-    def spaces(self, txn: Any) -> Iterator[tuple[str, Space]]:
+    def spaces(self, txn: Any) -> Iterator[tuple[str, KeySpace]]:
         """All namespaces."""
         with txn.cursor(db=self._spaces) as cursor:
             for name, data in cursor:
-                yield name[1:].decode(), Space.unpack(data)
+                yield name[1:].decode(), KeySpace.unpack(data)
 
 
 class StoredState:
-    """The view as a `store.api.kv_rules.State`, in one transaction. `finish` writes the totals of namespaces."""
+    """The view as a `store.api.kv_rules.KeyState`, in one transaction. `finish` writes the totals of namespaces."""
 
     def __init__(self, txn: Any, entries: Any, expiry: Any, spaces: Any) -> None:
         self._txn = txn
         self._entries = entries
         self._expiry = expiry
         self._spaces = spaces
-        self._changed: dict[str, Space] = {}
+        self._changed: dict[str, KeySpace] = {}
 
     def get(self, at: bytes) -> SlotContent | None:
         """Returns what a slot holds."""
@@ -139,15 +139,15 @@ class StoredState:
         if before.expires_at_ms:
             self._txn.delete(_expiry_key(before), db=self._expiry)
 
-    def space(self, namespace: str) -> Space:
+    def space(self, namespace: str) -> KeySpace:
         """Returns what a namespace holds and may hold."""
         space = self._changed.get(namespace)
         if space is None:
             data = self._txn.get(_space_key(namespace), db=self._spaces)
-            space = _NO_SPACE if data is None else Space.unpack(data)
+            space = _NO_SPACE if data is None else KeySpace.unpack(data)
         return space
 
-    def set_space(self, namespace: str, space: Space) -> None:
+    def set_space(self, namespace: str, space: KeySpace) -> None:
         """The same, changed; kept here until `finish`."""
         self._changed[namespace] = space
 

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from store.format.frame import LogOffset, Position
-from store.log.run import Run
+from store.log.run import FrameRun
 from store.views.columns import Columns
 
 _VALUE = struct.Struct(">QI")
@@ -21,7 +21,7 @@ class LastView:
     def __init__(self, db: Any) -> None:
         self._db = db
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Puts the last position of every address in some runs. Costs a put an address, not a row."""
         hashes, starts, rows = [], [], []
         for run in runs:

@@ -57,7 +57,7 @@ _OFFSET_BYTES = 8
 Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value as it lies there
 
 
-class Marks(NamedTuple):
+class ViewMarks(NamedTuple):
     """The marks of views: how far they have followed the log, and from where on they know it to be kept."""
 
     dispatched: LogOffset
@@ -99,7 +99,7 @@ def entries(env: Any) -> Iterator[Entry]:
                 yield name, key, held
 
 
-def marks_in(env: Any, txn: Any) -> Marks | None:
+def marks_in(env: Any, txn: Any) -> ViewMarks | None:
     """The marks of an environment; None where there are none, or none that can be read. Raises `lmdb.Error`."""
     meta = env.open_db(META.encode(), txn=txn, create=False)
     found = {name: txn.get(name, b"", db=meta) for name in (b"format", b"dispatched", b"first")}
@@ -111,14 +111,14 @@ def marks_in(env: Any, txn: Any) -> Marks | None:
     dispatched, first = marks[b"dispatched"], marks[b"first"]
     if not dispatched or (first is None and found[b"first"]):
         return None
-    return Marks(
+    return ViewMarks(
         LogOffset(int.from_bytes(dispatched, "big")),
         LogOffset(int.from_bytes(first or b"", "big")),
         marks[b"format"] or found[b"format"],
     )
 
 
-def read_marks(path: Path, *, subdir: bool = True) -> Marks | None:
+def read_marks(path: Path, *, subdir: bool = True) -> ViewMarks | None:
     """The marks of the views in a directory, or in a file; None where there are none, or none that can be read."""
     try:
         with opened_to_read(path, subdir=subdir) as env, env.begin() as txn:

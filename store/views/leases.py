@@ -19,7 +19,7 @@ from store.format.frame import LogOffset, QueueNumber, QueueOffset
 from store.format.policy import DEFAULT, LeasePolicy
 from store.format.ranges import Range, RangeSet
 from store.format.records import DeadLettered, GroupDeleted, LeasePolicySet, LogTrimmed, QueueDeleted, Record, Settled
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _QUEUE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
@@ -37,7 +37,7 @@ class SettledView:
 
     # ---- writing
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds what some runs settle; a deleted queue, or group, loses everything."""
         added: dict[tuple[str, int], RangeSet] = {}
         for run in runs:

@@ -11,7 +11,7 @@ from typing import Any
 
 from store.format.frame import ONCE_PRODUCER, LogOffset
 from store.log.producers import ONCE_MAX, PRODUCERS_MAX, SEQUENCES_KEPT, ProducerTable
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _U64 = struct.Struct(">Q")
 _FIRST_ONCE = _U64.pack(ONCE_PRODUCER)
@@ -23,7 +23,7 @@ class ProducersView:
     def __init__(self, db: Any) -> None:
         self._db = db
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
         many, once = _Newest(txn, self._db, once=False), _Newest(txn, self._db, once=True)
         for run in runs:

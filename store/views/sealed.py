@@ -34,7 +34,7 @@ assert _CRC.size == CRC_BYTES
 SealedItems: TypeAlias = Sequence[tuple[bytes, bytes]]  # keys, and values with their checksums
 
 
-class Rows(Protocol):
+class SealedRows(Protocol):
     """Entries of a fixed size that seal themselves, as `store.views.columns.Columns`."""
 
     def sealed(self, salt: int, /) -> Iterator[tuple[SealedItems, int]]:
@@ -223,7 +223,7 @@ class _WriteCursor(_Cursor):
             self._table.changed(key, -1, -crc_of(held))
         return done
 
-    def put_columns(self, columns: Rows) -> None:
+    def put_columns(self, columns: SealedRows) -> None:
         """Puts entries of different keys, sealed, in place of what is there.
 
         Present entries are not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
@@ -239,7 +239,7 @@ class _WriteCursor(_Cursor):
             table.changed(b"", new_inside, 0)
             table.changed(walked, self._txn.entries(table) - before - new_inside, 0)
 
-    def putnew_columns(self, columns: Rows) -> None:
+    def putnew_columns(self, columns: SealedRows) -> None:
         """Puts entries whose keys are not there, sealed; costs no look-up. Raises `ViewsDamaged` where one is."""
         for items, total in columns.sealed(self._table.salt):
             self._putnew(items, total)

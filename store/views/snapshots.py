@@ -8,14 +8,14 @@ from typing import Any
 from store.base.errors import SnapshotLost
 
 
-class Snapshot:
+class ViewsSnapshot:
     """The views as they were at one moment. While it is open, LMDB cannot use again what has changed since.
 
     Several threads may read, one at a time. The views take it back when their map has to grow, which no transaction
     may see: reading then raises `SnapshotLost`.
     """
 
-    def __init__(self, txn: Any, gate: Condition, forget: Callable[["Snapshot"], None]) -> None:
+    def __init__(self, txn: Any, gate: Condition, forget: Callable[["ViewsSnapshot"], None]) -> None:
         self._txn = txn
         self._gate = gate  # the views' own
         self._forget = forget

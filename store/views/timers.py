@@ -16,7 +16,7 @@ from store.api.timers import TimersHeld
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber
 from store.format.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
 from store.format.timer_key import TIMER_KEY, TimerKey, unpack_keys
-from store.log.run import Run
+from store.log.run import FrameRun
 
 _SIZE = struct.Struct(">I")
 _HELD = struct.Struct(">QQ")
@@ -50,7 +50,7 @@ class TimersView:
 
     # ---- writing
 
-    def apply(self, txn: Any, runs: Sequence[Run]) -> None:
+    def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Makes the changes that some runs hold."""
         count = size = 0
         for run in runs:

@@ -23,7 +23,7 @@ _LOOK = 64  # entries between two looks at the clock
 _MASK = (1 << 64) - 1
 
 
-class Walk:
+class ViewsWalk:
     """A pass over all views, again and again. `step` is called by one thread."""
 
     def __init__(

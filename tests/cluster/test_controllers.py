@@ -6,7 +6,7 @@ import signal
 import pytest
 
 from controller.api.client import ControllerUnreachable
-from controller.api.commands import CreateTopic, Limits
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.api.requests import RemoveMember
 from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import ControllerProcess, ControllerProcesses, now_ms
@@ -14,7 +14,7 @@ from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
 PATIENCE_S = 60.0
-ONE_QUEUE = Limits(default_queues=1)
+ONE_QUEUE = ClusterLimits(default_queues=1)
 
 
 @pytest.fixture(scope="module")

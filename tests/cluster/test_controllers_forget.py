@@ -8,7 +8,7 @@ import urllib.request
 
 import pytest
 
-from controller.api.commands import CreateTopic, Limits
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.incarnations import operator_texts
 from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import ControllerProcesses, now_ms
@@ -31,7 +31,7 @@ def not_ready(process):
 
 async def create(controllers, name, *ids):
     remote = RemoteController(
-        [controllers.addresses[id_] for id_ in ids], now_ms=now_ms, limits=Limits(default_queues=1), budget_s=60
+        [controllers.addresses[id_] for id_ in ids], now_ms=now_ms, limits=ClusterLimits(default_queues=1), budget_s=60
     )
     try:
         await remote.ready()

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.remote.http import RemoteGateway
-from gateway.remote.kv import RemoteKeys
+from gateway.remote.kv import GatewayKeys
 from tests.support.histories.kv_workload import KEYS, Conflict, KvClient
 from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
@@ -83,7 +83,7 @@ def check_changes(gateway, recording):
     told = {one.result: one for one in recording.history if one.name in {"put", "cas"} and isinstance(one.result, int)}
     newest, found = max(told), []
     with RemoteGateway(gateway.url) as remote:
-        keys = RemoteKeys(remote, "default")
+        keys = GatewayKeys(remote, "default")
         for change, _ in keys.watch(from_revision=0):
             found.append(change)
             if change.revision >= newest:

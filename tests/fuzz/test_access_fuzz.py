@@ -5,7 +5,7 @@ import contextlib
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule, access_mistakes, own_access, read_permission
 from gateway.domain.errors import Refusal
 from store.api.message import Message
@@ -29,7 +29,7 @@ RULES = st.lists(
 def test_any_rules_give_an_answer(rules, default, identity, address, pattern):
     config = AccessConfig(default=default, rules=rules)
     mistakes = list(access_mistakes(config, {"mqtt"}))
-    permissions = Permissions(identity, Rules(config).access(identity))
+    permissions = Permissions(identity, AccessRules(config).access(identity))
     permissions.reads(address)
     assert len(permissions.refused([Message(address, b""), Message(address, b"")])) in (0, 2)
     if not mistakes:
@@ -44,7 +44,7 @@ def test_a_clients_name_for_itself_is_never_more_than_a_level(pattern, client_id
     config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=(pattern,)),))
     if list(access_mistakes(config, {"mqtt"})):
         return
-    access = Rules(config).access(Identity(client_id=client_id))
+    access = AccessRules(config).access(Identity(client_id=client_id))
     if access is None or not access.may("publish", address):
         return
     wanted, found = pattern.split("/"), address.split("/")

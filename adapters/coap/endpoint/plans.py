@@ -5,7 +5,7 @@ from adapters.coap.codec.wire import MessageFormatError, encode_options, read_op
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.messages.blocks import Uploads
-from adapters.coap.messages.mapping import Plan, make_plan
+from adapters.coap.messages.mapping import MessagePlan, make_plan
 from adapters.coap.messages.request import Block, read_request
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError
@@ -23,7 +23,7 @@ class Plans:
         self._uploads = uploads
         self._echo = echo
         self._device = ""  # of the peers' messages, where they have proven to be one
-        self.known: dict[bytes, Plan] = {}
+        self.known: dict[bytes, MessagePlan] = {}
 
     def belong(self, device: str) -> None:
         """Sets the device of requests that are read from now on; "": the one that the address names."""
@@ -31,7 +31,7 @@ class Plans:
             self._device = device
             self.known.clear()
 
-    def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[Plan, bytes] | None:
+    def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[MessagePlan, bytes] | None:
         """Returns what a datagram publishes whose token ends at `end`; None for a block that is not the last.
 
         Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).

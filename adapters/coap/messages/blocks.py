@@ -10,7 +10,7 @@ from typing import Generic, TypeAlias, TypeVar
 
 from adapters.coap.codec.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
 from adapters.coap.codec.wire import Option
-from adapters.coap.messages.request import Request
+from adapters.coap.messages.request import CoapRequest
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
@@ -19,7 +19,7 @@ SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by th
 OPTION_BYTES = 128  # bytes that count for an option of a transfer's name besides its value
 
 Key: TypeAlias = tuple[Option, ...]
-B = TypeVar("B", bytearray, "Snapshot")
+B = TypeVar("B", bytearray, "BodySnapshot")
 
 
 @dataclass(slots=True)
@@ -128,7 +128,7 @@ class _Transfers(Generic[B]):
 class Uploads(_Transfers[bytearray]):
     """Bodies that arrive in Block1, in order, each acted upon as a whole (RFC 7959, 2.5)."""
 
-    def add(self, peer: Peer, request: Request, payload: bytes, now_ms: int) -> bytes | None:
+    def add(self, peer: Peer, request: CoapRequest, payload: bytes, now_ms: int) -> bytes | None:
         """Takes one block; the whole body once it is there, else None.
 
         Raises `ProtocolError`: 4.00 for a block that is not as long as it says, 4.08 when one before it is missing,
@@ -165,7 +165,7 @@ class Uploads(_Transfers[bytearray]):
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Snapshot:
+class BodySnapshot:
     """A body to be read in blocks, as it was when its first block was read, and the options every block carries."""
 
     body: bytes
@@ -173,7 +173,7 @@ class Snapshot:
     asked: bytes = b""  # the payload of the FETCH that it answers
 
 
-class Snapshots(_Transfers[Snapshot]):
+class Snapshots(_Transfers[BodySnapshot]):
     """Bodies that peers read in Block2.
 
     A body that finds no room is read anew for each block: its ETag tells changes.

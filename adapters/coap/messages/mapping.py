@@ -21,7 +21,7 @@ import msgspec
 from adapters.cloudevents import STRUCTURED_JSON, from_structured, parse_ms
 from adapters.coap.codec.formats import JSON, media_type
 from adapters.coap.codec.registry import BAD_REQUEST, METHOD_NOT_ALLOWED, UNSUPPORTED_CONTENT_FORMAT
-from adapters.coap.messages.request import Condition, Request, resolve
+from adapters.coap.messages.request import CoapRequest, Condition, resolve
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import ProtocolError, Refusal
@@ -39,7 +39,7 @@ _FLEETING = frozenset({"id", "time", "corr", "traceparent"})
 _SAID_BY_EVENT = {"id": "id", "type": "type", "time_ms": "time"}
 
 
-class Plan(msgspec.Struct, frozen=True, kw_only=True):
+class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
     """The part of a message that the options of a POST or PUT say, whatever its body.
 
     `fields` are fields of `Message` by name, as they are; a plan without any is `plain`.
@@ -56,7 +56,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
     lasting: bool = False  # the same options may well come again
     event: bool = False  # the body is a CloudEvent in structured JSON
     condition: Condition | None = None
-    silence: int = 0  # as `Request` has it
+    silence: int = 0  # as `CoapRequest` has it
 
     def message(self, body: bytes, *, confirmable: bool, host: str, now_ms: int) -> Message:
         """The message of one request. Raises `Refusal` (MALFORMED) when it should be a CloudEvent and is none."""
@@ -97,7 +97,7 @@ class Plan(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def make_plan(request: Request, settings: CoapOptions, *, device: str = "") -> Plan:
+def make_plan(request: CoapRequest, settings: CoapOptions, *, device: str = "") -> MessagePlan:
     """Reads the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15).
 
     `device` is the peer's, where it has proven to be one; else the address says.
@@ -125,7 +125,7 @@ def make_plan(request: Request, settings: CoapOptions, *, device: str = "") -> P
             if field in fields:
                 raise ProtocolError(BAD_REQUEST, f"{name}: is given by the CloudEvent already")
     qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
-    return Plan(
+    return MessagePlan(
         address=address,
         device=device or level_of(address, settings.device_level),
         content_type=content_type,

@@ -108,7 +108,7 @@ class Condition(NamedTuple):
         return self.etags is None or bool(etags and (b"" in self.etags or not set(etags).isdisjoint(self.etags)))
 
 
-class Request(msgspec.Struct, frozen=True, kw_only=True):
+class CoapRequest(msgspec.Struct, frozen=True, kw_only=True):
     """The options of one request."""
 
     path: tuple[str, ...] = ()
@@ -126,7 +126,7 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
 
 
-def read_request(options: Sequence[Option], *, reliable: bool = False) -> Request:
+def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRequest:
     """Checks the options of a request and reads them; `reliable` transports have larger blocks.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
@@ -150,7 +150,7 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> Reques
     if HOP_LIMIT in found and not 0 < read_uint(found[HOP_LIMIT][0]) <= HOP_LIMIT_MAX:
         raise ProtocolError(BAD_REQUEST, f"Hop-Limit: must be 1 to {HOP_LIMIT_MAX}")
     block1, block2 = found.get(BLOCK1), found.get(BLOCK2)
-    return Request(
+    return CoapRequest(
         path=_texts(found, URI_PATH),
         query=_texts(found, URI_QUERY),
         content_format=_uint(found, CONTENT_FORMAT),

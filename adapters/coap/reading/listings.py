@@ -8,10 +8,9 @@ that it never sees less than what was published before it.
 from collections.abc import Sequence
 from typing import Any, NamedTuple, TypeAlias
 
-from adapters.coap.messages.request import Request
+from adapters.coap.messages.request import CoapRequest
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Effect, Token
-from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.adapter import Call, Effect, Request, Token
 from gateway.port.reads import ListAddresses
 
 LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refused
@@ -33,14 +32,14 @@ class Listings:
         self._waiting: dict[_Links, _WaitingListings] = {}  # the one that waits longest first
         self._under_way: list[Token] = []  # the requests whose list the gateway has been asked for
 
-    def check_room(self, question: GatewayRequest[Any], request: Request) -> None:
+    def check_room(self, question: Request[Any], request: CoapRequest) -> None:
         """Raises `Refusal` (OVERLOAD) for a list where too many different lists are waited for already."""
         if not isinstance(question, ListAddresses):
             return
         if len(self._waiting) >= LISTS_WAITING_MAX and (request.path, request.query) not in self._waiting:
             raise Refusal(Cause.OVERLOAD, "too many lists at once")
 
-    def ask(self, question: GatewayRequest[Any], request: Request, token: Token) -> Sequence[Effect]:
+    def ask(self, question: Request[Any], request: CoapRequest, token: Token) -> Sequence[Effect]:
         """Returns the call that asks the gateway; a request for a list waits for it instead."""
         if not isinstance(question, ListAddresses):
             return (Call(request=question, token=token),)

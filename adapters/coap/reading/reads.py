@@ -28,15 +28,14 @@ from adapters.coap.codec.registry import (
 )
 from adapters.coap.codec.wire import Option, encode_uint
 from adapters.coap.exchanges.answers import Answer
-from adapters.coap.messages.blocks import Snapshot, Snapshots
-from adapters.coap.messages.request import Block, Request, Target, resolve
+from adapters.coap.messages.blocks import BodySnapshot, Snapshots
+from adapters.coap.messages.request import Block, CoapRequest, Target, resolve
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.reading.links import address_prefix, link_list, read_filter
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import check_filter
-from gateway.port.adapter import Peer
-from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.adapter import Peer, Request
 from gateway.port.reads import LastValue, LastValues, LastValuesPage, ListAddresses
 from store.api.message import Message
 
@@ -56,7 +55,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     """A GET or FETCH that the gateway has been asked for."""
 
     peer: Peer
-    request: Request
+    request: CoapRequest
     target: Target
     observable: Observable | None = None  # None: links
     each: bool = False  # an observer gets each message, one after the other
@@ -73,8 +72,8 @@ class Reads:
         self.snapshots = snapshots
 
     def begin(
-        self, peer: Peer, code: int, request: Request, payload: bytes, now_ms: int
-    ) -> Answer | tuple[Read, GatewayRequest[Any]]:
+        self, peer: Peer, code: int, request: CoapRequest, payload: bytes, now_ms: int
+    ) -> Answer | tuple[Read, Request[Any]]:
         """Returns a later block of what is at hand, or what to ask the gateway.
 
         Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.06, 4.13, 4.15).
@@ -102,7 +101,7 @@ class Reads:
         read = Read(peer=peer, request=request, target=target, observable=observable, each=each)
         return read, LastValue(address=target.address)
 
-    def _held(self, peer: Peer, request: Request, now_ms: int, payload: bytes = b"") -> Answer | None:
+    def _held(self, peer: Peer, request: CoapRequest, now_ms: int, payload: bytes = b"") -> Answer | None:
         """Returns a later block of a body that is at hand; None for another request.
 
         Some clients send the payload of a FETCH with its first request alone.
@@ -118,8 +117,8 @@ class Reads:
         return self._slice(snapshot, block)
 
     def _fetch(
-        self, peer: Peer, request: Request, payload: bytes, now_ms: int
-    ) -> Answer | tuple[Read, GatewayRequest[Any]]:
+        self, peer: Peer, request: CoapRequest, payload: bytes, now_ms: int
+    ) -> Answer | tuple[Read, Request[Any]]:
         """Begins a FETCH (RFC 8132, 2) of the last values that a filter matches."""
         target = resolve(request.path, bare_paths=self._settings.bare_paths)
         if target.address is not None or not target.root:
@@ -162,7 +161,7 @@ class Reads:
                 raise ProtocolError(BAD_REQUEST, f"{name[:32]}: a FETCH takes after=ADDRESS and limit=1 to {limit}")
         return limit, after
 
-    def more(self, read: Read, page: LastValuesPage) -> GatewayRequest[Any] | None:
+    def more(self, read: Read, page: LastValuesPage) -> Request[Any] | None:
         """Takes a page of values; returns what to ask for next, None where the response is complete."""
         read.found.extend(page.messages)
         left = read.limit - len(read.found)
@@ -216,10 +215,10 @@ class Reads:
         if message is None or message.expired(now_ms):
             return frozenset()
         formats = (None, self._settings.cloudevents_format)
-        both = [self._representation(message, Request(accept=one)) for one in formats]
+        both = [self._representation(message, CoapRequest(accept=one)) for one in formats]
         return frozenset([_etag(body, message.id, str(number)) for body, number in both])
 
-    def _representation(self, message: Message, request: Request) -> tuple[bytes, int | None]:
+    def _representation(self, message: Message, request: CoapRequest) -> tuple[bytes, int | None]:
         """The body and Content-Format that a request will take; raises `ProtocolError` (4.06)."""
         cloudevents = self._settings.cloudevents_format
         if request.accept == cloudevents or (request.accept is None and f"ct={STRUCTURED_JSON}" in request.query):
@@ -241,12 +240,12 @@ class Reads:
         first = Block.of_size(self._settings.block_size)
         if block is None and len(body) <= first.size:
             return Answer(CONTENT, options, body)
-        snapshot = Snapshot(body=body, options=options, asked=read.payload)
+        snapshot = BodySnapshot(body=body, options=options, asked=read.payload)
         if len(body) > min(first.size, (block or first).size):
             self.snapshots.put(read.peer, request.key, snapshot, len(body), now_ms)
         return self._slice(snapshot, block or first)
 
-    def _slice(self, snapshot: Snapshot, block: Block) -> Answer:
+    def _slice(self, snapshot: BodySnapshot, block: Block) -> Answer:
         """One block, no larger than asked for and no larger than ours (RFC 7959, 2.4)."""
         exponent = min(block.exponent, Block.of_size(self._settings.block_size).exponent)
         offset, body = block.offset, snapshot.body

@@ -6,21 +6,20 @@ from typing import Any, NamedTuple, TypeAlias
 import msgspec
 
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response
 from adapters.http.wire.transport import Exchange
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Outcome
-from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.adapter import Outcome, Request
 from gateway.port.kv import WatchKeys
 from store.api.message import Message
 from store.format.frame import Position
 
 
-class Context(msgspec.Struct, frozen=True):
+class HandlerContext(msgspec.Struct, frozen=True):
     """The values that a handler has besides the request."""
 
     options: HttpOptions
@@ -54,12 +53,12 @@ class Ask(NamedTuple):
     Both return None where the response is still to come.
     """
 
-    request: GatewayRequest[Any]
+    request: Request[Any]
     reply: Callable[[Any], Response | None]
     failed: Callable[[Refusal], Response | None] | None = None
 
 
-class Stream(NamedTuple):
+class Follow(NamedTuple):
     """Stream what is published to these filters, from `start` on."""
 
     patterns: Sequence[str]
@@ -73,8 +72,8 @@ class Watch(NamedTuple):
     request: WatchKeys
 
 
-Action: TypeAlias = Respond | Store | Ask | Stream | Watch
-Handler: TypeAlias = Callable[[Request, Context], Action]
+Action: TypeAlias = Respond | Store | Ask | Follow | Watch
+Handler: TypeAlias = Callable[[HttpRequest, HandlerContext], Action]
 
 
 class Stored(NamedTuple):
@@ -107,7 +106,7 @@ class Part(NamedTuple):
     """The messages of one request among those of a `Publish`."""
 
     exchange: Exchange
-    request: Request
+    request: HttpRequest
     start: int
     size: int
     reply: Callable[[Stored], Response | None]

@@ -5,12 +5,12 @@ from typing import Any, TypeVar
 import msgspec
 
 from adapters.http.wire.coding import decoded
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 
 T = TypeVar("T")
 
 
-def read_json(request: Request, bytes_max: int, kind: type[T], fault: str) -> T:
+def read_json(request: HttpRequest, bytes_max: int, kind: type[T], fault: str) -> T:
     """Returns a body, decompressed, as a value of a type. Raises `HttpError`; a 400 begins with `fault`."""
     body = decoded(request, bytes_max)
     try:

@@ -6,7 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import CHALLENGE, Response, refused
 from adapters.http.wire.transport import Exchange
 from gateway.domain.errors import Cause, Refusal
@@ -33,7 +33,7 @@ class Offered(NamedTuple):
 Credentials: TypeAlias = Offered | None  # None: nothing is said
 
 
-def read_credentials(request: Request) -> Credentials:
+def read_credentials(request: HttpRequest) -> Credentials:
     """Returns a request's credentials, None where it has no Authorization. Raises `HttpError` and `Refusal`."""
     header = request.get(b"authorization")
     if header is None:

@@ -2,10 +2,10 @@
 
 from typing import Final
 
-from adapters.http.handlers.actions import Action, Context, Respond
+from adapters.http.handlers.actions import Action, HandlerContext, Respond
 from adapters.http.handlers.query import read_query
 from adapters.http.openapi import document, page
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response
 
 _SAFE: Final = (
@@ -15,13 +15,13 @@ _SAFE: Final = (
 )
 
 
-def get_document(request: Request, context: Context) -> Action:
+def get_document(request: HttpRequest, context: HandlerContext) -> Action:
     """Gives the OpenAPI document."""
     read_query(request)
     return Respond(Response(status=200, headers=((b"content-type", b"application/json"), *_SAFE), body=document()))
 
 
-def get_page(request: Request, context: Context) -> Action:
+def get_page(request: HttpRequest, context: HandlerContext) -> Action:
     """Gives the page for readers."""
     read_query(request)
     kind = (b"content-type", b"text/html; charset=utf-8")

@@ -6,7 +6,7 @@ from urllib.parse import quote, urlencode
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import compile_where, quoted
@@ -21,7 +21,7 @@ _ONE_OF: Final = ("key", "address", "id")
 _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wait")
 
 
-def finding(request: Request) -> FindMessages:
+def finding(request: HttpRequest) -> FindMessages:
     """The question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
     query = read_query(request, *_KNOWN)
     given = [name for name in _ONE_OF if query.get(name)]
@@ -39,7 +39,7 @@ def finding(request: Request) -> FindMessages:
     )
 
 
-def messages_response(request: Request, found: FoundMessages) -> Response:
+def messages_response(request: HttpRequest, found: FoundMessages) -> Response:
     """The answer; with more to come, the next page is a link (RFC 8288)."""
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:
@@ -49,7 +49,7 @@ def messages_response(request: Request, found: FoundMessages) -> Response:
     return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
 
 
-def last_values(request: Request, pattern: str) -> LastValues:
+def last_values(request: HttpRequest, pattern: str) -> LastValues:
     """Returns a request's question about the addresses of a filter. Raises `HttpError` and `AttributeRefusal`."""
     query = dict(request.query())
     for name in query:
@@ -60,7 +60,7 @@ def last_values(request: Request, pattern: str) -> LastValues:
     )
 
 
-def last_values_response(request: Request, asked: LastValues, found: LastValuesPage) -> Response:
+def last_values_response(request: HttpRequest, asked: LastValues, found: LastValuesPage) -> Response:
     """The answer, as that to a search."""
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:

@@ -22,11 +22,11 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_document
-from adapters.http.handlers.actions import Action, Ask, Context, Handler
+from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
 from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.finding import wait_ms
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.request import HttpError, Request, qualities
+from adapters.http.wire.request import HttpError, HttpRequest, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (
     MESSAGES_COUNT_MAX,
@@ -82,7 +82,7 @@ class _Reset(msgspec.Struct, forbid_unknown_fields=True):
 # ---- members
 
 
-def post_member(request: Request, context: Context) -> Action:
+def post_member(request: HttpRequest, context: HandlerContext) -> Action:
     """Joins a group."""
     (group,) = _names(context)
     given = _body(request, context, _Join)
@@ -95,7 +95,7 @@ def post_member(request: Request, context: Context) -> Action:
     return Ask(asked, reply)
 
 
-def put_member(request: Request, context: Context) -> Action:
+def put_member(request: HttpRequest, context: HandlerContext) -> Action:
     """Still be there."""
     group, member = _names(context)
     read_query(request)
@@ -106,7 +106,7 @@ def put_member(request: Request, context: Context) -> Action:
     return Ask(RenewMember(group=group, member=member), reply)
 
 
-def delete_member(request: Request, context: Context) -> Action:
+def delete_member(request: HttpRequest, context: HandlerContext) -> Action:
     """Leaves a group."""
     group, member = _names(context)
     read_query(request)
@@ -122,7 +122,7 @@ def delete_member(request: Request, context: Context) -> Action:
 # ---- messages
 
 
-def get_messages(request: Request, context: Context) -> Action:
+def get_messages(request: HttpRequest, context: HandlerContext) -> Action:
     """Messages of a member's queues."""
     group, member = _names(context)
     query = read_query(request, "max", "wait", "after")
@@ -171,7 +171,7 @@ def _batch(polled: Polled) -> bytes:
     )
 
 
-def post_commit(request: Request, context: Context) -> Action:
+def post_commit(request: HttpRequest, context: HandlerContext) -> Action:
     """Says what is dealt with."""
     group, member = _names(context)
     read_query(request)
@@ -194,7 +194,7 @@ def _offsets_response(offsets: Mapping[int, int]) -> Response:
 # ---- groups
 
 
-def list_groups(request: Request, context: Context) -> Action:
+def list_groups(request: HttpRequest, context: HandlerContext) -> Action:
     """Groups, by name."""
     query = read_query(request, "limit", "after")
     limit = read_number(query, "limit", LIMIT, LIMIT_MAX, least=1)
@@ -209,7 +209,7 @@ def list_groups(request: Request, context: Context) -> Action:
     return Ask(ListGroups(limit=limit, after=query.get("after", "")), reply)
 
 
-def get_group(request: Request, context: Context) -> Action:
+def get_group(request: HttpRequest, context: HandlerContext) -> Action:
     """Asks where a group is, and who reads what."""
     (group,) = _names(context)
     read_query(request)
@@ -222,7 +222,7 @@ def get_group(request: Request, context: Context) -> Action:
     return Ask(DescribeGroup(group=group), reply)
 
 
-def delete_group(request: Request, context: Context) -> Action:
+def delete_group(request: HttpRequest, context: HandlerContext) -> Action:
     """Forgets a group."""
     (group,) = _names(context)
     read_query(request)
@@ -233,7 +233,7 @@ def delete_group(request: Request, context: Context) -> Action:
     return Ask(DeleteGroup(group=group), reply)
 
 
-def post_reset(request: Request, context: Context) -> Action:
+def post_reset(request: HttpRequest, context: HandlerContext) -> Action:
     """Moves a group's offsets."""
     (group,) = _names(context)
     read_query(request)
@@ -255,12 +255,12 @@ def post_reset(request: Request, context: Context) -> Action:
 # ---- reading a request
 
 
-def _names(context: Context) -> list[str]:
+def _names(context: HandlerContext) -> list[str]:
     """The group, and the member where there is one, of a path that has them."""
     return context.below.split("/")[:3:2]
 
 
-def _body(request: Request, context: Context, kind: type[T]) -> T:
+def _body(request: HttpRequest, context: HandlerContext, kind: type[T]) -> T:
     return read_json(request, context.options.max_body_bytes, kind, "the body is not what is asked for")
 
 

@@ -6,12 +6,11 @@ from typing import Any, Final
 import msgspec
 
 from adapters.http.handlers.keys import change_event
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import Outcome, Token
-from gateway.port.adapter import Request as GatewayRequest
+from gateway.port.adapter import Outcome, Request, Token
 from gateway.port.kv import NextChanges, UnwatchKeys, WatchKeys
 from store.api.keys import Changes
 
@@ -23,7 +22,7 @@ class _Stream:
 
     __slots__ = ("asking", "begun", "exchange", "quiet_since_ms", "request")
 
-    def __init__(self, exchange: Exchange, request: Request, now_ms: int) -> None:
+    def __init__(self, exchange: Exchange, request: HttpRequest, now_ms: int) -> None:
         self.exchange = exchange
         self.request = request
         self.begun = False  # the head of the response is sent
@@ -38,9 +37,9 @@ class KeyStreams:
         self,
         transport: Transport,
         *,
-        call: Callable[[GatewayRequest[Any]], Token],
-        begin: Callable[[Exchange, Request], None],
-        respond: Callable[[Exchange, Request, Response], None],
+        call: Callable[[Request[Any]], Token],
+        begin: Callable[[Exchange, HttpRequest], None],
+        respond: Callable[[Exchange, HttpRequest, Response], None],
     ) -> None:
         self._transport = transport
         self._call = call
@@ -52,7 +51,7 @@ class KeyStreams:
     def __iter__(self) -> Iterator[Exchange]:
         return iter(list(self._streams))
 
-    def open(self, exchange: Exchange, request: Request, asked: WatchKeys, *, now_ms: int) -> None:
+    def open(self, exchange: Exchange, request: HttpRequest, asked: WatchKeys, *, now_ms: int) -> None:
         """A request to watch."""
         self._streams[exchange] = _Stream(exchange, request, now_ms)
         self._ask(exchange, msgspec.structs.replace(asked, watch=int(exchange)))
@@ -102,7 +101,7 @@ class KeyStreams:
             stream.asking = True
             self._ask(stream.exchange, NextChanges(watch=int(stream.exchange)))
 
-    def _ask(self, exchange: Exchange, asked: GatewayRequest[Any]) -> None:
+    def _ask(self, exchange: Exchange, asked: Request[Any]) -> None:
         self._asked[self._call(asked)] = exchange
 
     def gone(self, exchange: Exchange) -> None:

@@ -20,10 +20,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from adapters.cloudevents import AttributeRefusal
-from adapters.http.handlers.actions import Action, Ask, Context, Watch
+from adapters.http.handlers.actions import Action, Ask, HandlerContext, Watch
 from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.kv import (
     DEFAULT_NAMESPACE,
@@ -52,7 +52,7 @@ _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 # ---- one key
 
 
-def get_key(request: Request, context: Context) -> Action:
+def get_key(request: HttpRequest, context: HandlerContext) -> Action:
     """The value of a key."""
     query = read_query(request, "ns")
     wanted = _tags(request, b"if-none-match")
@@ -76,7 +76,7 @@ def get_key(request: Request, context: Context) -> Action:
     return Ask(GetKey(key=context.below, namespace=_namespace(query)), reply)
 
 
-def put_key(request: Request, context: Context) -> Action:
+def put_key(request: HttpRequest, context: HandlerContext) -> Action:
     """Stores a value."""
     query = read_query(request, "ns", "ttl")
 
@@ -95,7 +95,7 @@ def put_key(request: Request, context: Context) -> Action:
     return Ask(stored, reply)
 
 
-def delete_key(request: Request, context: Context) -> Action:
+def delete_key(request: HttpRequest, context: HandlerContext) -> Action:
     """Removes a key."""
     query = read_query(request, "ns")
 
@@ -110,7 +110,7 @@ def delete_key(request: Request, context: Context) -> Action:
 # ---- ranges
 
 
-def list_keys(request: Request, context: Context) -> Action:
+def list_keys(request: HttpRequest, context: HandlerContext) -> Action:
     """A page of keys, how many there are, or what becomes of them."""
     known = ("ns", "prefix", "start", "end", "after", "limit", "revision", "keys", "count", "watch", "from")
     query = read_query(request, *known)
@@ -137,7 +137,7 @@ def list_keys(request: Request, context: Context) -> Action:
     return Ask(asked, lambda page: _page(request, page, bare=bare))
 
 
-def _page(request: Request, page: Page, *, bare: bool) -> Response:
+def _page(request: HttpRequest, page: Page, *, bare: bool) -> Response:
     entries = [_entry(one, bare=bare) for one in page.entries]
     headers = [_NO_CACHE]
     if page.more:
@@ -175,13 +175,13 @@ def change_event(change: Change, *, last: bool) -> bytes:
 # ---- holds
 
 
-def post_hold(request: Request, context: Context) -> Action:
+def post_hold(request: HttpRequest, context: HandlerContext) -> Action:
     """Keeps the state as it is."""
     read_query(request)
     return Ask(HoldKeys(), lambda revision: json_response(201, {"revision": revision}))
 
 
-def delete_hold(request: Request, context: Context) -> Action:
+def delete_hold(request: HttpRequest, context: HandlerContext) -> Action:
     """Keeps it no longer."""
     query = read_query(request, "revision")
     if "revision" not in query:
@@ -214,7 +214,7 @@ class _Transaction(msgspec.Struct, forbid_unknown_fields=True):
     compare: list[_Compare] = []
 
 
-def transact(request: Request, context: Context) -> Action:
+def transact(request: HttpRequest, context: HandlerContext) -> Action:
     """Does several changes as one, if several keys are as expected."""
     query = read_query(request, "ns")
     asked = read_json(request, context.options.max_body_bytes, _Transaction, "the body is no transaction")
@@ -267,7 +267,7 @@ def _range(query: Mapping[str, str]) -> tuple[str, str | None]:
     return query["prefix"], end_of_prefix(query["prefix"])
 
 
-def _since(request: Request, query: Mapping[str, str]) -> int | None:
+def _since(request: HttpRequest, query: Mapping[str, str]) -> int | None:
     """The revision from which a watch begins: behind the last event seen, or as `from` says."""
     seen = request.get(b"last-event-id")
     if seen:
@@ -297,7 +297,7 @@ def _ttl_ms(query: Mapping[str, str]) -> int | None:
     return ttl_ms
 
 
-def _match(request: Request) -> Match:
+def _match(request: HttpRequest) -> Match:
     """The condition of a change. A tag that no entry of ours can have matches nothing."""
     any_of, none_of = _tags(request, b"if-match"), _tags(request, b"if-none-match")
     if request.get(b"if-none-match") is not None and none_of == (EXISTS,) and not any_of:
@@ -307,7 +307,7 @@ def _match(request: Request) -> Match:
     return Match(any_of=any_of, none_of=none_of)
 
 
-def _tags(request: Request, name: bytes) -> tuple[int, ...]:
+def _tags(request: HttpRequest, name: bytes) -> tuple[int, ...]:
     """The revisions that a header's entity tags stand for; weak ones only where they are compared weakly."""
     text = request.get(name)
     if text is None:

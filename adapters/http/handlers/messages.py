@@ -44,7 +44,7 @@ from adapters.cloudevents import (
 )
 from adapters.http.wire.coding import decoded
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import HttpError, Request, media_type
+from adapters.http.wire.request import HttpError, HttpRequest, media_type
 from adapters.http.wire.response import Response
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import Refusal
@@ -75,7 +75,9 @@ _CONSUMED: Final = OURS | frozenset(  # which are for the gateway alone to say
 # ---- a request to messages
 
 
-def read_message(request: Request, address: str, principal: Principal, options: HttpOptions, *, now_ms: int) -> Message:
+def read_message(
+    request: HttpRequest, address: str, principal: Principal, options: HttpOptions, *, now_ms: int
+) -> Message:
     """The message of a POST to an address: a plain one, or an event in binary or structured mode.
 
     Raises `Refusal` (MALFORMED) or `HttpError`.
@@ -96,7 +98,7 @@ def read_message(request: Request, address: str, principal: Principal, options: 
 
 
 def read_events(
-    request: Request, principal: Principal, options: HttpOptions, *, now_ms: int, host: str = ""
+    request: HttpRequest, principal: Principal, options: HttpOptions, *, now_ms: int, host: str = ""
 ) -> tuple[list[Message | Refusal], bool]:
     """Returns the events of a POST in any mode, and whether they came as a batch; of a `lenient` one also refusals.
 
@@ -129,7 +131,7 @@ def read_events(
     return [name_device(event, principal, options, host)], False
 
 
-def lenient(request: Request) -> bool:
+def lenient(request: HttpRequest) -> bool:
     """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4)."""
     prefer = (request.get(b"prefer") or "").lower()
     return any(part.replace(" ", "") == "handling=lenient" for part in re.split("[,;]", prefer))
@@ -146,7 +148,7 @@ def _device_at(level: int, host: str, address: str) -> str:
     return level_of(address, level) or host
 
 
-def _event_kind(request: Request) -> tuple[str | None, bool]:
+def _event_kind(request: HttpRequest) -> tuple[str | None, bool]:
     """The media type of a structured event or batch, None for any other body."""
     content_type = request.get(b"content-type")
     if content_type is None or not content_type.lower().startswith("application/cloudevents"):
@@ -161,7 +163,7 @@ def _event_kind(request: Request) -> tuple[str | None, bool]:
 
 
 def _binary_event(
-    request: Request, attributes: dict[str, str], principal: Principal, fields: dict[str, Any], now_ms: int
+    request: HttpRequest, attributes: dict[str, str], principal: Principal, fields: dict[str, Any], now_ms: int
 ) -> Message:
     return from_attributes(
         attributes,
@@ -173,7 +175,7 @@ def _binary_event(
     )
 
 
-def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, Any], now_ms: int) -> Message:
+def _plain(request: HttpRequest, attributes: Mapping[str, str], fields: dict[str, Any], now_ms: int) -> Message:
     """Returns the message of a request that is no event; single `ce-` headers mean what they mean for one.
 
     Raises `AttributeRefusal` where a header is one that only an event can have: it would be lost.
@@ -200,7 +202,7 @@ def _plain(request: Request, attributes: Mapping[str, str], fields: dict[str, An
     )
 
 
-def _common_fields(request: Request, principal: Principal, options: HttpOptions, now_ms: int) -> dict[str, Any]:
+def _common_fields(request: HttpRequest, principal: Principal, options: HttpOptions, now_ms: int) -> dict[str, Any]:
     """The fields that plain messages and events have in common."""
     fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.device}
     given: set[str] = set()
@@ -277,13 +279,13 @@ _QUERY: Final[dict[str, Callable[[str, str, int], tuple[str, Any]]]] = {
 }
 
 
-def idempotency_key(request: Request) -> str:
+def idempotency_key(request: HttpRequest) -> str:
     """The key, a string of RFC 9651, 3.3.3, or bare as older clients send it; "" when there is none."""
     key = request.get(b"idempotency-key") or ""
     return _unquote(key) if key.startswith('"') else key
 
 
-def _attributes(request: Request) -> dict[str, str]:
+def _attributes(request: HttpRequest) -> dict[str, str]:
     """The `ce-` headers, without their prefix, decoded (CloudEvents HTTP binding 1.0.2, 3.1.3)."""
     attributes: dict[str, str] = {}
     for name, value in request.headers:

@@ -10,9 +10,9 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
-from adapters.http.handlers.actions import Ask, Context, Part, Store, Stored
+from adapters.http.handlers.actions import Ask, HandlerContext, Part, Store, Stored
 from adapters.http.handlers.messages import idempotency_key
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange
 from gateway.domain.errors import Refusal
@@ -28,7 +28,7 @@ EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each tha
 _HEADERS: Final = frozenset({b"content-type", b"content-encoding", b"x-reply-to", b"x-correlation-data"})
 
 
-def once_key(request: Request, context: Context) -> IdempotencyKey | None:
+def once_key(request: HttpRequest, context: HandlerContext) -> IdempotencyKey | None:
     """Returns the key of a request that stores messages; None when it has none."""
     key = idempotency_key(request)
     if not key:
@@ -42,7 +42,7 @@ def once_key(request: Request, context: Context) -> IdempotencyKey | None:
     )
 
 
-def event_keys(messages: Sequence[Message], context: Context) -> Sequence[IdempotencyKey]:
+def event_keys(messages: Sequence[Message], context: HandlerContext) -> Sequence[IdempotencyKey]:
     """Returns a key for each event, by its sender, address, source and id; none where repeated events are stored.
 
     Raises `HttpError` (413) for too many.
@@ -94,7 +94,7 @@ class EachOnce:
         return self._action.reply(Stored(positions, refused_, repeated=frozenset(self._repeated)))
 
 
-def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, Request, Ask]:
+def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, HttpRequest, Ask]:
     """Returns a request whose key was used before, and the question of what was stored: its answer is the request's."""
 
     def reply(recalled: StoredRequest) -> Response | None:

@@ -13,7 +13,7 @@ import msgspec
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.wire.coding import compressed
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from store.base.browsers import BROWSERS, allows_origin, knows_host, same_origin
 
@@ -26,7 +26,7 @@ _HOST: Final = re.compile(r"[A-Za-z0-9.*:_-]{1,255}")
 _TOKENS: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z, \t]*")
 
 
-def check_origin(request: Request, options: HttpOptions, *, page: bool = False) -> None:
+def check_origin(request: HttpRequest, options: HttpOptions, *, page: bool = False) -> None:
     """Raises `HttpError` (403) where a page of an origin that is not allowed sends something to be stored.
 
     With `page` whatever it asks for: a browser lets every page read a WebSocket (RFC 6455, 10.2).
@@ -42,7 +42,7 @@ def check_origin(request: Request, options: HttpOptions, *, page: bool = False) 
     raise HttpError(403, f"origin: {origin[:128]} is not allowed", attribute="origin")
 
 
-def check_host(request: Request, credentials: Credentials, options: HttpOptions) -> None:
+def check_host(request: HttpRequest, credentials: Credentials, options: HttpOptions) -> None:
     """Raises `HttpError` (403) where somebody without a password of his own calls this machine by an unknown name.
 
     To be called for connections from this machine itself, which are let in without a password. Requests that change
@@ -58,7 +58,7 @@ def check_host(request: Request, credentials: Credentials, options: HttpOptions)
     raise HttpError(403, f"host: {host[:128]} is not one of adapters.http.allowed_hosts", attribute="host")
 
 
-def finished(request: Request, response: Response, options: HttpOptions) -> Response:
+def finished(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
     """The response as the client accepts it, with the headers that let an allowed origin's page read it."""
     if response.body:
         response = compressed(request, response, options.compress_bytes_min)
@@ -72,12 +72,12 @@ def finished(request: Request, response: Response, options: HttpOptions) -> Resp
     return msgspec.structs.replace(response, headers=headers)
 
 
-def with_options(request: Request, response: Response, options: HttpOptions) -> Response:
+def with_options(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
     """The response to OPTIONS, with what a preflight request of a page asks for, or a sender of events."""
     return _with_consent(request, _with_preflight(request, response, options), options)
 
 
-def _with_preflight(request: Request, response: Response, options: HttpOptions) -> Response:
+def _with_preflight(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
     """Answers a preflight request (Fetch, 4.8)."""
     origin, method = request.get(b"origin"), request.get(b"access-control-request-method")
     if origin is None or method is None or not allows_origin(origin, options.cors_origins):
@@ -89,7 +89,7 @@ def _with_preflight(request: Request, response: Response, options: HttpOptions) 
     return msgspec.structs.replace(response, headers=headers)
 
 
-def _with_consent(request: Request, response: Response, options: HttpOptions) -> Response:
+def _with_consent(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
     """Consents to be sent events (HTTP 1.1 Web Hooks for Event Delivery, 4.2)."""
     origin = request.get(b"webhook-request-origin")
     if origin is None or not {"*", origin} & set(options.webhook_origins) or _HOST.fullmatch(origin) is None:

@@ -3,12 +3,12 @@
 from collections.abc import Mapping
 
 from adapters.cloudevents import AttributeRefusal
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 
 DIGITS_MAX = 19  # of 64 bits
 
 
-def read_query(request: Request, *known: str) -> dict[str, str]:
+def read_query(request: HttpRequest, *known: str) -> dict[str, str]:
     """Returns the parameters by name. Raises `HttpError` for one that is not known, `AttributeRefusal` for a repeat."""
     query: dict[str, str] = {}
     for name, text in request.query():

@@ -27,7 +27,7 @@ from msgspec.structs import replace
 
 from adapters.cloudevents import STRUCTURED_AVRO, STRUCTURED_JSON, STRUCTURED_PROTOBUF, AttributeRefusal, BatchRefusal
 from adapters.http.handlers import descriptions, groups, keys, subscriptions
-from adapters.http.handlers.actions import Action, Ask, Context, Handler, Respond, Store, Stored, Stream
+from adapters.http.handlers.actions import Action, Ask, Follow, Handler, HandlerContext, Respond, Store, Stored
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import (
     event_response,
@@ -40,7 +40,7 @@ from adapters.http.handlers.messages import (
 from adapters.http.handlers.once import event_keys, once_key
 from adapters.http.handlers.query import read_query
 from adapters.http.handlers.sse import read_id
-from adapters.http.wire.request import HttpError, Request, percent_decode, qualities
+from adapters.http.wire.request import HttpError, HttpRequest, percent_decode, qualities
 from adapters.http.wire.response import Response, json_response, refused
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
@@ -57,7 +57,7 @@ LIST_MAX: Final = 1_000  # addresses listed at most
 # ---- /events
 
 
-def post_events(request: Request, context: Context) -> Action:
+def post_events(request: HttpRequest, context: HandlerContext) -> Action:
     """Publishes events in binary, structured or batch mode; a batch is stored only if all its events are events.
 
     With `Prefer: handling=lenient` those that are events are stored, and each event has its own answer.
@@ -137,7 +137,7 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
 # ---- /topics
 
 
-def post_topic(request: Request, context: Context) -> Action:
+def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
     """Publishes one message to an address."""
     message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
     message = name_device(message, context.principal, context.options, context.host)
@@ -152,7 +152,7 @@ def post_topic(request: Request, context: Context) -> Action:
     return Store((message,), reply, key, () if key is not None else event_keys((message,), context))
 
 
-def get_topic(request: Request, context: Context) -> Action:
+def get_topic(request: HttpRequest, context: HandlerContext) -> Action:
     """The last value of an address, or of all that a filter matches."""
     if is_filter(context.below):
         asked = last_values(request, context.below)
@@ -175,7 +175,7 @@ def get_topic(request: Request, context: Context) -> Action:
     return Ask(LastValue(address=context.below), reply)
 
 
-def _wanted_kind(request: Request) -> str | None:
+def _wanted_kind(request: HttpRequest) -> str | None:
     """Returns the structured mode that Accept names and likes no less than anything else; None for the message."""
     accept = qualities(request.get(b"accept") or "")
     most = max(accept.values(), default=0.0)
@@ -196,7 +196,7 @@ def _tag_matches(wanted: str, tag: str) -> bool:
     return wanted == "*" or tag in (item.strip().removeprefix("W/") for item in wanted.split(","))
 
 
-def list_topics(request: Request, context: Context) -> Action:
+def list_topics(request: HttpRequest, context: HandlerContext) -> Action:
     """Addresses that begin with a prefix."""
     query = dict(request.query())
     prefix, limit = query.pop("prefix", ""), query.pop("limit", str(LIST_MAX))
@@ -210,7 +210,7 @@ def list_topics(request: Request, context: Context) -> Action:
 # ---- /timers
 
 
-def delete_timer(request: Request, context: Context) -> Action:
+def delete_timer(request: HttpRequest, context: HandlerContext) -> Action:
     """Does not deliver what was to be delivered later."""
     read_query(request)
 
@@ -225,7 +225,7 @@ def delete_timer(request: Request, context: Context) -> Action:
 # ---- /subscribe
 
 
-def subscribe(request: Request, context: Context) -> Action:
+def subscribe(request: HttpRequest, context: HandlerContext) -> Action:
     """Streams what is published; a client that comes back goes on behind the last event it has seen."""
     patterns: dict[str, None] = {}
     asked: dict[str, str] = {}
@@ -245,10 +245,10 @@ def subscribe(request: Request, context: Context) -> Action:
         raise AttributeRefusal("filter", f"is given once to {context.options.max_filters} times")
     for pattern in patterns:
         context.principal.permissions.check_filter(pattern)
-    return Stream(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
+    return Follow(tuple(patterns), _start(request), condition(asked.get("where"), asked.get("type")))
 
 
-def _start(request: Request) -> Cursor | None:
+def _start(request: HttpRequest) -> Cursor | None:
     """Behind the last event that a client says it has seen."""
     seen = request.get(b"last-event-id")
     if not seen:
@@ -262,7 +262,7 @@ def _start(request: Request) -> Cursor | None:
 # ---- /messages
 
 
-def get_messages(request: Request, context: Context) -> Action:
+def get_messages(request: HttpRequest, context: HandlerContext) -> Action:
     """Stored messages by key, address or id."""
     return Ask(finding(request), lambda found: messages_response(request, found))
 
@@ -312,7 +312,7 @@ def _allowed(methods: Mapping[str, Handler]) -> str:
     return ", ".join(sorted(names))
 
 
-def resolve(request: Request) -> RouteMatch | Response:
+def resolve(request: HttpRequest) -> RouteMatch | Response:
     """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")

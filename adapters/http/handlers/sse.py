@@ -12,7 +12,7 @@ from collections.abc import Iterator, Sequence
 from typing import Final
 
 from adapters.cloudevents import to_structured
-from adapters.http.handlers.actions import Stream
+from adapters.http.handlers.actions import Follow
 from adapters.http.wire.response import Response
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.batch import Batch, LostRange
@@ -76,7 +76,7 @@ class EventStreams:
     def __iter__(self) -> Iterator[EventStream]:
         return iter(list(self._streams.values()))
 
-    def open(self, stream: EventStream, asked: Stream, token: Token, who: Principal | None) -> Sequence[Subscribe]:
+    def open(self, stream: EventStream, asked: Follow, token: Token, who: Principal | None) -> Sequence[Subscribe]:
         """A response to somebody begins: what to subscribe to. The outcome under the token goes to `begun`."""
         self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:

@@ -16,10 +16,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from adapters.cloudevents import AttributeRefusal
-from adapters.http.handlers.actions import Action, Ask, Context, Handler
+from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
 from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.query import read_number, read_query
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, json_response
 from gateway.port.push import (
     CreateSubscription,
@@ -27,7 +27,7 @@ from gateway.port.push import (
     GetSubscription,
     ListSubscriptions,
     PauseSubscription,
-    Subscription,
+    PushSubscription,
     SubscriptionsPage,
     SubscriptionSpec,
     UpdateSubscription,
@@ -37,18 +37,18 @@ LIMIT, LIMIT_MAX = 100, 500  # subscriptions of a page
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
 
 
-def post_subscription(request: Request, context: Context) -> Action:
+def post_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Creates a subscription."""
     read_query(request)
     spec = _spec(request, context)
 
-    def reply(made: Subscription) -> Response:
+    def reply(made: PushSubscription) -> Response:
         return _shown(201, made, (b"location", f"/subscriptions/{made.id}".encode()))
 
     return Ask(CreateSubscription(spec=spec), reply)
 
 
-def list_subscriptions(request: Request, context: Context) -> Action:
+def list_subscriptions(request: HttpRequest, context: HandlerContext) -> Action:
     """Shows subscriptions, by id."""
     query = read_query(request, "limit", "after")
     limit = read_number(query, "limit", LIMIT, LIMIT_MAX, least=1)
@@ -63,31 +63,31 @@ def list_subscriptions(request: Request, context: Context) -> Action:
     return Ask(ListSubscriptions(limit=limit, after=query.get("after", "")), reply)
 
 
-def get_subscription(request: Request, context: Context) -> Action:
+def get_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Shows a subscription and its status."""
     read_query(request)
     return Ask(GetSubscription(id=context.below), _found)
 
 
-def put_subscription(request: Request, context: Context) -> Action:
+def put_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Replaces a subscription."""
     read_query(request)
     return Ask(UpdateSubscription(id=context.below, spec=_spec(request, context), revision=_revision(request)), _found)
 
 
-def delete_subscription(request: Request, context: Context) -> Action:
+def delete_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Ends a subscription."""
     read_query(request)
     return Ask(DeleteSubscription(id=context.below), _found)
 
 
-def pause(request: Request, context: Context) -> Action:
+def pause(request: HttpRequest, context: HandlerContext) -> Action:
     """Stops the deliveries of a subscription."""
     read_query(request)
     return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=True), _found)
 
 
-def resume(request: Request, context: Context) -> Action:
+def resume(request: HttpRequest, context: HandlerContext) -> Action:
     """Goes on with the deliveries of a subscription."""
     read_query(request)
     return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=False), _found)
@@ -96,11 +96,11 @@ def resume(request: Request, context: Context) -> Action:
 # ---- bodies
 
 
-def _spec(request: Request, context: Context) -> SubscriptionSpec:
+def _spec(request: HttpRequest, context: HandlerContext) -> SubscriptionSpec:
     return read_json(request, context.options.max_body_bytes, SubscriptionSpec, "the body is no subscription")
 
 
-def _revision(request: Request) -> int | None:
+def _revision(request: HttpRequest) -> int | None:
     text = request.get(b"if-match")
     if text is None or text == "*":
         return None
@@ -110,16 +110,16 @@ def _revision(request: Request) -> int | None:
     return int(digits)
 
 
-def _document(one: Subscription) -> dict[str, Any]:
+def _document(one: PushSubscription) -> dict[str, Any]:
     return {**msgspec.to_builtins(one.spec), "status": msgspec.to_builtins(one.status)}
 
 
-def _shown(status: int, one: Subscription, *headers: tuple[bytes, bytes]) -> Response:
+def _shown(status: int, one: PushSubscription, *headers: tuple[bytes, bytes]) -> Response:
     tag = (b"etag", f'"{one.revision}"'.encode())
     return json_response(status, _document(one), tag, _NO_CACHE, *headers)
 
 
-def _found(one: Subscription) -> Response:
+def _found(one: PushSubscription) -> Response:
     return _shown(200, one)
 
 

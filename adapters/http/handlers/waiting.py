@@ -6,7 +6,7 @@ from typing import Any, Final, NamedTuple
 
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.handlers.routes import RouteMatch
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.errors import Refusal
@@ -19,7 +19,7 @@ class Pending(NamedTuple):
     """A request that has a handler and waits for its turn, or for its sender to be known."""
 
     exchange: Exchange
-    request: Request
+    request: HttpRequest
     found: RouteMatch
     credentials: Credentials
 
@@ -28,7 +28,7 @@ class PendingQuestion(NamedTuple):
     """A question that the gateway has been asked for a request."""
 
     exchange: Exchange
-    request: Request
+    request: HttpRequest
     reply: Callable[[Any], Response | None]
     failed: Callable[[Refusal], Response | None] | None
 

@@ -7,7 +7,7 @@ from typing import Final
 import msgspec
 import zstandard
 
-from adapters.http.wire.request import HttpError, Request, qualities
+from adapters.http.wire.request import HttpError, HttpRequest, qualities
 from adapters.http.wire.response import Response
 
 try:
@@ -28,7 +28,7 @@ _VARY: Final = (b"vary", b"accept-encoding")
 # ---- requests
 
 
-def decoded(request: Request, bytes_max: int) -> bytes:
+def decoded(request: HttpRequest, bytes_max: int) -> bytes:
     """Returns a request's body without its content codings.
 
     Raises `HttpError`: 415 for a coding that is not known here, 400 for a body that is not in it, 413 for one that has
@@ -125,7 +125,7 @@ _DECODERS: Final[Mapping[str, Callable[[bytes, int], bytes]]] = {
 # ---- responses
 
 
-def compressed(request: Request, response: Response, bytes_min: int) -> Response:
+def compressed(request: HttpRequest, response: Response, bytes_min: int) -> Response:
     """Returns a response as the client accepts it (RFC 9110, 12.5.3): texts of `bytes_min` and more are compressed."""
     body = response.body
     if not bytes_min or len(body) < bytes_min:

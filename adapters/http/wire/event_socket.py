@@ -16,7 +16,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 from adapters.websocket.library import close_frame_of, output_of
@@ -46,7 +46,7 @@ class EventSocket:
 
     ordered = True
 
-    def __init__(self, request: Request, options: HttpOptions) -> None:
+    def __init__(self, request: HttpRequest, options: HttpOptions) -> None:
         self._options = options
         self._request = request
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=options.max_body_bytes)
@@ -220,7 +220,7 @@ class EventSocket:
     def _publish(self, body: bytes) -> None:
         self._exchanges += 1
         self._unanswered += 1
-        request = Request(method="POST", target=b"/events", headers=[*self._headers, _EVENT], body=body)
+        request = HttpRequest(method="POST", target=b"/events", headers=[*self._headers, _EVENT], body=body)
         self._events.append(Arrived(Exchange(self._exchanges), request))
 
     def _respond(self, response: Response) -> None:

@@ -10,7 +10,7 @@ from adapters.http.wire.event_socket import SOCKETS
 from adapters.http.wire.h1_slot import Slot
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
 
@@ -313,9 +313,9 @@ class Http1:
         method: bytes = self._parser.get_method()
         return method.decode("ascii")
 
-    def _request(self) -> Request:
+    def _request(self) -> HttpRequest:
         body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        return Request(method=self._method(), target=bytes(self._target), headers=self._headers, body=body)
+        return HttpRequest(method=self._method(), target=bytes(self._target), headers=self._headers, body=body)
 
     def _open_slot(self, *, keep_alive: bool) -> Slot:
         self._exchanges += 1
@@ -383,7 +383,7 @@ class Http1:
             return None
         return self.decline(self._request(), rest)
 
-    def decline(self, request: Request, rest: bytes) -> bytes:
+    def decline(self, request: HttpRequest, rest: bytes) -> bytes:
         """Returns the bytes to feed, to go on in HTTP/1.1 as if no other protocol had been offered (RFC 9110, 7.8)."""
         kept = b"".join(b"%b: %b\r\n" % item for item in request.headers if item[0] not in _UPGRADE_HEADERS)
         if not self._parser.should_keep_alive():

@@ -14,10 +14,10 @@ from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
 from adapters.http.wire.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
-from adapters.http.wire.h2_stream import Stream
+from adapters.http.wire.h2_stream import H2Stream
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
 from adapters.http.wire.strict import StrictConnection
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
@@ -44,8 +44,8 @@ class Http2:
         }
         self._h2 = StrictConnection(Settings(client=False, initial_values=settings))
         self._frames = FrameHeaders()
-        self._upgraded: Request | None = None  # stream 1, until the peer's preface is here
-        self._streams: dict[Exchange, Stream] = {}
+        self._upgraded: HttpRequest | None = None  # stream 1, until the peer's preface is here
+        self._streams: dict[Exchange, H2Stream] = {}
         self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
         self._held_in_bytes = 0
@@ -64,7 +64,7 @@ class Http2:
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(WINDOW_BYTES)
 
-    def upgrade(self, request: Request, settings: bytes, *, now_ms: int) -> bool:
+    def upgrade(self, request: HttpRequest, settings: bytes, *, now_ms: int) -> bool:
         """Begins behind an upgrade from HTTP/1.1, its request being stream 1; False when its settings are malformed.
 
         The request counts as arrived when the peer's preface has: curl cannot take more than 32 KiB behind the 101.
@@ -76,7 +76,7 @@ class Http2:
         except (H2Error, HyperframeError, Base64Error, ValueError):
             return False
         self._h2.increment_flow_control_window(WINDOW_BYTES)
-        stream = self._streams[Exchange(1)] = Stream(request.headers, now_ms)
+        stream = self._streams[Exchange(1)] = H2Stream(request.headers, now_ms)
         stream.head_only = request.method == "HEAD"
         self._upgraded = request
         return True
@@ -223,7 +223,7 @@ class Http2:
             self._goaway = b""
         return out
 
-    def _patience_ms(self, stream: Stream) -> int:
+    def _patience_ms(self, stream: H2Stream) -> int:
         """Returns how long a peer may let it wait: an event stream's window may be shut for a time of its own."""
         options = self._options
         streaming = stream.arrived and not stream.ended
@@ -241,7 +241,7 @@ class Http2:
         if self._leaving:
             self._rst(exchange, ErrorCodes.REFUSED_STREAM)
             return
-        stream = self._streams[exchange] = Stream(event.headers, self._now_ms)
+        stream = self._streams[exchange] = H2Stream(event.headers, self._now_ms)
         if (stream.length_bytes or 0) > self._options.max_body_bytes:
             self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
         elif self._held_out_bytes > self._options.max_held_bytes:
@@ -290,7 +290,7 @@ class Http2:
         self._held_in_bytes -= stream.body_bytes
         body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
         stream.body = []
-        request = Request(method=stream.method, target=stream.target, headers=stream.headers, body=body)
+        request = HttpRequest(method=stream.method, target=stream.target, headers=stream.headers, body=body)
         self._events.append(Arrived(exchange, request))
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
@@ -330,7 +330,7 @@ class Http2:
 
     def _send_head(
         self, exchange: Exchange, response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int, *, end: bool
-    ) -> Stream | None:
+    ) -> H2Stream | None:
         """Sends HEADERS; the stream, unless it is gone or this was all."""
         self._now_ms = now_ms
         stream = self._streams.get(exchange)
@@ -354,7 +354,7 @@ class Http2:
             return None
         return stream
 
-    def _add(self, exchange: Exchange, stream: Stream, data: bytes) -> None:
+    def _add(self, exchange: Exchange, stream: H2Stream, data: bytes) -> None:
         if self._failed:
             return
         if not stream.out:
@@ -413,7 +413,7 @@ class Http2:
 
     # ---- the end of streams
 
-    def _end(self, exchange: Exchange, stream: Stream) -> None:
+    def _end(self, exchange: Exchange, stream: H2Stream) -> None:
         """The response is sent. Where the request is not all there, the stream stays until it is."""
         stream.answered = True
         if stream.arrived:

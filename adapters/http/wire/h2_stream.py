@@ -6,7 +6,7 @@ from typing import Final
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
 
 
-class Stream:
+class H2Stream:
     """One request and its response."""
 
     __slots__ = (

@@ -30,7 +30,7 @@ class HttpError(ProtocolError):
         self.members = members
 
 
-class Request:
+class HttpRequest:
     """A whole request: its body has arrived. Header names are in lower case."""
 
     __slots__ = ("_values", "body", "headers", "method", "target")

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import NamedTuple, NewType, Protocol, TypeAlias
 
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response
 
 Exchange = NewType("Exchange", int)  # one request and its response; the HTTP/2 stream, the n-th request of HTTP/1.1
@@ -13,7 +13,7 @@ class Arrived(NamedTuple):
     """A whole request: answer it with `respond`, or `begin` and `finish`."""
 
     exchange: Exchange
-    request: Request
+    request: HttpRequest
 
 
 class Gone(NamedTuple):
@@ -31,7 +31,7 @@ class Drained(NamedTuple):
 class Upgrade(NamedTuple):
     """HTTP/1.1 ends here: HTTP/2 begins with this request as its stream 1 (RFC 7540, 3.2), or a WebSocket."""
 
-    request: Request
+    request: HttpRequest
     settings: bytes | None  # HTTP2-Settings, base64url; None: a WebSocket
     rest: bytes  # bytes that came behind the request
 

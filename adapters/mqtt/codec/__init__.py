@@ -4,9 +4,9 @@ Imported by: mqtt, mqtt.connecting, mqtt.messages, mqtt.receiving, mqtt.session,
 Imports: gateway.domain.
 """
 
-from adapters.mqtt.codec.decoder import Frame, decode, read_fixed_header
+from adapters.mqtt.codec.decoder import PacketSpan, decode, read_fixed_header
 from adapters.mqtt.codec.encoder import encode
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
 
-__all__ = ["Frame", "Properties", "ReasonCode", "decode", "encode", "read_fixed_header"]
+__all__ = ["PacketSpan", "Properties", "ReasonCode", "decode", "encode", "read_fixed_header"]

@@ -25,7 +25,7 @@ from adapters.mqtt.codec.packets import (
     Version,
     Will,
 )
-from adapters.mqtt.codec.primitives import Reader, encode_text, malformed, read_varint
+from adapters.mqtt.codec.primitives import PacketReader, encode_text, malformed, read_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scope, decode_properties
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
@@ -35,7 +35,7 @@ PROTOCOL_NAMES: dict[int, str] = {3: "MQIsdp", 4: "MQTT", 5: "MQTT"}
 _OPENINGS: tuple[tuple[bytes, Version], ...] = ((encode_text("MQTT"), 0), (encode_text("MQIsdp"), 3))
 
 
-class Frame(NamedTuple):
+class PacketSpan(NamedTuple):
     """A packet's place in a buffer: its first byte, and where its body begins and ends."""
 
     first: int
@@ -43,7 +43,7 @@ class Frame(NamedTuple):
     end: int
 
 
-def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> Frame | None:
+def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> PacketSpan | None:
     """The packet at `at`, whose `end` may lie behind the buffer's; None when the fixed header is not all there yet.
 
     Raises `ProtocolError` (0x81) for a Remaining Length that is none (2.1.4); 5.0 wants it `minimal`.
@@ -51,7 +51,7 @@ def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> Fra
     if len(data) - at < 2:
         return None
     found = read_varint(data, at + 1, len(data), minimal=minimal)
-    return None if found is None else Frame(data[at], found[1], found[1] + found[0])
+    return None if found is None else PacketSpan(data[at], found[1], found[1] + found[0])
 
 
 def check_topic_name(topic: str) -> str:
@@ -71,11 +71,11 @@ def peek_version(body: bytes) -> Version | None:
     return None
 
 
-def _properties(reader: Reader, version: Version, scope: Scope) -> Properties:
+def _properties(reader: PacketReader, version: Version, scope: Scope) -> Properties:
     return decode_properties(reader, scope) if version == 5 else NO_PROPERTIES
 
 
-def _connect(_flags: int, reader: Reader, _version: Version) -> Connect:
+def _connect(_flags: int, reader: PacketReader, _version: Version) -> Connect:
     name, version = reader.text(), reader.u8()
     if name not in PROTOCOL_NAMES.values():
         raise malformed("not the protocol name of MQTT")
@@ -115,7 +115,7 @@ def _connect(_flags: int, reader: Reader, _version: Version) -> Connect:
     )
 
 
-def _connack(_flags: int, reader: Reader, version: Version) -> Connack:
+def _connack(_flags: int, reader: PacketReader, version: Version) -> Connack:
     acknowledge = reader.u8()
     if acknowledge > 1:
         raise malformed("reserved connect acknowledge flags are set")
@@ -125,7 +125,7 @@ def _connack(_flags: int, reader: Reader, version: Version) -> Connack:
     )
 
 
-def _publish(flags: int, reader: Reader, version: Version) -> Publish:
+def _publish(flags: int, reader: PacketReader, version: Version) -> Publish:
     qos, dup = flags >> 1 & 3, bool(flags & 8)
     if qos == 3:
         raise malformed("QoS 3")
@@ -153,7 +153,7 @@ _AckType = TypeVar("_AckType", Puback, Pubrec, Pubrel, Pubcomp)
 
 
 def _ack(packet: type[_AckType], kind: PacketType) -> "_Decode":
-    def decode_ack(_flags: int, reader: Reader, version: Version) -> _AckType:
+    def decode_ack(_flags: int, reader: PacketReader, version: Version) -> _AckType:
         packet_id = reader.packet_id()
         if version < 5 or not reader.left:
             return packet(packet_id=packet_id)
@@ -165,7 +165,7 @@ def _ack(packet: type[_AckType], kind: PacketType) -> "_Decode":
     return decode_ack
 
 
-def _subscribe(_flags: int, reader: Reader, version: Version) -> Subscribe:
+def _subscribe(_flags: int, reader: PacketReader, version: Version) -> Subscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBSCRIBE)
     if len(properties.subscription_ids) > 1:
@@ -191,13 +191,13 @@ def _subscribe(_flags: int, reader: Reader, version: Version) -> Subscribe:
     return Subscribe(packet_id=packet_id, requests=tuple(requests), properties=properties)
 
 
-def _suback(_flags: int, reader: Reader, version: Version) -> Suback:
+def _suback(_flags: int, reader: PacketReader, version: Version) -> Suback:
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.SUBACK)
     return Suback(packet_id=packet_id, codes=tuple(reader.rest()), properties=properties)
 
 
-def _unsubscribe(_flags: int, reader: Reader, version: Version) -> Unsubscribe:
+def _unsubscribe(_flags: int, reader: PacketReader, version: Version) -> Unsubscribe:
     packet_id = reader.packet_id()
     properties = _properties(reader, version, PacketType.UNSUBSCRIBE)
     patterns: list[str] = []
@@ -208,7 +208,7 @@ def _unsubscribe(_flags: int, reader: Reader, version: Version) -> Unsubscribe:
     return Unsubscribe(packet_id=packet_id, patterns=tuple(patterns), properties=properties)
 
 
-def _unsuback(_flags: int, reader: Reader, version: Version) -> Unsuback:
+def _unsuback(_flags: int, reader: PacketReader, version: Version) -> Unsuback:
     packet_id = reader.packet_id()
     if version < 5:
         return Unsuback(packet_id=packet_id)
@@ -216,34 +216,34 @@ def _unsuback(_flags: int, reader: Reader, version: Version) -> Unsuback:
     return Unsuback(packet_id=packet_id, codes=tuple(reader.rest()), properties=properties)
 
 
-def _pingreq(_flags: int, _reader: Reader, _version: Version) -> Pingreq:
+def _pingreq(_flags: int, _reader: PacketReader, _version: Version) -> Pingreq:
     return Pingreq()
 
 
-def _pingresp(_flags: int, _reader: Reader, _version: Version) -> Pingresp:
+def _pingresp(_flags: int, _reader: PacketReader, _version: Version) -> Pingresp:
     return Pingresp()
 
 
-def _code_and_properties(reader: Reader, scope: PacketType) -> tuple[int, Properties]:
+def _code_and_properties(reader: PacketReader, scope: PacketType) -> tuple[int, Properties]:
     code = reader.u8() if reader.left else 0
     return code, decode_properties(reader, scope) if reader.left else NO_PROPERTIES
 
 
-def _disconnect(_flags: int, reader: Reader, version: Version) -> Disconnect:
+def _disconnect(_flags: int, reader: PacketReader, version: Version) -> Disconnect:
     if version < 5:
         return Disconnect()
     code, properties = _code_and_properties(reader, PacketType.DISCONNECT)
     return Disconnect(code=code, properties=properties)
 
 
-def _auth(_flags: int, reader: Reader, version: Version) -> Auth:
+def _auth(_flags: int, reader: PacketReader, version: Version) -> Auth:
     if version < 5:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH is of MQTT 5.0")
     code, properties = _code_and_properties(reader, PacketType.AUTH)
     return Auth(code=code, properties=properties)
 
 
-_Decode = Callable[[int, Reader, Version], Packet]
+_Decode = Callable[[int, PacketReader, Version], Packet]
 
 _DECODERS: dict[int, _Decode] = {
     PacketType.CONNECT: _connect,
@@ -277,7 +277,7 @@ def decode(first: int, body: bytes, version: Version) -> Packet:
         raise malformed("packet type 0")
     if flags != _FLAGS.get(kind, flags):
         raise malformed(f"reserved flags of {PacketType(kind).name} are set")
-    reader = Reader(body)
+    reader = PacketReader(body)
     packet = decoder(flags, reader, version)
     reader.finish()
     return packet

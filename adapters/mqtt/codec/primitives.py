@@ -77,7 +77,7 @@ def clean_text(text: str) -> str | None:
     return text if len(text.encode()) <= TEXT_BYTES_MAX else None
 
 
-class Reader:
+class PacketReader:
     """A cursor over one packet's body. Every method raises `ProtocolError` (0x81) when the body ends too early."""
 
     __slots__ = ("at", "data", "end")

@@ -8,7 +8,7 @@ import msgspec
 
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.primitives import (
-    Reader,
+    PacketReader,
     encode_binary,
     encode_text,
     encode_varint,
@@ -65,15 +65,15 @@ WILL = _WillScope.WILL
 Scope = PacketType | _WillScope
 
 
-def _read_flag(reader: Reader) -> int:
+def _read_flag(reader: PacketReader) -> int:
     flag = reader.u8()
     if flag > 1:
         raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that must be 0 or 1 has another value")
     return flag
 
 
-def _positive(read: Callable[[Reader], int]) -> Callable[[Reader], int]:
-    def checked(reader: Reader) -> int:
+def _positive(read: Callable[[PacketReader], int]) -> Callable[[PacketReader], int]:
+    def checked(reader: PacketReader) -> int:
         number = read(reader)
         if not number:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a property that must not be 0 is 0")
@@ -82,7 +82,7 @@ def _positive(read: Callable[[Reader], int]) -> Callable[[Reader], int]:
     return checked
 
 
-def _read_pair(reader: Reader) -> tuple[str, str]:
+def _read_pair(reader: PacketReader) -> tuple[str, str]:
     return reader.text(), reader.text()
 
 
@@ -91,7 +91,7 @@ def _write_pair(pair: tuple[str, str]) -> bytes:
 
 
 class _Kind(NamedTuple):
-    read: Callable[[Reader], Any]
+    read: Callable[[PacketReader], Any]
     write: Callable[[Any], bytes]
 
 
@@ -100,13 +100,13 @@ def _write_integer(size_bytes: int) -> Callable[[int], bytes]:
 
 
 _FLAG = _Kind(_read_flag, _write_integer(1))
-_U16 = _Kind(Reader.u16, _write_integer(2))
-_U16_POSITIVE = _Kind(_positive(Reader.u16), _write_integer(2))
-_U32 = _Kind(Reader.u32, _write_integer(4))
-_U32_POSITIVE = _Kind(_positive(Reader.u32), _write_integer(4))
-_VARINT_POSITIVE = _Kind(_positive(Reader.varint), encode_varint)
-_TEXT = _Kind(Reader.text, encode_text)
-_BINARY = _Kind(Reader.binary, encode_binary)
+_U16 = _Kind(PacketReader.u16, _write_integer(2))
+_U16_POSITIVE = _Kind(_positive(PacketReader.u16), _write_integer(2))
+_U32 = _Kind(PacketReader.u32, _write_integer(4))
+_U32_POSITIVE = _Kind(_positive(PacketReader.u32), _write_integer(4))
+_VARINT_POSITIVE = _Kind(_positive(PacketReader.varint), encode_varint)
+_TEXT = _Kind(PacketReader.text, encode_text)
+_BINARY = _Kind(PacketReader.binary, encode_binary)
 _PAIR = _Kind(_read_pair, _write_pair)
 
 
@@ -163,7 +163,7 @@ _BY_ID = {row.identifier: row for row in _TABLE}
 assert {row.field for row in _TABLE} == set(Properties.__struct_fields__)
 
 
-def decode_properties(reader: Reader, scope: Scope) -> Properties:
+def decode_properties(reader: PacketReader, scope: Scope) -> Properties:
     """Property length and properties, of a packet or (`WILL`) of a will message.
 
     Raises `ProtocolError`: 0x81 for what cannot be read or has no place in this packet, 0x82 for what may not repeat
@@ -176,7 +176,7 @@ def decode_properties(reader: Reader, scope: Scope) -> Properties:
     if end > reader.end:
         raise malformed("the properties are longer than the packet")
     fields: dict[str, Any] = {}
-    inside = Reader(reader.data, reader.at, end)
+    inside = PacketReader(reader.data, reader.at, end)
     reader.at = end
     while inside.at < end:
         identifier = inside.varint()

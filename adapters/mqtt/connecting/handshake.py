@@ -3,7 +3,7 @@
 import msgspec
 from msgspec.structs import replace
 
-from adapters.mqtt.codec.decoder import Frame, check_topic_name, read_fixed_header
+from adapters.mqtt.codec.decoder import PacketSpan, check_topic_name, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Connect, Will
 from adapters.mqtt.codec.primitives import VARINT_MAX, clean_text
 from adapters.mqtt.codec.properties import Properties
@@ -25,7 +25,7 @@ _REFERRING = frozenset({ReasonCode.USE_ANOTHER_SERVER, ReasonCode.SERVER_MOVED})
 _CLIENT_ID = "${client_id}"
 
 
-def whole(data: bytes, options: Options) -> tuple[Frame | None, int]:
+def whole(data: bytes, options: Options) -> tuple[PacketSpan | None, int]:
     """Returns the first packet of the input, None until it is whole, and how many bytes that takes.
 
     Raises `ProtocolError` (0x81, 0x95).

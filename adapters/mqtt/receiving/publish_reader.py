@@ -1,12 +1,12 @@
 """The head of a PUBLISH packet (MQTT 5.0, 3.3)."""
 
-from adapters.mqtt.codec.primitives import CUT, Reader, malformed
+from adapters.mqtt.codec.primitives import CUT, PacketReader, malformed
 
 MESSAGE_COST_BYTES = 256  # of a message in memory besides its packet's bytes, about
 NO_ID = b"\0\0"  # a packet identifier that no packet may have (MQTT-2.2.1-3)
 
 
-class PublishReader(Reader):
+class PublishReader(PacketReader):
     """A cursor over a PUBLISH, behind its topic name and packet identifier (`NO_ID` at QoS 0).
 
     The body of the packet is `data[start:end]`. Raises `ProtocolError` (0x81) for a head that is malformed.

@@ -4,7 +4,7 @@ from collections.abc import Callable
 from typing import Generic, TypeVar
 
 from adapters.mqtt.codec.packet_type import PacketType
-from adapters.mqtt.codec.primitives import Reader
+from adapters.mqtt.codec.primitives import PacketReader
 from adapters.mqtt.codec.properties import Properties, decode_properties
 from adapters.mqtt.receiving.cache import Cache
 
@@ -23,7 +23,7 @@ class Templates(Generic[T]):
         self.plain = plain
         self._cache: Cache[T] = Cache(TEMPLATES_MAX, TEMPLATE_BYTES_MAX)
 
-    def read(self, reader: Reader, make: Callable[[Properties], T]) -> T:
+    def read(self, reader: PacketReader, make: Callable[[Properties], T]) -> T:
         """Returns the template of the properties that come next; a new one is made by `make`.
 
         Raises `ProtocolError` as `decode_properties` and `make` do.

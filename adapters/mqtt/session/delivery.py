@@ -7,9 +7,9 @@ from adapters.mqtt.messages.messages import publish_pieces, publisher_of
 from adapters.mqtt.session.aliases import Aliased, Aliases
 from adapters.mqtt.session.encoded import Encoded, Passing, size_bytes
 from adapters.mqtt.session.inflight import Inflight
-from adapters.mqtt.session.keeper import Keeper
+from adapters.mqtt.session.keeper import SessionKeeper
 from adapters.mqtt.session.session_state import PositionTuple, positions
-from adapters.mqtt.session.subscriptions import Plan, Subscriptions
+from adapters.mqtt.session.subscriptions import DeliveryPlan, Subscriptions
 from gateway.domain.batch import Batch
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
 from store.api.message import Message
@@ -17,7 +17,7 @@ from store.api.message import Message
 SETTLE_INTERVAL_MS = 1_000  # how long a durable session's progress at QoS 0 may go unreported
 
 _PUBREL = b"\x62\x02"
-_ENDED = Plan(0)  # of a message whose subscriptions have all ended
+_ENDED = DeliveryPlan(0)  # of a message whose subscriptions have all ended
 
 
 def is_own(message: Message, context: ConnectionContext) -> bool:
@@ -40,7 +40,7 @@ class SessionDelivery:
     )
 
     def __init__(
-        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+        self, context: ConnectionContext, keeper: SessionKeeper, subscriptions: Subscriptions, inflight: Inflight
     ) -> None:
         self._context = context
         self._keeper = keeper
@@ -105,7 +105,7 @@ class SessionDelivery:
         sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages
         limit, send, room = context.packet_bytes_max, context.out.append, inflight.room
         take_id = inflight.ids().__next__
-        last_plan: Plan | None = None
+        last_plan: DeliveryPlan | None = None
         ended = None if inflight.resume is None else _ENDED  # messages in flight are completed (MQTT-3.10.4-3)
         encoded: Encoded | Aliased | Passing | None = None
         for count, pick in enumerate(picks):
@@ -143,13 +143,13 @@ class SessionDelivery:
                 self._keeper.after_save(head + packet_id.to_bytes(2, "big") + tail)
         return len(picks)
 
-    def _encoded(self, batch: Batch, plan: Plan, now_ms: int) -> Encoded | Aliased | Passing:
+    def _encoded(self, batch: Batch, plan: DeliveryPlan, now_ms: int) -> Encoded | Aliased | Passing:
         encoded = Encoded.of(batch, plan, self._context.dialect, now_ms)
         if encoded is None:
             return Passing(batch.messages, plan, self._context.dialect, now_ms)
         return encoded if self.aliases is None or self._inflight.resume is not None else self.aliases.over(encoded)
 
-    def _known(self, place: PositionTuple, message: Message, plan: Plan, now_ms: int) -> bool | None:
+    def _known(self, place: PositionTuple, message: Message, plan: DeliveryPlan, now_ms: int) -> bool | None:
         """Deals with a place that an earlier connection of the session knew; False: it is a new one. None: no room."""
         inflight = self._inflight
         assert inflight.resume is not None

@@ -5,7 +5,7 @@ from typing import NamedTuple, TypeAlias
 
 from adapters.mqtt.codec.primitives import encode_varint, read_varint
 from adapters.mqtt.messages.messages import PROTOCOL, Dialect, has_visible, publish_pieces
-from adapters.mqtt.session.subscriptions import Plan
+from adapters.mqtt.session.subscriptions import DeliveryPlan
 from gateway.domain.batch import Batch
 from store.api.message import Message
 
@@ -41,7 +41,7 @@ class WithoutTopic(NamedTuple):
         return cls(length, head[:1] + encode_varint(length), properties, behind[start:])
 
 
-def encode_message(message: Message, plan: Plan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
+def encode_message(message: Message, plan: DeliveryPlan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
     """A message as its subscriber gets it; at QoS 0 all is before. Nothing when it has expired (MQTT-3.3.2-5)."""
     if message.expired(now_ms):
         return _NOTHING
@@ -69,7 +69,7 @@ class Encoded:
 
     __slots__ = ("_dialect", "_messages", "_plan", "_without", "largest", "now_ms", "pieces", "timed", "whole")
 
-    def __init__(self, messages: Sequence[Message], plan: Plan, dialect: Dialect, now_ms: int) -> None:
+    def __init__(self, messages: Sequence[Message], plan: DeliveryPlan, dialect: Dialect, now_ms: int) -> None:
         self._messages = messages
         self._plan = plan
         self._dialect = dialect
@@ -81,7 +81,7 @@ class Encoded:
         self._without: dict[int, WithoutTopic] = {}  # of pieces that were wanted so, by index
 
     @classmethod
-    def of(cls, batch: Batch, plan: Plan, dialect: Dialect, now_ms: int) -> "Encoded | None":
+    def of(cls, batch: Batch, plan: DeliveryPlan, dialect: Dialect, now_ms: int) -> "Encoded | None":
         """Returns the encoding for subscribers of this kind; None where there are too many kinds: see `Passing`."""
         memo = batch.memo
         key = (PROTOCOL, dialect, plan.qos, plan.retain_as_published, plan.identifiers)
@@ -180,7 +180,7 @@ class Passing:
 
     __slots__ = ("_dialect", "_messages", "_now_ms", "_plan", "largest", "pieces")
 
-    def __init__(self, messages: Sequence[Message], plan: Plan, dialect: Dialect, now_ms: int) -> None:
+    def __init__(self, messages: Sequence[Message], plan: DeliveryPlan, dialect: Dialect, now_ms: int) -> None:
         self._messages = messages
         self._plan = plan
         self._dialect = dialect

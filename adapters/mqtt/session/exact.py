@@ -13,8 +13,8 @@ from collections.abc import Iterable, Sequence
 from heapq import heappop, heappush
 
 from adapters.mqtt.connecting.connection_context import ConnectionContext
-from adapters.mqtt.session.keeper import Keeper
-from adapters.mqtt.session.session_state import Exchanges
+from adapters.mqtt.session.keeper import SessionKeeper
+from adapters.mqtt.session.session_state import PacketExchanges
 from gateway.port.marks import NO_MARKS, Fence, Mark, Marks, OpenedMarks
 
 SLOTS_COUNT_MAX = 16  # in use; from then on every new one asks for a save, which frees them
@@ -45,7 +45,7 @@ class Exact:
         "waits",
     )
 
-    def __init__(self, context: ConnectionContext, keeper: Keeper) -> None:
+    def __init__(self, context: ConnectionContext, keeper: SessionKeeper) -> None:
         self._context = context
         self._keeper = keeper
         self._key = ""  # of the session's marks; "": it has none
@@ -135,7 +135,7 @@ class Exact:
     # ---- what outlives the connection
 
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
-        """`Exchanges.received`, `storing` and `uses`."""
+        """`PacketExchanges.received`, `storing` and `uses`."""
         storing = set(self._storing.values())
         self._covering = [slot for slot, uses in self._slots.items() if storing.isdisjoint(uses)]
         received = tuple([int.from_bytes(identifier, "big") for identifier in self._received])
@@ -148,7 +148,7 @@ class Exact:
                 heappush(self._free, slot)
         self._covering = ()
 
-    def restore(self, state: Exchanges, marks: Iterable[Mark]) -> None:
+    def restore(self, state: PacketExchanges, marks: Iterable[Mark]) -> None:
         """Takes back what a session remembers, and what it does not from its marks."""
         self._uses = state.uses
         self._received = {packet_id.to_bytes(_ID_BYTES, "big"): None for packet_id in state.received}

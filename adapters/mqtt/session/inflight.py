@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.session.session_state import Exchanges, PositionTuple, SavedDelivery
+from adapters.mqtt.session.session_state import PacketExchanges, PositionTuple, SavedDelivery
 from gateway.domain.errors import ProtocolError
 from store.format.frame import GROUP_SHIFT, QueueOffset
 
@@ -51,7 +51,7 @@ class Resume:
 
     __slots__ = ("_done", "_last", "_sent", "_settled", "reserved")
 
-    def __init__(self, state: Exchanges) -> None:
+    def __init__(self, state: PacketExchanges) -> None:
         self._settled = {group_of(place): place for place in state.settled_places()}
         self._done = frozenset(state.done)
         self._sent: dict[PositionTuple, SavedDelivery] = {
@@ -150,7 +150,7 @@ class Inflight:
         self.freed = False  # an identifier has become free since the last report
         self.next_packet_id = 1
 
-    def restore(self, state: Exchanges) -> None:
+    def restore(self, state: PacketExchanges) -> None:
         """Takes back what a session remembers."""
         self.taken = {group_of(place): place for place in state.settled_places()}
         self.next_packet_id = state.next_packet_id
@@ -296,7 +296,7 @@ class Inflight:
         return tuple(settled.values())
 
     def saved(self) -> tuple[SavedDelivery, ...]:
-        """Returns the deliveries for `Exchanges.sent`."""
+        """Returns the deliveries for `PacketExchanges.sent`."""
         self.unsaved = False
         exact, kept, lent, nothing = self.exact, self._kept, self.lent, (None, ())
         sent = [

@@ -11,7 +11,7 @@ Snapshot = Callable[[], bytes]
 Step = Callable[[], None]
 
 
-class Keeper:
+class SessionKeeper:
     """Holds output back until a `SaveSession` that covers it has completed.
 
     One save is under way at a time; whatever waits meanwhile shares the next one, which stores the parts that have

@@ -11,9 +11,9 @@ from adapters.mqtt.messages.messages import publish_pieces
 from adapters.mqtt.session.delivery import is_own
 from adapters.mqtt.session.encoded import encode_message, size_bytes
 from adapters.mqtt.session.inflight import Inflight, Kept
-from adapters.mqtt.session.keeper import Keeper
-from adapters.mqtt.session.session_state import Exchanges, SavedDelivery, SavedFeed
-from adapters.mqtt.session.subscriptions import Plan, Subscriptions
+from adapters.mqtt.session.keeper import SessionKeeper
+from adapters.mqtt.session.session_state import PacketExchanges, SavedDelivery, SavedFeed
+from adapters.mqtt.session.subscriptions import DeliveryPlan, Subscriptions
 from gateway.port.adapter import Deliveries, Outcome, SubscriptionId
 from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message, decode, encode
@@ -91,7 +91,7 @@ class RetainedFeed:
     )
 
     def __init__(
-        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+        self, context: ConnectionContext, keeper: SessionKeeper, subscriptions: Subscriptions, inflight: Inflight
     ) -> None:
         self._context = context
         self._keeper = keeper
@@ -123,7 +123,7 @@ class RetainedFeed:
         if self._feed is not None and self._feed.sub == sub:
             self._feed = None
 
-    def restore(self, state: Exchanges) -> None:
+    def restore(self, state: PacketExchanges) -> None:
         """Goes on where an earlier connection of the session has stopped."""
         self._fed = state.fed
         wishes = [
@@ -141,7 +141,7 @@ class RetainedFeed:
         self._saved = self.progress()
 
     def progress(self) -> tuple[int, SavedFeed | None]:
-        """Returns the values of `Exchanges.fed` and `Exchanges.feed`."""
+        """Returns the values of `PacketExchanges.fed` and `PacketExchanges.feed`."""
         feed = self._feed
         return self._fed, None if feed is None else SavedFeed(feed.ticket, feed.page, feed.last)
 
@@ -249,7 +249,7 @@ class RetainedFeed:
 
     def _send(self, feed: _Feed, now_ms: int) -> None:
         messages, inflight, context = feed.messages, self._inflight, self._context
-        plan: Plan | None = self._subscriptions.plan((feed.sub,))
+        plan: DeliveryPlan | None = self._subscriptions.plan((feed.sub,))
         assert plan is not None, "an ended subscription has no feed"
         while messages:
             message = messages[-1]

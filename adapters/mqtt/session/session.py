@@ -28,9 +28,9 @@ from adapters.mqtt.session.delivery import SessionDelivery
 from adapters.mqtt.session.exact import Exact
 from adapters.mqtt.session.inflight import Inflight
 from adapters.mqtt.session.intake import Control, Intake
-from adapters.mqtt.session.keeper import Keeper
+from adapters.mqtt.session.keeper import SessionKeeper
 from adapters.mqtt.session.retained import RetainedFeed
-from adapters.mqtt.session.session_state import Exchanges, SessionState, dump, positions
+from adapters.mqtt.session.session_state import PacketExchanges, SessionState, dump, positions
 from adapters.mqtt.session.shared import Refused, SharedFeed
 from adapters.mqtt.session.subscriptions import Subscription, Subscriptions
 from adapters.mqtt.session.sys_feed import SysFeed
@@ -67,7 +67,7 @@ class MqttSession:
         self.context = context
         self.subscriptions = Subscriptions(context.options)
         self.inflight = Inflight()
-        self.keeper = Keeper(
+        self.keeper = SessionKeeper(
             context, state=self._state, exchanges=self._exchanges, saved=self._saved, refused=not_saved
         )
         self.exact = Exact(context, self.keeper)
@@ -154,7 +154,7 @@ class MqttSession:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} is not sent by clients")
         handler(self, packet)
 
-    def resume(self, state: SessionState, exchanges: Exchanges, opened: OpenedSession) -> None:
+    def resume(self, state: SessionState, exchanges: PacketExchanges, opened: OpenedSession) -> None:
         """Subscribes again, from where the session had got to, and goes on with its QoS 2 exchanges (4.4)."""
         self.subscriptions.restore(state.subscriptions)
         self.exact.restore(exchanges, opened.marks.found)
@@ -359,7 +359,7 @@ class MqttSession:
         fed, feed = self.retained.save()
         settled, *elsewhere = sorted(inflight.settled()) or (None,)
         return dump(
-            Exchanges(
+            PacketExchanges(
                 received=received,
                 settled=settled,
                 sent=inflight.saved(),

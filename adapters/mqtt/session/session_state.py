@@ -1,7 +1,7 @@
 """The parts of a session that outlive the gateway, besides its cursor in the log: the two parts of `SaveSession`.
 
-`Exchanges` changes with every message of QoS 2 and is small, whatever the session subscribes to; `SessionState` is the
-rest. They are stored one after the other: neither relies on the other being of the same moment.
+`PacketExchanges` changes with every message of QoS 2 and is small, whatever the session subscribes to; `SessionState`
+is the rest. They are stored one after the other: neither relies on the other being of the same moment.
 """
 
 from collections.abc import Iterable
@@ -61,7 +61,7 @@ class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
     last: str | None = None
 
 
-class Exchanges(msgspec.Struct, frozen=True, array_like=True):
+class PacketExchanges(msgspec.Struct, frozen=True, array_like=True):
     """Deliveries and packet identifiers under way (4.1). Fields are only ever added at the end.
 
     `settled`, `settled_elsewhere` and `done` speak of the logs: everything in a log before its place in one of the
@@ -88,15 +88,15 @@ class Exchanges(msgspec.Struct, frozen=True, array_like=True):
 
 
 NO_STATE = SessionState()
-NO_EXCHANGES = Exchanges()
+NO_EXCHANGES = PacketExchanges()
 
-P = TypeVar("P", SessionState, Exchanges)
+P = TypeVar("P", SessionState, PacketExchanges)
 
 _FORMAT = b"\x02"  # the first byte says how the rest is to be read
 _encode = msgspec.msgpack.Encoder().encode
 
 
-def dump(part: SessionState | Exchanges) -> bytes:
+def dump(part: SessionState | PacketExchanges) -> bytes:
     """The bytes to keep."""
     return _FORMAT + _encode(part)
 

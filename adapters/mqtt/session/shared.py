@@ -13,9 +13,9 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import Encoded, size_bytes
 from adapters.mqtt.session.inflight import Inflight, Kept, Lent
-from adapters.mqtt.session.keeper import Keeper
-from adapters.mqtt.session.session_state import Exchanges
-from adapters.mqtt.session.subscriptions import Plan, Subscription, Subscriptions
+from adapters.mqtt.session.keeper import SessionKeeper
+from adapters.mqtt.session.session_state import PacketExchanges
+from adapters.mqtt.session.subscriptions import DeliveryPlan, Subscription, Subscriptions
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import (
     Cancel,
@@ -84,7 +84,7 @@ class SharedFeed:
     )
 
     def __init__(
-        self, context: ConnectionContext, keeper: Keeper, subscriptions: Subscriptions, inflight: Inflight
+        self, context: ConnectionContext, keeper: SessionKeeper, subscriptions: Subscriptions, inflight: Inflight
     ) -> None:
         self._context = context
         self._keeper = keeper
@@ -145,7 +145,7 @@ class SharedFeed:
 
         self._change(lambda: self._context.call(LeaveShared(names=tuple(names)), left))
 
-    def restore(self, state: Exchanges) -> None:
+    def restore(self, state: PacketExchanges) -> None:
         """Joins again what an earlier connection of the session has joined."""
         self._claimed = dict.fromkeys(state.claimed)
         for one in self._subscriptions:
@@ -155,7 +155,7 @@ class SharedFeed:
             self._rejoin()
 
     def claimed(self) -> tuple[tuple[int, int], ...]:
-        """Returns the claims for `Exchanges`."""
+        """Returns the claims for `PacketExchanges`."""
         return tuple(self._claimed)[-CLAIMED_COUNT_MAX:]
 
     def _rejoin(self) -> None:
@@ -281,7 +281,7 @@ class SharedFeed:
         member.credit -= taken
         return taken
 
-    def _each(self, member: _Member, lent: Leased, encoded: Encoded, plan: Plan) -> int:
+    def _each(self, member: _Member, lent: Leased, encoded: Encoded, plan: DeliveryPlan) -> int:
         """Takes message by message; returns how many were taken. Hot for QoS 1, hence one loop."""
         context, inflight, number, queue, claimed = (
             self._context,

@@ -14,7 +14,7 @@ from store.api.message import Message
 PUBLISH_QOS_1: Final = 0x32  # without DUP and RETAIN
 
 
-class Client(Protocol):
+class SingleClient(Protocol):
     """A connection of a client, as far as its single messages are concerned."""
 
     phase: Any
@@ -23,7 +23,7 @@ class Client(Protocol):
     keep_alive: KeepAlive
 
 
-def singles(reads: Sequence[tuple[Client, bytes]], now_ms: int, *, connected: object) -> list[Single | None]:
+def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connected: object) -> list[Single | None]:
     """Returns the message of each read that is one plain PUBLISH of QoS 1, to a topic that is known.
 
     `connected` is the phase in which a client may publish. One loop for the reads of many connections: 1 us each, of

@@ -30,7 +30,7 @@ class Subscription(NamedTuple):
     shared: SharedName | None = None  # the name that it shares with others (4.8.2)
 
 
-class Plan(NamedTuple):
+class DeliveryPlan(NamedTuple):
     """The way to deliver, once, a message that some subscriptions matched (3.3.4)."""
 
     qos: int  # the highest granted (MQTT-3.3.4-2)
@@ -48,8 +48,8 @@ class Subscriptions:
         self._options = options
         self._by_pattern: dict[str, Subscription] = {}
         self._by_id: dict[SubscriptionId, Subscription] = {}
-        self._plans: dict[tuple[SubscriptionId, ...], Plan | None] = {}
-        self._own: dict[tuple[SubscriptionId, ...], Plan | None] = {}
+        self._plans: dict[tuple[SubscriptionId, ...], DeliveryPlan | None] = {}
+        self._own: dict[tuple[SubscriptionId, ...], DeliveryPlan | None] = {}
         self._next = 1
         self._bytes = 0  # of all filters
         self._ticket = 0  # the newest
@@ -142,14 +142,14 @@ class Subscriptions:
         """Returns the subscriptions as `restore` takes them."""
         return tuple(SavedSubscription(*one[1:8]) for one in self)  # not `sub`, nor what follows from the pattern
 
-    def plan(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
+    def plan(self, subs: tuple[SubscriptionId, ...]) -> DeliveryPlan | None:
         """Returns how to deliver what these subscriptions matched; None when none of them is left."""
         try:
             return self._plans[subs]
         except KeyError:
             return self._remember(self._plans, subs, [s for i in subs if (s := self._by_id.get(i)) is not None])
 
-    def plan_for_own(self, subs: tuple[SubscriptionId, ...]) -> Plan | None:
+    def plan_for_own(self, subs: tuple[SubscriptionId, ...]) -> DeliveryPlan | None:
         """The same for a message of this very client: subscriptions with No Local do not count (MQTT-3.8.3-3)."""
         try:
             return self._own[subs]
@@ -159,13 +159,13 @@ class Subscriptions:
 
     @staticmethod
     def _remember(
-        plans: dict[tuple[SubscriptionId, ...], Plan | None],
+        plans: dict[tuple[SubscriptionId, ...], DeliveryPlan | None],
         subs: tuple[SubscriptionId, ...],
         found: list[Subscription],
-    ) -> Plan | None:
+    ) -> DeliveryPlan | None:
         plan = None
         if found:
-            plan = Plan(
+            plan = DeliveryPlan(
                 max(s.qos for s in found),
                 any(s.retain_as_published for s in found),
                 tuple(s.identifier for s in found if s.identifier is not None),

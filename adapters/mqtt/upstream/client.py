@@ -15,7 +15,7 @@ VERSIONS: Final = {"5.0": 5, "3.1.1": 4}
 SHORT_CONNACK_BYTES: Final = 2  # of the CONNACK of 3.1.1: one of 5.0 has properties, too
 
 
-class Client:
+class UpstreamClient:
     """The connection. Its methods never block; times are ms of one clock."""
 
     def __init__(self, terms: ClientTerms) -> None:

@@ -1,4 +1,4 @@
-"""A broker that events are published to (`gateway.port.bridge.Publisher`).
+"""A broker that events are published to (`gateway.port.bridge.BrokerPublisher`).
 
 Over QoS 1 a message is taken when its PUBACK has come, over QoS 2 when its PUBCOMP has. The session is clean: what is
 not answered when the connection ends is unknown, and its caller publishes it again.
@@ -12,10 +12,10 @@ from adapters.mqtt.codec.packets import Connack, Packet, Puback, Pubcomp, Pubrec
 from adapters.mqtt.codec.primitives import encode_text, encode_varint
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.sinks import sink_tail
-from adapters.mqtt.upstream.client import Client, because, named
+from adapters.mqtt.upstream.client import UpstreamClient, because, named
 from gateway.domain.bridge_path import PATH, forwarded_path
 from gateway.domain.errors import Cause, ProtocolError, Refusal
-from gateway.port.bridge import Answer, PublisherTerms
+from gateway.port.bridge import BrokerAnswer, PublisherTerms
 from store.api.message import Message
 
 PACKET_BYTES_MAX: Final = 128 << 10  # of a packet that a broker sends; none of them carries a message
@@ -31,50 +31,50 @@ _ENDS: Final = OF_MESSAGE | {ReasonCode.MALFORMED_PACKET, ReasonCode.PROTOCOL_ER
 
 
 class MqttPublisher:
-    """See `gateway.port.bridge.Publisher`."""
+    """See `gateway.port.bridge.BrokerPublisher`."""
 
     def __init__(self, terms: PublisherTerms) -> None:
         self._terms = terms
-        self._client = Client(terms)
+        self._client = UpstreamClient(terms)
         self._rest = b""
         self._packet_bytes_max = PACKET_BYTES_LIMIT
         self._next = 1
         self._in_flight: dict[int, bool] = {}  # packet identifier: whether its PUBREC has come
-        self._answers: list[Answer] = []
+        self._answers: list[BrokerAnswer] = []
         self._ended = False  # by a packet of the broker's
         self.in_flight_max = IN_FLIGHT_MAX
 
     @property
     def ready(self) -> bool:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         return self._client.admitted
 
     # ---- the connection
 
     def connected(self, now_ms: int) -> None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         self._client.connected(now_ms)
 
     def leave(self) -> None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         self._client.leave()
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         self._client.tick(now_ms, reading=reading)
 
     def deadline_ms(self) -> int | None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         return self._client.deadline_ms()
 
     def take_output(self) -> bytes:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         return self._client.take_output()
 
     # ---- what the broker says
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         client = self._client
         client.received(now_ms)
         buffer, at = self._rest + data, 0
@@ -131,17 +131,17 @@ class MqttPublisher:
         del self._in_flight[number]
         if packet.code >= 0x80 and not isinstance(packet, Pubcomp):
             why = f"the sink refuses the event: {named(packet.code)}{because(packet.properties)}"
-            self._answers.append(Answer(number, why, of_message=packet.code in OF_MESSAGE))
+            self._answers.append(BrokerAnswer(number, why, of_message=packet.code in OF_MESSAGE))
         else:
-            self._answers.append(Answer(number))
+            self._answers.append(BrokerAnswer(number))
 
-    def answers(self) -> Sequence[Answer]:
-        """See `Publisher`."""
+    def answers(self) -> Sequence[BrokerAnswer]:
+        """See `BrokerPublisher`."""
         answers, self._answers = self._answers, []
         return answers
 
     def message_at_fault(self, error: ProtocolError) -> int | None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         if not self._ended or error.code not in _ENDS or len(self._in_flight) != 1:
             return None
         return next(iter(self._in_flight))
@@ -149,7 +149,7 @@ class MqttPublisher:
     # ---- what is published
 
     def publish(self, topic: str, message: Message, now_ms: int) -> int | None:
-        """See `Publisher`."""
+        """See `BrokerPublisher`."""
         terms, client = self._terms, self._client
         assert client.admitted
         ids = [one for name, text in message.properties if name == PATH for one in text.split()]

@@ -11,7 +11,7 @@ from typing import NamedTuple
 import msgspec
 
 from adapters.mqtt.codec import decode, read_fixed_header
-from adapters.mqtt.codec.decoder import Frame, check_topic_name
+from adapters.mqtt.codec.decoder import PacketSpan, check_topic_name
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Connack, Packet, Pubrel, Suback, Subscribe, SubscriptionRequest
 from adapters.mqtt.codec.primitives import decode_text
@@ -23,7 +23,7 @@ from adapters.mqtt.receiving.acknowledgements import PUBACK, PUBCOMP, PUBREC, ac
 from adapters.mqtt.receiving.cache import Cache, topic_cache
 from adapters.mqtt.receiving.publish_reader import MESSAGE_COST_BYTES, PublishReader
 from adapters.mqtt.receiving.templates import Templates
-from adapters.mqtt.upstream.client import Client, named
+from adapters.mqtt.upstream.client import UpstreamClient, named
 from gateway.domain.bridge_path import extended
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.bridge import LOOPED, Destination, UpstreamSettings
@@ -55,7 +55,7 @@ class MqttUpstream:
     def __init__(self, terms: UpstreamSettings, *, sparkplug: bool) -> None:
         self._terms = terms
         self._sparkplug = sparkplug
-        self._client = Client(terms)
+        self._client = UpstreamClient(terms)
         self._version = self._client.version
         self._packet_bytes_max = terms.message_bytes_max + ENVELOPE_BYTES_MAX
         self._topics: Cache[_Known] = topic_cache()
@@ -249,7 +249,7 @@ class MqttUpstream:
         properties = msgspec.structs.replace(properties, subscription_ids=(), user=user)
         return bridged(Template.of(NO_PROPERTIES if properties == NO_PROPERTIES else properties), self._terms.bridge)
 
-    def _pass_over(self, data: bytes, frame: Frame) -> bool:
+    def _pass_over(self, data: bytes, frame: PacketSpan) -> bool:
         """Refuses a too large message by its head; returns whether the head is all there. Raises `ProtocolError`."""
         if frame.first >> 4 != PacketType.PUBLISH:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, f"a packet of {frame.end - frame.start} bytes")

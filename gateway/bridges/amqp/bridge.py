@@ -5,7 +5,7 @@ from collections.abc import Callable
 from functools import partial
 
 from gateway.bridges.amqp.forwarding import Forwarding
-from gateway.bridges.amqp.reading import Reading
+from gateway.bridges.amqp.reading import BridgeReading
 from gateway.bridges.shared.figures import Figures
 from gateway.bridges.shared.reconnecting import reconnecting
 from gateway.bridges.shared.settings import BridgeConfig
@@ -48,7 +48,7 @@ class AmqpBridge:
         self._config = config
         self._chance = chance
         self._store = BridgeStore(name, figures, store, crowded=crowded, chance=chance, hold=lambda: None)
-        self._reading = Reading(
+        self._reading = BridgeReading(
             name,
             config,
             scheme,

@@ -14,7 +14,7 @@ from aiormq.exceptions import AMQPError, ChannelInvalidStateError, DeliveryError
 
 from gateway.bridges.amqp.link import OF_A_MESSAGE, Link, LinkLost, RawProperties
 from gateway.bridges.amqp.places import Routes
-from gateway.bridges.amqp.window import Outgoing, Window
+from gateway.bridges.amqp.window import UpstreamMessage, Window
 from gateway.bridges.shared.figures import Figures, count
 from gateway.bridges.shared.reconnecting import reconnecting
 from gateway.bridges.shared.settings import BridgeConfig
@@ -219,7 +219,7 @@ class Forwarding:
                 task.add_done_callback(self._sending.discard)
             await self._wake.wait()
 
-    async def _send(self, link: Link, one: Outgoing, content: Forwarded, backoff: Backoff) -> None:
+    async def _send(self, link: Link, one: UpstreamMessage, content: Forwarded, backoff: Backoff) -> None:
         """Sends a message, and notes what the upstream answers. Tasks get the channel's lock in their order."""
         try:
             await link.underlay.basic_publish(
@@ -244,7 +244,7 @@ class Forwarding:
         finally:
             self._ids.discard(content.id)
 
-    def _content(self, link: Link, one: Outgoing) -> Forwarded | None:
+    def _content(self, link: Link, one: UpstreamMessage) -> Forwarded | None:
         """Returns what is to be sent; None where the message is passed over."""
         message, route, now_ms = one.message, one.route, self._now_ms()
         if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
@@ -267,14 +267,14 @@ class Forwarding:
             self._pass_over(one, LOOPED)
         return content
 
-    def _pass_over(self, one: Outgoing, cause: str, why: str = "") -> None:
+    def _pass_over(self, one: UpstreamMessage, cause: str, why: str = "") -> None:
         count(self._figures.not_forwarded, cause)
         say = log.warning if why else log.debug
         at = str(one.position)
         say("bridge: a message is not forwarded", bridge=self._name, address=one.message.address, at=at, cause=why)
         self._done(one)
 
-    def _refused(self, one: Outgoing, why: str) -> None:
+    def _refused(self, one: UpstreamMessage, why: str) -> None:
         if self._figures.error != why:
             log.warning("bridge: not forwarded yet", bridge=self._name, address=one.message.address, error=why)
         self._figures.error = why
@@ -282,7 +282,7 @@ class Forwarding:
         self._window.was_refused(one)
         self._wake.set()
 
-    def _done(self, one: Outgoing) -> None:
+    def _done(self, one: UpstreamMessage) -> None:
         self._window.settled(one)
         self._moved = True
         if self.connected and self._figures.connected:

@@ -24,7 +24,7 @@ def place_of(bridge: str, one: AmqpConsume, exchange: str, routing_key: str) -> 
     return Destination(filled(one.to, values), filled(one.device, values))
 
 
-class Route(NamedTuple):
+class UpstreamRoute(NamedTuple):
     """The place upstream that a message of ours is published to."""
 
     exchange: str
@@ -41,7 +41,7 @@ class Routes:
         self._bridge = bridge
         self._forward = [(one.filter.split("/"), one) for one in forward]
 
-    def __call__(self, address: str) -> Route | None:
+    def __call__(self, address: str) -> UpstreamRoute | None:
         """Returns the route of an address; None when no filter matches it."""
         levels = address.split("/")
         for pattern, one in self._forward:
@@ -55,5 +55,5 @@ class Routes:
                 }
                 key = filled(one.routing_key, values, separator=".")
                 too_long = len(key.encode("utf-8", "replace")) > SHORT_BYTES_MAX
-                return Route(one.exchange, key, one.mandatory, one.message_bytes_max, too_long)
+                return UpstreamRoute(one.exchange, key, one.mandatory, one.message_bytes_max, too_long)
         return None

@@ -41,7 +41,7 @@ class _Delivered(NamedTuple):
     refusal: Refusal | None  # None without a message: it has been here before
 
 
-class Reading:
+class BridgeReading:
     """The queues of one bridge, over as many connections as it takes."""
 
     def __init__(

@@ -32,7 +32,7 @@ _APP_ID: Final = 1 << 3  # a property flag (AMQP 0-9-1, 1.8.3.13)
 assert (_FRAME.size, _CONTENT.size) == (7, 12)
 
 
-class Content(NamedTuple):
+class DeliveredContent(NamedTuple):
     """The properties of a delivered message. `passed_over`: its body was too large, and is not there."""
 
     properties: bytes
@@ -49,14 +49,14 @@ class ContentReader:
         self._message_bytes_max = message_bytes_max
         self._frame = b""
         self._at = 0
-        self._contents: dict[int, Content] = {}
+        self._contents: dict[int, DeliveredContent] = {}
         self._count = 0
         self._skipped: dict[int, int] = {}  # bytes of a body to be passed over, by channel
         self._body_left = 0  # bytes to come of the message announced last
         self._room = asyncio.Event()
         self.held_bytes = 0  # of messages that were announced and not released
 
-    def take(self, number: str | None) -> Content:
+    def take(self, number: str | None) -> DeliveredContent:
         """Returns the content that a delivered message's `app_id` stands for."""
         return self._contents.pop(int(number or 0))
 
@@ -123,7 +123,7 @@ class ContentReader:
         if passed_over:
             self._skipped[channel], body_size = body_size, 0
         size = CONTENT_COST_BYTES + len(properties) + body_size
-        self._contents[self._count] = Content(properties, size, passed_over)
+        self._contents[self._count] = DeliveredContent(properties, size, passed_over)
         self.held_bytes += size
         self._body_left = body_size
         number = b"%d" % self._count

@@ -11,18 +11,18 @@ from collections.abc import Iterable
 
 import msgspec
 
-from gateway.bridges.amqp.places import Route
+from gateway.bridges.amqp.places import UpstreamRoute
 from gateway.domain.cursor import Cursor, cursor_of
 from store.api.message import Message
 from store.format.frame import Position, group_of
 
 
-class Outgoing(msgspec.Struct, eq=False, kw_only=True):
+class UpstreamMessage(msgspec.Struct, eq=False, kw_only=True):
     """A message on its way upstream."""
 
     number: int  # in the order of the window
     position: Position
-    route: Route
+    route: UpstreamRoute
     message: Message
     size: int
 
@@ -34,9 +34,9 @@ class Window:
         self._count_max = count_max
         self._bytes_max = bytes_max
         self._number = 0
-        self._waiting: deque[Outgoing] = deque()  # ascending by number
-        self._in_flight: dict[int, Outgoing] = {}
-        self._refused: list[Outgoing] = []
+        self._waiting: deque[UpstreamMessage] = deque()  # ascending by number
+        self._in_flight: dict[int, UpstreamMessage] = {}
+        self._refused: list[UpstreamMessage] = []
         self._held: dict[int, dict[int, Position]] = {}  # by group and number: all that is not settled
         self._suspects_up_to = -1  # messages up to this number are sent alone
         self.held_count = 0
@@ -53,23 +53,23 @@ class Window:
         return bool(self._refused) and not self._in_flight
 
     @property
-    def accused(self) -> Outgoing | None:
+    def accused(self) -> UpstreamMessage | None:
         """Returns the suspect that was in flight alone."""
         if len(self._in_flight) != 1:
             return None
         (one,) = self._in_flight.values()
         return one if one.number <= self._suspects_up_to else None
 
-    def take(self, position: Position, route: Route, message: Message, size: int) -> None:
+    def take(self, position: Position, route: UpstreamRoute, message: Message, size: int) -> None:
         """Takes a message behind those that it has."""
-        one = Outgoing(number=self._number, position=position, route=route, message=message, size=size)
+        one = UpstreamMessage(number=self._number, position=position, route=route, message=message, size=size)
         self._number += 1
         self._waiting.append(one)
         self._held.setdefault(group_of(position.frame), {})[one.number] = position
         self.held_count += 1
         self.held_bytes += size
 
-    def next(self) -> Outgoing | None:
+    def next(self) -> UpstreamMessage | None:
         """Returns the message to be sent now; None: there is none, or it has to wait for those in flight."""
         if self._refused:
             if self._in_flight:
@@ -86,12 +86,12 @@ class Window:
         self._in_flight[one.number] = one
         return one
 
-    def put_back(self, one: Outgoing) -> None:
+    def put_back(self, one: UpstreamMessage) -> None:
         """Takes back the message that `next` has returned last."""
         del self._in_flight[one.number]
         self._waiting.appendleft(one)
 
-    def settled(self, one: Outgoing) -> None:
+    def settled(self, one: UpstreamMessage) -> None:
         """Notes that a message was confirmed, or is passed over."""
         if self._in_flight.pop(one.number, None) is None:
             return  # its connection ended before, and it waits again
@@ -100,7 +100,7 @@ class Window:
         self.held_count -= 1
         self.held_bytes -= one.size
 
-    def was_refused(self, one: Outgoing) -> None:
+    def was_refused(self, one: UpstreamMessage) -> None:
         """Notes that the upstream did not take a message."""
         if self._in_flight.pop(one.number, None) is not None:
             self._refused.append(one)
@@ -116,5 +116,5 @@ class Window:
         """Returns the oldest message that is not settled, of each log that has one."""
         return cursor_of({group: min(held.values()) for group, held in self._held.items() if held})
 
-    def _wait_again(self, some: Iterable[Outgoing]) -> None:
+    def _wait_again(self, some: Iterable[UpstreamMessage]) -> None:
         self._waiting.extendleft(sorted(some, key=lambda one: -one.number))

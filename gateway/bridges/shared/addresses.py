@@ -19,7 +19,7 @@ SHARE = "$share/"
 _BLANK = re.compile(r"\{([^{}]*)\}")
 
 
-class Subscription(NamedTuple):
+class BridgedFilter(NamedTuple):
     """A filter, and the templates of what it matches."""
 
     pattern: str
@@ -36,7 +36,7 @@ class Subscription(NamedTuple):
 class DestinationMap:
     """The addresses that the messages of one bridge go to."""
 
-    def __init__(self, bridge: str, subscriptions: Sequence[Subscription]) -> None:
+    def __init__(self, bridge: str, subscriptions: Sequence[BridgedFilter]) -> None:
         self._bridge = bridge
         self._subscriptions = [(one.matched.split("/"), one) for one in subscriptions]
 
@@ -51,7 +51,7 @@ class DestinationMap:
         return None
 
     @staticmethod
-    def mistakes(bridge: str, one: Subscription) -> Iterator[tuple[str, str]]:
+    def mistakes(bridge: str, one: BridgedFilter) -> Iterator[tuple[str, str]]:
         """Yields the mistakes of a subscription: `filter`, `to` or `device`, and what to write."""
         try:
             if one.pattern.startswith(SHARE):

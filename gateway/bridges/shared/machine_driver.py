@@ -10,7 +10,7 @@ TICK_UNREADY_S: Final = 1.0  # while the peer has not accepted the connection
 
 
 class Machine(Protocol):
-    """A state machine (`gateway.port.bridge`: `Upstream`, `Publisher`)."""
+    """A state machine (`gateway.port.bridge`: `Upstream`, `BrokerPublisher`)."""
 
     @property
     def ready(self) -> bool:

@@ -11,7 +11,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.base.config_reader import Secret
-from gateway.bridges.shared.addresses import DestinationMap, Subscription
+from gateway.bridges.shared.addresses import BridgedFilter, DestinationMap
 from gateway.bridges.shared.amqp_settings import AmqpTopology, topology_mistakes
 
 KiB, MiB = 1024, 1024 * 1024
@@ -102,9 +102,9 @@ class BridgeConfig(AmqpTopology, frozen=True, kw_only=True):
         """Returns whether the upstream speaks AMQP 0-9-1."""
         return urlsplit(self.url).scheme in _AMQP
 
-    def subscriptions(self) -> tuple[Subscription, ...]:
+    def subscriptions(self) -> tuple[BridgedFilter, ...]:
         """Returns the subscriptions, with the addresses that their messages go to."""
-        return tuple([Subscription(one.filter, one.qos, one.to, one.device) for one in self.subscribe])
+        return tuple([BridgedFilter(one.filter, one.qos, one.to, one.device) for one in self.subscribe])
 
 
 def bridge_mistakes(bridges: Mapping[str, BridgeConfig]) -> Iterator[tuple[str, str]]:

@@ -11,7 +11,7 @@ from gateway.domain.principal import Principal
 from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.port.marks import Fence
-from gateway.publishing.publishing import Publisher
+from gateway.publishing.publishing import PublishSource
 from store.api.message import Message
 from store.base import logs
 
@@ -19,13 +19,13 @@ CROWDED_S: Final = 0.05  # between two looks whether there is room again
 AGAIN_S: Final = 1.0  # until what the store did not take is tried again, where it does not say itself
 LAST_OUTCOME_S: Final = 30.0  # how long the outcome of what is under way is waited for when the connection is gone
 
-Store: TypeAlias = Callable[[Publisher, Publish, int], None]  # `Ingest.publish`
+Store: TypeAlias = Callable[[PublishSource, Publish, int], None]  # `Ingest.publish`
 
 log = logs.get(__name__)
 
 
 class BridgeStore:
-    """Stores a bridge's batches (`gateway.publishing.publishing.Publisher`); `hold` stops the bridge from reading."""
+    """Stores a bridge's batches, as a `PublishSource`; `hold` stops the bridge from reading."""
 
     principal: Principal | None = None
 
@@ -111,6 +111,6 @@ class BridgeStore:
         return found
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """See `gateway.publishing.publishing.Publisher`."""
+        """See `gateway.publishing.publishing.PublishSource`."""
         if token == self._tokens and self._under_way is not None and not self._under_way.done():
             self._under_way.set_result(outcome)

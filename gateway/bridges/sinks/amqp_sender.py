@@ -19,7 +19,7 @@ from gateway.bridges.sinks.credentials import login_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import EventCodec, Forwarded, Scheme
 from gateway.port.queues import routing_of
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
@@ -31,13 +31,13 @@ KEEP_ALIVE_S: Final = 30  # between two heartbeats
 
 
 class AmqpSender:
-    """See `gateway.push.sender.Sender`."""
+    """See `gateway.push.sender.EventSender`."""
 
-    def __init__(self, record: SubscriptionRecord, tools: Tools, codec: EventCodec, scheme: Scheme) -> None:
+    def __init__(self, record: SubscriptionRecord, context: PushContext, codec: EventCodec, scheme: Scheme) -> None:
         spec = record.spec
         self._id = record.id
         self._settings = settings = spec.protocolsettings
-        self._tools = tools
+        self._context = context
         self._codec = codec
         self._scheme = scheme
         self._address = urlsplit(spec.sink).netloc
@@ -63,7 +63,7 @@ class AmqpSender:
         return Consent("")
 
     async def send(self, one: Attempt) -> Failure | None:
-        """See `Sender`."""
+        """See `EventSender`."""
         timeout_s = self._settings.timeout
         link: Link | None = None
         try:
@@ -81,11 +81,11 @@ class AmqpSender:
             return Failure(error=str(refusal), of_event=True, final=True)
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """See `EventSender`."""
         await self._link.close()
 
     async def _open(self) -> Link:
-        guard, trust = self._tools.guard, self._tools.trust
+        guard, trust = self._context.guard, self._context.trust
 
         async def connect(host: str, port: int, secure: bool) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
             return await open_checked(guard, host, port, trust.brokers if secure else None)
@@ -109,7 +109,7 @@ class AmqpSender:
             structured=settings.mode == "structured",
             upstream=link.upstream,
             header_bytes_max=link.header_bytes_max,
-            now_ms=self._tools.now_ms(),
+            now_ms=self._context.now_ms(),
         )
         if content is None:
             return Failure(error="the sink has had the event before", passed=True)

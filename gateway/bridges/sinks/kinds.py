@@ -14,8 +14,8 @@ from gateway.bridges.shared.amqp_settings import SHORT_BYTES_MAX
 from gateway.domain.cesql import FilterError
 from gateway.port.bridge import BrokerFactory, PublisherFactory
 from gateway.port.push import SubscriptionSpec
-from gateway.push.context import Tools
-from gateway.push.sender import Sender, SinkKind
+from gateway.push.context import PushContext
+from gateway.push.sender import EventSender, SinkKind
 from gateway.push.spec import SubscriptionRecord
 
 TOPIC_CHARS_MAX: Final = 2_048
@@ -70,11 +70,11 @@ class MqttKind:
             raise FilterError(f"{path}.mode", "is structured over MQTT 3.1.1, which has no place for attributes")
         _check_properties(f"{path}.userproperties", settings.userproperties)
 
-    def sender(self, record: SubscriptionRecord, tools: Tools) -> Sender:
+    def sender(self, record: SubscriptionRecord, context: PushContext) -> EventSender:
         """See `SinkKind`."""
         from gateway.bridges.sinks.mqtt_sender import MqttSender  # noqa: PLC0415 - for those that have such a sink
 
-        return MqttSender(record, tools, self._factory, version=self._version, gateway=self._gateway)
+        return MqttSender(record, context, self._factory, version=self._version, gateway=self._gateway)
 
 
 class AmqpKind:
@@ -99,12 +99,12 @@ class AmqpKind:
                 raise FilterError(f"{path}.{name}", f"is not a text of up to {SHORT_BYTES_MAX} bytes")
         _check_template(f"{path}.routingkey", settings.routingkey, "key", "address")
 
-    def sender(self, record: SubscriptionRecord, tools: Tools) -> Sender:
+    def sender(self, record: SubscriptionRecord, context: PushContext) -> EventSender:
         """See `SinkKind`."""
         from gateway.bridges.sinks.amqp_sender import AmqpSender  # noqa: PLC0415 - aio-pika, for those that have such a sink
 
         scheme = self._factory.broker_schemes[urlsplit(record.spec.sink).scheme]
-        return AmqpSender(record, tools, self._factory.event_codec(self._gateway), scheme)
+        return AmqpSender(record, context, self._factory.event_codec(self._gateway), scheme)
 
 
 def _check_template(path: str, template: str, *known: str) -> None:

@@ -8,7 +8,7 @@ from typing import Any, Final, Self
 from gateway.bridges.shared.machine_driver import MachineDriver
 from gateway.bridges.sinks.connections import READ_BYTES
 from gateway.domain.errors import ProtocolError
-from gateway.port.bridge import Answer, Publisher
+from gateway.port.bridge import BrokerAnswer, BrokerPublisher
 from gateway.push.guard import SinkUnreachable
 from store.api.message import Message
 from store.base import logs
@@ -23,19 +23,19 @@ _Stream = tuple[asyncio.StreamReader, asyncio.StreamWriter]
 class MqttLink:
     """The connection, until its end."""
 
-    def __init__(self, stream: _Stream, publisher: Publisher, now_ms: Callable[[], int]) -> None:
+    def __init__(self, stream: _Stream, publisher: BrokerPublisher, now_ms: Callable[[], int]) -> None:
         self._reader, self._writer = stream
         self._publisher = publisher
         self._now_ms = now_ms
         self._driver = MachineDriver(publisher, self._write, now_ms)
-        self._waiting: dict[int, asyncio.Future[Answer]] = {}
+        self._waiting: dict[int, asyncio.Future[BrokerAnswer]] = {}
         self._ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._slots = asyncio.Semaphore(0)
         self._why = ""  # it has ended
         self._running: asyncio.Task[None] | None = None
 
     @classmethod
-    async def open(cls, stream: _Stream, publisher: Publisher, now_ms: Callable[[], int]) -> Self:
+    async def open(cls, stream: _Stream, publisher: BrokerPublisher, now_ms: Callable[[], int]) -> Self:
         """Returns the connection when the broker has accepted it. Raises `SinkUnreachable`."""
         link = cls(stream, publisher, now_ms)
         publisher.connected(now_ms())
@@ -52,7 +52,7 @@ class MqttLink:
         """See `AnyLink`."""
         return bool(self._why)
 
-    async def publish(self, topic: str, message: Message) -> Answer | None:
+    async def publish(self, topic: str, message: Message) -> BrokerAnswer | None:
         """Publishes a message; returns the broker's answer, None where the message has been there before.
 
         Raises `Refusal` for a message that cannot be published, `SinkUnreachable`.
@@ -63,7 +63,7 @@ class MqttLink:
             number = self._publisher.publish(topic, message, self._now_ms())
             if number is None:
                 return None
-            answer: asyncio.Future[Answer] = asyncio.get_running_loop().create_future()
+            answer: asyncio.Future[BrokerAnswer] = asyncio.get_running_loop().create_future()
             if number:
                 self._waiting[number] = answer
             try:
@@ -71,7 +71,7 @@ class MqttLink:
             except OSError as error:
                 self.lose(str(error) or type(error).__name__)
                 raise SinkUnreachable(self._why) from error
-            return await answer if number else Answer(0)
+            return await answer if number else BrokerAnswer(0)
 
     def lose(self, why: str) -> None:
         """Ends the connection, which is of no use any more."""
@@ -101,7 +101,7 @@ class MqttLink:
             await until_one_ends(self._reading(), self._driver.tick())
         except ProtocolError as error:
             if (number := publisher.message_at_fault(error)) is not None:
-                self._answered(Answer(number, str(error), of_message=True))
+                self._answered(BrokerAnswer(number, str(error), of_message=True))
             self._end(str(error))
         except OSError as error:
             self._end(str(error) or type(error).__name__)
@@ -140,7 +140,7 @@ class MqttLink:
                 self._ready.set_result(None)
             await self._driver.flush()
 
-    def _answered(self, one: Answer) -> None:
+    def _answered(self, one: BrokerAnswer) -> None:
         answer = self._waiting.pop(one.number, None)
         if answer is not None and not answer.done():
             answer.set_result(one)

@@ -11,7 +11,7 @@ from gateway.bridges.sinks.credentials import login_of
 from gateway.bridges.sinks.mqtt_link import MqttLink
 from gateway.domain.errors import Refusal
 from gateway.port.bridge import PublisherFactory, PublisherTerms
-from gateway.push.context import Tools
+from gateway.push.context import PushContext
 from gateway.push.guard import SinkRefused, SinkUnreachable
 from gateway.push.outbox import Attempt, Failure
 from gateway.push.sender import Consent
@@ -21,10 +21,10 @@ KEEP_ALIVE_S: Final = 30
 
 
 class MqttSender:
-    """See `gateway.push.sender.Sender`."""
+    """See `gateway.push.sender.EventSender`."""
 
     def __init__(
-        self, record: SubscriptionRecord, tools: Tools, factory: PublisherFactory, *, version: str, gateway: str
+        self, record: SubscriptionRecord, context: PushContext, factory: PublisherFactory, *, version: str, gateway: str
     ) -> None:
         spec, settings = record.spec, record.spec.protocolsettings
         assert settings.topicname is not None
@@ -33,7 +33,7 @@ class MqttSender:
         self._connect_s = min(CONNECT_S, settings.timeout)
         self._url = urlsplit(spec.sink)
         self._scheme = factory.schemes[self._url.scheme]
-        self._tools = tools
+        self._context = context
         self._factory = factory
         username, password = login_of(spec)
         self._terms = PublisherTerms(
@@ -65,7 +65,7 @@ class MqttSender:
         return Consent("")
 
     async def send(self, one: Attempt) -> Failure | None:
-        """See `Sender`."""
+        """See `EventSender`."""
         link: MqttLink | None = None
         try:
             async with asyncio.timeout(self._timeout_s):
@@ -87,16 +87,16 @@ class MqttSender:
         return None
 
     async def close(self) -> None:
-        """See `Sender`."""
+        """See `EventSender`."""
         await self._link.close()
 
     async def _open(self) -> MqttLink:
         host, port = self._url.hostname or "", self._url.port or self._scheme.port
-        tls: ssl.SSLContext | None = self._tools.trust.brokers if self._scheme.secure else None
+        tls: ssl.SSLContext | None = self._context.trust.brokers if self._scheme.secure else None
         try:
             async with asyncio.timeout(self._connect_s):
-                stream = await open_checked(self._tools.guard, host, port, tls)
-                return await MqttLink.open(stream, self._factory.publisher(self._terms), self._tools.now_ms)
+                stream = await open_checked(self._context.guard, host, port, tls)
+                return await MqttLink.open(stream, self._factory.publisher(self._terms), self._context.now_ms)
         except TimeoutError as error:
             raise SinkUnreachable(f"{host}:{port} does not answer within {self._connect_s:g} s") from error
         except OSError as error:

@@ -34,7 +34,7 @@ def check(
 ) -> None:
     """Say whether a client may do something, and by which rule. The exit code is 1 where it may not."""
     from gateway.config.config import load  # noqa: PLC0415
-    from gateway.domain.access import Identity, Rules  # noqa: PLC0415 - only this command needs it
+    from gateway.domain.access import AccessRules, Identity  # noqa: PLC0415 - only this command needs it
     from gateway.domain.access_settings import ACCESS, ACTIONS, own_access  # noqa: PLC0415
     from gateway.domain.filters import is_filter  # noqa: PLC0415
     from store.base.process_errors import ConfigError  # noqa: PLC0415
@@ -52,7 +52,7 @@ def check(
     said = None if known is None else known.rights.get(ACCESS)
     own = None if said is None else own_access(said)
     identity = Identity(name=user, client_id=client_id, device=device or user, protocol=protocol)
-    access = Rules(settings.access).access(identity, own)
+    access = AccessRules(settings.access).access(identity, own)
     if access is None:
         typer.echo("allowed: no rule restricts this client")
         return

@@ -9,7 +9,7 @@ from rich.console import Console
 from rich.table import Table
 
 from gateway.cli.remote.options import at_gateway
-from gateway.remote.groups import RemoteGroups
+from gateway.remote.groups import GatewayGroups
 from gateway.remote.http import RemoteGateway
 
 app = typer.Typer(help="Consumer groups of a running gateway.", no_args_is_help=True)
@@ -77,9 +77,9 @@ def delete(group: GroupArgument, *, at: str) -> None:
 
 
 @contextmanager
-def _groups(url: str) -> Iterator[RemoteGroups]:
+def _groups(url: str) -> Iterator[GatewayGroups]:
     with RemoteGateway(url) as gateway:
-        yield RemoteGroups(gateway)
+        yield GatewayGroups(gateway)
 
 
 def _offset(text: str) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import typer
 from gateway.cli.remote.options import at_gateway
 from gateway.port.kv import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
-from gateway.remote.kv import RemoteKeys
+from gateway.remote.kv import GatewayKeys
 from store.api.keys import Entry
 
 EXIT_ABSENT = 1
@@ -142,9 +142,9 @@ def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE)
 
 
 @contextmanager
-def _keys(url: str, namespace: str) -> Iterator[RemoteKeys]:
+def _keys(url: str, namespace: str) -> Iterator[GatewayKeys]:
     with RemoteGateway(url) as gateway:
-        yield RemoteKeys(gateway, namespace)
+        yield GatewayKeys(gateway, namespace)
 
 
 def _described(entry: Entry) -> str:

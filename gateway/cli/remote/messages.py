@@ -20,7 +20,7 @@ from gateway.cli.remote.options import (
     at_gateway,
     gateway_url,
 )
-from gateway.remote.http import Event, RemoteGateway
+from gateway.remote.http import RemoteGateway, ServerSentEvent
 
 
 class _CloudEvent(msgspec.Struct):
@@ -146,7 +146,7 @@ def topics(
     Console().print(table if status.topics else "no topics yet")
 
 
-def _shown(event: Event, *, verbose: bool) -> bytes:
+def _shown(event: ServerSentEvent, *, verbose: bool) -> bytes:
     """A message's body as it was published, from the CloudEvent that the event holds (JSON format, 3.1).
 
     Of JSON no more is lost than CR between its tokens, and white space around the whole.

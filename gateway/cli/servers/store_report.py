@@ -13,7 +13,7 @@ from rich.table import Table
 
 from store.api.message import Message
 from store.api.message import decode as decode_message
-from store.engine.repair import Stats, Verified, ViewsVerified
+from store.engine.repair import Stats, VerifiedLog, ViewsVerified
 from store.format.frame import FIRST_QUEUE, Frame
 from store.format.records import PARTS_QUEUE
 from store.format.records import decode as decode_record
@@ -22,7 +22,7 @@ DAMAGES_SHOWN = 20
 BODY_BYTES_SHOWN = 200
 
 
-def verified_document(found: Verified, compared: ViewsVerified | None) -> dict[str, Any]:
+def verified_document(found: VerifiedLog, compared: ViewsVerified | None) -> dict[str, Any]:
     """Returns the `--json` document of a verified directory."""
     document: dict[str, Any] = {
         "sound": found.is_sound and (compared is None or compared.is_sound),
@@ -36,7 +36,7 @@ def verified_document(found: Verified, compared: ViewsVerified | None) -> dict[s
     return document if compared is None else {**document, "views": compared._asdict()}
 
 
-def print_verified(found: Verified, compared: ViewsVerified | None) -> None:
+def print_verified(found: VerifiedLog, compared: ViewsVerified | None) -> None:
     """The same for people."""
     typer.echo(f"{found.frames:,} frames with {found.records:,} records in {found.sound_bytes:,} bytes are sound")
     if found.torn is not None:

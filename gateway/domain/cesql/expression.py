@@ -3,7 +3,7 @@
 from functools import lru_cache
 from typing import Final
 
-from gateway.domain.cesql.parser import Node, Parser
+from gateway.domain.cesql.parser import Parser, TypedNode
 from gateway.domain.cesql.values import ZEROS, ErrorKind, EvaluationError, Event, Value
 
 _COMPILED_MAX: Final = 256  # expressions kept
@@ -14,7 +14,7 @@ class Expression:
 
     __slots__ = ("_root", "missing", "text")
 
-    def __init__(self, text: str, root: Node, missing: str) -> None:
+    def __init__(self, text: str, root: TypedNode, missing: str) -> None:
         self.text = text
         self.missing = missing
         self._root = root

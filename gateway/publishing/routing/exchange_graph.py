@@ -21,19 +21,19 @@ class Edge(NamedTuple):
     predicate: Predicate | None  # of the message; None: the address says all
 
 
-class Node(NamedTuple):
+class ExchangeNode(NamedTuple):
     """An exchange as one address sees it."""
 
     edges: Sequence[Edge]
     alternate: str | None  # the exchange for what no edge takes
 
 
-Graph: TypeAlias = Mapping[str, Node]  # by exchange; complete for what can be reached from where it begins
+Graph: TypeAlias = Mapping[str, ExchangeNode]  # by exchange; complete for what can be reached from where it begins
 
 
-def make_graph(start: str, node_of: Callable[[str], Node | None]) -> Graph:
+def make_graph(start: str, node_of: Callable[[str], ExchangeNode | None]) -> Graph:
     """Returns the exchanges that may be reached from `start`; `node_of` gives None for one that does not exist."""
-    graph: dict[str, Node] = {}
+    graph: dict[str, ExchangeNode] = {}
     waiting = [start]
     while waiting:
         name = waiting.pop()
@@ -47,7 +47,7 @@ def make_graph(start: str, node_of: Callable[[str], Node | None]) -> Graph:
     return graph
 
 
-class Walk:
+class GraphWalk:
     """The walks of messages of one address through its graph: one for each message, however many queues ask."""
 
     __slots__ = ("_found", "_graph", "_last", "_message", "_start", "asking", "certain")

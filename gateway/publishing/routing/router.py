@@ -22,7 +22,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import FilterTrie
 from gateway.domain.vhosts import VHOST_ROOT, said
 from gateway.port.queues import address_of, exchange_root, exchange_root_of, routing_of
-from gateway.publishing.routing.exchange_graph import Edge, Node, Predicate, Walk, make_graph
+from gateway.publishing.routing.exchange_graph import Edge, ExchangeNode, GraphWalk, Predicate, make_graph
 from gateway.publishing.routing.hash_choice import HashTarget
 from gateway.publishing.routing.lanes import Lanes
 from gateway.publishing.routing.length_gates import LengthGate
@@ -212,20 +212,20 @@ class Router:
         The first address is where the messages are published; the others have the same exchange.
         """
         bindings = self._match(addresses)
-        chained: Walk | None = None
+        chained: GraphWalk | None = None
         if self._linked or self._alternates:
             start, keys = routing_of(addresses[0])[0], [routing_of(address)[1] for address in addresses]
             found = {start: bindings}
 
-            def node_of(exchange: str) -> Node | None:
+            def node_of(exchange: str) -> ExchangeNode | None:
                 if exchange_root(exchange) not in self._exchanges:
                     return None
                 if exchange not in found:
                     found[exchange] = self._match([address_of(exchange, key) for key in keys])
                 edges = [Edge(b.target, b.predicate) for b in found[exchange] if b.exchange == exchange]
-                return Node(edges, self._alternates.get(exchange))
+                return ExchangeNode(edges, self._alternates.get(exchange))
 
-            chained = Walk(start, make_graph(start, node_of))
+            chained = GraphWalk(start, make_graph(start, node_of))
             self._note_groups(b for some in found.values() for b in some)
             bindings = [b for b in bindings if b.exchange is None]
         self._note_groups(bindings)

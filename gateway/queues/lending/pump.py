@@ -47,7 +47,7 @@ class ConsumerConnection(Protocol):
         """Offers messages; returns how many were taken, from the first on."""
 
 
-class Consumer:
+class QueueConsumer:
     """One consumer of one queue."""
 
     __slots__ = (
@@ -194,18 +194,18 @@ class Pump:
         self._settling: set[asyncio.Future[None]] = set()  # of what was delivered without acknowledgement
         self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
-        self.consumers: list[Consumer] = []  # the consumer that was served last is last
-        self._oldest: list[Consumer] = []  # the same consumers, whoever came first is first
+        self.consumers: list[QueueConsumer] = []  # the consumer that was served last is last
+        self._oldest: list[QueueConsumer] = []  # the same consumers, whoever came first is first
         self.active = True  # this process may deliver, of a queue with a single active consumer
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QueueConsumer) -> None:
         """Begins to deliver to a consumer."""
         self.consumers.append(consumer)
         self._oldest.append(consumer)
         self._wake.set()
         self._task.start()
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: QueueConsumer) -> None:
         """Delivers nothing more to a consumer. A message that is being offered to it goes back."""
         consumer.gone = True
         self.consumers.remove(consumer)
@@ -221,7 +221,7 @@ class Pump:
         """Returns whether a consumer takes what comes: it meets what has expired itself."""
         return bool(self._ready())
 
-    def _ready(self) -> list[Consumer]:
+    def _ready(self) -> list[QueueConsumer]:
         """Returns the consumers whose turn it is: those of the highest priority that have room."""
         candidates = self.consumers
         if self._rules().single_active:
@@ -297,7 +297,7 @@ class Pump:
             self._idle_since_ms = self._now_ms()
         return found
 
-    async def _serve(self, consumer: Consumer, share: int) -> bool:
+    async def _serve(self, consumer: QueueConsumer, share: int) -> bool:
         """Leases up to `share` messages to a consumer and offers them; returns whether any were there."""
         store, conn = self._store, consumer.conn
         leases = await store.leases.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))

@@ -39,7 +39,7 @@ TRIES_COUNT_MAX = 16  # of joining a queue that comes and goes meanwhile
 log = logs.get(__name__)
 
 
-class MemberRecord(msgspec.Struct, frozen=True):
+class SharedMemberRecord(msgspec.Struct, frozen=True):
     """A session is a member of a shared subscription."""
 
     queue: str
@@ -47,7 +47,7 @@ class MemberRecord(msgspec.Struct, frozen=True):
 
 
 _encode = msgspec.msgpack.encode
-_decode = msgspec.msgpack.Decoder(MemberRecord).decode
+_decode = msgspec.msgpack.Decoder(SharedMemberRecord).decode
 
 
 class _JoinedConnection:
@@ -154,7 +154,7 @@ class SharedSubscriptions:
                 del self._joining[name]
 
     def _joined_as(self, name: str, session: str) -> list[Put | Delete]:
-        record = _encode(MemberRecord(name, session))
+        record = _encode(SharedMemberRecord(name, session))
         operations: list[Put | Delete] = [Put(key, record) for key in _keys(name, session)]
         if not self._owners.alone:
             operations.append(Put(_joins_key(name), b""))
@@ -167,7 +167,7 @@ class SharedSubscriptions:
         for name in names:
             if (queue := self._registry.queues.get(name)) is not None:
                 queue.members.discard(conn.id)
-        await self._forget([MemberRecord(name, session) for name in names])
+        await self._forget([SharedMemberRecord(name, session) for name in names])
 
     async def ended(self, session: str, owned: Owned | None = None, *, lasting: bool = True) -> None:
         """A session is gone, and with it its memberships. Raises `StoreError`, `OwnershipLost`.
@@ -194,7 +194,7 @@ class SharedSubscriptions:
     async def sweep(self) -> None:
         """Finds members whose sessions are gone, and queues without members. Raises `StoreError`."""
         there: dict[str, bool] = {}
-        gone: list[MemberRecord] = []
+        gone: list[SharedMemberRecord] = []
         async for entry in stored_entries(self._store, MEMBERS):
             record = _decode(entry.value)
             if record.session not in there:
@@ -222,7 +222,7 @@ class SharedSubscriptions:
             return True
         return not self._owners.alone and await self._store.keys.get(owner_key(session)) is not None
 
-    async def _forget(self, records: Sequence[MemberRecord], owned: Owned | None = None) -> None:
+    async def _forget(self, records: Sequence[SharedMemberRecord], owned: Owned | None = None) -> None:
         """Ends memberships, and looks whether their queues have others."""
         for first in range(0, len(records), FORGET_COUNT_MAX):
             some = records[first : first + FORGET_COUNT_MAX]
@@ -234,9 +234,9 @@ class SharedSubscriptions:
         for name in dict.fromkeys(record.queue for record in records):
             self._spawn(self._drop_empty(name))
 
-    async def _forget_unowned(self, records: Sequence[MemberRecord]) -> None:
+    async def _forget_unowned(self, records: Sequence[SharedMemberRecord]) -> None:
         """Ends memberships of sessions that are gone, each unless it has begun again meanwhile."""
-        by_session: dict[str, list[MemberRecord]] = {}
+        by_session: dict[str, list[SharedMemberRecord]] = {}
         for record in records:
             by_session.setdefault(record.session, []).append(record)
         for session, theirs in by_session.items():

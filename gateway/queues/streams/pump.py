@@ -16,7 +16,7 @@ from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, STREAM_
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.lending.pump import RETRY_S, Consumer
+from gateway.queues.lending.pump import RETRY_S, QueueConsumer
 from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
@@ -76,7 +76,7 @@ class StreamPump:
         self._wake = asyncio.Event()
         self._task = PumpTask(f"pump of stream {number}", self._run, failed)
         self.head = StreamHead(store, number)
-        self.consumers: list[Consumer] = []
+        self.consumers: list[QueueConsumer] = []
         self.active = True
 
     async def begin(self, effect: Consume) -> QueueOffset:
@@ -94,13 +94,13 @@ class StreamPump:
         places = {FIRST: first, LAST: max(first, end - 1), OFFSET: min(max(first, wanted.value), end)}
         return QueueOffset(places.get(wanted.place, end))
 
-    def add(self, consumer: Consumer) -> None:
+    def add(self, consumer: QueueConsumer) -> None:
         """Begins to deliver to a consumer, from its offset on."""
         self.consumers.append(consumer)
         self._wake.set()
         self._task.start()
 
-    def remove(self, consumer: Consumer) -> None:
+    def remove(self, consumer: QueueConsumer) -> None:
         """Delivers nothing more to a consumer."""
         consumer.gone = True
         self.consumers.remove(consumer)
@@ -129,7 +129,7 @@ class StreamPump:
                 log.warning("cannot deliver a stream", queue=self._number, error=str(error), retry_s=RETRY_S)
                 await asyncio.sleep(RETRY_S)
 
-    async def _serve(self, consumer: Consumer) -> bool:
+    async def _serve(self, consumer: QueueConsumer) -> bool:
         """Offers a consumer what comes next; returns whether there was anything."""
         wanted = consumer.stream
         assert wanted is not None

@@ -15,7 +15,7 @@ RATE_S_MIN = 1.0  # between two answers that make a rate
 ANSWER_BYTES_MAX = 32 * 1024 * 1024
 
 
-class Answer(NamedTuple):
+class GatewayFigures(NamedTuple):
     """The state of the gateway as of one question. `error` is a sentence when there is none; rates are by second."""
 
     error: str = ""
@@ -39,9 +39,9 @@ class AdminApi:
         self._client = httpx.Client(timeout=TIMEOUT_S, transport=transport, trust_env=False)
         self._clock_s = clock_s
         self._lock = threading.Lock()
-        self._last: Answer | None = None
+        self._last: GatewayFigures | None = None
 
-    def ask(self) -> Answer:
+    def ask(self) -> GatewayFigures:
         """Returns the state of the gateway; it may be two seconds old."""
         with self._lock:
             now_s = self._clock_s()
@@ -49,14 +49,14 @@ class AdminApi:
                 self._last = self._asked(now_s, self._last)
             return self._last
 
-    def _asked(self, now_s: float, before: Answer | None) -> Answer:
+    def _asked(self, now_s: float, before: GatewayFigures | None) -> GatewayFigures:
         try:
             status = msgspec.json.decode(self._get("/status"), type=dict[str, Any])
             metrics = _sums(self._get("/metrics").decode())
         except (httpx.HTTPError, ValueError) as error:
             why = str(error) or type(error).__name__
-            return Answer(error=f"The gateway's admin API at {self.url} does not answer: {why}", at_s=now_s)
-        return Answer("", status, metrics, _rates(status, before, now_s), now_s)
+            return GatewayFigures(error=f"The gateway's admin API at {self.url} does not answer: {why}", at_s=now_s)
+        return GatewayFigures("", status, metrics, _rates(status, before, now_s), now_s)
 
     def _get(self, path: str) -> bytes:
         with self._client.stream("GET", f"{self.url}{path}") as answer:
@@ -78,7 +78,7 @@ def _sums(text: str) -> dict[str, float]:
     return found
 
 
-def _rates(status: Mapping[str, Any], before: Answer | None, now_s: float) -> dict[str, float]:
+def _rates(status: Mapping[str, Any], before: GatewayFigures | None, now_s: float) -> dict[str, float]:
     if before is None or before.error or now_s - before.at_s < RATE_S_MIN:
         return {}
     old = before.status.get("stored", {})

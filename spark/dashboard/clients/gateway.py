@@ -21,11 +21,11 @@ _POSITION = re.compile(r"[0-9a-f]{1,16}\.\d{1,9}")
 _FORBIDDEN = (401, 403)
 
 
-class Refused(Exception):
+class GatewayRefused(Exception):
     """The gateway did not do it; the text is a sentence."""
 
 
-class Group(NamedTuple):
+class ConsumerGroup(NamedTuple):
     """A consumer group: each of its queues has `queue`, `offset`, `end`, `lag` and `member`."""
 
     name: str
@@ -46,16 +46,18 @@ class GatewayApi:
         """Ends its connections."""
         self._client.close()
 
-    def groups(self, who: Credentials | None) -> list[Group]:
-        """Returns the first `GROUPS_COUNT_MAX` consumer groups, the greatest lag first. Raises `Refused`."""
+    def groups(self, who: Credentials | None) -> list[ConsumerGroup]:
+        """Returns the first `GROUPS_COUNT_MAX` consumer groups, the greatest lag first. Raises `GatewayRefused`."""
         found = []
         for one in self._json("GET", f"/groups?limit={GROUPS_COUNT_MAX}", who):
             said = self._json("GET", f"/groups/{quote(one['group'], safe='')}", who)
-            found.append(Group(one["group"], said["topic"], len(said["members"]), said["lag"], said["queues"]))
+            found.append(ConsumerGroup(one["group"], said["topic"], len(said["members"]), said["lag"], said["queues"]))
         return sorted(found, key=lambda group: (-group.lag, group.name))
 
     def message(self, position: str, address: str, who: Credentials | None) -> Mapping[str, Any] | None:
-        """Returns the message at a position of the log as a CloudEvent; None when it is not there. Raises `Refused`.
+        """Returns the message at a position of the log as a CloudEvent; None when it is not there.
+
+        Raises `GatewayRefused`.
 
         A message without an id of its own is found by its position. Any other is the first that a subscriber to its
         address hears who goes on from just before it.
@@ -70,7 +72,9 @@ class GatewayApi:
         except httpx.TimeoutException:
             return None  # an empty answer: it is gone
         except (httpx.HTTPError, UnicodeError) as error:
-            raise Refused(f"The gateway at {self.url} does not answer: {error or type(error).__name__}.") from error
+            raise GatewayRefused(
+                f"The gateway at {self.url} does not answer: {error or type(error).__name__}."
+            ) from error
 
     def _read_events(
         self, path: str, headers: Mapping[str, str], position: str, who: Credentials | None
@@ -80,7 +84,7 @@ class GatewayApi:
         at = ""
         with self._client.stream("GET", f"{self.url}{path}", auth=auth, headers=headers) as answer:
             if not answer.is_success:
-                raise Refused(f"The gateway refuses: {answer.reason_phrase}.")
+                raise GatewayRefused(f"The gateway refuses: {answer.reason_phrase}.")
             for count, line in enumerate(answer.iter_lines()):
                 if line.startswith("id: "):
                     at = line[4:]
@@ -92,9 +96,9 @@ class GatewayApi:
         return None
 
     def publish(self, address: str, body: bytes, content_type: str, who: Credentials | None) -> str:
-        """Publishes a message; returns its place in the log. Raises `Refused`."""
+        """Publishes a message; returns its place in the log. Raises `GatewayRefused`."""
         if len(body) > COMMAND_BYTES_MAX:
-            raise Refused(f"A command has {COMMAND_BYTES_MAX:,} bytes at most, and this one {len(body):,}.")
+            raise GatewayRefused(f"A command has {COMMAND_BYTES_MAX:,} bytes at most, and this one {len(body):,}.")
         path = f"/topics/{quote(address, safe='/')}"
         return str(self._json("POST", path, who, content=body, headers={"content-type": content_type})["position"])
 
@@ -106,18 +110,20 @@ class GatewayApi:
                 for piece in answer.iter_bytes():
                     body += piece
                     if len(body) > ANSWER_BYTES_MAX:
-                        raise Refused(f"The gateway's answer has more than {ANSWER_BYTES_MAX:,} bytes.")
+                        raise GatewayRefused(f"The gateway's answer has more than {ANSWER_BYTES_MAX:,} bytes.")
         except (httpx.HTTPError, UnicodeError) as error:
             why = str(error) or type(error).__name__
-            raise Refused(f"The gateway at {self.url} does not answer: {why}. Name another with --gateway.") from error
+            raise GatewayRefused(
+                f"The gateway at {self.url} does not answer: {why}. Name another with --gateway."
+            ) from error
         try:
             said = msgspec.json.decode(body)
         except msgspec.DecodeError as error:
-            raise Refused(f"{self.url} answers {answer.status_code}, and not as a gateway does.") from error
+            raise GatewayRefused(f"{self.url} answers {answer.status_code}, and not as a gateway does.") from error
         if answer.is_success:
             return said
         detail = said.get("detail") or said.get("title") if isinstance(said, dict) else ""
         if answer.status_code in _FORBIDDEN:
             user = "Clients without a name" if who is None else who[0]
-            raise Refused(f"{user} may not do that: {detail or answer.reason_phrase}.")
-        raise Refused(f"The gateway refuses: {detail or answer.reason_phrase}.")
+            raise GatewayRefused(f"{user} may not do that: {detail or answer.reason_phrase}.")
+        raise GatewayRefused(f"The gateway refuses: {detail or answer.reason_phrase}.")

@@ -8,7 +8,7 @@ from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, RANGES
 DEVICE = "/device/"
 
 
-class Where(NamedTuple):
+class PageAddress(NamedTuple):
     """An address, taken apart: `page` is the first word of the path, `device` what follows `/device/`."""
 
     page: str
@@ -16,7 +16,7 @@ class Where(NamedTuple):
     query: dict[str, str]
 
     @classmethod
-    def parse(cls, pathname: str | None, search: str | None) -> "Where":
+    def parse(cls, pathname: str | None, search: str | None) -> "PageAddress":
         """Takes the path and the query of an address apart. Whatever it is, it is a page, known or not."""
         path = pathname or "/"
         query = dict(parse_qsl((search or "").removeprefix("?")))

@@ -6,7 +6,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from spark.dashboard.layout import formatting, parts
-from spark.dashboard.layout.links import Where, device_link, href
+from spark.dashboard.layout.links import PageAddress, device_link, href
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import findings
 from spark.dashboard.queries.reading import Reading
@@ -23,7 +23,7 @@ KINDS = {  # and the color of each
 }
 
 
-def page(where: Where, _sources: Sources) -> Any:
+def page(where: PageAddress, _sources: Sources) -> Any:
     """The choice of device and kind, and a place for the list."""
     return html.Div(
         [

@@ -8,9 +8,9 @@ import dash_mantine_components as dmc
 import msgspec
 from dash import dcc, html
 
-from spark.dashboard.clients.gateway import Credentials, Refused
+from spark.dashboard.clients.gateway import Credentials, GatewayRefused
 from spark.dashboard.layout import charts, formatting, parts
-from spark.dashboard.layout.links import Where, device_link, href
+from spark.dashboard.layout.links import PageAddress, device_link, href
 from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import device, findings
@@ -21,7 +21,7 @@ STATES = {"alive": "green", "silent": "gray", "flapping": "grape", "new": "blue"
 BODY_CHARS_SHOWN = 4_000
 
 
-def page(where: Where, sources: Sources) -> Any:
+def page(where: PageAddress, sources: Sources) -> Any:
     """The name of the device, a place for its figures, and the command."""
     return html.Div(
         [
@@ -34,12 +34,12 @@ def page(where: Where, sources: Sources) -> Any:
     )
 
 
-def body(sources: Sources, where: Where) -> Any:
+def body(sources: Sources, where: PageAddress) -> Any:
     """The chart of the metric that the address names, by default the first, and the values."""
     return with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
 
 
-def message(sources: Sources, where: Where, who: Credentials | None) -> Any:
+def message(sources: Sources, where: PageAddress, who: Credentials | None) -> Any:
     """The message that the address names by its place in the log, as the gateway has it."""
     position = where.query.get("message")
     if not position or sources.gateway is None:
@@ -47,7 +47,7 @@ def message(sources: Sources, where: Where, who: Credentials | None) -> Any:
     close = dcc.Link("Close", href=device_link(where.device, metric=where.query.get("metric"), range_=where.range))
     try:
         found = sources.gateway.message(position, where.query.get("at", ""), who)
-    except Refused as refused:
+    except GatewayRefused as refused:
         return parts.section("Message", parts.trouble("It is not shown", str(refused), color="orange"), right=close)
     if found is None:
         text = "It is not in the log any more."
@@ -73,12 +73,12 @@ def send(sources: Sources, address: str, text: str, who: Credentials | None) -> 
         kind = "text/plain; charset=utf-8"
     try:
         position = sources.gateway.publish(address.strip(), text.encode(), kind, who)
-    except Refused as refused:
+    except GatewayRefused as refused:
         return parts.trouble("Not sent", str(refused), color="red")
     return parts.trouble("Sent", f"It is in the log at {position}, as {kind.partition(';')[0]}.", color="green")
 
 
-def _command(where: Where) -> Any:
+def _command(where: PageAddress) -> Any:
     return parts.section(
         "Send a command",
         dmc.Group(
@@ -101,7 +101,7 @@ def _command(where: Where) -> Any:
     )
 
 
-def _body(reading: Reading, where: Where, now_ms: int) -> Any:
+def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     values = device.latest(reading, where.device)
     if not values:
         return parts.trouble(
@@ -125,7 +125,7 @@ def _body(reading: Reading, where: Where, now_ms: int) -> Any:
     )
 
 
-def _liveness(reading: Reading, where: Where, now_ms: int) -> Any:
+def _liveness(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     known = device.state(reading, where.device)
     if known is None:
         return None
@@ -150,7 +150,7 @@ def _liveness(reading: Reading, where: Where, now_ms: int) -> Any:
     )
 
 
-def _chart(reading: Reading, where: Where, metric: str, units: dict[str, str], now_ms: int) -> Any:
+def _chart(reading: Reading, where: PageAddress, metric: str, units: dict[str, str], now_ms: int) -> Any:
     if metric not in units:
         return parts.trouble("No such metric", f"This device reports no “{metric}”; choose one of those below.")
     chosen = range_named(where.range)
@@ -173,7 +173,7 @@ def _chart(reading: Reading, where: Where, metric: str, units: dict[str, str], n
     return parts.section(metric, content, right=export)
 
 
-def _raw(reading: Reading, where: Where, metric: str, now_ms: int) -> Any:
+def _raw(reading: Reading, where: PageAddress, metric: str, now_ms: int) -> Any:
     chosen = range_named(where.range)
     rows = device.raw(reading, where.device, metric, chosen, now_ms)
     if rows is None:
@@ -193,7 +193,7 @@ def _raw(reading: Reading, where: Where, metric: str, now_ms: int) -> Any:
     return parts.section(f"Newest samples of {metric}", parts.table(head, shown, empty=empty, numbers=(1,)))
 
 
-def _found(reading: Reading, where: Where, now_ms: int) -> Any:
+def _found(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     chosen = range_named(where.range)
     mine = [
         row for row in findings.newest(reading, (where.device, ""), chosen, now_ms) if row["device"] == where.device
@@ -213,7 +213,7 @@ def _found(reading: Reading, where: Where, now_ms: int) -> Any:
     return parts.section("Anomalies", parts.table(["Time", "Kind", "Metric", "Found"], rows, empty=""), right=link)
 
 
-def _sessions(reading: Reading, where: Where, now_ms: int) -> Any:
+def _sessions(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     rows = [
         [
             formatting.instant(row["first_ms"]),
@@ -230,7 +230,7 @@ def _sessions(reading: Reading, where: Where, now_ms: int) -> Any:
     )
 
 
-def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[Any]:
+def _row(row: dict[str, Any], where: PageAddress, chosen: str, now_ms: int) -> list[Any]:
     name = row["metric"]
     shown = row["text"] if row["text"] is not None else formatting.number(row["value"])
     link = dcc.Link(name, href=device_link(where.device, metric=name, range_=where.range))
@@ -243,7 +243,7 @@ def _row(row: dict[str, Any], where: Where, chosen: str, now_ms: int) -> list[An
     ]
 
 
-def _place(row: Mapping[str, Any], where: Where, metric: str) -> Any:
+def _place(row: Mapping[str, Any], where: PageAddress, metric: str) -> Any:
     """Queue and offset, which lead to the message."""
     text = f"{row['queue']}, {row['offset']}"
     if not row["position"]:

@@ -6,14 +6,14 @@ import dash_mantine_components as dmc
 from dash import html
 
 from spark.dashboard.layout import parts
-from spark.dashboard.layout.links import Where, href
+from spark.dashboard.layout.links import PageAddress, href
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import explorer
 from spark.dashboard.queries.reading import QUERY_S_MAX, Reading
 from spark.errors import SparkError
 
 
-def page(where: Where, sources: Sources) -> Any:
+def page(where: PageAddress, sources: Sources) -> Any:
     """The text of the query, its examples, and a place for its rows."""
     first = next(iter(explorer.EXAMPLES.values()))
     return html.Div(

@@ -6,7 +6,7 @@ import dash_mantine_components as dmc
 from dash import dcc, html
 
 from spark.dashboard.layout import charts, formatting, parts
-from spark.dashboard.layout.links import Where, device_link, href
+from spark.dashboard.layout.links import PageAddress, device_link, href
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import fleet, overview
 from spark.dashboard.queries.reading import Reading
@@ -15,7 +15,7 @@ DEFAULT_SORT = {"column": "device", "descending": False}
 COLUMNS = {"device": "Device", "heard": "Heard", "metrics": "Metrics", "address": "Address"}  # to sort by
 
 
-def page(where: Where, _sources: Sources) -> Any:
+def page(where: PageAddress, _sources: Sources) -> Any:
     """The search, the pages, and a place for the devices."""
     return html.Div(
         [

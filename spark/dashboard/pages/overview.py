@@ -4,9 +4,9 @@ from typing import Any
 
 from dash import html
 
-from spark.dashboard.clients.admin import Answer
+from spark.dashboard.clients.admin import GatewayFigures
 from spark.dashboard.layout import charts, formatting, parts
-from spark.dashboard.layout.links import Where
+from spark.dashboard.layout.links import PageAddress
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import overview
 from spark.dashboard.queries.reading import Reading
@@ -15,7 +15,7 @@ from spark.dashboard.queries.time_ranges import TimeRange, range_named
 IDLE_MS = 60_000  # without a commit, that are worth a word
 
 
-def page(_where: Where, _sources: Sources) -> Any:
+def page(_where: PageAddress, _sources: Sources) -> Any:
     """The page, still empty."""
     return html.Div(id="overview-body")
 
@@ -70,7 +70,7 @@ def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int
     )
 
 
-def _gateway(answer: Answer) -> Any:
+def _gateway(answer: GatewayFigures) -> Any:
     if answer.error:
         return parts.trouble(
             "The gateway is not reached", f"{answer.error}. Name another with --admin.", color="orange"

@@ -5,7 +5,7 @@ from typing import Any
 from dash import dcc, html
 
 from spark.dashboard.layout import charts, formatting, parts
-from spark.dashboard.layout.links import Where, device_link
+from spark.dashboard.layout.links import PageAddress, device_link
 from spark.dashboard.pages.overview import by_name
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import overview, quality
@@ -13,7 +13,7 @@ from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
 
 
-def page(_where: Where, _sources: Sources) -> Any:
+def page(_where: PageAddress, _sources: Sources) -> Any:
     """The page, still empty."""
     return html.Div(id="quality-body")
 

@@ -5,15 +5,15 @@ from typing import Any
 
 from dash import html
 
-from spark.dashboard.clients.gateway import GROUPS_COUNT_MAX, Credentials, Refused
+from spark.dashboard.clients.gateway import GROUPS_COUNT_MAX, Credentials, GatewayRefused
 from spark.dashboard.layout import formatting, parts
-from spark.dashboard.layout.links import Where
+from spark.dashboard.layout.links import PageAddress
 from spark.dashboard.pages.sources import Sources
 
 TOPICS_COUNT_MAX = 200
 
 
-def page(_where: Where, _sources: Sources) -> Any:
+def page(_where: PageAddress, _sources: Sources) -> Any:
     """The page, still empty."""
     return html.Div(id="topics-body")
 
@@ -73,7 +73,7 @@ def _groups(sources: Sources, who: Credentials | None) -> Any:
         return None
     try:
         groups = sources.gateway.groups(who)
-    except Refused as refused:
+    except GatewayRefused as refused:
         return parts.section("Consumer groups", parts.trouble("They are not shown", f"{refused}", color="orange"))
     rows = [
         [

@@ -14,7 +14,7 @@ from deltalake.exceptions import DeltaError
 
 from spark.errors import SparkError
 from spark.tables.files import Location
-from spark.tables.manifest import Manifest, Progress
+from spark.tables.manifest import JobProgress, Manifest
 from spark.tables.schemas import SPECS
 
 MEMORY_LIMIT = "512MB"  # of one query
@@ -40,7 +40,7 @@ class Reading:
     """The tables as of one pass, as views of a DuckDB in memory that can open no file and no connection."""
 
     def __init__(self, manifest: Manifest, tables: Mapping[str, Any]) -> None:
-        self.progress: Progress = manifest.progress
+        self.progress: JobProgress = manifest.progress
         self.counts: Mapping[str, Mapping[str, int]] = manifest.counts
         self.names = sorted(tables)
         self._con = duckdb.connect(

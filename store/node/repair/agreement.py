@@ -16,7 +16,7 @@ from store.integrity.seals import Seal
 from store.local.local import LocalStore
 from store.node.replica.context import ReplicaContext
 from store.replication.errors import BadMessage
-from store.replication.sealing import Verdict, judge
+from store.replication.sealing import SealVerdict, judge
 from store.rpc import replica_wire as wire
 from store.rpc.replica_wire import SEALS_MAX, SealsAnswer, SealsRequest
 
@@ -76,14 +76,14 @@ class Agreement:
                 replicas=[one.id for one in group.replicas],
                 master=group.master,
             )
-            if verdict is Verdict.SAME:
+            if verdict is SealVerdict.SAME:
                 self._agreed[seal.start, seal.end] = seal.digest
-            elif verdict is not Verdict.UNKNOWN and await self._is_sound(store, seal):
+            elif verdict is not SealVerdict.UNKNOWN and await self._is_sound(store, seal):
                 await self._differ(store, seal, verdict)
 
-    async def _differ(self, store: LocalStore, seal: Seal, verdict: Verdict) -> None:
+    async def _differ(self, store: LocalStore, seal: Seal, verdict: SealVerdict) -> None:
         """Replicas have different frames with sound checksums: say so, and repair the one that is wrong."""
-        if verdict is Verdict.OWN:
+        if verdict is SealVerdict.OWN:
             logger.critical(
                 "the other replicas have other frames than this one in the segment from %d to %d, all with sound "
                 "checksums: it is repaired from them",
@@ -94,7 +94,7 @@ class Agreement:
             self._context.repairing.look()
         elif (seal.start, seal.end) not in self._logged:
             self._logged.add((seal.start, seal.end))
-            undecided = verdict is Verdict.UNDECIDED
+            undecided = verdict is SealVerdict.UNDECIDED
             logger.critical(
                 "another replica has other frames than this one in the segment from %d to %d, all with sound "
                 "checksums: %s",

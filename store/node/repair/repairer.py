@@ -16,7 +16,7 @@ from store.node.repair.fetching import fetch_range
 from store.node.replica.context import ReplicaContext
 from store.node.replica.disk import Disk
 from store.replication.errors import BadMessage
-from store.replication.repairs import Ask, Range, RangeOutcome, Repairs
+from store.replication.repairs import AskReplica, FrameRange, RangeOutcome, Repairs
 
 logger = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ LOOK_S = 1.0  # how often it is looked for damages that nobody has told of
 DISK_FAULT_S = 5.0  # before a damage is repaired again that could not be written
 
 
-class DamageStatus(NamedTuple):
+class OpenDamageStatus(NamedTuple):
     """An open damage, as `/status` says it. `repairing_from` is the replica that is asked now; `since_s` ago."""
 
     segment: str
@@ -48,9 +48,9 @@ class Repairer:
         self._changed = changed
         self._context: ReplicaContext | None = None
         self._core = Repairs()
-        self._asking: Ask | None = None
+        self._asking: AskReplica | None = None
         self._refused: dict[int, str] = {}  # by replica: why it was of no use, as it was logged last
-        self._lost: frozenset[Range] = frozenset()  # as it was logged
+        self._lost: frozenset[FrameRange] = frozenset()  # as it was logged
         self._told: tuple[object, ...] = ()
         self._news = asyncio.Event()
         self._tasks: list[asyncio.Task[None]] = []
@@ -125,16 +125,16 @@ class Repairer:
         return self._asking.replica if self._asking is not None else None
 
     @property
-    def status(self) -> Sequence[DamageStatus]:
+    def status(self) -> Sequence[OpenDamageStatus]:
         """All open damages."""
         return [self._status(one) for one in self.damages]
 
-    def _status(self, one: Damage) -> DamageStatus:
+    def _status(self, one: Damage) -> OpenDamageStatus:
         assert self._context is not None
         asking = self._asking
         now_ms = self._context.now_ms()
         since_ms = self._core.since_ms(one.start)
-        return DamageStatus(
+        return OpenDamageStatus(
             *one,
             lost=any(lost.start <= one.start < lost.end for lost in self._core.lost),
             repairing_from=asking.replica if asking is not None and asking.start <= one.start < asking.end else None,
@@ -205,7 +205,7 @@ class Repairer:
         except TimeoutError:
             return
 
-    async def _repair(self, context: ReplicaContext, ask: Ask) -> None:
+    async def _repair(self, context: ReplicaContext, ask: AskReplica) -> None:
         """Asks a replica for a range, and writes what comes in its place."""
         store, replica = self._disk.store, context.known().replica(ask.replica)
         if store is None or replica is None:
@@ -221,7 +221,7 @@ class Repairer:
             self._core.answered(ask, found, now_ms=context.now_ms())
             self.look()
 
-    async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: Ask, address: str) -> RangeOutcome:
+    async def _fetch(self, context: ReplicaContext, store: LocalStore, ask: AskReplica, address: str) -> RangeOutcome:
         repaired = 0
         try:
             async with aclosing(

@@ -12,7 +12,7 @@ from typing import Any
 from store.base.errors import NotMaster, StoreClosed, StoreOverloaded, StoreUnreachable
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.node.replica.auth import stranger
+from store.node.replica.auth import refusal
 from store.node.replica.context import ReplicaContext
 from store.replication.epochs import EpochList
 from store.replication.errors import BadEpochs, BadMessage
@@ -75,7 +75,7 @@ class RangeServer:
             log=asked.log,
             check=asked.check,
         )
-        refused = stranger(hello, context.identity, context.disk.log, context.known())
+        refused = refusal(hello, context.identity, context.disk.log, context.known())
         if refused is not None:
             raise BadMessage(refused.text)
         if context.known().replica(asked.replica) is None or asked.replica == context.replica:

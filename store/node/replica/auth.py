@@ -17,8 +17,8 @@ def sign(hello: Hello, identity: ReplicaIdentity, log: str) -> Hello:
     return msgspec.structs.replace(hello, cluster=identity.cluster, log=log, check=identity.check)
 
 
-def stranger(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) -> Refused | None:
-    """Returns why a replica is not one of the group of this master, which has that log; None: it is.
+def refusal(hello: Hello, identity: ReplicaIdentity, log: str, group: Group) -> Refused | None:
+    """Returns why the master of a group refuses a replica: a wrong cluster, log or check code; None when it does not.
 
     A replica of an older version leaves fields out; that is not held against it.
     """

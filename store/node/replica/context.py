@@ -10,7 +10,7 @@ from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.replica.disk import Disk
 from store.node.replica.identity import ReplicaIdentity
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
@@ -111,7 +111,7 @@ class ReplicaContext:
     answers: Callable[[str], Awaitable[bool]]
     now_ms: Callable[[], int]
     repairing: Repairing
-    pace: Pace = field(default_factory=Pace)
+    pace: ReplicationPace = field(default_factory=ReplicationPace)
     unfit: set[int] = field(default_factory=set)
     since: int = 0
     relief_ms: int = 0

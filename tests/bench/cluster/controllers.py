@@ -29,13 +29,13 @@ import msgspec
 import uvloop
 
 from controller.api.client import ControllerClient
-from controller.api.commands import CreateTopic, Limits
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from tests.bench.machine import describe
 
 START_S = 30.0
-LIMITS = Limits(topics_max=1_000_000, default_queues=1)
+LIMITS = ClusterLimits(topics_max=1_000_000, default_queues=1)
 
 
 def now_ms() -> int:

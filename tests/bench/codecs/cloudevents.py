@@ -12,7 +12,7 @@ from cloudevents.core.formats.json import JSONFormat
 from adapters.cloudevents import from_structured, to_structured
 from adapters.http.handlers.messages import read_events
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from gateway.domain.principal import Principal
 from tests.bench.codecs.subject import Subject, Work
 
@@ -85,7 +85,7 @@ def subject() -> Subject:
             1,
             {
                 "ours": lambda: read_events(
-                    Request(method="POST", target=b"/events", headers=raw, body=data),
+                    HttpRequest(method="POST", target=b"/events", headers=raw, body=data),
                     Principal(name=""),
                     options,
                     now_ms=1,

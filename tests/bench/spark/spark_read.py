@@ -29,7 +29,7 @@ import uvloop
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from spark.job.session import build_session
-from spark.source.columns import Columns, schema_of
+from spark.source.columns import RecordColumns, schema_of
 from store.api.log import Appended
 from store.api.message import Message, encode
 from store.base.errors import StoreError
@@ -129,7 +129,7 @@ def measure(target: str, options: argparse.Namespace, where: Path) -> Rates:
             return sum(c.next - c.offset for q in reader.topics()["telemetry"] for c in reader.fetch_chunks(q, 0))
 
     def decode() -> int:
-        columns, count = Columns(schema_of(())), 0
+        columns, count = RecordColumns(schema_of(())), 0
         with RemoteReader(target) as reader:
             for queue in reader.topics()["telemetry"]:
                 for chunk in reader.fetch_chunks(queue, 0):

@@ -30,7 +30,7 @@ from hyperframe.frame import (
 
 from adapters.http.wire.coding import compressed, decoded
 from adapters.http.wire.guard import PREFACE
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Authenticate, Call, CancelTimer, Outcome
@@ -88,7 +88,7 @@ _READS_MAX = 32  # of one connection
 
 
 def _coded(coding: str, data: bytes) -> bytes:
-    accepts = Request(method="GET", target=b"/", headers=[(b"accept-encoding", coding.encode())])
+    accepts = HttpRequest(method="GET", target=b"/", headers=[(b"accept-encoding", coding.encode())])
     return compressed(
         accepts, Response(status=200, headers=((b"content-type", b"application/json"),), body=data), 0
     ).body
@@ -283,7 +283,7 @@ def body(random: Random, inputs: int, tally: dict[str, int]) -> None:
             shapes = CODINGS[coding]
             data = hurt_frames(shapes[random.getrandbits(8) % len(shapes)], random)
             headers = [(b"content-encoding", coding.encode())]
-            asked = Request(method="POST", target=b"/events", headers=headers, body=data)
+            asked = HttpRequest(method="POST", target=b"/events", headers=headers, body=data)
             try:
                 assert len(decoded(asked, _DECODED_BYTES_MAX)) <= _DECODED_BYTES_MAX
             except (HttpError, Refusal):

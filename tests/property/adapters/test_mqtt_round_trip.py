@@ -29,7 +29,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.properties import _TABLE, WILL
 from adapters.mqtt.messages.messages import Dialect
 from adapters.mqtt.session.encoded import Encoded
-from adapters.mqtt.session.subscriptions import Plan
+from adapters.mqtt.session.subscriptions import DeliveryPlan
 from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of, packets_in
 
@@ -243,7 +243,10 @@ domain_messages = st.builds(
     properties=st.just(()) | st.just((("a", "b"),)),
 )
 plans = st.builds(
-    Plan, qos=st.integers(0, 2), retain_as_published=st.booleans(), identifiers=st.sampled_from([(), (1,), (200, 3)])
+    DeliveryPlan,
+    qos=st.integers(0, 2),
+    retain_as_published=st.booleans(),
+    identifiers=st.sampled_from([(), (1,), (200, 3)]),
 )
 
 

@@ -8,13 +8,13 @@ from hypothesis import given, settings
 
 from controller.raft import (
     BadMessage,
-    Change,
     ChangeKind,
     Entry,
     EntryKind,
-    Member,
     Membership,
+    MembershipChange,
     RaftError,
+    RaftMember,
     Snapshot,
     decode,
     encode,
@@ -35,7 +35,7 @@ from controller.raft.messages import (
     VoteReply,
 )
 from controller.raft.quorum import Tally, majority_index, tally
-from controller.raft.settings import Settings
+from controller.raft.settings import RaftSettings
 from controller.raft.storage import MemoryStorage
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net
 
@@ -44,13 +44,15 @@ NUMBERS = st.one_of(
     st.integers(0, 12), st.integers(0, 12), st.integers(NUMBER_MAX - 3, NUMBER_MAX), st.integers(0, NUMBER_MAX)
 )
 TERMS = st.one_of(st.integers(1, 8), st.integers(1, 8), st.integers(1, NUMBER_MAX))
-CHANGES = st.builds(Change, kind=st.sampled_from(ChangeKind), node=st.integers(-1, 70), address=st.text(max_size=5))
+CHANGES = st.builds(
+    MembershipChange, kind=st.sampled_from(ChangeKind), node=st.integers(-1, 70), address=st.text(max_size=5)
+)
 ENTRIES = st.one_of(
     st.builds(Entry, TERMS, NUMBERS, st.sampled_from([EntryKind.COMMAND, EntryKind.EMPTY]), st.binary(max_size=3)),
     st.builds(Entry, TERMS, NUMBERS, st.just(EntryKind.CHANGE), CHANGES.map(encode_change)),
     st.builds(Entry, TERMS, NUMBERS, st.just(EntryKind.CHANGE), st.binary(max_size=3)),
 )
-MEMBERS = st.builds(Member, id=st.integers(0, 5), address=st.just(""), learner=st.booleans())
+MEMBERS = st.builds(RaftMember, id=st.integers(0, 5), address=st.just(""), learner=st.booleans())
 SNAPSHOTS = st.builds(
     Snapshot,
     index=NUMBERS,
@@ -130,7 +132,7 @@ def do(net, node, step):
                 "tick": raft.tick,
                 "propose": lambda: raft.propose(b"x"),
                 "read": lambda: raft.read_index(b"r"),
-                "add": lambda: raft.propose_change(Change(kind=ChangeKind.ADD_LEARNER, node=6)),
+                "add": lambda: raft.propose_change(MembershipChange(kind=ChangeKind.ADD_LEARNER, node=6)),
                 "work": node.work,
                 "compact": lambda: raft.compact(raft.status().applied, b"s"),
                 "elect": lambda: [raft.tick() for _ in range(2 * ELECTION_TICKS)],
@@ -204,7 +206,7 @@ def test_a_tally_is_what_counting_says(voters, votes):
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=12), st.integers(0, 14), st.integers(0, 6))
 def test_where_two_logs_may_agree_is_what_a_walk_finds(terms, index, term):
     terms.sort()
-    log = Log(MemoryStorage(), Settings())
+    log = Log(MemoryStorage(), RaftSettings())
     log.append([Entry(of, at, EntryKind.COMMAND) for at, of in enumerate(terms, 1)])
     held = [0, *terms]
     walk = max(at for at in range(min(index, len(terms)) + 1) if held[at] <= term)

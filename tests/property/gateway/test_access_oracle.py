@@ -3,7 +3,7 @@
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
-from gateway.domain.access import Identity, Rules
+from gateway.domain.access import AccessRules, Identity
 from gateway.domain.access_filters import covers, levels_of, meet, touches
 from gateway.domain.access_filters import matches as level_matches
 from gateway.domain.access_settings import AccessConfig, AccessRule, OwnAccess, Permission
@@ -111,7 +111,7 @@ def test_rules_mean_what_they_say(rules, default, own, identity, asked):
     """A deny with a value that is not plain: the test asks only that nothing is newly allowed."""
     action, address = asked
     config = AccessConfig(default=default, rules=rules)
-    access = Rules(config).access(identity, own)
+    access = AccessRules(config).access(identity, own)
     allowed = access is None or access.may(action, address)
     expected = naive(config, own, identity, action, address)
     if expected is not None:
@@ -126,7 +126,7 @@ def test_an_allow_with_any_value_matches_no_more_than_with_some_plain_one(patter
     """Whatever a client calls itself, it stays within what the rule's writer had in mind: one level a placeholder."""
     identity = Identity(name="ada", client_id=client_id, device=device)
     config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=(pattern,)),))
-    access = Rules(config).access(identity)
+    access = AccessRules(config).access(identity)
     assert access is not None
     if access.may("publish", address):
         widest = "/".join("+" if "${" in level else level for level in pattern.split("/"))
@@ -138,7 +138,7 @@ def test_a_deny_with_an_unsound_value_denies_all_that_it_would_with_any_plain_on
     identity = Identity(name="ada", client_id=client_id, device=device)
     assume(naive_filter(pattern, identity) is None)
     config = AccessConfig(default="allow", rules=(AccessRule(effect="deny", filters=(pattern,)),))
-    access = Rules(config).access(identity)
+    access = AccessRules(config).access(identity)
     assert access is not None
     for one, other in (("a", "b"), ("c1", "c1"), ("b", "ada")):
         placed = naive_filter(pattern, Identity(name="ada", client_id=one, device=other))
@@ -172,7 +172,7 @@ def test_what_is_covered_is_matched_and_what_both_match_is_seen(wide, narrow, ad
 
 @given(st.lists(RULES, max_size=5).map(tuple), st.sampled_from(["allow", "deny"]), IDENTITIES, filters(), ADDRESSES)
 def test_a_filter_reaches_what_it_matches_and_may_be_read(rules, default, identity, pattern, address):
-    access = Rules(AccessConfig(default=default, rules=rules)).access(identity)
+    access = AccessRules(AccessConfig(default=default, rules=rules)).access(identity)
     if access is not None and matches(pattern, address):
         if access.may("subscribe", address):
             assert access.reaches("subscribe", pattern)

@@ -16,7 +16,7 @@ from store.base import errors
 from store.base.errors import CorruptFrame, StoreError
 from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.rpc import arguments, calls, frames, wire
-from store.rpc.calls import Answer, Answers, Notice, SessionGreeting, TimerAdmission
+from store.rpc.calls import CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission
 from store.rpc.table import CALLS
 
 u32 = st.integers(0, (1 << 32) - 1)
@@ -57,7 +57,7 @@ asked = st.one_of(
     st.tuples(st.just("fetch"), st.builds(arguments.Fetch, u32, i64, u63, u63, u63)),
     st.tuples(st.just("scan"), st.builds(arguments.Scan, i64, i64, st.none() | st.lists(u32).map(tuple), u63)),
     st.tuples(
-        st.just("kv_put"), st.builds(arguments.KvPut, texts, st.binary(), st.none() | i64, texts, st.none(), u63)
+        st.just("kv_put"), st.builds(arguments.PutKey, texts, st.binary(), st.none() | i64, texts, st.none(), u63)
     ),
     st.tuples(
         st.just("commit_offsets"), st.builds(arguments.CommitOffsets, texts, st.dictionaries(u32, i64, max_size=4))
@@ -85,8 +85,8 @@ def test_calls_come_back(many):
     st.none() | st.builds(Notice, st.lists(u32).map(tuple), st.none() | st.builds(TimersHeld, u63, u63)),
 )
 def test_answers_come_back(confirmed, bodies, news):
-    answers = [Answer(number, kind, msgspec.Raw(calls.encode(body))) for number, kind, body in bodies]
-    found = calls.decode_answers(calls.encode(Answers(confirmed, answers, news)))
+    answers = [CallAnswer(number, kind, msgspec.Raw(calls.encode(body))) for number, kind, body in bodies]
+    found = calls.decode_answers(calls.encode(CallAnswers(confirmed, answers, news)))
     assert (found.confirmed, found.news) == (confirmed, news)
     assert [(one.number, one.kind, msgspec.msgpack.decode(one.body)) for one in found.answers] == bodies
 
@@ -172,7 +172,7 @@ def test_acknowledgements_come_back(many):
     for outcome, ack in zip(outcomes, found.acks, strict=True):
         got = frames.outcome_of(ack)
         assert (type(got), str(got)) == (type(outcome), str(outcome))
-    assert isinstance(frames.outcome_of(frames.Ack(1, error=b"\xc1")), errors.AppendOutcomeUnknown)
+    assert isinstance(frames.outcome_of(frames.AppendAck(1, error=b"\xc1")), errors.AppendOutcomeUnknown)
 
 
 @given(st.lists(bodies, max_size=4), st.integers(0, 100))
@@ -247,14 +247,14 @@ def decoders():
     stored = in_a_row([[b"a", b"bc"], [b"d" * 30]])
     grant = Grant(queue=QueueNumber(16), group="", owner=1, lease=1, lent_at=LogOffset(0), visible_at_ms=1, key=b"k")
     leases = [Lease(QueueOffset(n), 0, one, 0, grant) for n, one in enumerate(stored)]
-    answer = Answer(1, 0, msgspec.Raw(calls.encode(5)))
+    answer = CallAnswer(1, 0, msgspec.Raw(calls.encode(5)))
     appends = [part for n in range(2) for part in frames.packed(unplaced([b"a", b"b"], producer_id=n))]
     return {
         "calls": (
             calls.decode_calls,
             calls.encode([(1, "kv_get", arguments.KvGet("a", "b")), (2, "x", arguments.Nothing())]),
         ),
-        "answers": (calls.decode_answers, calls.encode(Answers(5, [answer], Notice((1, 2), TimersHeld(1, 2))))),
+        "answers": (calls.decode_answers, calls.encode(CallAnswers(5, [answer], Notice((1, 2), TimersHeld(1, 2))))),
         "appends": (frames.parse_appends, frames.packed_message(3, appends)),
         "acks": (
             frames.decode_acks,

@@ -20,11 +20,11 @@ from raft_checks import Seen
 from raft_cluster import RaftDisk
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, CreateTopic, Limits
+from controller.api.commands import AddGroup, ClusterLimits, CreateTopic
 from controller.metadata.state import MetadataState
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
-from controller.raft import Member, Membership, RaftError, Settings, decode, encode, first_snapshot
+from controller.raft import Membership, RaftError, RaftMember, RaftSettings, decode, encode, first_snapshot
 from controller.raft.log import Log
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
@@ -34,7 +34,7 @@ from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, StoreNode
 from store.node.settings import NodeSettings
 from store.reach.reporter import Reporter
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 
 DATA = Path("/data")
 PORT = 1
@@ -47,7 +47,7 @@ STOP_S = 8.0  # that a process may take to end
 QUICK_S = (0.0, 0.003)  # a disk
 FAILED_S = 0.5  # until a process that has ended because of its disk is started again
 TORN_S = 0.3  # until a store node that fell while its disk worked is started again
-PACE = Pace(batch_bytes=400, window_bytes=2_000)
+PACE = ReplicationPace(batch_bytes=400, window_bytes=2_000)
 
 
 class End(Enum):
@@ -148,7 +148,7 @@ class ControllerMachine(JointMachine):
     def __init__(self, cluster: "JointCluster", number: int) -> None:
         super().__init__(cluster, f"c{number}")
         self.number = number
-        members = (Member(id=id_, address=at, incarnation=f"c{id_}.0") for id_, at in CONTROLLERS.items())
+        members = (RaftMember(id=id_, address=at, incarnation=f"c{id_}.0") for id_, at in CONTROLLERS.items())
         self.file_chance = random.Random(f"{cluster.seed} {self.name} files")
         self.forgotten = 0  # how often it has lost its disk
         self.disk = self._disk(first_snapshot(Membership.of(*members), cluster.first_state()), f"c{number}.0")
@@ -162,10 +162,10 @@ class ControllerMachine(JointMachine):
             address=self.address,
             node=self.name,
             members=CONTROLLERS,
-            limits=Limits(default_queues=4),
+            limits=ClusterLimits(default_queues=4),
             now_ms=self.now_ms,
             clock_ms=self.now_ms,
-            settings=Settings(
+            settings=RaftSettings(
                 election_ticks=ELECTION_TICKS, snapshot_ticks=SNAPSHOT_TICKS, proposal_bytes_max=COMMAND_BYTES_MAX
             ),
             tick_s=TICK_S * self.rate,
@@ -216,7 +216,7 @@ class ControllerMachine(JointMachine):
         """Those it goes by, or may go by when what it has appended is taken back."""
         if self.is_refused:
             return []
-        log = self.raft.node.log if self.raft is not None else Log(self.disk, Settings())
+        log = self.raft.node.log if self.raft is not None else Log(self.disk, RaftSettings())
         return [log.history.at(log.committed), *(one for index, one in log.history.held if index > log.committed)]
 
     def remembers(self, membership: Membership) -> bool:

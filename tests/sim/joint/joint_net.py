@@ -65,7 +65,7 @@ class Net:
         with pytest.MonkeyPatch.context() as patch:
             for module, channel, server in (
                 (grpc.aio, "insecure_channel", "server"),
-                (pipes, "open_channel", "Server"),
+                (pipes, "open_channel", "PipeServer"),
             ):
                 patch.setattr(module, channel, lambda target, *_, **__: Connection(self, _here(), target))
                 patch.setattr(module, server, lambda **_: Server(self, _here()))

@@ -16,7 +16,7 @@ from joint_log import CountedLog, Views, header_of
 from joint_loop import HERE
 
 from store.api.keys import Entry
-from store.api.kv_rules import SlotContent, Space, split
+from store.api.kv_rules import KeySpace, SlotContent, split
 from store.api.log import Appended
 from store.api.timers import TimersHeld
 from store.base.errors import (
@@ -173,7 +173,7 @@ class JointStore:
             self._apply(confirmed)
             self._gate = Gate(confirmed, self._let_through)
             self._producers = ProducerTable()
-            self._guards = GuardTable(ViewQueries(self._held_key, lambda _: Space(), lambda: self._views.applied))
+            self._guards = GuardTable(ViewQueries(self._held_key, lambda _: KeySpace(), lambda: self._views.applied))
             for (producer, sequence), (start, _) in self._views.stored.items():
                 self._remember(producer, sequence, start)
             for frame in self._log.between(self._views.applied, self._log.end):

@@ -9,7 +9,7 @@ from store.base.errors import StoreError
 from store.replication.master import Master
 
 ELECTED_S = 4.0  # a failover at worst
-STALLED_S = 5.0  # until a master whose replicas do not answer refuses (`Pace.stall_ms`), by a slow clock
+STALLED_S = 5.0  # until a master whose replicas do not answer refuses (`ReplicationPace.stall_ms`), by a slow clock
 PATIENCE_S = 10.0
 
 

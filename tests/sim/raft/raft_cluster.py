@@ -8,16 +8,16 @@ from raft_checks import Checks, Seen
 
 from controller.raft import (
     BadMessage,
-    Change,
     ChangeKind,
     EntryKind,
-    Member,
     Membership,
+    MembershipChange,
     MemoryStorage,
     NotLeader,
     ProposalDropped,
     Raft,
-    Settings,
+    RaftMember,
+    RaftSettings,
     decode,
     encode,
     first_snapshot,
@@ -79,7 +79,7 @@ class RaftCluster:
         self.voted = set()  # ids of those that voted before they were replaced, and are to vote again
         self.unused = Random(0)  # of hosts that are looked at while they are down
         self.random = random
-        self.settings = settings or Settings()
+        self.settings = settings or RaftSettings()
         self.checks = Checks()
         self.now = 0.0
         self.steps = 0
@@ -96,7 +96,7 @@ class RaftCluster:
         self.reads_served = 0
         self.refused = 0
         names = {id: self.new_incarnation(id) for id in voters}
-        membership = Membership.of(*(Member(id=id, incarnation=name) for id, name in names.items()))
+        membership = Membership.of(*(RaftMember(id=id, incarnation=name) for id, name in names.items()))
         for id, name in names.items():
             self.add_host(id, first_snapshot(membership), name)
         self.at(MEND_MS, self._mend)
@@ -190,13 +190,13 @@ class RaftCluster:
                 continue
             name = host.disk.incarnation()
             if name != member.incarnation and not peer.active:
-                change = Change(kind=ChangeKind.ADD_LEARNER, node=member.id, incarnation=name)
+                change = MembershipChange(kind=ChangeKind.ADD_LEARNER, node=member.id, incarnation=name)
                 if self.ask(leader, leader.raft.propose_change, change):
                     self.replaced += 1
                     self.voted |= set() if member.learner else {member.id}
                 return
             if name == member.incarnation and member.learner and member.id in self.voted:
-                self.ask(leader, leader.raft.propose_change, Change(kind=ChangeKind.PROMOTE, node=member.id))
+                self.ask(leader, leader.raft.propose_change, MembershipChange(kind=ChangeKind.PROMOTE, node=member.id))
                 return
 
     def start(self, host):

@@ -4,7 +4,7 @@ import random
 
 from raft_cluster import TICK_MS, RaftCluster
 
-from controller.raft import Change, ChangeKind, Settings
+from controller.raft import ChangeKind, MembershipChange, RaftSettings
 
 ELECTION_TICKS = 10
 CALM_MS = 60 * TICK_MS  # until the last late message has arrived
@@ -16,7 +16,7 @@ class RaftHistory:
     def __init__(self, seed, *, incarnations=True):
         self.random = rng = random.Random(seed)
         small = rng.random() < 0.7  # limits that are reached all the time
-        settings = Settings(
+        settings = RaftSettings(
             election_ticks=ELECTION_TICKS,
             heartbeat_ticks=rng.choice([1, 2, 3]),
             snapshot_ticks=30,
@@ -157,7 +157,7 @@ class RaftHistory:
         leader = self.cluster.leader()
         if leader is not None and len(self.cluster.hosts) < HOSTS_MAX:
             id, name = self.next_id, self.cluster.new_incarnation(self.next_id)
-            change = Change(kind=ChangeKind.ADD_LEARNER, node=id, address=f"node{id}", incarnation=name)
+            change = MembershipChange(kind=ChangeKind.ADD_LEARNER, node=id, address=f"node{id}", incarnation=name)
             if self.cluster.ask(leader, leader.raft.propose_change, change):
                 self.cluster.add_host(id, incarnation=name)
                 self.next_id += 1
@@ -174,7 +174,7 @@ class RaftHistory:
             node = self.random.choice(leader.raft.node.membership.ids)
             if not self.cluster.remembers_all(node):
                 return  # with one lost already, one more could be one too many to go on
-            change = Change(kind=kind, node=node)
+            change = MembershipChange(kind=kind, node=node)
             self.cluster.ask(leader, leader.raft.propose_change, change)
 
     def reshape(self):

@@ -7,7 +7,7 @@ import pytest
 from raft_cluster import TICK_MS, RaftCluster
 from raft_history import RaftHistory
 
-from controller.raft import BadMessage, Settings
+from controller.raft import BadMessage, RaftSettings
 from controller.raft.messages import AppendReply
 from controller.raft.progress import ProgressState
 
@@ -64,7 +64,7 @@ def test_memories_are_lost_and_replaced_in_these_histories(event):
 @pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + STORY_SEEDS))
 def test_one_added_again_is_asked_for_its_snapshot_when_its_answer_was_lost(seed, lose):
     """A leader sent it nothing until it had given the snapshot up, which is later than this test waits."""
-    cluster = RaftCluster(random.Random(seed), range(1, 4), Settings(snapshot_ticks=10 * SOON_TICKS))
+    cluster = RaftCluster(random.Random(seed), range(1, 4), RaftSettings(snapshot_ticks=10 * SOON_TICKS))
     assert cluster.run(SOON_TICKS * TICK_MS, lambda: cluster.leader() and cluster.leader().applied)
     leader = cluster.leader()
     lost = cluster.random.choice([host for host in cluster.hosts.values() if host is not leader])

@@ -37,7 +37,7 @@ from store.format.records import TIMERS_QUEUE, TimerSet, encode
 from store.format.timer_key import TimerKey
 from store.local import local as local_module
 from store.local.local import LocalStore
-from store.log.retention import UNLIMITED, Limits
+from store.log.retention import UNLIMITED, RetentionLimits
 from store.log.segment import segment_name
 from store.views import Views
 from tests.support.store.store_kit import bodies
@@ -265,7 +265,7 @@ class StoreHistory:
             disk_reserve_bytes=chance.choice([0, 1_000]),
             map_size_bytes=1 << 28,
             pending_bytes_max=chance.choice([4_000, 1 << 20]),
-            retention=Limits(size_bytes=2_000) if self.trims else UNLIMITED,
+            retention=RetentionLimits(size_bytes=2_000) if self.trims else UNLIMITED,
             retention_interval_s=1,
         )
         if others is not None:

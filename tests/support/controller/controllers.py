@@ -11,7 +11,7 @@ import urllib.request
 from controller.disk.driver import Driver
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
-from controller.raft import Member, Membership, MemoryStorage, decode, encode, first_snapshot
+from controller.raft import Membership, MemoryStorage, RaftMember, decode, encode, first_snapshot
 from controller.raft.errors import StorageFailed
 from controller.remote.remote import RemoteController
 from store.rpc.credentials import CredentialFiles
@@ -58,7 +58,7 @@ class Network:
         self.cut = set()
         self.drivers, self.machines, self.storages, self.tasks = {}, {}, {}, {}
         self.options = {"tick_s": None} | options
-        self.membership = Membership.of(*(Member(id=id_) for id_ in ids))
+        self.membership = Membership.of(*(RaftMember(id=id_) for id_ in ids))
         for id_ in ids:
             self.add(id_, first_snapshot(self.membership))
 

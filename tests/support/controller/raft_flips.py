@@ -3,11 +3,11 @@
 import sys
 from pathlib import Path
 
-from controller.raft import Entry, EntryKind, HardState, Member, Membership, Ready, first_snapshot
+from controller.raft import Entry, EntryKind, HardState, Membership, RaftMember, Ready, first_snapshot
 from controller.raft.errors import StorageFailed
 from controller.raft.lmdb_storage import LmdbStorage
 
-FIRST = first_snapshot(Membership.of(Member(id=1, address="here")), b"begin")
+FIRST = first_snapshot(Membership.of(RaftMember(id=1, address="here")), b"begin")
 ENTRIES = 12
 
 

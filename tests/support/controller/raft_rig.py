@@ -4,12 +4,12 @@ import random
 
 from controller.raft import (
     EntryKind,
-    Member,
     Membership,
     MemoryStorage,
     Raft,
+    RaftMember,
+    RaftSettings,
     Role,
-    Settings,
     decode,
     encode,
     first_snapshot,
@@ -71,8 +71,8 @@ class Net:
     """Nodes 1, 2, ...; `cut` holds (from, to), `lost` takes messages that a test wants lost."""
 
     def __init__(self, voters=3, *, learners=0, **settings):
-        self.settings = Settings(election_ticks=ELECTION_TICKS, **settings)
-        members = [Member(id=id, learner=id > voters) for id in range(1, voters + learners + 1)]
+        self.settings = RaftSettings(election_ticks=ELECTION_TICKS, **settings)
+        members = [RaftMember(id=id, learner=id > voters) for id in range(1, voters + learners + 1)]
         first = first_snapshot(Membership.of(*members))
         self.nodes = {member.id: self.make(member.id, MemoryStorage(first)) for member in members}
         self.cut = set()
@@ -149,7 +149,7 @@ class Net:
 
 def storage_with(*terms, voters=3, term=None, vote=0, commit=1):
     """A disk with entries of these terms from index 2 on."""
-    storage = MemoryStorage(first_snapshot(Membership.of(*(Member(id=id) for id in range(1, voters + 1)))))
+    storage = MemoryStorage(first_snapshot(Membership.of(*(RaftMember(id=id) for id in range(1, voters + 1)))))
     entries = tuple(Entry(of, index, EntryKind.COMMAND, b"%d.%d" % (of, index)) for index, of in enumerate(terms, 2))
     hard = HardState(term=term or max((1, *terms)), vote=vote, commit=commit)
     storage.save(Ready(entries=entries, hard_state=hard, must_sync=True))

@@ -7,14 +7,14 @@ timeout of a node is 10 ticks and as many more as its id says.
 """
 
 from controller.raft import (
-    Change,
     ChangeKind,
-    Member,
     Membership,
+    MembershipChange,
     MemoryStorage,
     RaftError,
+    RaftMember,
+    RaftSettings,
     Role,
-    Settings,
     decode,
     encode,
     first_snapshot,
@@ -54,9 +54,9 @@ class TranscriptWorld:
     def do_add_nodes(self, voters, *flags, learners=0, **settings):
         """Begin a cluster. The flag `named` gives the nodes incarnations."""
         ids = range(1, voters + learners + 1)
-        self.settings = Settings(election_ticks=ELECTION_TICKS, **settings)
+        self.settings = RaftSettings(election_ticks=ELECTION_TICKS, **settings)
         names = {id: f"{id}a" if "named" in flags else "" for id in ids}
-        first = Membership.of(*(Member(id=id, learner=id > voters, incarnation=names[id]) for id in ids))
+        first = Membership.of(*(RaftMember(id=id, learner=id > voters, incarnation=names[id]) for id in ids))
         self.nodes = {id: ShownNode(self, id, MemoryStorage(first_snapshot(first), names[id])) for id in ids}
 
     def do_disk(self, id, *terms, **known):
@@ -148,7 +148,7 @@ class TranscriptWorld:
             self.nodes[id].raft.propose(b"x" * int(number) if unit == "bytes" else str(command).encode())
 
     def do_change(self, id, kind, node, incarnation=""):
-        change = Change(kind=CHANGES[kind], node=node, incarnation=incarnation)
+        change = MembershipChange(kind=CHANGES[kind], node=node, incarnation=incarnation)
         self.nodes[id].raft.propose_change(change)
 
     def do_transfer(self, id, to):

@@ -7,7 +7,7 @@ from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Connack, Packet, Publish, Pubrel, Suback
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.upstream.reading import MqttUpstream
-from gateway.bridges.shared.addresses import DestinationMap, Subscription
+from gateway.bridges.shared.addresses import BridgedFilter, DestinationMap
 from gateway.domain.errors import Refusal
 from gateway.port.bridge import UpstreamFilter, UpstreamSettings
 from store.api.message import Message
@@ -15,9 +15,9 @@ from store.api.message import Message
 VERSIONS = {"5.0": 5, "3.1.1": 4}
 
 
-def terms(*subscriptions: Subscription, **changes: Any) -> UpstreamSettings:
+def terms(*subscriptions: BridgedFilter, **changes: Any) -> UpstreamSettings:
     """Terms with the usual defaults."""
-    subscriptions = subscriptions or (Subscription("a/#", 2, "plant/{1}", "{bridge}"),)
+    subscriptions = subscriptions or (BridgedFilter("a/#", 2, "plant/{1}", "{bridge}"),)
     return UpstreamSettings(
         **{
             "bridge": "up",
@@ -42,7 +42,7 @@ def terms(*subscriptions: Subscription, **changes: Any) -> UpstreamSettings:
 class Broker:
     """One upstream and its bridge, packet by packet."""
 
-    def __init__(self, *subscriptions: Subscription, sparkplug: bool = True, **changes: Any) -> None:
+    def __init__(self, *subscriptions: BridgedFilter, sparkplug: bool = True, **changes: Any) -> None:
         self.terms = terms(*subscriptions, **changes)
         self.version = VERSIONS[self.terms.version]
         self.bridge = MqttUpstream(self.terms, sparkplug=sparkplug)

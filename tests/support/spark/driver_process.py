@@ -18,13 +18,13 @@ from typing import Any
 
 from spark.findings.publishing import Publishing, publish_file
 from spark.tables import files
-from spark.tables.commits import Commits, Settings
+from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import Location
 from tests.support.spark.job_kit import Record, do_batch, do_tick
 from tests.support.spark.log_recount import logged
 
 QUEUE_RECORDS = 20  # of each queue in one batch
-SETTINGS = Settings(
+SETTINGS = CommitSettings(
     watermark_ms=2_000, late_ms=7 * 86_400_000, buckets=2, session_ms=5_000, samples=True, findings=True
 )
 

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from spark.job.bucket import RECORD_COLUMNS, work
 from spark.tables.commits import Commits
 from spark.tables.files import now_ms
-from spark.tables.reports import BucketReport, Plan
+from spark.tables.reports import BucketReport, PassPlan
 from spark.telemetry.windows import INSTANT
 
 MINUTE_MS = 60_000
@@ -92,7 +92,7 @@ def table(records: Iterable[Record]) -> pa.Table:
     return pa.table({n: pa.array([row[n] for row in rows], RECORDS.field(n).type) for n in RECORDS.names})
 
 
-def worked(plan: Plan, buckets: int, records: Sequence[Record] | None) -> list[BucketReport]:
+def worked(plan: PassPlan, buckets: int, records: Sequence[Record] | None) -> list[BucketReport]:
     """Every bucket's report, as Spark's tasks would give them."""
     found = []
     for bucket in range(buckets):

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from deltalake import DeltaTable, write_deltalake
 
 from spark.tables.files import Location
-from spark.tables.manifest import Manifest, Progress
+from spark.tables.manifest import JobProgress, Manifest
 from spark.tables.schemas import SPECS, WINDOW_TABLES, presented
 from spark.telemetry.windows import INSTANT, LATEST, SAMPLES, STATES, latest_of, partials_of
 
@@ -75,7 +75,7 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
         write_deltalake(str(where / name), rows.select(spec.schema.names), partition_by=spec.partition_by or None)
         versions[name] = DeltaTable(str(where / name)).version()
     counts = {"mqtt": {"ok": 900, "late": 20}, "http": {"ok": 300, "bad_json": 7}}
-    progress = Progress(
+    progress = JobProgress(
         batch=41, records=1_227, stored_at_ms=now_ms - 2_000, committed_at_ms=now_ms - 800, corrected=3, batch_ms=400
     )
     manifest = Manifest(job="sample", buckets=1, pass_=1, progress=progress, counts=counts, versions=versions)

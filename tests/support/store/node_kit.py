@@ -13,14 +13,14 @@ from store.node.replica_role import ReplicaRole
 from store.node.settings import NodeSettings
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from tests.support.process.waiting import until
 from tests.support.store.store_kit import begin, frame
 
 GROUP = 3
 PATIENCE_S = 90.0  # of clients, and of tests: the machine may be busy with others
 TURN_S = 0.01  # of an event loop's time: on a busy machine a turn takes longer
-PACE = Pace(
+PACE = ReplicationPace(
     heartbeat_ms=50, lag_ms=1_000, gone_ms=200, stall_ms=1_500, fresh_ms=2_000, refused_ms=300, hold_again_ms=300
 )
 

@@ -10,7 +10,7 @@ from threading import Thread
 from typing import Any, TypeVar
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, Limits
+from controller.api.commands import AddGroup, ClusterLimits
 from controller.node.local import LocalController
 from gateway.config.config import adapter_factories, load
 from gateway.process.app import Gateway
@@ -105,7 +105,7 @@ class Machine:
         self._opened = AsyncExitStack()
 
     async def __aenter__(self) -> "Machine":
-        limits = Limits(default_queues=self._queues)
+        limits = ClusterLimits(default_queues=self._queues)
         self.controller = LocalController.open(self.directory / "controller", limits=limits, now_ms=lambda: 0)
         self._opened.push_async_callback(self.controller.close)
         self.reaches: dict[int, Reach] = {}

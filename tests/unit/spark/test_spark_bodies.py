@@ -12,7 +12,7 @@ from pyspark.sql import types as T  # noqa: E402, N812
 from test_spark_columns import placed  # noqa: E402
 
 from spark.errors import BadOption  # noqa: E402
-from spark.source.columns import Columns, schema_of  # noqa: E402
+from spark.source.columns import RecordColumns, schema_of  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.api.queues import Fetched  # noqa: E402
 from tests.support.store.fake_store import unplaced  # noqa: E402
@@ -25,7 +25,7 @@ def rows(messages, format_, kind=None):
     schema = schema_of(("data", "data_error"), format_)
     if kind is not None:
         schema = T.StructType([T.StructField("data", kind), schema["data_error"]])
-    return Columns(schema, format_=format_).batch(fetched, queue=16, topic="t").to_pylist()
+    return RecordColumns(schema, format_=format_).batch(fetched, queue=16, topic="t").to_pylist()
 
 
 def json(*bodies):
@@ -159,4 +159,4 @@ def test_senml_packs_are_resolved():
 )
 def test_a_type_that_a_format_does_not_give_is_refused(format_, kind, message):
     with pytest.raises(BadOption, match=message):
-        Columns(T.StructType([T.StructField("data", kind)]), format_=format_)
+        RecordColumns(T.StructType([T.StructField("data", kind)]), format_=format_)

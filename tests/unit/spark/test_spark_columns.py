@@ -8,7 +8,7 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from spark.errors import BadOption  # noqa: E402
-from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, Columns, schema_of  # noqa: E402
+from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, RecordColumns, schema_of  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.api.queues import Fetched  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402
@@ -51,7 +51,7 @@ BARE = Message(address="telemetry/d2", time_ms=1 << 63)
 def test_every_column_of_every_field():
     frames = [placed(unplaced([(17, BARE), (16, FULL), (16, BARE)]), 0), placed(unplaced([(16, BARE)]), 4096)]
     fetched = Fetched(frames, [[1, 2], [0]], 10, 13)
-    rows = Columns(schema_of(tuple(TYPES))).batch(fetched, queue=16, topic="telemetry").to_pylist()
+    rows = RecordColumns(schema_of(tuple(TYPES))).batch(fetched, queue=16, topic="telemetry").to_pylist()
     first = rows[0]
     assert first == {
         "topic": "telemetry",
@@ -104,20 +104,20 @@ def test_schemas():
     wrong = schema_of(("offset",))
     wrong.fields[0].dataType = TYPES["topic"]
     with pytest.raises(BadOption, match="offset string, which is bigint"):
-        Columns(wrong)
+        RecordColumns(wrong)
 
 
 def test_offsets_are_read_without_decoding():
     built = UnplacedFrame.build(ROW.pack(16, 0, 3, 0, 0, 0, 0, 7), b"\xc1\xc1\xc1")
     fetched = Fetched([placed(built, 0)], [[0]], 0, 1)
-    plain = Columns(schema_of(("topic", "queue", "offset", "time", "stored_at", "position")))
+    plain = RecordColumns(schema_of(("topic", "queue", "offset", "time", "stored_at", "position")))
     assert plain.batch(fetched, queue=16, topic="t").num_rows == 1
     with pytest.raises(CorruptFrame, match="no message"):
-        Columns(schema_of(("id",))).batch(fetched, queue=16, topic="t")
+        RecordColumns(schema_of(("id",))).batch(fetched, queue=16, topic="t")
 
 
 def test_expiry_beyond_the_calendar_is_cut():
     odd = [Message(address="a", expires_at_ms=t) for t in (1 << 63, -5, TIME_MS_MAX)]
     fetched = Fetched([placed(unplaced([(16, m) for m in odd]), 0)], [[0, 1, 2]], 0, 3)
-    got = Columns(schema_of(("expires_at",))).batch(fetched, queue=16, topic="t")["expires_at"].cast(pa.int64())
+    got = RecordColumns(schema_of(("expires_at",))).batch(fetched, queue=16, topic="t")["expires_at"].cast(pa.int64())
     assert got.to_pylist() == [TIME_MS_MAX * 1000, 0, TIME_MS_MAX * 1000]

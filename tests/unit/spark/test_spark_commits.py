@@ -15,9 +15,9 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
-from spark.tables.manifest import MANIFEST, Manifest, Progress  # noqa: E402
+from spark.tables.manifest import MANIFEST, JobProgress, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
@@ -25,7 +25,7 @@ from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, na
 pytestmark = pytest.mark.slow
 
 T0 = 1_767_225_600_000  # the start of a day
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
 
 
 def some(count: int, seed: int, *, first: int = 0, minutes: int = 6) -> list[Record]:
@@ -335,7 +335,7 @@ def test_nothing_that_grows_with_devices_reaches_the_driver(places):
 
 def test_nothing_committed_reads_as_empty(tmp_path):
     tables = Tables(tmp_path / "none")
-    assert tables.progress() == Progress()
+    assert tables.progress() == JobProgress()
     assert tables.counts() == tables.quality() == {}
     assert tables.latest().num_rows == tables.windows().num_rows == 0
 

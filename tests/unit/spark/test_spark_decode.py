@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from spark.decode import cbor
 from spark.decode.fields import time_us_of
-from spark.decode.rules import Rules, load_rules
+from spark.decode.rules import DecodeRules, load_rules
 from spark.decode.samples import Decoder
 from spark.decode.values import BAD_BODY, ENCODED, METRICS_MAX, NO_METRICS, OK, TOO_MANY, Undecodable
 from spark.errors import BadOption
@@ -267,7 +267,7 @@ def test_rules_of_a_file(tmp_path):
     rules = load_rules(path)
     assert rules.devices[0].level == 1
     assert rules.decode[0].metrics == {"t": "x.y"}
-    assert Rules.parse(rules.encode()) == rules
+    assert DecodeRules.parse(rules.encode()) == rules
     for bad in ("[[decode]]\nform='x'\n", "[[devices]]\nfilter='#/a'\n", "oops"):
         path.write_text(bad)
         with pytest.raises(BadOption, match="option rules cannot be"):

@@ -18,9 +18,9 @@ from cloudevents.core.formats.json import JSONFormat  # noqa: E402
 from spark.errors import BadOption, SparkError  # noqa: E402
 from spark.findings import publishing as publishing_module  # noqa: E402
 from spark.findings.events import events_of_rows, level  # noqa: E402
-from spark.findings.publishing import Outcome, Publishing, publish_file  # noqa: E402
+from spark.findings.publishing import FileOutcome, Publishing, publish_file  # noqa: E402
 from spark.job.options import TelemetryOptions  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
@@ -28,7 +28,7 @@ from spark.telemetry.events import EVENTS  # noqa: E402
 from tests.support.spark.job_kit import Record, do_batch, do_tick, naive, shown  # noqa: E402
 
 T0 = 1_767_225_600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, findings=True)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, findings=True)
 
 
 def rows(*changes: dict) -> "pa.Table":
@@ -108,7 +108,7 @@ def test_mqtt_hears_each_finding_once_however_often_it_is_published(shared_gatew
     publishing = Publishing(url=shared_gateway.url, retry_s=20, since_ms=0)
     try:
         for _ in range(3):
-            assert publish_file(place, path, publishing) == Outcome(published=40)
+            assert publish_file(place, path, publishing) == FileOutcome(published=40)
         marker = rows({"device": "end"})
         publish_file(place, write_findings(place, marker), publishing)
         for _ in range(300):
@@ -175,8 +175,8 @@ def refusing(monkeypatch):
 def test_refusals_are_tried_again_counted_or_fatal(refusing, tmp_path):
     place = Location.of(tmp_path)
     path = write_findings(place, rows({}))
-    assert publish_file(place, path, refusing(503, 429, 200)) == Outcome(published=1)
-    assert publish_file(place, path, refusing(422)) == Outcome(published=1)  # another job's finding
+    assert publish_file(place, path, refusing(503, 429, 200)) == FileOutcome(published=1)
+    assert publish_file(place, path, refusing(422)) == FileOutcome(published=1)  # another job's finding
     refused = publish_file(place, path, refusing(400))
     assert (refused.published, refused.refused, refused.why) == (0, 1, "answers 400: because")
     with pytest.raises(SparkError, match="right to publish to analytics/#") as forbidden:
@@ -195,7 +195,7 @@ def test_of_several_gateways_the_next_is_asked_when_one_is_away(refusing, tmp_pa
     away = "http://127.0.0.1:9/"
     there = refusing(200).url
     publishing = Publishing(url=f"{away},{there}", retry_s=5, since_ms=0)
-    assert publish_file(place, path, publishing) == Outcome(published=3)
+    assert publish_file(place, path, publishing) == FileOutcome(published=3)
     with pytest.raises(SparkError, match="does not answer"):
         publish_file(place, path, Publishing(url=f"{away},{away}", retry_s=0.3, since_ms=0))
     options = TelemetryOptions(output="x", findings=f"{there},{away}")
@@ -214,7 +214,7 @@ def test_old_findings_and_too_many_stay_in_the_table(refusing, tmp_path, monkeyp
     publishing = refusing(200)
     since_ms = round(datetime(2025, 1, 1, tzinfo=UTC).timestamp() * 1000)
     outcome = publish_file(place, path, Publishing(url=publishing.url, retry_s=1, since_ms=since_ms))
-    assert outcome == Outcome(published=2, surplus=1, old=1)
+    assert outcome == FileOutcome(published=2, surplus=1, old=1)
 
 
 def test_findings_are_unpublished_until_they_are_noted_whatever_happens(tmp_path):
@@ -237,7 +237,7 @@ def test_findings_are_unpublished_until_they_are_noted_whatever_happens(tmp_path
 
 
 def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):
-    plain = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1)
+    plain = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1)
     commits = Commits.open(Location.of(tmp_path / "out"), tmp_path / "checkpoint", plain)
     do_batch(commits, 0, strange())
     assert commits.manifest.unpublished == []

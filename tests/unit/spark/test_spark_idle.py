@@ -8,8 +8,8 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
 from spark.errors import SparkError  # noqa: E402
-from spark.job.idle import IdleTime, LogEnd, position_of  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.job.idle import IdleTime, LogEndCheck, position_of  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
@@ -18,7 +18,7 @@ from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, na
 from tests.support.store.fake_store import serving  # noqa: E402
 
 T0 = 1_767_225_600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def test_the_end_of_the_log_is_seen_from_the_checkpoint(tmp_path):
         position_of(tmp_path, 4)
     message = Message(address="t/d", body=json.dumps({"a": 1}).encode(), device="d", time_ms=T0)
     with serving({"t": (16, 17)}) as served:
-        end = LogEnd(served.target, ("t",), tmp_path)
+        end = LogEndCheck(served.target, ("t",), tmp_path)
         served.store.append([(16, message), (16, message)])
         assert end.reached(3)
         assert not end.reached(7)  # no such batch

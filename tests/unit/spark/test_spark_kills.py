@@ -10,7 +10,7 @@ deltalake = pytest.importorskip("deltalake")
 import pyarrow.parquet as pq  # noqa: E402
 
 from spark.findings.events import events_of_rows  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
@@ -18,7 +18,7 @@ from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total  # noqa: E402
 
 T0 = 1_767_225_600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, findings=True, samples=True)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, findings=True, samples=True)
 STEPS_MAX = 30  # of a pass, about; some crashes come too late to happen
 
 

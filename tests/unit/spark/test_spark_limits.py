@@ -12,7 +12,7 @@ from hypothesis import strategies as st  # noqa: E402
 
 from spark.errors import BadOption  # noqa: E402
 from spark.job.options import TelemetryOptions  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.state import load_state  # noqa: E402
@@ -25,9 +25,9 @@ T0 = 1_767_225_600_000
 HOUR_MS = 3_600_000
 
 
-def settings(**changes) -> Settings:
+def settings(**changes) -> CommitSettings:
     plain = {"watermark_ms": 30_000, "late_ms": HOUR_MS, "buckets": 1, "forget_ms": 2 * HOUR_MS}
-    return Settings(**(plain | changes))
+    return CommitSettings(**(plain | changes))
 
 
 @pytest.fixture

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from spark.errors import BadOption
 from spark.source import offsets
-from spark.source.offsets import Range
+from spark.source.offsets import OffsetRange
 from spark.source.options import At, SourceOptions, parse_location
 from store.api.queues import Bounds
 
@@ -110,10 +110,13 @@ def test_a_query_begins_at_a_time():
 
 def test_ranges_are_split_into_partitions_by_their_lengths():
     assert offsets.ranges({}, {16: 100, 17: 1}, records_max=1_000, pieces_min=4) == [
-        *(Range(16, 0, 25), Range(16, 25, 50), Range(16, 50, 75), Range(16, 75, 100)),
-        Range(17, 0, 1),
+        *(OffsetRange(16, 0, 25), OffsetRange(16, 25, 50), OffsetRange(16, 50, 75), OffsetRange(16, 75, 100)),
+        OffsetRange(17, 0, 1),
     ]
-    assert offsets.ranges({16: 7}, {16: 9}, records_max=10, pieces_min=50) == [Range(16, 7, 8), Range(16, 8, 9)]
+    assert offsets.ranges({16: 7}, {16: 9}, records_max=10, pieces_min=50) == [
+        OffsetRange(16, 7, 8),
+        OffsetRange(16, 8, 9),
+    ]
     assert offsets.ranges({16: 7}, {16: 7}, records_max=10, pieces_min=50) == []
 
 
@@ -131,18 +134,18 @@ def test_new_queues_begin_at_zero_and_old_ones_go_on():
     start = {16: 5}
     end = offsets.advance(start, {16: Bounds(0, 9), 17: Bounds(0, 4)}, None)
     assert end == {16: 9, 17: 4}
-    assert offsets.ranges(start, end, records_max=100) == [Range(16, 5, 9), Range(17, 0, 4)]
+    assert offsets.ranges(start, end, records_max=100) == [OffsetRange(16, 5, 9), OffsetRange(17, 0, 4)]
 
 
 def test_a_queue_that_is_gone_stays_in_the_position():
     assert offsets.advance({16: 5, 17: 2}, {17: Bounds(0, 4)}, None) == {16: 5, 17: 4}
-    assert offsets.ranges({16: 5, 17: 2}, {16: 5, 17: 4}, records_max=100) == [Range(17, 2, 4)]
+    assert offsets.ranges({16: 5, 17: 2}, {16: 5, 17: 4}, records_max=100) == [OffsetRange(17, 2, 4)]
 
 
 def test_a_queue_begun_anew_is_read_from_zero():
     end = offsets.advance({16: 500}, {16: Bounds(0, 3)}, None)
     assert end == {16: 3}
-    assert offsets.ranges({16: 500}, end, records_max=100) == [Range(16, 0, 3)]
+    assert offsets.ranges({16: 500}, end, records_max=100) == [OffsetRange(16, 0, 3)]
     assert offsets.advance({16: 500}, {16: Bounds(0, 30)}, 10) == {16: 10}
 
 

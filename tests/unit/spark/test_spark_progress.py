@@ -9,10 +9,10 @@ pytest.importorskip("deltalake")
 from gateway.cli.spark import app
 from spark import job
 from spark.errors import BadOption
-from spark.job.idle import LogEnd, Unread
+from spark.job.idle import LogEndCheck, Unread
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, duration
-from spark.tables.manifest import Manifest, Progress, sequence
+from spark.tables.manifest import JobProgress, Manifest, sequence
 from store.api.message import Message
 from tests.support.store.fake_store import serving
 
@@ -21,7 +21,7 @@ READ = Unread(0)
 
 
 def manifest(batch: int, records: int, tick: int = 0, **more) -> Manifest:
-    progress = Progress(
+    progress = JobProgress(
         batch=batch, records=records, stored_at_ms=T0, committed_at_ms=T0 + 1_300, watermark_ms=T0 - 120_000, **more
     )
     counts = {"mqtt": {"ok": records, "late": 3}, "http": {"too_old": 2}}
@@ -73,7 +73,10 @@ def test_what_is_unread_is_counted_or_explained(tmp_path):
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"16": 1}')
     message = Message(address="t/d", body=b"1", device="d", time_ms=T0)
     with serving({"t": (16, 17)}) as served:
-        end, other = LogEnd(served.target, ("t",), tmp_path), LogEnd(served.target, ("u", "v"), tmp_path / "none")
+        end, other = (
+            LogEndCheck(served.target, ("t",), tmp_path),
+            LogEndCheck(served.target, ("u", "v"), tmp_path / "none"),
+        )
         assert end.unread(7) == Unread(None, "no record is in the log yet")
         assert other.unread(-1) == Unread(None, "there is no topic u, v yet")
         served.store.append([(16, message), (16, message), (17, message)])

@@ -13,12 +13,12 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
-SETTINGS = Settings(watermark_ms=120_000, late_ms=3_600_000, buckets=1)
+SETTINGS = CommitSettings(watermark_ms=120_000, late_ms=3_600_000, buckets=1)
 LOW = [
     ("2022-03-24T08", "2022-03-24T23"),
     ("2022-03-29T07", "2022-03-29T17"),

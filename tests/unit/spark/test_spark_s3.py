@@ -14,7 +14,7 @@ pytest.importorskip("moto.server")
 
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
@@ -22,7 +22,7 @@ from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, na
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
 T0 = 1_767_225_600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, samples=True)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, samples=True)
 
 
 @pytest.fixture(scope="module")

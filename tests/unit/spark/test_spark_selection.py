@@ -14,8 +14,8 @@ from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In,
 from test_spark_columns import placed
 
 from gateway.domain.filters import matches as matches_at_the_gateway
-from spark.source.columns import TYPES, Columns, schema_of
-from spark.source.pushdown import Pushed
+from spark.source.columns import TYPES, RecordColumns, schema_of
+from spark.source.pushdown import PushedBounds
 from spark.source.selection import Selection, address_of
 from store.api.devices import Devices
 from store.api.message import Message, encode
@@ -77,8 +77,8 @@ def test_what_is_left_is_what_a_filter_of_all_rows_leaves(frames, filters, devic
     fetched = Fetched(built, rows, 100, 100 + count)
     equal = {name: frozenset(some) for name, some in (("device", devices), ("type", types)) if some is not None}
     names = tuple(name for name in TYPES if name != "samples")
-    everything = Columns(schema_of(names)).batch(fetched, queue=16, topic="t").to_pylist()
-    some = Columns(schema_of(names), selection=Selection(filters=filters, equal=equal))
+    everything = RecordColumns(schema_of(names)).batch(fetched, queue=16, topic="t").to_pylist()
+    some = RecordColumns(schema_of(names), selection=Selection(filters=filters, equal=equal))
     assert some.batch(fetched, queue=16, topic="t").to_pylist() == [
         row
         for row in everything
@@ -90,7 +90,7 @@ def test_what_is_left_is_what_a_filter_of_all_rows_leaves(frames, filters, devic
 
 def test_a_record_that_is_no_message_is_said_though_its_address_is_asked_for_alone():
     built = UnplacedFrame.build(ROW.pack(16, 0, 3, 0, 0, 0, 0, 7), b"\xc1\xc1\xc1")
-    columns = Columns(schema_of(("offset",)), selection=Selection(filters=("a/#",)))
+    columns = RecordColumns(schema_of(("offset",)), selection=Selection(filters=("a/#",)))
     with pytest.raises(CorruptFrame, match="no message"):
         columns.batch(Fetched([placed(built, 0)], [[0]], 0, 1), queue=16, topic="t")
 
@@ -116,7 +116,7 @@ def at(ms: int) -> datetime:
 
 
 def test_filters_of_a_query_bound_what_is_read():
-    pushed = Pushed()
+    pushed = PushedBounds()
     pushed.take(
         [
             EqualTo(("topic",), "telemetry"),
@@ -148,7 +148,7 @@ def test_bounds_leave_in_every_record_that_a_filter_keeps(times, value, kind):
         (LessThan, lambda x: x < value),
         (LessThanOrEqual, lambda x: x <= value),
     ][kind]
-    pushed = Pushed()
+    pushed = PushedBounds()
     pushed.take([one(("stored_at",), at(value)), one(("offset",), value)])
     kept = np.array([keeps(ms) for ms in times])
     read = np.array([(pushed.from_ms or 0) <= ms < (pushed.until_ms or 1 << 60) for ms in times])

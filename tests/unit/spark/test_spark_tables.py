@@ -16,7 +16,7 @@ from gateway.cli.spark import app  # noqa: E402
 from spark.errors import OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
@@ -24,7 +24,7 @@ from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, na
 
 DAY_MS = 86_400_000
 T0 = 1_767_225_600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, samples=True)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, samples=True)
 
 
 @pytest.fixture
@@ -51,7 +51,7 @@ def test_each_sample_is_a_row_when_they_are_kept(places):
         ("d", "a", 3.0, None, 3, "ok"),
     ]
     assert {str(r["day"]) for r in rows} == {"2026-01-01"}  # by the store's clock, whatever a device says
-    without = Commits.open(*places, Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2))
+    without = Commits.open(*places, CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2))
     do_batch(without, 2, [Record("d", T0 + 6, 4, {"a": 3.0})])
     without.close()
     assert plain(places[0], "samples").num_rows == 5

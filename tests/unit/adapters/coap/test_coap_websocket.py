@@ -21,7 +21,7 @@ from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
 from adapters.coap.websocket.framing import FREE_BYTES
 from adapters.coap.websocket.messages import to_frame, to_messages
 from adapters.websocket.connection import CLOSING_MS
-from gateway.domain.forwarding import Forwarding
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.domain.forwarding_settings import ForwardingConfig
 from gateway.domain.principal import Principal
 from gateway.port.adapter import DONE, Authenticate, Call, Close, ConnectionInfo, Outcome, Publish
@@ -55,7 +55,7 @@ class Peer:
         **options: Any,
     ) -> None:
         self.now_ms = 1_000_000
-        forwarding = Forwarding(ForwardingConfig(proxies=("192.0.2.0/24",))) if forwarded else None
+        forwarding = ForwardingSettings(ForwardingConfig(proxies=("192.0.2.0/24",))) if forwarded else None
         info = ConnectionInfo(peer=PEER, local=PEER, websocket=True, forwarding=forwarding)
         settings = options.pop("settings", None) or CoapOptions(**options)
         self.adapter = (factory or CoapFactory()).connect(info, settings, random=Random(7))

@@ -26,7 +26,7 @@ from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.messages import Template
 from gateway.domain.bridge_path import PATH, introduction
 from gateway.domain.errors import ProtocolError, Refusal
-from gateway.port.bridge import Answer, PublisherTerms
+from gateway.port.bridge import BrokerAnswer, PublisherTerms
 from store.api.message import Message
 
 NOW_MS = 1_700_000_000_000
@@ -113,7 +113,7 @@ def test_an_event_is_taken_when_its_puback_has_come_in_any_order(broker: Broker)
     assert [packet.packet_id for packet in broker.heard()] == numbers
     assert list(broker.publisher.answers()) == []
     broker.say(Puback(packet_id=numbers[2]), Puback(packet_id=numbers[0]))
-    assert broker.publisher.answers() == [Answer(numbers[2]), Answer(numbers[0])]
+    assert broker.publisher.answers() == [BrokerAnswer(numbers[2]), BrokerAnswer(numbers[0])]
     assert broker.publisher.publish("up/a", event(), NOW_MS) not in {None, 0, numbers[1]}
 
 
@@ -124,7 +124,7 @@ def test_over_qos_2_it_is_taken_at_the_end_of_the_exchange() -> None:
     assert broker.heard() == [Pubrel(packet_id=number)]
     assert not broker.publisher.answers()
     broker.say(Pubcomp(packet_id=number))
-    assert broker.publisher.answers() == [Answer(number)]
+    assert broker.publisher.answers() == [BrokerAnswer(number)]
 
 
 def test_over_qos_0_nothing_answers() -> None:
@@ -158,7 +158,7 @@ def test_nobody_has_subscribed_is_no_refusal() -> None:
     broker = Broker(say=Connack())
     number = broker.sent(event()).packet_id
     broker.say(Puback(packet_id=number, code=ReasonCode.NO_MATCHING_SUBSCRIBERS))
-    assert broker.publisher.answers() == [Answer(number)]
+    assert broker.publisher.answers() == [BrokerAnswer(number)]
 
 
 @pytest.mark.parametrize(
@@ -287,6 +287,6 @@ def test_bytes_may_come_one_by_one(broker: Broker) -> None:
     for byte in encode(Puback(packet_id=number), broker.version):
         assert not broker.publisher.answers()
         broker.publisher.receive(bytes((byte,)), NOW_MS)
-    assert broker.publisher.answers() == [Answer(number)]
+    assert broker.publisher.answers() == [BrokerAnswer(number)]
     with pytest.raises(ProtocolError, match="bytes"):
         broker.publisher.receive(b"\x40\xff\xff\x7f", NOW_MS)

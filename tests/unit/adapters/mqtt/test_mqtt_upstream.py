@@ -20,7 +20,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.messages.messages import has_visible, publisher_of
-from gateway.bridges.shared.addresses import Subscription
+from gateway.bridges.shared.addresses import BridgedFilter
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from tests.support.mqtt.upstream_broker import Broker
 
@@ -245,7 +245,7 @@ def test_an_upstream_of_311_that_is_spoken_to_in_5():
 
 
 def test_a_filter_that_is_refused_and_one_that_is_lowered():
-    broker = Broker(Subscription("a/#", 2, "{topic}", "d"), Subscription("b", 1, "{topic}", "d"))
+    broker = Broker(BridgedFilter("a/#", 2, "{topic}", "d"), BridgedFilter("b", 1, "{topic}", "d"))
     broker.bridge.connected(broker.now_ms)
     broker.say(Connack())
     with pytest.raises(ProtocolError, match="refuses 'b'"):
@@ -354,7 +354,7 @@ def test_a_text_that_is_none_is_passed_over():
 
 
 def test_sparkplug_is_recognized_by_the_topic_of_the_upstream():
-    broker = Broker(Subscription("spBv1.0/#", 1, "plant/{1}", "{bridge}"))
+    broker = Broker(BridgedFilter("spBv1.0/#", 1, "plant/{1}", "{bridge}"))
     broker.connect()
     broker.publish("x", topic="spBv1.0/g/NDATA/edge")
     (message,) = broker.store()

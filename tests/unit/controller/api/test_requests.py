@@ -22,6 +22,7 @@ from controller.api.commands import (
     AlterSyncSet,
     CloseGroup,
     CloseQueue,
+    ClusterLimits,
     ConfigureGroup,
     ConfigureTopic,
     CreateTopic,
@@ -33,7 +34,6 @@ from controller.api.commands import (
     ForgetQueue,
     ForgetReplica,
     GrowTopic,
-    Limits,
     LogEnd,
     MoveQueue,
     NameCluster,
@@ -130,7 +130,7 @@ def test_an_answer_comes_back_as_its_type(answer):
 
 
 def test_the_client_fills_in_the_time_and_its_limits():
-    limits = Limits(topics_max=1, topics_per_creator_max=2, queues_max=3, default_queues=4)
+    limits = ClusterLimits(topics_max=1, topics_per_creator_max=2, queues_max=3, default_queues=4)
     assert CreateTopic(name="t").filled(limits, 9) == CreateTopic(
         name="t", queues=4, topics_max=1, creator_topics_max=2, queues_max=3, time_ms=9
     )

@@ -8,18 +8,18 @@ import pytest
 from controller.api.client import ControllerClosed, ControllerDamaged, TopicExists
 from controller.disk.driver import OutcomeUnknown
 from controller.raft import (
-    Change,
     ChangeKind,
     ChangeRefused,
     Membership,
+    MembershipChange,
     MemoryStorage,
     NotLeader,
     ProposalDropped,
+    RaftMember,
     StorageDamaged,
     StorageFailed,
     first_snapshot,
 )
-from controller.raft import Member as RaftMember
 from tests.support.controller.controllers import Network
 from tests.support.process.waiting import until
 
@@ -223,15 +223,15 @@ async def test_members_are_added_promoted_and_removed():
     leader = await network.lead()
     await leader.propose(b"one")
     with pytest.raises(ChangeRefused):
-        await leader.change(Change(kind=ChangeKind.PROMOTE, node=4))
-    await leader.change(Change(kind=ChangeKind.ADD_LEARNER, node=4))
+        await leader.change(MembershipChange(kind=ChangeKind.PROMOTE, node=4))
+    await leader.change(MembershipChange(kind=ChangeKind.ADD_LEARNER, node=4))
     network.add(4, storage=MemoryStorage())
     async with asyncio.timeout(60):
         while network.machines[4].words != ["one"]:
             await network.settle(1)
-    await leader.change(Change(kind=ChangeKind.PROMOTE, node=4))
+    await leader.change(MembershipChange(kind=ChangeKind.PROMOTE, node=4))
     gone = next(id_ for id_ in (1, 2, 3) if id_ != leader.status.id)
-    await leader.change(Change(kind=ChangeKind.REMOVE, node=gone))
+    await leader.change(MembershipChange(kind=ChangeKind.REMOVE, node=gone))
     assert leader.status.membership.voters == tuple(sorted({1, 2, 3, 4} - {gone}))
     await network.close()
 

@@ -8,16 +8,16 @@ import lmdb
 import pytest
 
 from controller.api.client import ControllerError
-from controller.api.commands import CreateTopic, Limits
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.api.requests import AddMember
 from controller.incarnations import operator_texts
-from controller.raft import Member, Membership, MemoryStorage, first_snapshot
+from controller.raft import Membership, MemoryStorage, RaftMember, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from tests.support.controller.controllers import Controllers, Network
 from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-ONE_QUEUE = Limits(default_queues=1)
+ONE_QUEUE = ClusterLimits(default_queues=1)
 
 
 @pytest.fixture
@@ -58,7 +58,7 @@ async def test_a_cluster_is_begun_once_though_its_disk_takes_longer_than_the_nex
     network = Network(())
     try:
         driver = network.add(1, storage=MemoryStorage(incarnation="a"))
-        first = Membership.of(Member(id=1, address="here", incarnation="a"))
+        first = Membership.of(RaftMember(id=1, address="here", incarnation="a"))
         driver.form(first)
         assert driver.status.fresh
         driver.form(first)
@@ -230,7 +230,7 @@ async def test_a_directory_that_went_back_unseen_is_found_by_the_others(three, t
 
 async def test_directories_from_before_there_were_incarnations_are_named(tmp_path):
     old = Controllers(tmp_path)
-    members = Membership.of(*(Member(id=id_, address=at) for id_, at in old.addresses.items()))
+    members = Membership.of(*(RaftMember(id=id_, address=at) for id_, at in old.addresses.items()))
     for id_ in old.addresses:
         LmdbStorage.open(tmp_path / str(id_) / "raft", id_, first=first_snapshot(members)).close()
         with lmdb.open(str(tmp_path / str(id_) / "raft")) as env, env.begin(write=True) as txn:

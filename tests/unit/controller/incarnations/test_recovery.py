@@ -7,7 +7,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError, GroupConfig, Member, MetadataForgotten, Replica
-from controller.api.commands import AddGroup, CreateTopic, Limits, RaiseQueues, RegisterReplica
+from controller.api.commands import AddGroup, ClusterLimits, CreateTopic, RaiseQueues, RegisterReplica
 from controller.incarnations import operator_texts
 from controller.incarnations.recovery import RECOVERED_INDEXES, StoppedController
 from controller.metadata.growth import check_growth
@@ -18,7 +18,7 @@ from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
-ONE_QUEUE = Limits(default_queues=1)
+ONE_QUEUE = ClusterLimits(default_queues=1)
 
 
 def survivor_of(controllers, id_):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controller.api.client import GroupConfig, NamedQueue, Replica, Topic, TopicLimit, UnknownTopic
 from controller.api.commands import AddGroup, CreateTopic, ForgetReplica, RegisterReplica, RemoveGroup, encode_command
 from controller.metadata import feed as feeds
-from controller.metadata.feed import Feed
+from controller.metadata.feed import CommandFeed
 from controller.metadata.machine import Metadata
 from controller.metadata.state import MetadataState
 from controller.raft import Entry, EntryKind, Snapshot, StorageFailed
@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 def test_who_follows_gets_every_command_once_and_in_order_or_a_snapshot(steps, held_bytes, part_bytes, start):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(feeds, "FEED_BYTES_MAX", held_bytes)
-        feed, log, index = Feed(), {}, start
+        feed, log, index = CommandFeed(), {}, start
         feed.restart(start)
         for step in steps:
             index += step  # entries that are no commands lie between
@@ -47,7 +47,7 @@ def test_who_follows_gets_every_command_once_and_in_order_or_a_snapshot(steps, h
 
 
 async def test_those_who_wait_are_woken_as_long_as_they_wait():
-    feed, event = Feed(), asyncio.Event()
+    feed, event = CommandFeed(), asyncio.Event()
     with feed.wakes(event):
         feed.reached(5)
         assert event.is_set()

@@ -6,10 +6,10 @@ from hypothesis import strategies as st
 
 from controller.api.client import ControllerError, ControllerUnreachable, TopicExists, TopicLimit, UnknownTopic
 from controller.api.commands import (
+    ClusterLimits,
     CreateTopic,
     DeleteTopic,
     ForgetQueue,
-    Limits,
     NameQueue,
     decode_command,
     encode_command,
@@ -114,7 +114,7 @@ async def test_a_restart_replays_behind_a_snapshot(tmp_path, monkeypatch):
 
 
 async def test_what_is_refused_is_not_written(tmp_path, monkeypatch):
-    controller = LocalController.open(tmp_path, limits=Limits(topics_max=0), now_ms=lambda: 1)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(topics_max=0), now_ms=lambda: 1)
     monkeypatch.setattr(controller.storage, "save", pytest.fail)
     try:
         for name in ("a", "x" * 300):
@@ -136,7 +136,7 @@ async def test_a_configuration_that_cannot_be_written_is_refused_and_holds_nobod
 
 
 async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(topics_max=1), now_ms=lambda: 1)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(topics_max=1), now_ms=lambda: 1)
     changes = []
     stop = controller.watch(lambda: changes.append(1))
     try:
@@ -155,7 +155,7 @@ async def test_limits_and_disagreements_are_refused_by_name(tmp_path):
 
 
 async def test_commands_asked_together_are_written_together_and_answered_in_order(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(queues_max=300), now_ms=lambda: 1)
     written, save = [], controller.storage.save
 
     def counting(ready):
@@ -181,7 +181,7 @@ async def test_commands_asked_together_are_written_together_and_answered_in_orde
     assert len(written) <= 3
     assert len(heard) == len(written)
     await controller.close()
-    again = LocalController.open(tmp_path, limits=Limits(queues_max=300), now_ms=lambda: 1)
+    again = LocalController.open(tmp_path, limits=ClusterLimits(queues_max=300), now_ms=lambda: 1)
     assert [(await again.do(NameQueue(name=f"q{n}"))).number for n in range(200)] == numbers
     await again.close()
 

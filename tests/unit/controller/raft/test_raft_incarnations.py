@@ -4,12 +4,12 @@ import pytest
 
 from controller.raft import (
     BadMessage,
-    Change,
     ChangeKind,
     ChangeRefused,
-    Member,
     Membership,
+    MembershipChange,
     MemoryStorage,
+    RaftMember,
     Role,
     WentBack,
     first_snapshot,
@@ -25,7 +25,7 @@ ADD, NAME, PROMOTE, REMOVE = ChangeKind.ADD_LEARNER, ChangeKind.NAME, ChangeKind
 def net():
     """Three nodes, "1a", "2a" and "3a"."""
     net = Net()
-    first = first_snapshot(Membership.of(*(Member(id=id, incarnation=f"{id}a") for id in net.nodes)))
+    first = first_snapshot(Membership.of(*(RaftMember(id=id, incarnation=f"{id}a") for id in net.nodes)))
     for id in net.nodes:
         net.nodes[id] = net.make(id, MemoryStorage(first, f"{id}a"))
     return net
@@ -68,17 +68,17 @@ def test_a_leader_is_heard_though_it_is_not_known_under_that_incarnation_yet(net
     net.cut = {pair for pair in net.cut if 3 in pair}
     net.nodes[4] = net.make(4, MemoryStorage(None, "4a"))
     net.isolate(3)
-    net.change(Change(kind=ADD, node=4, incarnation="4a"))
+    net.change(MembershipChange(kind=ADD, node=4, incarnation="4a"))
     net.tick(5)
     assert net[1].status.commit < net[1].status.last_index  # 2 and 3 are missing
     net.heal()
     net.tick(5)
-    net.change(Change(kind=ADD, node=2, incarnation="2b"))
+    net.change(MembershipChange(kind=ADD, node=2, incarnation="2b"))
     net.isolate(3)
     net.tick(5)
     net.heal()
     net.tick(5)
-    net.change(Change(kind=PROMOTE, node=2))
+    net.change(MembershipChange(kind=PROMOTE, node=2))
     net.tick(5)
     net.elect(2)
     net.tick(5)
@@ -88,20 +88,20 @@ def test_a_leader_is_heard_though_it_is_not_known_under_that_incarnation_yet(net
 def test_nobody_takes_the_place_of_the_leader_or_of_the_only_voter(net):
     net.elect(1)
     with pytest.raises(ChangeRefused, match="is the leader"):
-        net[1].raft.propose_change(Change(kind=ADD, node=1, incarnation="1b"))
-    alone = Membership.of(Member(id=1, incarnation="1a"), Member(id=2, incarnation="2a", learner=True))
+        net[1].raft.propose_change(MembershipChange(kind=ADD, node=1, incarnation="1b"))
+    alone = Membership.of(RaftMember(id=1, incarnation="1a"), RaftMember(id=2, incarnation="2a", learner=True))
     with pytest.raises(ChangeRefused, match="nobody would be left"):
-        alone.check(Change(kind=ADD, node=1, incarnation="1b"))
+        alone.check(MembershipChange(kind=ADD, node=1, incarnation="1b"))
 
 
 def test_a_member_is_named_once():
-    members = Membership.of(Member(id=1), Member(id=2, incarnation="2a"))
-    assert members.apply(Change(kind=NAME, node=1, incarnation="1a")).incarnation_of(1) == "1a"
-    for change in (Change(kind=NAME, node=2, incarnation="2b"), Change(kind=NAME, node=1)):
+    members = Membership.of(RaftMember(id=1), RaftMember(id=2, incarnation="2a"))
+    assert members.apply(MembershipChange(kind=NAME, node=1, incarnation="1a")).incarnation_of(1) == "1a"
+    for change in (MembershipChange(kind=NAME, node=2, incarnation="2b"), MembershipChange(kind=NAME, node=1)):
         with pytest.raises(ChangeRefused):
             members.check(change)
     with pytest.raises(ChangeRefused, match="characters"):
-        members.check(Change(kind=NAME, node=1, incarnation="x" * 65))
+        members.check(MembershipChange(kind=NAME, node=1, incarnation="x" * 65))
 
 
 def test_a_heartbeat_says_what_was_acknowledged_and_is_not_there(net):
@@ -142,7 +142,7 @@ def test_a_cluster_is_formed_by_who_knows_of_none():
     net = Net()
     for id in net.nodes:
         forget(net, id, f"{id}a")
-    members = Membership.of(*(Member(id=id, incarnation=f"{id}a") for id in net.nodes))
+    members = Membership.of(*(RaftMember(id=id, incarnation=f"{id}a") for id in net.nodes))
     net.tick(50)
     assert all(node.status.fresh for node in net.nodes.values())
     net[1].raft.form(members)

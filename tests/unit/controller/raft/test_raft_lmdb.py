@@ -13,13 +13,13 @@ from controller.raft import (
     Entry,
     EntryKind,
     HardState,
-    Member,
     Membership,
     MemoryStorage,
     Raft,
+    RaftMember,
+    RaftSettings,
     Ready,
     Role,
-    Settings,
     Snapshot,
     StorageDamaged,
     StorageFailed,
@@ -28,7 +28,7 @@ from controller.raft import (
 from controller.raft.lmdb_storage import LmdbStorage
 from tests.support.controller.raft_rig import ELECTION_TICKS
 
-FIRST = first_snapshot(Membership.of(Member(id=1, address="here")), b"begin")
+FIRST = first_snapshot(Membership.of(RaftMember(id=1, address="here")), b"begin")
 
 
 def opened(path, node_id=1, **more):
@@ -129,7 +129,7 @@ def test_entries_are_bounded(tmp_path):
 def test_a_node_comes_back_as_it_was(tmp_path):
     def start():
         storage = opened(tmp_path, first=FIRST)
-        return storage, Raft(1, storage, settings=Settings(election_ticks=ELECTION_TICKS), random=random.Random(1))
+        return storage, Raft(1, storage, settings=RaftSettings(election_ticks=ELECTION_TICKS), random=random.Random(1))
 
     def work():
         data = []

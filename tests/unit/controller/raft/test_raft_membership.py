@@ -4,12 +4,12 @@ import pytest
 
 from controller.raft import (
     BadMessage,
-    Change,
     ChangeKind,
     ChangeRefused,
-    Member,
     Membership,
+    MembershipChange,
     MemoryStorage,
+    RaftMember,
     Role,
     decode_change,
 )
@@ -19,15 +19,15 @@ from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def add(node, address=""):
-    return Change(kind=ChangeKind.ADD_LEARNER, node=node, address=address)
+    return MembershipChange(kind=ChangeKind.ADD_LEARNER, node=node, address=address)
 
 
 def promote(node):
-    return Change(kind=ChangeKind.PROMOTE, node=node)
+    return MembershipChange(kind=ChangeKind.PROMOTE, node=node)
 
 
 def remove(node):
-    return Change(kind=ChangeKind.REMOVE, node=node)
+    return MembershipChange(kind=ChangeKind.REMOVE, node=node)
 
 
 def ids(node):
@@ -64,32 +64,32 @@ def test_a_new_cluster_grows_from_one_to_three():
         (promote(1), "votes already"),
         (promote(9), "not a member"),
         (remove(9), "not a member"),
-        (Change(kind=ChangeKind.MOVE, node=9, address="x"), "not a member"),
+        (MembershipChange(kind=ChangeKind.MOVE, node=9, address="x"), "not a member"),
         (remove(1), "nobody"),
     ],
 )
 def test_changes_without_sense_are_refused_and_where_they_are_in_the_log_do_nothing(change, why):
-    membership = Membership.of(Member(id=1), Member(id=2, learner=True))
+    membership = Membership.of(RaftMember(id=1), RaftMember(id=2, learner=True))
     with pytest.raises(ChangeRefused, match=why):
         membership.check(change)
     assert membership.apply(change) is membership
 
 
 def test_there_is_a_limit_to_members():
-    membership = Membership.of(*(Member(id=id) for id in range(1, MEMBERS_MAX + 1)))
+    membership = Membership.of(*(RaftMember(id=id) for id in range(1, MEMBERS_MAX + 1)))
     with pytest.raises(ChangeRefused, match="at most"):
         membership.check(add(1000))
-    assert Membership.of(*membership.members, Member(id=1000)).problem()
+    assert Membership.of(*membership.members, RaftMember(id=1000)).problem()
 
 
 def test_a_node_moves_to_another_address():
     net = Net(3)
     net.elect(1)
-    net.change(Change(kind=ChangeKind.MOVE, node=2, address="elsewhere:1"))
-    assert net[3].status.membership.get(2) == Member(id=2, address="elsewhere:1")
+    net.change(MembershipChange(kind=ChangeKind.MOVE, node=2, address="elsewhere:1"))
+    assert net[3].status.membership.get(2) == RaftMember(id=2, address="elsewhere:1")
     assert voters(net[3]) == (1, 2, 3)
     net.change(add(4, "host:1"))
-    assert net[3].status.membership.get(4) == Member(id=4, address="host:1", learner=True)
+    assert net[3].status.membership.get(4) == RaftMember(id=4, address="host:1", learner=True)
 
 
 def test_the_driver_is_told_of_each_membership_once():
@@ -189,7 +189,7 @@ def test_whoever_is_asked_votes_for_it_may_be_a_voter_without_knowing():
 
 
 def test_history():
-    first = Membership.of(Member(id=1))
+    first = Membership.of(RaftMember(id=1))
     history = History(5, first)
     history.append(7, add(2))
     history.append(9, add(3))

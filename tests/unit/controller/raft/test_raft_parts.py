@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from controller.raft import BadMessage, Entry, EntryKind, MemoryStorage, Settings, Snapshot, decode, encode
+from controller.raft import BadMessage, Entry, EntryKind, MemoryStorage, RaftSettings, Snapshot, decode, encode
 from controller.raft.errors import Compacted
 from controller.raft.messages import NUMBER_MAX, Append, InstallSnapshot, LeaderHeartbeat, ReadRequest, Vote
 from controller.raft.progress import Progress, ProgressState
@@ -34,7 +34,7 @@ def test_tallies(voters, votes, result):
 
 
 def replicating(match=5, **settings):
-    progress = Progress(Settings(**settings), next_index=match + 1)
+    progress = Progress(RaftSettings(**settings), next_index=match + 1)
     progress.acknowledged(match, 1)
     assert progress.state is ProgressState.REPLICATE
     return progress
@@ -64,7 +64,7 @@ def test_an_old_refusal_says_nothing():
 
 
 def test_a_probe_goes_back_to_the_hint_and_never_before_what_is_known():
-    progress = Progress(Settings(), next_index=100)
+    progress = Progress(RaftSettings(), next_index=100)
     progress.sent(99, 0)
     assert progress.paused
     progress.refused(99, 40)
@@ -93,11 +93,11 @@ def test_a_follower_that_stands_still_is_nudged():
 )
 def test_settings_that_cannot_work_are_refused(settings):
     with pytest.raises(ValueError, match="_"):
-        Settings(**settings)
+        RaftSettings(**settings)
 
 
 def test_settings_may_keep_no_cache_and_want_no_lag():
-    assert Settings(cache_bytes_max=0, promote_lag_max=0)
+    assert RaftSettings(cache_bytes_max=0, promote_lag_max=0)
 
 
 def test_messages_are_what_they_were():

@@ -2,7 +2,7 @@
 
 import pytest
 
-from controller.raft import Change, ChangeKind, Entry, EntryKind, Member, Membership, Role, Snapshot
+from controller.raft import ChangeKind, Entry, EntryKind, Membership, MembershipChange, RaftMember, Role, Snapshot
 from controller.raft.messages import Append, AppendReply, InstallSnapshot, LeaderHeartbeat
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
@@ -62,7 +62,7 @@ def test_a_follower_that_has_its_snapshot_when_the_log_has_moved_on_gets_the_nex
 
 
 def snapshot_message(index, term, *, in_term=9, members=(1, 2, 3)):
-    membership = Membership.of(*(Member(id=id) for id in members))
+    membership = Membership.of(*(RaftMember(id=id) for id in members))
     return InstallSnapshot(
         sender=2, to=1, term=in_term, snapshot=Snapshot(index=index, term=term, membership=membership, data=b"S")
     )
@@ -135,7 +135,7 @@ def test_a_snapshot_has_the_membership_of_its_index():
     net.elect(1)
     net.propose(b"a")
     index = net[1].status.applied
-    net.change(Change(kind=ChangeKind.ADD_LEARNER, node=4))
+    net.change(MembershipChange(kind=ChangeKind.ADD_LEARNER, node=4))
     net[1].raft.compact(index, b"a")
     net.settle()
     assert net[1].storage.snapshot().membership.ids == (1, 2, 3)

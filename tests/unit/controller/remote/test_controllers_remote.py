@@ -24,11 +24,11 @@ from controller.api.commands import (
     AddGroup,
     AlterSyncSet,
     CloseQueue,
+    ClusterLimits,
     CreateTopic,
     DeleteTopic,
     DeleteUser,
     ElectMaster,
-    Limits,
     NameQueue,
     RegisterReplica,
     SetUser,
@@ -193,7 +193,7 @@ async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_i
 
 
 async def test_many_commands_at_once_are_all_done_and_too_many_are_refused(one, monkeypatch):
-    client = one.remote(limits=Limits(default_queues=1))
+    client = one.remote(limits=ClusterLimits(default_queues=1))
     await client.ready()
     await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(500)))
     assert len(client.topics()) == 500
@@ -483,7 +483,7 @@ async def test_who_comes_back_at_another_address_says_so(three):
 async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch):
     monkeypatch.setattr("controller.wire.peers.MESSAGE_BYTES_LARGE", 10_000)
     monkeypatch.setattr("controller.wire.peers.PART_BYTES", 4_000)
-    client = three.remote(limits=Limits(default_queues=1))
+    client = three.remote(limits=ClusterLimits(default_queues=1))
     await client.ready()
     late = (await three.followers())[0]
     await three.stop(late)

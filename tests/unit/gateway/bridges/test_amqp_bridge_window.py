@@ -3,13 +3,13 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.bridges.amqp.places import Route
+from gateway.bridges.amqp.places import UpstreamRoute
 from gateway.bridges.amqp.window import Window
 from gateway.domain.cursor import by_log
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 
-ROUTE = Route("", "q", mandatory=False, message_bytes_max=1, too_long=False)
+ROUTE = UpstreamRoute("", "q", mandatory=False, message_bytes_max=1, too_long=False)
 
 
 def message():

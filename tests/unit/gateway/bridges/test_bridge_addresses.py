@@ -2,11 +2,11 @@
 
 import pytest
 
-from gateway.bridges.shared.addresses import DestinationMap, Subscription
+from gateway.bridges.shared.addresses import BridgedFilter, DestinationMap
 
 
 def place(pattern, template, topic, device="{bridge}"):
-    found = DestinationMap("up", [Subscription(pattern, 1, template, device)])(topic)
+    found = DestinationMap("up", [BridgedFilter(pattern, 1, template, device)])(topic)
     return None if found is None else found.address
 
 
@@ -37,7 +37,7 @@ def test_a_template_is_filled_in(pattern, template, topic, address):
 
 def test_the_first_that_matches_counts_and_the_device_is_a_template_too():
     places = DestinationMap(
-        "up", [Subscription("a/+", 1, "one/{1}", "dev-{1}"), Subscription("#", 1, "rest/{topic}", "{bridge}")]
+        "up", [BridgedFilter("a/+", 1, "one/{1}", "dev-{1}"), BridgedFilter("#", 1, "rest/{topic}", "{bridge}")]
     )
     assert places("a/b") == ("one/b", "dev-b")
     assert places("c/d") == ("rest/c/d", "up")
@@ -63,9 +63,9 @@ def test_the_first_that_matches_counts_and_the_device_is_a_template_too():
     ],
 )
 def test_what_is_wrong_is_said(pattern, to, device, key):
-    assert [found for found, _ in DestinationMap.mistakes("up", Subscription(pattern, 1, to, device))] == [key]
+    assert [found for found, _ in DestinationMap.mistakes("up", BridgedFilter(pattern, 1, to, device))] == [key]
 
 
 @pytest.mark.parametrize("to", ["{topic}", "plant/{1}/{2}", "{bridge}/x"])
 def test_nothing_is_wrong(to):
-    assert not list(DestinationMap.mistakes("up", Subscription("$share/g/a/+/#", 1, to, "{bridge}")))
+    assert not list(DestinationMap.mistakes("up", BridgedFilter("$share/g/a/+/#", 1, to, "{bridge}")))

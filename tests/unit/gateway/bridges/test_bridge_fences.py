@@ -20,7 +20,7 @@ from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import LocalController
 from gateway.bridges import bridges as module
 from gateway.bridges.amqp.link import Link
-from gateway.bridges.amqp.transport import Content
+from gateway.bridges.amqp.transport import DeliveredContent
 from gateway.bridges.bridges import Bridges
 from gateway.bridges.shared.amqp_settings import AmqpConsume
 from gateway.bridges.shared.settings import BridgeConfig, BridgeSubscription
@@ -113,7 +113,7 @@ class AmqpWire:
             await received(SimpleNamespace(delivery=deliver, header=header, body=b"%d" % number))
 
     def take(self, _number):
-        return Content((1 << 12).to_bytes(2, "big") + b"\x02", 1, passed_over=False)
+        return DeliveredContent((1 << 12).to_bytes(2, "big") + b"\x02", 1, passed_over=False)
 
     def release(self, _size):
         pass

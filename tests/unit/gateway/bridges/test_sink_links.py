@@ -16,7 +16,7 @@ from gateway.bridges.sinks.kinds import sink_kinds
 from gateway.port.push import ProtocolSettings, SubscriptionSpec
 from gateway.push.guard import SinkGuard
 from gateway.push.outbox import Attempt, Failure
-from gateway.push.sender import Sender
+from gateway.push.sender import EventSender
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.spec import SubscriptionRecord
 from gateway.push.trust import SinkTrust
@@ -83,7 +83,7 @@ class Tools:
 
 
 @asynccontextmanager
-async def sender_of(port: int, *allowed: str, host: str = "127.0.0.1", **settings: Any) -> AsyncIterator[Sender]:
+async def sender_of(port: int, *allowed: str, host: str = "127.0.0.1", **settings: Any) -> AsyncIterator[EventSender]:
     spec = SubscriptionSpec(
         sink=f"mqtt://{host}:{port}",
         protocol="MQTT5",

@@ -19,7 +19,7 @@ from gateway.config import config
 from gateway.ops.banner import announce
 from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import Listener
-from gateway.remote.http import Event, RemoteGateway, RemoteRefused, Unreachable, read_events, read_lines
+from gateway.remote.http import RemoteGateway, RemoteRefused, ServerSentEvent, Unreachable, read_events, read_lines
 from store.base.errors import DataDirLocked
 from store.base.process_errors import HeadgateError
 
@@ -284,7 +284,7 @@ def test_a_url_that_is_none_is_said_so():
 
 def test_events_without_an_end_are_dropped_and_unknown_fields_passed_over():
     lines = ["retry: 5", "id: 9", "data", "", "event: e", "", "data:x", "", "data: lost"]
-    assert list(read_events(lines)) == [Event("9", "message", ""), Event("9", "message", "x")]
+    assert list(read_events(lines)) == [ServerSentEvent("9", "message", ""), ServerSentEvent("9", "message", "x")]
 
 
 def test_the_banner_is_a_table_on_a_terminal():

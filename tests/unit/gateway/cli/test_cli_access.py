@@ -10,7 +10,7 @@ from controller.api.commands import DeleteUser, SetUser
 from gateway.cli.cluster import access as cli_access
 from gateway.cli.cluster import users as cli_users
 from gateway.cli.commands import app
-from gateway.domain.access import Identity, Rules
+from gateway.domain.access import AccessRules, Identity
 from gateway.domain.access_settings import AccessConfig, own_access
 from store.base.process_errors import ConfigError
 
@@ -120,7 +120,7 @@ def test_rules_of_users(config, controller):
     assert run("cluster", "users", "set", "ada", "--password-file", secret(config), *allow).exit_code == 0
     user = controller.user("ada")
     own = own_access(user.rights["access"])
-    access = Rules(AccessConfig()).access(Identity(name="ada"), own)
+    access = AccessRules(AccessConfig()).access(Identity(name="ada"), own)
     assert access.may("publish", "a/x")
     assert not access.may("publish", "a/b")
     assert access.may("manage", "$queue/q")

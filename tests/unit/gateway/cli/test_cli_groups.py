@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from gateway.remote.groups import RemoteGroups
+from gateway.remote.groups import GatewayGroups
 from gateway.remote.http import RemoteGateway, RemoteRefused
 
 
@@ -67,7 +67,7 @@ def remote(answers):
     def handler(request):
         return answers[request.url.raw_path.decode()]
 
-    return RemoteGroups(RemoteGateway("http://g", transport=httpx.MockTransport(handler)))
+    return GatewayGroups(RemoteGateway("http://g", transport=httpx.MockTransport(handler)))
 
 
 def test_all_pages_are_read():

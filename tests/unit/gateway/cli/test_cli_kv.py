@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 from gateway.cli.commands import app
 from gateway.cli.remote import kv as cli_kv
 from gateway.remote.http import RemoteGateway, RemoteRefused
-from gateway.remote.kv import RemoteKeys
+from gateway.remote.kv import GatewayKeys
 from store.api.keys import Entry
 from store.api.kv_export import ExportWriter, exporting
 from store.base.errors import DamagedExport
@@ -56,7 +56,7 @@ def test_a_key_from_beginning_to_end(offset):
 @pytest.mark.slow
 def test_a_namespace_moves_to_another(shared_gateway, tmp_path):
     with RemoteGateway(shared_gateway.url) as remote:
-        here, there = RemoteKeys(remote, "here"), RemoteKeys(remote, "there")
+        here, there = GatewayKeys(remote, "here"), GatewayKeys(remote, "there")
         for n in range(1_500):
             here.put(f"k{n:04}", b"%d" % n, ttl_s=600 if n % 7 == 0 else None)
         here.put("large", bytes(3 << 20))
@@ -82,7 +82,7 @@ def answering(monkeypatch):
     def use(answer):
         transport = httpx.MockTransport(answer)
         monkeypatch.setattr(cli_kv, "RemoteGateway", lambda url: RemoteGateway(url, transport=transport))
-        return RemoteKeys(RemoteGateway("http://gateway", transport=transport), "n")
+        return GatewayKeys(RemoteGateway("http://gateway", transport=transport), "n")
 
     return use
 

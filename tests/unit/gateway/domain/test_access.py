@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.access import NOTHING, OPEN, Decision, Identity, Permissions, Rules
+from gateway.domain.access import NOTHING, OPEN, AccessRules, Decision, Identity, Permissions
 from gateway.domain.access_settings import (
     AccessConfig,
     AccessRule,
@@ -23,7 +23,7 @@ def rule(effect, *filters, actions=("all",), users=(), anonymous=None, protocols
 
 def access(*rules, default="deny", own=None, **who):
     identity = Identity(**{"name": "ada", "client_id": "c1", "device": "d1", "protocol": "mqtt", **who})
-    return Rules(AccessConfig(default=default, rules=rules)).access(identity, own)
+    return AccessRules(AccessConfig(default=default, rules=rules)).access(identity, own)
 
 
 @pytest.mark.parametrize(
@@ -199,7 +199,7 @@ def test_a_users_own_rules_stand_beside_those_of_the_configuration():
 
 
 def test_clients_of_which_the_same_is_said_share_it():
-    rules = Rules(AccessConfig(default="deny", rules=(rule("allow", "a/#"), rule("allow", "x/${username}"))))
+    rules = AccessRules(AccessConfig(default="deny", rules=(rule("allow", "a/#"), rule("allow", "x/${username}"))))
     one = rules.access(Identity(name="ada", client_id="1", protocol="mqtt"))
     assert rules.access(Identity(name="ada", client_id="2", protocol="http")) is one
     assert rules.access(Identity(name="bob", client_id="2", protocol="http")) is not one

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.domain.access import Identity, Rules
+from gateway.domain.access import AccessRules, Identity
 from gateway.domain.access_filters import matches
 from gateway.domain.access_names import VhostPermission
 from gateway.domain.access_settings import (
@@ -21,7 +21,7 @@ from gateway.port.queues import address_of
 
 def access(*said, rules=(), otherwise="deny"):
     own = OwnAccess(otherwise=otherwise, rules=tuple(rules), vhosts=tuple(said))
-    return Rules(AccessConfig()).access(Identity(name="app"), own_access(rights_of(own)))
+    return AccessRules(AccessConfig()).access(Identity(name="app"), own_access(rights_of(own)))
 
 
 SHOP = VhostPermission(vhost="shop", configure="^orders-", write="^(orders|amq.default)$", read="^orders")

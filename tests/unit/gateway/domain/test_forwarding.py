@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from gateway.config.config import load
 from gateway.domain.access import OPEN
-from gateway.domain.forwarding import UNKNOWN, Forwarding
+from gateway.domain.forwarding import UNKNOWN, ForwardingSettings
 from gateway.domain.forwarding_settings import ForwardingConfig
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Authenticate, Call, Challenge, Token
@@ -20,11 +20,11 @@ X, FORWARDED = "x-forwarded-for", "forwarded"
 
 
 def client(said, header=X, proxies=PROXIES):
-    return Forwarding(ForwardingConfig(proxies=proxies, header=header)).client(said)
+    return ForwardingSettings(ForwardingConfig(proxies=proxies, header=header)).client(said)
 
 
 def test_nobody_is_asked_where_no_proxy_is_named():
-    assert Forwarding.of(ForwardingConfig()) is None
+    assert ForwardingSettings.of(ForwardingConfig()) is None
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_nobody_is_asked_where_no_proxy_is_named():
     ],
 )
 def test_proxies_are_known_by_their_networks(host, trusted):
-    assert Forwarding(ForwardingConfig(proxies=PROXIES)).trusts(host) is trusted
+    assert ForwardingSettings(ForwardingConfig(proxies=PROXIES)).trusts(host) is trusted
 
 
 @pytest.mark.parametrize(

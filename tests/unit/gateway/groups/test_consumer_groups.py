@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from msgspec.structs import replace
 
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause
 from gateway.domain.principal import Principal
@@ -191,7 +191,7 @@ def who_reads(*filters):
     identity = Identity(name="alice")
     return Principal(
         name="alice",
-        permissions=Permissions(identity, Rules(AccessConfig(default="deny", rules=rules)).access(identity)),
+        permissions=Permissions(identity, AccessRules(AccessConfig(default="deny", rules=rules)).access(identity)),
     )
 
 

@@ -12,7 +12,7 @@ from gateway.operating import starting
 from gateway.operating.starting import run_cluster
 from gateway.process.child import Child, ChildFailed
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
-from store.base.runner import Run, StopRequested
+from store.base.runner import ServerRun, StopRequested
 
 pytestmark = pytest.mark.anyio
 WAITS = "import time; time.sleep(600)"
@@ -60,7 +60,7 @@ async def operator(tmp_path, monkeypatch):
 
         @contextlib.asynccontextmanager
         async def running(self, cluster):
-            run = Run.__new__(Run)
+            run = ServerRun.__new__(ServerRun)
             async with contextlib.AsyncExitStack() as run.stack:
                 run.stopped = asyncio.Event()
                 yield run, asyncio.create_task(run_cluster(run, cluster, self.show))

@@ -3,7 +3,7 @@ import gc
 import numpy as np
 import pytest
 
-from controller.api.commands import CreateTopic, Limits
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
@@ -33,7 +33,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def rig(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
     await controller.do(CreateTopic(name="t"))
     yield IngestRig(controller)
     await controller.close()

@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controller.api.client import Group, GroupConfig, Replica, Topic
-from controller.api.commands import AddGroup, CreateTopic, Limits, MoveQueue, NameQueue
+from controller.api.commands import AddGroup, ClusterLimits, CreateTopic, MoveQueue, NameQueue
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Publish, Token
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def controller(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
     for group in (0, 1):
         await controller.do(AddGroup(number=group, config=GroupConfig()))
     await controller.do(CreateTopic(name="t"))
@@ -326,7 +326,7 @@ def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factor
     async def history():
         chance = random.Random(seed)
         controller = LocalController.open(
-            tmp_path_factory.mktemp("controller"), limits=Limits(default_queues=5), now_ms=lambda: 0
+            tmp_path_factory.mktemp("controller"), limits=ClusterLimits(default_queues=5), now_ms=lambda: 0
         )
         try:
             for group in range(groups):

@@ -3,7 +3,7 @@
 import pytest
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, CreateTopic, Limits
+from controller.api.commands import AddGroup, ClusterLimits, CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Publish, Token
@@ -70,7 +70,7 @@ def message(body=b"x", address="t/1", device="d1", **fields):
 
 @pytest.fixture
 async def controller(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
     await controller.do(CreateTopic(name="t"))
     yield controller
     await controller.close()
@@ -85,7 +85,7 @@ async def rig(controller):
 
 @pytest.fixture
 async def two(tmp_path):
-    controller = LocalController.open(tmp_path, limits=Limits(default_queues=4), now_ms=lambda: 0)
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
     for group in (0, 1):
         await controller.do(AddGroup(number=group, config=GroupConfig()))
     await controller.do(CreateTopic(name="t"))

@@ -7,7 +7,7 @@ import msgspec
 import pytest
 
 from controller.api.client import Topic, TopicLimit, UnknownTopic
-from controller.api.commands import ConfigureTopic, CreateTopic, Limits, MoveQueue
+from controller.api.commands import ClusterLimits, ConfigureTopic, CreateTopic, MoveQueue
 from controller.node.local import LocalController
 from gateway.config.config import Config, TopicsConfig, load
 from gateway.domain.batch import Batch
@@ -31,7 +31,7 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def controller(tmp_path):
-    opened = LocalController.open(tmp_path / "controller", limits=Limits(default_queues=2), now_ms=lambda: 0)
+    opened = LocalController.open(tmp_path / "controller", limits=ClusterLimits(default_queues=2), now_ms=lambda: 0)
     yield opened
     await opened.close()
 

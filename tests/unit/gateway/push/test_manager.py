@@ -56,7 +56,7 @@ class Delivery:
     made: list["Delivery"]
     last_cursor = None
 
-    def __init__(self, record, _tools, _permissions, _kind):
+    def __init__(self, record, _context, _permissions, _kind):
         self.record = record
         self.failure = asyncio.get_running_loop().create_future()
         self.made.append(self)
@@ -70,8 +70,8 @@ class Rig:
         self.store = store
         self.owners = Owners()
         self.tasks = []
-        tools = SimpleNamespace(store=store, chance=random.Random(1))
-        self.manager = PushManager(tools, self.owners, {}, permissions_of=lambda _: None, spawn=self.spawn)
+        context = SimpleNamespace(store=store, chance=random.Random(1))
+        self.manager = PushManager(context, self.owners, {}, permissions_of=lambda _: None, spawn=self.spawn)
 
     def spawn(self, work):
         self.tasks.append(asyncio.ensure_future(work))

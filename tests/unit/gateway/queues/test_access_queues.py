@@ -5,7 +5,7 @@ from test_shared_subscriptions import SharedRig
 
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, ConsumerId, Token
@@ -19,7 +19,9 @@ ALL = SharedName("g", "a/#")
 
 def permissions(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
-    return Permissions(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
+    return Permissions(
+        Identity(name="x"), AccessRules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x"))
+    )
 
 
 @pytest.fixture

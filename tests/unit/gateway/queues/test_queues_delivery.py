@@ -7,7 +7,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
 from gateway.queues.lending import pump
-from gateway.queues.lending.pump import BATCH_COUNT_MAX, Consumer
+from gateway.queues.lending.pump import BATCH_COUNT_MAX, QueueConsumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.base.futures import failed
@@ -70,7 +70,7 @@ async def test_a_consumer_that_is_full_gets_the_rest_when_it_is_ready(rig):
 
 
 def test_how_much_to_offer_follows_what_is_taken():
-    consumer = Consumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False)
+    consumer = QueueConsumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False)
     assert consumer.offer_count() == BATCH_COUNT_MAX
     consumer.took(10, BATCH_COUNT_MAX)
     assert consumer.blocked
@@ -86,7 +86,7 @@ def test_how_much_to_offer_follows_what_is_taken():
 
 
 def test_no_more_is_offered_than_there_is_credit_for():
-    consumer = Consumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False, credit=3)
+    consumer = QueueConsumer(None, ConsumerId(1), "q", exclusive=False, settle_on_delivery=False, credit=3)
     assert consumer.offer_count() == 3
     consumer.took(2, 2)
     assert (consumer.blocked, consumer.offer_count()) == (False, 1)

@@ -2,7 +2,7 @@
 
 import pytest
 
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
@@ -51,7 +51,7 @@ def permissions(*allowed):
         for action, _, pattern in (one.partition(":") for one in allowed)
     ]
     config = AccessConfig(default="deny", rules=tuple(rules))
-    return Permissions(Identity(name="ada"), Rules(config).access(Identity(name="ada")))
+    return Permissions(Identity(name="ada"), AccessRules(config).access(Identity(name="ada")))
 
 
 def may(request, *allowed):

@@ -10,7 +10,7 @@ from test_last_values import publish, store  # noqa: F401 - a fixture
 from gateway.delivery import last_value as last_value_module
 from gateway.delivery.lanes import Subscriber
 from gateway.delivery.last_value import last_values
-from gateway.domain.access import OPEN, Identity, Permissions, Rules
+from gateway.domain.access import OPEN, AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -32,7 +32,9 @@ FULL = Refusal(Cause.TOO_LARGE, "large")
 
 def permissions(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
-    return Permissions(Identity(name="x"), Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x")))
+    return Permissions(
+        Identity(name="x"), AccessRules(AccessConfig(default="deny", rules=rules)).access(Identity(name="x"))
+    )
 
 
 # ---- publishing

@@ -62,7 +62,7 @@ class ConnectionHub:
         self.pauses = SimpleNamespace(slept=False)
         self.turn = ReadBatch(self)
 
-    def stranger(self, _protocol):
+    def unauthenticated(self, _protocol):
         return Principal(name="")
 
     def next_id(self):
@@ -226,7 +226,7 @@ def test_what_strangers_have_sent_in_vain_counts_in_one_budget_of_the_process(hu
     budget = PeerBudget(100_000)
     monkeypatch.setattr("gateway.runtime.connection.UNAUTHENTICATED", budget)
     nobody = Principal(name="")
-    hub.stranger = lambda _: nobody
+    hub.unauthenticated = lambda _: nobody
     hub.connection_limiter = ConnectionLimiter(LimitsConfig(), 100, now_ms=0)
     found = []
     for _ in range(20):

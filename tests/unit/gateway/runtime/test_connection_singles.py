@@ -17,7 +17,7 @@ from gateway.port.adapter import DONE, Authenticate, Outcome
 from gateway.port.sessions import OpenedSession, OpenSession
 from gateway.runtime.connection import Connection
 from gateway.runtime.endpoint import ListenerContext
-from gateway.security.limits import Pace
+from gateway.security.limits import SendingPace
 from gateway.security.limits_settings import LimitsConfig
 from store.format.frame import LogOffset, Position
 
@@ -283,7 +283,7 @@ def test_a_process_that_has_slept_holds_it():
 
 def test_a_connection_with_a_pace_takes_the_way_of_all():
     peer = SinglesClient()
-    peer.connection.pace = Pace.of(LimitsConfig(messages_per_s=100), now_ms=0)
+    peer.connection.pace = SendingPace.of(LimitsConfig(messages_per_s=100), now_ms=0)
     assert peer.connection.pace is not None
     peer.publish()
     assert not peer.hub.singles

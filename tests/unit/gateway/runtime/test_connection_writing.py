@@ -82,7 +82,7 @@ def connected(adapter: OutputAdapter, transport: WrittenTransport) -> Connection
         unread=UnreadBudget(1 << 30),
         others={},
         random=None,
-        access=SimpleNamespace(stranger=lambda protocol: Principal(name="")),
+        access=SimpleNamespace(unauthenticated=lambda protocol: Principal(name="")),
         crowded=False,
     )
     factory = SimpleNamespace(connect=lambda info, options, random: adapter)

@@ -74,14 +74,14 @@ def test_nothing_restricts_anybody_where_nothing_is_said(rig):
     assert (
         rig.permissions().access
         is rig.permissions("").access
-        is rig.control.stranger("mqtt").permissions.access
+        is rig.control.unauthenticated("mqtt").permissions.access
         is None
     )
 
 
 def test_a_stranger_is_an_anonymous_client():
     config = AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",), anonymous=True),))
-    permissions = AccessControlRig(config).control.stranger("mqtt").permissions
+    permissions = AccessControlRig(config).control.unauthenticated("mqtt").permissions
     assert permissions.access.may("publish", "a")
     assert not permissions.access.may("publish", "b")
 
@@ -190,7 +190,7 @@ def test_denials_are_counted_and_said_once_a_second(rig):
 
 def test_rules_of_a_new_configuration_count_for_all_who_are_there():
     control = AccessControlRig(AccessConfig())
-    shown = [control.permissions(), control.permissions(""), control.control.stranger("mqtt").permissions]
+    shown = [control.permissions(), control.permissions(""), control.control.unauthenticated("mqtt").permissions]
     assert [one.access for one in shown] == [None] * 3
     control.control.reload(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a",)),)))
     assert [one.access.may("publish", "b") for one in (*shown, control.permissions())] == [False] * 4

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.security.limits import REFUSING_COUNT_MAX, Bucket, ConnectionLimiter, Pace, network_of
+from gateway.security.limits import REFUSING_COUNT_MAX, Bucket, ConnectionLimiter, SendingPace, network_of
 from gateway.security.limits_settings import LimitsConfig
 
 NOW_MS = 1_700_000_000_000
@@ -44,12 +44,12 @@ def test_who_waits_keeps_the_rate_whatever_comes_at_once(reads, per_s):
 
 
 def test_without_a_limit_there_is_no_pace():
-    assert Pace.of(LimitsConfig(), now_ms=NOW_MS) is None
+    assert SendingPace.of(LimitsConfig(), now_ms=NOW_MS) is None
 
 
 def test_messages_and_bytes_are_limited_each_by_itself():
     config = LimitsConfig(messages_per_s=10, messages_burst=10, bytes_per_s=1_000, bytes_burst=100)
-    pace = Pace.of(config, now_ms=NOW_MS)
+    pace = SendingPace.of(config, now_ms=NOW_MS)
     pace.read(100, now_ms=NOW_MS)
     assert pace.publish(10, 100, now_ms=NOW_MS) is None
     assert pace.wait_ms(now_ms=NOW_MS) == 0
@@ -61,7 +61,7 @@ def test_messages_and_bytes_are_limited_each_by_itself():
 
 def test_what_is_refused_costs_nothing():
     config = LimitsConfig(messages_per_s=10, messages_burst=10, bytes_per_s=1_000, bytes_burst=100, on_excess="refuse")
-    pace = Pace.of(config, now_ms=NOW_MS)
+    pace = SendingPace.of(config, now_ms=NOW_MS)
     pace.read(10_000, now_ms=NOW_MS)
     assert pace.publish(20, 100, now_ms=NOW_MS) is None
     for _ in range(5):

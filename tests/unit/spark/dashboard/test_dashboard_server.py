@@ -14,9 +14,9 @@ pytest.importorskip("waitress")
 
 from spark.dashboard import server
 from spark.dashboard.clients.admin import AdminApi
-from spark.dashboard.clients.gateway import GatewayApi, Refused
+from spark.dashboard.clients.gateway import GatewayApi, GatewayRefused
 from spark.dashboard.layout import formatting
-from spark.dashboard.layout.links import Where, device_link
+from spark.dashboard.layout.links import PageAddress, device_link
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries.reading import TelemetryTables
 from spark.errors import BadOption, SparkError
@@ -137,7 +137,7 @@ def test_an_address_that_does_not_answer_is_a_sentence():
 @pytest.mark.parametrize("name", ["plain", "a/b c", "?x=1&y#z", "ü%2F", "=1"])
 def test_any_name_of_a_device_goes_through_its_address(name):
     path, _, search = device_link(name, metric="m/1", range_="6h").partition("?")
-    where = Where.parse(path, f"?{search}")
+    where = PageAddress.parse(path, f"?{search}")
     assert (where.page, where.device, where.query["metric"], where.range) == ("device", name, "m/1", "6h")
 
 
@@ -185,12 +185,12 @@ def test_the_gateway_is_asked_in_the_name_of_who_is_logged_in(shared_gateway):
     (group,) = [one for one in gateway.groups(None) if one.name == "dash-lag"]
     assert (group.topic, group.members) == ("commands", 1)
     assert group.lag == sum(queue["lag"] for queue in group.queues) >= 1
-    with pytest.raises(Refused, match="The gateway refuses"):
+    with pytest.raises(GatewayRefused, match="The gateway refuses"):
         gateway.publish("a/#/b", b"", "text/plain", None)
-    with pytest.raises(Refused, match="may not do that"):
+    with pytest.raises(GatewayRefused, match="may not do that"):
         gateway.publish("commands/x", b"", "text/plain", ("nobody", "wrong"))
-    with pytest.raises(Refused, match=r"does not answer.*--gateway"):
+    with pytest.raises(GatewayRefused, match=r"does not answer.*--gateway"):
         GatewayApi("http://127.0.0.1:9").groups(None)
-    with pytest.raises(Refused, match="bytes at most"):
+    with pytest.raises(GatewayRefused, match="bytes at most"):
         gateway.publish("commands/x", bytes(100_000), "text/plain", None)
     gateway.close()

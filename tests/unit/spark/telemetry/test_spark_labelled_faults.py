@@ -7,7 +7,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.faults import FLEET, messages  # noqa: E402
@@ -15,7 +15,7 @@ from tests.support.spark.job_kit import Record, do_batch, do_tick  # noqa: E402
 
 T0 = 1_767_225_600_000
 SECONDS, BATCH_S = 1_500, 75  # the gap is longer than a batch, in which it would not be seen
-SETTINGS = Settings(watermark_ms=60_000, late_ms=3_600_000, buckets=1)
+SETTINGS = CommitSettings(watermark_ms=60_000, late_ms=3_600_000, buckets=1)
 FOUND = {
     "spikes": {"spike": 1},
     "sticks": {"stuck": 1},

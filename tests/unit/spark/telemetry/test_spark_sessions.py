@@ -13,7 +13,7 @@ from hypothesis import strategies as st  # noqa: E402
 from spark.errors import BadOption  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.job.options import TelemetryOptions  # noqa: E402
-from spark.tables.commits import Commits, Settings  # noqa: E402
+from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.telemetry.sessions import SESSIONS, absorb, closed_before  # noqa: E402
@@ -21,7 +21,7 @@ from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, ta
 
 T0 = 1_767_225_600_000
 PAUSE_MS = 600_000
-SETTINGS = Settings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, session_ms=PAUSE_MS)
+SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, session_ms=PAUSE_MS)
 
 
 def by_the_book(records, pause_ms=PAUSE_MS):

@@ -6,7 +6,7 @@ import random
 import pytest
 
 from store.base.errors import CorruptFrame, OffsetOutOfRange
-from store.engine.compaction import Copy, RowWatch, copies_frame
+from store.engine.compaction import RecordCopy, RowWatch, copies_frame
 from store.format.frame import ROW, ROW_COPY, ROW_EXTRA, ROW_INDEX_KEY, ROW_OLD, ROW_TOMBSTONE, UnplacedFrame
 from store.format.queue_config import QueueConfig
 from store.local.local import LocalStore
@@ -363,7 +363,7 @@ async def test_a_damaged_record_that_another_replica_may_have_puts_trimming_off(
 def test_the_frame_of_copies_leaves_out_what_is_newer():
     watch = RowWatch()
     copies = [
-        Copy(CompactKey(16, key, key), (16, 9, 1, ROW_EXTRA, key, key, 0, 5), b"%d" % key, newest_of_address=True)
+        RecordCopy(CompactKey(16, key, key), (16, 9, 1, ROW_EXTRA, key, key, 0, 5), b"%d" % key, newest_of_address=True)
         for key in (1, 2)
     ]
     watch.saw(ROW.pack(16, 0, 0, 0, 1, 1, 0, 0))  # no compaction is running

@@ -15,7 +15,7 @@ from store.format.frame import FRAME_ZSTD, Position, UnplacedFrame, origin_of
 from store.format.records import QueueDeleted
 from store.local import replication as local_replication
 from store.local.local import LocalStore
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from store.log.tail import LogTail
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored
@@ -249,7 +249,7 @@ async def test_segments_end_as_the_masters_do(tmp_path):
 
 
 async def test_retention_follows_the_masters_records(tmp_path):
-    options = {"segment_size_bytes": 1_000, "linger_s": 0.001, "retention": Limits(size_bytes=500)}
+    options = {"segment_size_bytes": 1_000, "linger_s": 0.001, "retention": RetentionLimits(size_bytes=500)}
     master = await open_master(tmp_path / "master", alone=True, **options)
     replica = await open_replica(
         tmp_path / "replica", retention_interval_s=0.01, **{**options, "segment_size_bytes": 1_500}

@@ -23,7 +23,7 @@ from store.engine import snapshot as snapshot_module
 from store.engine.snapshot import install_snapshot, snapshot_info
 from store.format.frame import origin_of
 from store.local.local import LocalStore
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from store.views import Views
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, open_master, open_replica
@@ -32,7 +32,12 @@ from tests.support.store.store_kit import append, bodies, frame
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 GROUP = 2
-OPTIONS = {"group": GROUP, "linger_s": 0.001, "segment_size_bytes": 1_000, "retention": Limits(size_bytes=1_500)}
+OPTIONS = {
+    "group": GROUP,
+    "linger_s": 0.001,
+    "segment_size_bytes": 1_000,
+    "retention": RetentionLimits(size_bytes=1_500),
+}
 
 
 @pytest.fixture

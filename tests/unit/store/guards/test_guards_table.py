@@ -2,7 +2,7 @@
 
 import pytest
 
-from store.api.kv_rules import SlotContent, Space, slot
+from store.api.kv_rules import KeySpace, SlotContent, slot
 from store.format.frame import FRAME_GUARDED, ROW, LogOffset, UnplacedFrame
 from store.format.records import VOID_QUEUE
 from store.guards import table as table_module
@@ -41,7 +41,7 @@ def views():
 
 @pytest.fixture
 def table(views):
-    return GuardTable(ViewQueries(views.held, lambda _: Space(views.keys), lambda: views.dispatched))
+    return GuardTable(ViewQueries(views.held, lambda _: KeySpace(views.keys), lambda: views.dispatched))
 
 
 def message(body=b"m"):

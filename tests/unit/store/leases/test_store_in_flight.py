@@ -10,7 +10,7 @@ from store.format.frame import LogOffset
 from store.format.placed import Placed
 from store.format.policy import LeasePolicy
 from store.format.records import GroupDeleted, LogTrimmed, QueueDeleted
-from store.leases.leases import Claim, LeaseQueue
+from store.leases.leases import HandleClaim, LeaseQueue
 from store.local.local import LocalStore
 from store.log.run import RunBuilder
 from store.views import Views
@@ -83,15 +83,15 @@ async def test_what_is_being_buried_is_not_settled_by_handle(store, ordered):
 async def test_what_is_being_looked_at_is_nobodys():
     leases = LeaseQueue()
     assert leases.look_at(2, 9) == [(0, 2)]
-    assert leases.claim(1, 7) is Claim.LOST
+    assert leases.claim(1, 7) is HandleClaim.LOST
     leases.give_up_take([(0, 2)])
-    assert leases.claim(1, 7) is Claim.TAKEN
-    assert leases.claim(1, 7) is Claim.PENDING
+    assert leases.claim(1, 7) is HandleClaim.TAKEN
+    assert leases.claim(1, 7) is HandleClaim.PENDING
     leases.settle([(1, 2)])
-    assert leases.claim(1, 7) is Claim.SETTLED
+    assert leases.claim(1, 7) is HandleClaim.SETTLED
     leases.lend(1, 1, 1)
     leases.abandon(leases.set_apart(1, [0]))
-    assert leases.claim(0, 7) is Claim.LOST
+    assert leases.claim(0, 7) is HandleClaim.LOST
 
 
 @pytest.mark.parametrize("turns", range(8))

@@ -13,7 +13,7 @@ from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, grou
 from store.format.queue_config import QueueConfig
 from store.format.records import TIMERS_QUEUE, TimerSet, encode
 from store.local.local import LocalStore
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -72,7 +72,7 @@ async def test_everything_works_in_a_log_that_begins_elsewhere(tmp_path, group):
 @pytest.mark.parametrize("group", GROUPS)
 async def test_retention_and_compaction(tmp_path, group):
     options = {"group": group, "linger_s": 0.001, "segment_size_bytes": 2_000}
-    async with await LocalStore.open(tmp_path, retention=Limits(size_bytes=1_000), **options) as store:
+    async with await LocalStore.open(tmp_path, retention=RetentionLimits(size_bytes=1_000), **options) as store:
         await store.queues.configure([QueueConfig(18, compact=True)])
         await append(store, UnplacedFrame.build(ROW.pack(18, 0, 4, 0, 5, 6, 0, 0), b"kept"))
         for n in range(50):

@@ -11,7 +11,7 @@ from store.format.records import LogTrimmed
 from store.local import key_watch as watch_module
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed_module
-from store.recent.kv_feed import Feed
+from store.recent.kv_feed import KvFeed
 from tests.support.store.store_kit import append, frame, records_frame
 
 pytestmark = pytest.mark.anyio
@@ -247,7 +247,7 @@ async def test_damage_is_no_gap_in_silence(tmp_path):
 
 @pytest.mark.slow
 def test_a_feed_forgets_whole_revisions():
-    feed = Feed(5)
+    feed = KvFeed(5)
     for revision in range(5, 400):
         for _ in range(100):
             feed.add(Change("put", "k", b"", revision))

@@ -16,7 +16,7 @@ from store.format.queue_config import FOREVER, QueueConfig
 from store.format.records import PARTS_QUEUE, KvPut, LogTrimmed
 from store.format.records import encode as encode_record
 from store.local.local import LocalStore
-from store.log.retention import Limits, LimitsTable, ReadableRange, limits_of
+from store.log.retention import LimitsTable, ReadableRange, RetentionLimits, limits_of
 from store.views import Views
 from tests.support.process.clock import Clock
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
@@ -71,13 +71,13 @@ def numbers(found):
 @pytest.mark.parametrize(
     ("config", "default", "limits"),
     [
-        (None, Limits(5, 6), Limits(5, 6)),
-        (QueueConfig(16), Limits(5, 6), Limits(5, 6)),
-        (QueueConfig(16, 1), Limits(5, 6), Limits(1, 6)),
-        (QueueConfig(16, FOREVER, 7), Limits(5, 6), Limits(FOREVER, 7)),
-        (QueueConfig(16, compact=True), Limits(5, 6), Limits(0, FOREVER, compact=True)),
-        (QueueConfig(16, 9, compact=True), Limits(5, 6), Limits(9, FOREVER, compact=True)),
-        (QueueConfig(16, None, 9, compact=True), Limits(5, 6), Limits(5, 9, compact=True)),
+        (None, RetentionLimits(5, 6), RetentionLimits(5, 6)),
+        (QueueConfig(16), RetentionLimits(5, 6), RetentionLimits(5, 6)),
+        (QueueConfig(16, 1), RetentionLimits(5, 6), RetentionLimits(1, 6)),
+        (QueueConfig(16, FOREVER, 7), RetentionLimits(5, 6), RetentionLimits(FOREVER, 7)),
+        (QueueConfig(16, compact=True), RetentionLimits(5, 6), RetentionLimits(0, FOREVER, compact=True)),
+        (QueueConfig(16, 9, compact=True), RetentionLimits(5, 6), RetentionLimits(9, FOREVER, compact=True)),
+        (QueueConfig(16, None, 9, compact=True), RetentionLimits(5, 6), RetentionLimits(5, 9, compact=True)),
     ],
 )
 def test_a_configuration_goes_before_the_default(config, default, limits):
@@ -95,7 +95,7 @@ def test_a_chunk_is_kept_while_it_is_within_all_limits():
 
 
 def test_the_stores_own_queues_have_no_limits():
-    table = LimitsTable(Limits(1, 1), [QueueConfig(17, 2, 3)])
+    table = LimitsTable(RetentionLimits(1, 1), [QueueConfig(17, 2, 3)])
     assert table.kept(1, 7, 100) == ReadableRange(7)
     assert table.kept(16, 7, 100) == ReadableRange(7, 99, 1)
     assert table.kept(17, 7, 100) == ReadableRange(7, 98, 3)
@@ -232,7 +232,7 @@ async def test_no_limits_no_deletion(open_store, clock, tmp_path):
 
 
 async def test_the_stores_default_is_for_all_that_say_nothing(open_store, clock, tmp_path):
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await store.queues.configure([QueueConfig(17, FOREVER)])
     await write(store, 5, 16)
     await write(store, 5, 17)
@@ -245,7 +245,7 @@ async def test_the_stores_default_is_for_all_that_say_nothing(open_store, clock,
 
 
 async def test_size_limits_delete_too(open_store, tmp_path):
-    store = await open_store(retention=Limits(size_bytes=2 * SEGMENT))
+    store = await open_store(retention=RetentionLimits(size_bytes=2 * SEGMENT))
     await write(store, 30, 16)
     await store.core.until_dispatched(store.log.confirmed)
     await trim(store)
@@ -255,7 +255,7 @@ async def test_size_limits_delete_too(open_store, tmp_path):
 
 
 async def test_state_outlives_the_segments_it_came_in(open_store, clock, tmp_path):
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await store.keys.put("key", b"value")
     await store.groups.commit("group", {16: 7})
     at = await append(store, frame((16, b"x" * 300, 99)))
@@ -266,7 +266,7 @@ async def test_state_outlives_the_segments_it_came_in(open_store, clock, tmp_pat
     for again in (False, True):
         if again:
             await store.close()
-            store = await open_store(retention=Limits(age_ms=HOUR))
+            store = await open_store(retention=RetentionLimits(age_ms=HOUR))
         assert store.core.engine.log.first > at.frame
         assert (await store.keys.get("key")).value == b"value"
         assert await store.groups.offsets("group") == {16: 7}
@@ -306,7 +306,7 @@ async def test_a_deleted_queue_keeps_nothing(open_store, clock):
 
 async def test_a_reader_that_is_under_way_is_not_disturbed(open_store, clock, tmp_path):
     """Files are unlinked at once, and closed when the last reader has let go."""
-    store = await open_store(retention=Limits(age_ms=HOUR), cache_bytes_max=0)
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR), cache_bytes_max=0)
     await write(store, 10, 16)
     log = store.core.engine.log
     reading = log.scan(0, log.confirmed, read_bytes=100)
@@ -323,7 +323,7 @@ async def test_a_reader_that_is_under_way_is_not_disturbed(open_store, clock, tm
 
 async def test_files_are_deleted_only_when_the_views_know(open_store, clock, tmp_path, monkeypatch):
     """A crash between the record and the files is made up for at the next start."""
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     before = segments(tmp_path)
     clock.ms += HOUR + 1
@@ -334,7 +334,7 @@ async def test_files_are_deleted_only_when_the_views_know(open_store, clock, tmp
     first = store.core.engine.views.first
     assert first > 0
     await store.close()
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     assert store.core.engine.log.first == first == segments(tmp_path)[0]
     assert await store.queues.bounds(16) == (10, 10)
 
@@ -342,7 +342,7 @@ async def test_files_are_deleted_only_when_the_views_know(open_store, clock, tmp
 @pytest.mark.parametrize("failing", ["unlink", "sync_directory"])
 async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypatch, failing):
     files = FaultyFiles()
-    store = await open_store(retention=Limits(age_ms=HOUR), files=files)
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR), files=files)
     await write(store, 10, 16)
     clock.ms += HOUR + 1
 
@@ -358,7 +358,7 @@ async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypa
     assert await store.queues.bounds(16) == (10, 11)
     first = store.core.engine.views.first
     await store.close()
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     assert segments(tmp_path)[0] == first
     assert await store.queues.bounds(16) == (10, 11)
 
@@ -366,7 +366,7 @@ async def test_a_disk_that_does_not_delete(open_store, clock, tmp_path, monkeypa
 async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
     """The record that trims may use the reserve."""
     files = FaultyFiles()
-    store = await open_store(retention=Limits(age_ms=HOUR), files=files, disk_reserve_bytes=1 << 20)
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR), files=files, disk_reserve_bytes=1 << 20)
     await write(store, 10, 16)
     files.free = 1000
     store.core.engine.space.look()
@@ -381,7 +381,7 @@ async def test_a_full_disk_is_made_room_on(open_store, clock, tmp_path):
 
 async def test_no_room_even_for_the_record(open_store, clock, tmp_path):
     files = FaultyFiles()
-    store = await open_store(retention=Limits(age_ms=HOUR), files=files)
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR), files=files)
     await write(store, 10, 16)
     before = segments(tmp_path)
     files.fill(10)
@@ -396,7 +396,7 @@ async def test_no_room_even_for_the_record(open_store, clock, tmp_path):
 
 async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, tmp_path):
     """A replica, or an archive that has all segments, comes to the same views byte for byte."""
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     archive = tmp_path / "archive" / "log"
     archive.mkdir(parents=True)
 
@@ -428,7 +428,7 @@ async def test_a_rebuild_from_the_whole_log_is_trimmed_alike(open_store, clock, 
 
 @pytest.mark.parametrize("lost", ["gone", "damaged", "another format"])
 async def test_views_that_the_log_cannot_give_again_are_not_thrown_away(open_store, clock, tmp_path, caplog, lost):
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     clock.ms += HOUR + 1
     await trim(store)
@@ -455,7 +455,7 @@ async def test_views_that_the_log_cannot_give_again_are_not_thrown_away(open_sto
 
 
 async def test_views_ahead_of_a_log_that_has_lost_its_end_are_kept(open_store, clock, tmp_path):
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     clock.ms += HOUR + 1
     await trim(store)
@@ -464,7 +464,7 @@ async def test_views_ahead_of_a_log_that_has_lost_its_end_are_kept(open_store, c
     await store.close()
     last = segments(tmp_path)[-1]
     (tmp_path / "data" / "log" / f"{last:020d}.log").write_bytes(b"")
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     assert [(one.start, one.end) for one in store.damages] == [(last, end)]
     assert await store.queues.bounds(16) == before
     await write(store, 1, 16)
@@ -487,7 +487,7 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
         tmp_path / "data",
         segment_size_bytes=SEGMENT,
         now_ms=clock,
-        retention=Limits(age_ms=HOUR),
+        retention=RetentionLimits(age_ms=HOUR),
         retention_interval_s=0.01,
     )
     await write(store, 10, 16)
@@ -499,7 +499,7 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
 
 
 async def test_what_was_trimmed_is_not_lent(open_store, clock):
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     held = await store.leases.take(16, 1, max_count=2)
     assert [lease.offset for lease in held] == [0, 1]
@@ -512,14 +512,14 @@ async def test_what_was_trimmed_is_not_lent(open_store, clock):
     assert [lease.offset for lease in await store.leases.take(16, 1, max_count=5)] == [8, 9, 10, 11]
     await store.leases.settle(16, 1, [0, 1, 8, 9, 10])
     await store.close()
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     assert await store.leases.waiting(16) == 1
     assert [lease.offset for lease in await store.leases.take(16, 1, max_count=5)] == [11]
 
 
 async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clock, monkeypatch):
     """Before the leases have been told."""
-    store = await open_store(retention=Limits(age_ms=HOUR))
+    store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     assert len(await store.leases.take(16, 1, max_count=1)) == 1
     monkeypatch.setattr(store.leases, "_trim_leases", lambda _: None)
@@ -533,7 +533,7 @@ async def test_a_take_that_meets_what_was_trimmed_goes_on_behind(open_store, clo
 
 async def test_what_nobody_has_settled_is_kept_whatever_its_age(tmp_path, open_store, clock):
     """The default limits are for topics: a named queue's messages wait for their consumer."""
-    store = await open_store(retention=Limits(HOUR, 500))
+    store = await open_store(retention=RetentionLimits(HOUR, 500))
     await store.queues.configure([QueueConfig(17, until_settled=True)])
     await write(store, 12, 17)
     clock.ms += 2 * HOUR
@@ -546,7 +546,7 @@ async def test_what_nobody_has_settled_is_kept_whatever_its_age(tmp_path, open_s
 
 
 async def test_what_is_settled_goes_up_to_the_first_that_is_not(tmp_path, open_store, clock):
-    store = await open_store(retention=Limits(HOUR, FOREVER))
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER))
     await store.queues.configure([QueueConfig(17, until_settled=True)])
     await write(store, 12, 17)
     clock.ms += 2 * HOUR
@@ -561,7 +561,7 @@ async def test_what_is_settled_goes_up_to_the_first_that_is_not(tmp_path, open_s
     await trim(store)
     assert segments(tmp_path)[0] > leases[11].frame.start
     await store.close()
-    store = await open_store(retention=Limits(HOUR, FOREVER))
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER))
     assert await store.leases.take(17, 1, max_count=12) == ()
 
 
@@ -588,7 +588,7 @@ async def write_parts(store, clock, count):
 
 async def test_parts_are_kept_for_the_oldest_message_that_is_kept(tmp_path, open_store, clock):
     """Parts lie in front of their message, perhaps in a segment that nothing else keeps."""
-    store = await open_store(retention=Limits(HOUR, FOREVER))
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER))
     await store.queues.configure([QueueConfig(17, until_settled=True)])
     await write(store, 6, 18)
     parts = await write_parts(store, clock, 6)
@@ -606,7 +606,7 @@ async def test_parts_are_kept_for_the_oldest_message_that_is_kept(tmp_path, open
 
 
 async def test_parts_are_kept_while_their_message_is_still_to_come(tmp_path, open_store, clock):
-    store = await open_store(retention=Limits(HOUR, FOREVER))
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER))
     await write(store, 6, 18)
     clock.ms += 2 * HOUR
     parts = await write_parts(store, clock, 12)

@@ -7,7 +7,7 @@ import pytest
 from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
 from store.base.streams import Stream
-from store.node.replica.auth import sign, stranger
+from store.node.replica.auth import refusal, sign
 from store.node.replica.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why, decode, encode
 from store.rpc import replica_wire as wire
@@ -47,14 +47,14 @@ def signed(identity=THEIRS, log="log"):
     ],
 )
 def test_replica_auth(said, why, text):
-    found = stranger(decode(encode(said)), MINE, "log", GROUP_OF_TWO)
+    found = refusal(decode(encode(said)), MINE, "log", GROUP_OF_TWO)
     assert (None if found is None else found.why) is why
     assert found is None or (text in found.text and found.session == 5)
 
 
 def test_where_nothing_is_known_nothing_is_held_against_anybody():
-    assert stranger(signed(), ReplicaIdentity(GROUP, 1, "code 1"), "", GROUP_OF_TWO) is None
-    assert stranger(signed(), MINE, "log", Group(number=GROUP)) is None  # the core says that it is unknown
+    assert refusal(signed(), ReplicaIdentity(GROUP, 1, "code 1"), "", GROUP_OF_TWO) is None
+    assert refusal(signed(), MINE, "log", Group(number=GROUP)) is None  # the core says that it is unknown
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from controller.api.requests import Elect
 from store.base.errors import NotWritable, StoreError
 from store.format.frame import origin_of
 from store.local.local import LocalStore
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
 from store.rpc.replica_wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
@@ -260,7 +260,11 @@ async def test_a_master_whose_disk_fails_says_so_before_its_role_has_ended(tmp_p
 
 async def test_a_replica_that_is_too_far_behind_begins_with_a_snapshot(tmp_path, controllers):
     group = StoreGroup(
-        tmp_path, controllers, segment_size_bytes=20_000, retention=Limits(-1, 30_000), retention_interval_s=0.05
+        tmp_path,
+        controllers,
+        segment_size_bytes=20_000,
+        retention=RetentionLimits(-1, 30_000),
+        retention_interval_s=0.05,
     )
     async with group:
         await group.in_sync()

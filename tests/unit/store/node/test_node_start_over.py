@@ -7,7 +7,7 @@ import pytest
 
 from store.base.errors import NotRebuildable, SnapshotUnusable
 from store.format.frame import origin_of
-from store.log.retention import Limits
+from store.log.retention import RetentionLimits
 from store.node import replacing
 from store.node.snapshots import SnapshotSender
 from store.replication.epochs import EpochList
@@ -23,7 +23,7 @@ pytestmark = pytest.mark.anyio
 VALUE = b"a value that nobody else has"
 SMALL = {
     "segment_size_bytes": 2_000,
-    "retention": Limits(-1, 4_000),
+    "retention": RetentionLimits(-1, 4_000),
     "retention_interval_s": 0.05,
     "scrub_bytes_per_s": 0,
 }

@@ -16,7 +16,7 @@ import pytest
 from cryptography import x509
 
 from store.base.listening import UNAUTHENTICATED, PeerBudget, admit, passing, server
-from store.pipes import Server, open_channel, pipe
+from store.pipes import PipeServer, open_channel, pipe
 from store.pipes import server as pipes_server
 from store.pipes.pipe import OPENING, Pipe
 from store.rpc.credentials import CredentialFiles
@@ -86,7 +86,7 @@ class PipeServerRig:
         self.port = 0
 
     async def start(self, budget=UNAUTHENTICATED):
-        made = Server(unauthenticated=budget)
+        made = PipeServer(unauthenticated=budget)
         made.add_generic_rpc_handlers((Echo(),))
         if self._credentials is None:
             self.port = made.add_insecure_port("127.0.0.1:0")

@@ -11,7 +11,7 @@ import grpc.aio
 import pytest
 
 from store.base.listening import server as listening_server
-from store.pipes import Server, open_channel, pipe, server
+from store.pipes import PipeServer, open_channel, pipe, server
 from store.pipes.pipe import OPENING, End, Pipe
 from tests.support.process.loops import AsyncioLoop, UvLoop
 
@@ -221,7 +221,7 @@ async def service():
 
 @pytest.fixture
 async def target(service):
-    made = Server(options=())
+    made = PipeServer(options=())
     made.add_generic_rpc_handlers((service.handlers(),))
     port = made.add_insecure_port("127.0.0.1:0")
     await made.start()
@@ -361,7 +361,7 @@ async def test_there_is_a_limit_to_connections(target, monkeypatch):
 
 
 async def test_at_a_unix_socket_there_are_pipes_alone(service, tmp_path):
-    made = Server(options=())
+    made = PipeServer(options=())
     made.add_generic_rpc_handlers((service.handlers(),))
     made.add_insecure_port(f"unix:{tmp_path / 's'}")
     await made.start()
@@ -378,7 +378,7 @@ async def test_at_a_unix_socket_there_are_pipes_alone(service, tmp_path):
 
 
 async def test_a_server_that_stops_ends_what_is_under_way(target, service):
-    made = Server(options=())
+    made = PipeServer(options=())
     made.add_generic_rpc_handlers((service.handlers(),))
     channel = open_channel(f"127.0.0.1:{made.add_insecure_port('127.0.0.1:0')}")
     await made.start()
@@ -391,7 +391,7 @@ async def test_a_server_that_stops_ends_what_is_under_way(target, service):
 
 async def test_a_port_that_is_taken_is_said_so(service):
     with socket.create_server(("127.0.0.1", 0)) as taken:
-        made = Server(options=())
+        made = PipeServer(options=())
         with pytest.raises(RuntimeError, match="Address already in use"):
             made.add_insecure_port(f"127.0.0.1:{taken.getsockname()[1]}")
 

@@ -4,7 +4,15 @@ import random
 
 import pytest
 
-from store.replication.repairs import LOST_AGAIN_MS, RETRY_MAX_MS, RETRY_MIN_MS, Ask, Range, RangeOutcome, Repairs
+from store.replication.repairs import (
+    LOST_AGAIN_MS,
+    RETRY_MAX_MS,
+    RETRY_MIN_MS,
+    AskReplica,
+    FrameRange,
+    RangeOutcome,
+    Repairs,
+)
 
 ONE = [(100, 200)]
 
@@ -22,8 +30,8 @@ def asked(repairs, now_ms, found, left=None):
 def test_replicas_are_asked_in_order_and_each_once_in_a_round():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
-    assert asked(repairs, 0, RangeOutcome.FAILED) == Ask(2, 100, 200)
-    assert asked(repairs, 0, RangeOutcome.FAILED) == Ask(3, 100, 200)
+    assert asked(repairs, 0, RangeOutcome.FAILED) == AskReplica(2, 100, 200)
+    assert asked(repairs, 0, RangeOutcome.FAILED) == AskReplica(3, 100, 200)
     assert repairs.ask(now_ms=0) is None
     assert repairs.due_ms == RETRY_MIN_MS
     assert repairs.repairable
@@ -46,7 +54,7 @@ def test_what_all_have_answered_for_is_lost_until_one_has_it():
     asked(repairs, 0, RangeOutcome.ANSWERED)
     assert repairs.repairable
     asked(repairs, 0, RangeOutcome.ANSWERED)
-    assert repairs.lost == [Range(100, 200)]
+    assert repairs.lost == [FrameRange(100, 200)]
     assert not repairs.repairable
     assert repairs.due_ms == LOST_AGAIN_MS
     asked(repairs, LOST_AGAIN_MS, RangeOutcome.ANSWERED, left=[])
@@ -66,9 +74,9 @@ def test_what_is_left_of_a_range_is_asked_of_the_next_one():
     repairs = Repairs()
     repairs.look(ONE, [2, 3], now_ms=0)
     asked(repairs, 0, RangeOutcome.ANSWERED, left=[(100, 120), (150, 160)])
-    assert asked(repairs, 0, RangeOutcome.ANSWERED, left=[(150, 160)]) == Ask(3, 100, 120)
-    assert asked(repairs, 0, RangeOutcome.ANSWERED) == Ask(3, 150, 160)
-    assert repairs.lost == [Range(150, 160)]
+    assert asked(repairs, 0, RangeOutcome.ANSWERED, left=[(150, 160)]) == AskReplica(3, 100, 120)
+    assert asked(repairs, 0, RangeOutcome.ANSWERED) == AskReplica(3, 150, 160)
+    assert repairs.lost == [FrameRange(150, 160)]
 
 
 def test_a_replica_that_is_new_may_have_what_was_lost():
@@ -84,7 +92,7 @@ def test_a_replica_that_is_new_may_have_what_was_lost():
 def test_without_other_replicas_everything_damaged_is_lost():
     repairs = Repairs()
     repairs.look(ONE, [], now_ms=0)
-    assert repairs.lost == [Range(100, 200)]
+    assert repairs.lost == [FrameRange(100, 200)]
     assert repairs.ask(now_ms=10**9) is None
 
 

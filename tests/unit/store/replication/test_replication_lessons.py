@@ -12,7 +12,7 @@ from store.replication.effects import Send
 from store.replication.epochs import EpochList
 from store.replication.errors import NotEnoughInSync
 from store.replication.messages import Hello, Welcome, decode, encode
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, FrameLog, Leading
 
@@ -63,7 +63,7 @@ def test_two_milliseconds_of_latency_cost_next_to_nothing():
     """3664: replication that waited for each batch fell from 300 MB/s to 27 MB/s."""
 
     def took_us(latency_us: int) -> int:
-        pace = Pace(batch_bytes=1 << 20, window_bytes=32 << 20)
+        pace = ReplicationPace(batch_bytes=1 << 20, window_bytes=32 << 20)
         follower = Following(2, pace=pace)
         leading = Leading(followers=[follower], pace=pace).connect(2)
         frames, size = 100, 1 << 20

@@ -4,11 +4,11 @@ from store.base.errors import NotMaster
 from store.replication.agreement import Acknowledge
 from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSync, SwitchingOver
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, FrameLog, Leading
 
-PACE = Pace(batch_bytes=400, window_bytes=1_000)
+PACE = ReplicationPace(batch_bytes=400, window_bytes=1_000)
 
 
 def group(*numbers: int, **kinds) -> Leading:

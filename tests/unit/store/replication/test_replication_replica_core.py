@@ -4,7 +4,7 @@ import pytest
 from store.format.frame import HEADER
 from store.replication.effects import Prepare, SaveEpochs, Send, Write
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
-from store.replication.pace import Pace
+from store.replication.pace import ReplicationPace
 from store.replication.replica_core import Stage
 from tests.support.store.replication_kit import Following, FrameLog, Leading, frame_at
 
@@ -267,7 +267,7 @@ def test_data_that_came_before_are_not_written_again():
 
 
 def test_a_master_that_does_not_wait_for_acknowledgements_is_stopped():
-    pace = Pace(window_bytes=200)
+    pace = ReplicationPace(window_bytes=200)
     follower = streaming(pace=pace)
     follower.lazy = True
     follower.core.receive(data(), now_ms=0)

@@ -4,7 +4,7 @@ import itertools
 
 import pytest
 
-from store.replication.sealing import Verdict, judge
+from store.replication.sealing import SealVerdict, judge
 
 A, B, C = b"a", b"b", b"c"
 
@@ -12,15 +12,15 @@ A, B, C = b"a", b"b", b"c"
 @pytest.mark.parametrize(
     ("own", "others", "verdict"),
     [
-        (A, {}, Verdict.UNKNOWN),
-        (A, {2: b"", 3: b""}, Verdict.UNKNOWN),
-        (A, {2: A}, Verdict.SAME),
-        (A, {2: A, 3: b""}, Verdict.SAME),
-        (A, {2: B}, Verdict.UNDECIDED),
-        (A, {2: B, 3: A}, Verdict.OTHERS),
-        (B, {2: A, 3: A}, Verdict.OWN),
-        (A, {2: B, 3: b""}, Verdict.OTHERS),
-        (A, {2: B, 3: C}, Verdict.OTHERS),
+        (A, {}, SealVerdict.UNKNOWN),
+        (A, {2: b"", 3: b""}, SealVerdict.UNKNOWN),
+        (A, {2: A}, SealVerdict.SAME),
+        (A, {2: A, 3: b""}, SealVerdict.SAME),
+        (A, {2: B}, SealVerdict.UNDECIDED),
+        (A, {2: B, 3: A}, SealVerdict.OTHERS),
+        (B, {2: A, 3: A}, SealVerdict.OWN),
+        (A, {2: B, 3: b""}, SealVerdict.OTHERS),
+        (A, {2: B, 3: C}, SealVerdict.OTHERS),
     ],
 )
 def test_the_minority_is_wrong_and_among_equals_the_master_is_right(own, others, verdict):
@@ -28,9 +28,9 @@ def test_the_minority_is_wrong_and_among_equals_the_master_is_right(own, others,
 
 
 def test_a_replica_of_two_gives_way_to_its_master():
-    assert judge(A, {1: B}, replica=2, replicas=(1, 2), master=1) is Verdict.OWN
-    assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=1) is Verdict.OTHERS
-    assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=None) is Verdict.UNDECIDED
+    assert judge(A, {1: B}, replica=2, replicas=(1, 2), master=1) is SealVerdict.OWN
+    assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=1) is SealVerdict.OTHERS
+    assert judge(B, {2: A}, replica=1, replicas=(1, 2), master=None) is SealVerdict.UNDECIDED
 
 
 @pytest.mark.parametrize("master", [None, 1, 2, 3])
@@ -42,8 +42,8 @@ def test_all_agree_on_who_is_wrong_and_not_all_are(master):
             for id_, own in held.items()
             if own
         }
-        wrong = {id_ for id_, verdict in verdicts.items() if verdict is Verdict.OWN}
+        wrong = {id_ for id_, verdict in verdicts.items() if verdict is SealVerdict.OWN}
         assert not wrong or wrong < verdicts.keys()
-        right = {held[id_] for id_, verdict in verdicts.items() if verdict is Verdict.OTHERS}
+        right = {held[id_] for id_, verdict in verdicts.items() if verdict is SealVerdict.OTHERS}
         assert len(right) <= 1
         assert not wrong & {id_ for id_ in held if held[id_] in right}

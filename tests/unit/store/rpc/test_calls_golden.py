@@ -315,7 +315,7 @@ def test_a_method_without_a_row_stops_the_import():
 
 def test_a_struct_whose_fields_are_not_the_parameters_is_refused():
     with pytest.raises(AssertionError, match="the fields are the parameters"):
-        Shape(Row("kv_get", arguments.KvDelete, KeyCalls.get, AGAIN))
+        Shape(Row("kv_get", arguments.DeleteKey, KeyCalls.get, AGAIN))
     with pytest.raises(AssertionError, match="the first fields are"):
         Shape(Row("kv_get", arguments.OfGroup, KeyCalls.get, AGAIN))
 

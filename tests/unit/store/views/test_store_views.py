@@ -14,7 +14,7 @@ from store.format.placed import Placed
 from store.format.records import GroupDeleted, GroupOffsets, KvDelete, KvPut, QueueDeleted, Settled
 from store.log import producers as table_module
 from store.log.producers import ProducerTable
-from store.log.run import Run, RunBuilder
+from store.log.run import FrameRun, RunBuilder
 from store.views import Views
 from store.views import producers as producers_module
 from tests.support.store.store_kit import frame, records_frame
@@ -40,7 +40,7 @@ class Feed:
         with self.views.reading() as txn:
             return self.views.queues.end(txn, queue)
 
-    def run(self, *frames) -> Run:
+    def run(self, *frames) -> FrameRun:
         placed = []
         for unplaced in frames:
             header = unplaced.header(log_offset=self.end, epoch=1, stored_at_ms=self.end)

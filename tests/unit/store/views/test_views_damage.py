@@ -14,7 +14,7 @@ from store.integrity.views import DEATHS_MAX, ViewsHealth
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, FORMAT
-from store.views.verify import Walk
+from store.views.verify import ViewsWalk
 from tests.support.store.flips import flip_all
 from tests.support.store.store_kit import append, bodies, frame
 from tests.support.store.views_kit import INDEXED, fill, plain, told
@@ -162,7 +162,7 @@ async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
             await store.keys.put(f"{n:05}", b"x")
         await store.core.until_dispatched(store.log.confirmed)
         views = store.core.engine.views
-        walk = Walk(views.tables, views.health, views.turn, reading=views.reading)
+        walk = ViewsWalk(views.tables, views.health, views.turn, reading=views.reading)
         rounds = 0
         while not walk.run(0):  # ends a step after some entries
             n = rounds * 37 % 2000

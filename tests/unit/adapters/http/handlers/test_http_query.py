@@ -4,11 +4,11 @@ import pytest
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.finding import LIMIT_MAX, finding, last_values
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 
 
-def asked(target: str) -> Request:
-    return Request(method="GET", target=target.encode(), headers=())
+def asked(target: str) -> HttpRequest:
+    return HttpRequest(method="GET", target=target.encode(), headers=())
 
 
 @pytest.mark.parametrize("digits", ["0", "1001", "000000001999999", "1" * 30, "-1", "1.0", "", "%D9%A1"])

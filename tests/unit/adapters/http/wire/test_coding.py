@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from adapters.http.wire.coding import CODINGS, compressed, decoded
-from adapters.http.wire.request import HttpError, Request
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 
 LIMIT = 1 << 16
@@ -21,9 +21,9 @@ if find_spec("brotli") is not None:
     ENCODE["br"] = compress
 
 
-def request(body: bytes = b"", **headers: str) -> Request:
+def request(body: bytes = b"", **headers: str) -> HttpRequest:
     said = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
-    return Request(method="POST", target=b"/events", headers=said, body=body)
+    return HttpRequest(method="POST", target=b"/events", headers=said, body=body)
 
 
 @settings(max_examples=50, deadline=None)

@@ -10,7 +10,7 @@ from websockets.uri import parse_uri
 
 from adapters.http.wire.event_socket import OUTPUT_BYTES_MAX, SUBPROTOCOL, EventSocket, text_frame
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import Request
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, problem
 from adapters.http.wire.transport import Arrived, Exchange, Gone
 
@@ -28,7 +28,7 @@ HEADERS = [
 
 
 def opened() -> tuple[EventSocket, ClientProtocol]:
-    socket = EventSocket(Request(method="GET", target=b"/subscribe?filter=a", headers=HEADERS), OPTIONS)
+    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe?filter=a", headers=HEADERS), OPTIONS)
     (arrived,) = socket.receive(b"", now_ms=0)
     assert isinstance(arrived, Arrived)
     socket.begin(STREAM, Response(status=200), now_ms=0)
@@ -107,12 +107,12 @@ def test_a_client_that_does_not_read_holds_a_share_and_no_more() -> None:
 
 
 def test_a_refusal_is_said_in_http() -> None:
-    socket = EventSocket(Request(method="GET", target=b"/subscribe", headers=HEADERS), OPTIONS)
+    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=HEADERS), OPTIONS)
     socket.receive(b"early bytes", now_ms=0)
     socket.respond(STREAM, problem(400, "no filter"), now_ms=0)
     assert socket.take_output().startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert socket.finished
     without = [header for header in HEADERS if header[0] != b"sec-websocket-protocol"]
-    other = EventSocket(Request(method="GET", target=b"/subscribe", headers=without), OPTIONS)
+    other = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=without), OPTIONS)
     assert other.finished
     assert other.take_output().startswith(b"HTTP/1.1 400 ")

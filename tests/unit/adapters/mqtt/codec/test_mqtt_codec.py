@@ -18,7 +18,7 @@ from adapters.mqtt.codec.packets import (
     Unsuback,
     Will,
 )
-from adapters.mqtt.codec.primitives import Reader, clean_text, decode_text, encode_varint, read_varint
+from adapters.mqtt.codec.primitives import PacketReader, clean_text, decode_text, encode_varint, read_varint
 from adapters.mqtt.session.intake import body_bytes_max
 from gateway.domain.errors import ProtocolError
 
@@ -167,7 +167,7 @@ def test_texts():
     assert decode_text("Zürich\ufeff".encode()) == "Zürich\ufeff"  # U+FEFF is no byte order mark (MQTT-1.5.4-3)
     assert clean_text("a\0\ud800ü") == "a\ufffd\ufffdü"
     assert clean_text("x" * 65_536) is None
-    assert Reader(b"ab").rest() == b"ab"
+    assert PacketReader(b"ab").rest() == b"ab"
 
 
 @pytest.mark.parametrize(

@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from adapters.mqtt import FACTORY
 from adapters.mqtt.codec.packet_type import PacketType
 from adapters.mqtt.codec.packets import Puback, Pubcomp, Pubrec
-from adapters.mqtt.codec.primitives import Reader
+from adapters.mqtt.codec.primitives import PacketReader
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties, decode_properties
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.bridge_path import GATEWAY, PATH, PATH_COUNT_MAX, extended, introduced
@@ -55,7 +55,7 @@ def test_an_event_stays_the_event_that_it_is():
     (message,) = broker.store()
     assert (message.id, message.type) == ("1", "reading")
     _, tail = publish_pieces(message, dialect_of(5), qos=0, retain=False, now_ms=broker.now_ms)
-    shown = decode_properties(Reader(tail, 0, len(tail)), PacketType.PUBLISH)
+    shown = decode_properties(PacketReader(tail, 0, len(tail)), PacketType.PUBLISH)
     assert shown.user == (*event, (PATH, f"{THERE} {HERE}"))
 
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from adapters.mqtt.codec.primitives import Reader
+from adapters.mqtt.codec.primitives import PacketReader
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.codec.reason import CODES_OF_RETURN, RETURN_CODES, ReasonCode
 from adapters.mqtt.receiving.acknowledgements import acknowledgement
@@ -31,7 +31,7 @@ def test_properties_of_the_same_bytes_are_decoded_once():
         made.append(properties)
         return len(made)
 
-    readers = [Reader(data) for data in (CONTENT_TYPE + b"x", b"\0y", CONTENT_TYPE + b"z")]
+    readers = [PacketReader(data) for data in (CONTENT_TYPE + b"x", b"\0y", CONTENT_TYPE + b"z")]
     assert [templates.read(reader, make) for reader in readers] == [1, "plain", 1]
     assert [reader.rest() for reader in readers] == [b"x", b"y", b"z"]
     assert made == [Properties(content_type="json")]
@@ -40,16 +40,16 @@ def test_properties_of_the_same_bytes_are_decoded_once():
 def test_a_template_may_be_none():
     templates, made = Templates("plain"), []
     for _ in range(2):
-        assert templates.read(Reader(CONTENT_TYPE), made.append) is None
+        assert templates.read(PacketReader(CONTENT_TYPE), made.append) is None
     assert len(made) == 1
 
 
 def test_properties_that_end_in_the_next_packet_are_malformed_although_their_bytes_are_known():
     templates = Templates("plain")
-    assert templates.read(Reader(CONTENT_TYPE), lambda _: "known") == "known"
+    assert templates.read(PacketReader(CONTENT_TYPE), lambda _: "known") == "known"
     for end in range(len(CONTENT_TYPE)):
         with pytest.raises(ProtocolError) as caught:
-            templates.read(Reader(CONTENT_TYPE, 0, end), lambda _: "known")
+            templates.read(PacketReader(CONTENT_TYPE, 0, end), lambda _: "known")
         assert caught.value.code == ReasonCode.MALFORMED_PACKET
 
 
@@ -57,11 +57,11 @@ def test_templates_take_a_limited_room():
     templates = Templates("plain")
     text = b"x" * TEMPLATE_BYTES_MAX
     long = b"\x83\x04\x03" + len(text).to_bytes(2, "big") + text
-    assert templates.read(Reader(long), lambda _: "first") == "first"
-    assert templates.read(Reader(long), lambda _: "second") == "second"
+    assert templates.read(PacketReader(long), lambda _: "first") == "first"
+    assert templates.read(PacketReader(long), lambda _: "second") == "second"
     for number in range(TEMPLATES_MAX + 1):
-        templates.read(Reader(b"\x07\x03\0\x04" + b"%04d" % number), lambda _: "known")
-    assert templates.read(Reader(b"\x07\x03\0\x040000"), lambda _: "again") == "again"
+        templates.read(PacketReader(b"\x07\x03\0\x04" + b"%04d" % number), lambda _: "known")
+    assert templates.read(PacketReader(b"\x07\x03\0\x040000"), lambda _: "again") == "again"
 
 
 @pytest.mark.parametrize(

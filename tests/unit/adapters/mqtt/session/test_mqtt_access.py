@@ -13,7 +13,7 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from adapters.mqtt.codec.properties import Properties
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -29,7 +29,7 @@ NO = Refusal(Cause.FORBIDDEN, "no")
 
 def principal(*filters):
     rules = (AccessRule(effect="allow", filters=filters),) if filters else ()
-    access = Rules(AccessConfig(default="deny", rules=rules)).access(Identity(name="ada"))
+    access = AccessRules(AccessConfig(default="deny", rules=rules)).access(Identity(name="ada"))
     return Principal(name="ada", permissions=Permissions(Identity(name="ada", protocol="mqtt"), access))
 
 

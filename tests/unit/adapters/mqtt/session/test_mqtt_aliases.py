@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from adapters.mqtt.codec.packets import Disconnect, Puback, Publish, Subscribe, SubscriptionRequest
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.options import Options
-from adapters.mqtt.session.session_state import Exchanges, SavedDelivery, SavedSubscription, SessionState, dump
+from adapters.mqtt.session.session_state import PacketExchanges, SavedDelivery, SavedSubscription, SessionState, dump
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import OpenedSession
 from store.api.message import Message
@@ -106,7 +106,7 @@ def test_what_waits_for_a_save_gives_no_alias():
 def test_what_is_sent_again_has_its_topic():
     place = (LogOffset(4096), 0)
     state = SessionState(subscriptions=(SavedSubscription("#", 1),))
-    exchanges = Exchanges(sent=(SavedDelivery(7, 1, place=place),), settled=place)
+    exchanges = PacketExchanges(sent=(SavedDelivery(7, 1, place=place),), settled=place)
     driver = Driver(5)
     driver.opened = Outcome(value=OpenedSession(present=True, state=dump(state), exchanges=dump(exchanges)))
     driver.connect(clean=False, properties=Properties(topic_alias_maximum=5, session_expiry_s=9))

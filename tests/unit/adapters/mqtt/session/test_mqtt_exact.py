@@ -2,7 +2,7 @@
 
 from adapters.mqtt.codec.packets import Pubcomp, Publish, Pubrec, Pubrel
 from adapters.mqtt.session.exact import SLOTS_COUNT_MAX
-from adapters.mqtt.session.session_state import NO_EXCHANGES, Exchanges, dump, load
+from adapters.mqtt.session.session_state import NO_EXCHANGES, PacketExchanges, dump, load
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import DONE, Outcome
@@ -77,7 +77,7 @@ def test_a_slot_is_free_once_a_save_says_what_it_says():
     (second,) = driver.take(port.Publish)
     assert second.marks.slot == 1
     driver.send(Pubrel(packet_id=7))
-    assert saved(driver) == Exchanges(storing=((8, 1),), uses=2)
+    assert saved(driver) == PacketExchanges(storing=((8, 1),), uses=2)
     driver.send(publish(9))
     (third,) = driver.take(port.Publish)
     assert third.marks.slot == 0  # the save covers it; what the other says, it does not
@@ -98,7 +98,7 @@ def test_slots_do_not_pile_up_although_nothing_is_released():
 
 
 def test_what_is_marked_and_not_known_to_the_save_was_received():
-    driver = connected(mark(7, 4), mark(8, 5, slot=1), exchanges=Exchanges(uses=4))
+    driver = connected(mark(7, 4), mark(8, 5, slot=1), exchanges=PacketExchanges(uses=4))
     assert driver.send(publish(7, dup=True)) == [Pubrec(packet_id=7)]
     assert driver.send(Pubrel(packet_id=8)) == [Pubcomp(packet_id=8)]
     assert driver.published() == []
@@ -108,7 +108,7 @@ def test_what_is_marked_and_not_known_to_the_save_was_received():
 
 
 def test_what_is_marked_and_known_to_the_save_is_as_the_save_says():
-    state = Exchanges(received=(5,), storing=((6, 2), (7, 3)), uses=4)
+    state = PacketExchanges(received=(5,), storing=((6, 2), (7, 3)), uses=4)
     driver = connected(mark(4, 0), mark(5, 1), mark(6, 2, slot=1), exchanges=state)
     driver.send(publish(4), publish(5, dup=True), publish(6, dup=True), publish(7, dup=True))
     (first, second) = driver.take(port.Publish)
@@ -118,13 +118,13 @@ def test_what_is_marked_and_known_to_the_save_is_as_the_save_says():
 
 
 def test_a_repetition_is_answered_in_its_turn():
-    driver = connected(exchanges=Exchanges(received=(7,), uses=1))
+    driver = connected(exchanges=PacketExchanges(received=(7,), uses=1))
     assert driver.send(publish(5), publish(7, dup=True)) == []
     assert driver.store() == [Pubrec(packet_id=5), Pubrec(packet_id=7)]
 
 
 def test_a_message_that_one_of_its_logs_has_is_stored_in_the_other_under_the_same_use():
-    driver = connected(mark(7, 2, group=3, groups=2), exchanges=Exchanges(uses=1))
+    driver = connected(mark(7, 2, group=3, groups=2), exchanges=PacketExchanges(uses=1))
     driver.send(publish(1, qos=1), publish(7, dup=True), publish(8))
     first, half, last = driver.take(port.Publish)
     assert (len(first.messages), first.marks) == (1, None)

@@ -20,7 +20,7 @@ from adapters.mqtt.codec.packets import (
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.delivery import SETTLE_INTERVAL_MS
 from adapters.mqtt.session.inflight import PACKET_ID_MAX, Inflight
-from adapters.mqtt.session.session_state import NO_STATE, Exchanges, SavedDelivery, SavedSubscription, load
+from adapters.mqtt.session.session_state import NO_STATE, PacketExchanges, SavedDelivery, SavedSubscription, load
 from gateway.domain.cursor import Cursor, end_of
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome, Settled
@@ -130,7 +130,7 @@ def test_a_lower_receive_maximum_and_what_was_acknowledged_before_what_is_done()
 def test_identifiers_that_are_kept_for_others_leave_no_room():
     inflight = Inflight()
     sent = tuple(SavedDelivery(n, 1, place=(LogOffset(4096), n)) for n in range(1, PACKET_ID_MAX))
-    inflight.restore(Exchanges(sent=sent, settled=(LogOffset(4096), 1)))
+    inflight.restore(PacketExchanges(sent=sent, settled=(LogOffset(4096), 1)))
     assert inflight.room == 1
     packet_id = next(inflight.ids())
     assert packet_id == PACKET_ID_MAX
@@ -142,7 +142,7 @@ def test_identifiers_that_are_kept_for_others_leave_no_room():
 def test_what_is_sent_again_does_not_wait_for_what_ends_behind_it():
     inflight = Inflight()
     sent = (SavedDelivery(9, 2, released=True),)
-    inflight.restore(Exchanges(done=((LogOffset(4096), 3),), settled=(LogOffset(4096), 1), sent=sent))
+    inflight.restore(PacketExchanges(done=((LogOffset(4096), 3),), settled=(LogOffset(4096), 1), sent=sent))
     inflight.limit = 2
     assert (inflight.room, inflight.room_again) == (1, 1)
     inflight.done[LogOffset(4096), 5] = None

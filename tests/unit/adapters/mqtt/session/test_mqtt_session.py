@@ -23,7 +23,7 @@ from adapters.mqtt.session.inflight import Inflight
 from adapters.mqtt.session.session_state import (
     NO_EXCHANGES,
     NO_STATE,
-    Exchanges,
+    PacketExchanges,
     SavedDelivery,
     SavedFeed,
     SavedSubscription,
@@ -60,13 +60,13 @@ def durable(qos=2, version=4) -> Driver:
 SUBSCRIBED = SessionState(subscriptions=(SavedSubscription("t/#", 2),))
 
 
-def opened(state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Cursor | None = None):
+def opened(state: SessionState = SUBSCRIBED, exchanges: PacketExchanges | bytes = b"", cursor: Cursor | None = None):
     raw = exchanges if isinstance(exchanges, bytes) else dump(exchanges)
     return Outcome(value=OpenedSession(present=True, state=dump(state), exchanges=raw, cursor=cursor))
 
 
 def resumed(
-    state: SessionState = SUBSCRIBED, exchanges: Exchanges | bytes = b"", cursor: Cursor | None = None, version=4
+    state: SessionState = SUBSCRIBED, exchanges: PacketExchanges | bytes = b"", cursor: Cursor | None = None, version=4
 ) -> Driver:
     driver = Driver(version)
     driver.opened = opened(state, exchanges, cursor)
@@ -88,7 +88,7 @@ def again(driver: Driver, options: Options | None = None, **connect) -> tuple[Dr
 
 def test_the_bytes_of_a_session():
     state = SessionState(subscriptions=(SavedSubscription("a", 1, True, True, 7, 3),))
-    exchanges = Exchanges(
+    exchanges = PacketExchanges(
         received=(1, 2),
         sent=(
             SavedDelivery(3, 2, place=(LogOffset(1), 2)),
@@ -129,7 +129,9 @@ def test_subscriptions_come_back_from_the_cursor_on():
 
 def test_the_later_of_cursor_and_own_progress_counts():
     for cursor, settled, start in ((at(1), (LogOffset(4096), 4), at(4)), (at(9), (LogOffset(4096), 4), at(9))):
-        assert resumed(SUBSCRIBED, Exchanges(settled=settled), (cursor,)).take(port.Subscribe)[0].start == (start,)
+        assert resumed(SUBSCRIBED, PacketExchanges(settled=settled), (cursor,)).take(port.Subscribe)[0].start == (
+            start,
+        )
 
 
 def test_progress_is_reported_once_a_read():
@@ -232,7 +234,7 @@ def test_a_qos_2_delivery_is_saved_before_it_is_sent():
 
 def test_a_qos_2_exchange_goes_on_where_it_was():
     place = LogOffset(4096)
-    exchanges = Exchanges(
+    exchanges = PacketExchanges(
         sent=(SavedDelivery(5, 2, place=(place, 0)), SavedDelivery(6, 2, released=True)),
         next_packet_id=5,
         settled=(place, 0),
@@ -251,7 +253,7 @@ def test_a_qos_2_exchange_goes_on_where_it_was():
 
 
 def test_a_delivery_that_the_log_does_not_bring_again_is_released():
-    exchanges = Exchanges(
+    exchanges = PacketExchanges(
         sent=(SavedDelivery(5, 2, place=(LogOffset(1), 0)), SavedDelivery(6, 1, place=(LogOffset(1), 1))),
         settled=(LogOffset(1), 0),
     )
@@ -394,7 +396,7 @@ def test_an_exchange_saves_no_subscriptions():
 
 
 def test_qos_2_towards_the_log_survives():
-    driver = resumed(exchanges=Exchanges(received=(9,)))
+    driver = resumed(exchanges=PacketExchanges(received=(9,)))
     assert driver.send(Publish(topic="t", qos=2, packet_id=9, dup=True)) == [Pubrec(packet_id=9)]
     assert driver.published() == []
     assert driver.send(Pubrel(packet_id=9)) == [Pubcomp(packet_id=9)]
@@ -403,7 +405,7 @@ def test_qos_2_towards_the_log_survives():
 def test_resumption_keeps_to_the_clients_window():
     sent = tuple(SavedDelivery(i + 1, 1, place=(LogOffset(4096), i)) for i in range(4))
     driver = Driver(5)
-    driver.opened = opened(SUBSCRIBED, Exchanges(sent=sent, settled=(LogOffset(4096), 0)), (at(0),))
+    driver.opened = opened(SUBSCRIBED, PacketExchanges(sent=sent, settled=(LogOffset(4096), 0)), (at(0),))
     driver.connect(clean=False, properties=Properties(session_expiry_s=9, receive_maximum=2))
     batch = batch_of(*(message() for _ in range(4)))
     assert driver.deliver(batch) == 2
@@ -469,7 +471,7 @@ def test_a_session_remembers_a_place_in_each_log():
 
 
 def test_what_one_log_does_not_bring_again_says_nothing_of_another():
-    exchanges = Exchanges(
+    exchanges = PacketExchanges(
         sent=(SavedDelivery(5, 2, place=tuple(place(0, 0))), SavedDelivery(6, 2, place=tuple(place(1, 0)))),
         settled=tuple(place(0, 0)),
         settled_elsewhere=(tuple(place(1, 0)),),
@@ -484,9 +486,9 @@ def test_what_one_log_does_not_bring_again_says_nothing_of_another():
 
 
 def test_exchanges_that_know_one_log_are_read_as_before():
-    exchanges = Exchanges(settled=(LogOffset(4096), 4))
+    exchanges = PacketExchanges(settled=(LogOffset(4096), 4))
     assert exchanges.settled_places() == ((4096, 4),)
-    assert Exchanges().settled_places() == ()
+    assert PacketExchanges().settled_places() == ()
 
 
 def test_the_oldest_of_a_log_is_found_again_when_it_is_acknowledged():

@@ -6,7 +6,7 @@ from adapters.mqtt.codec.packets import Connect, Publish, Suback, Subscribe, Sub
 from adapters.mqtt.codec.properties import Properties
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.sys_feed import LOST_COUNT_MAX
-from gateway.domain.access import Identity, Permissions, Rules
+from gateway.domain.access import AccessRules, Identity, Permissions
 from gateway.domain.access_settings import AccessConfig, AccessRule
 from gateway.domain.batch import LostRange
 from gateway.domain.errors import Cause, Refusal
@@ -204,7 +204,7 @@ def test_of_too_many_lost_ranges_at_once_those_of_a_log_become_one():
 
 def test_who_may_not_read_it_any_more_is_told_nothing_of_lost_ranges():
     driver = SysDriver(5)
-    rules = Rules(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a/#",)),)))
+    rules = AccessRules(AccessConfig(default="deny", rules=(AccessRule(effect="allow", filters=("a/#",)),)))
     permissions = Permissions(Identity(name="ada", protocol="mqtt"), None)
     driver.principal = Outcome(value=port.Principal(name="ada", permissions=permissions))
     driver.connect()

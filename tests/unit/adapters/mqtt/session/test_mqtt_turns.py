@@ -21,9 +21,9 @@ from adapters.mqtt.connection import LAST_TURNS_COUNT
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.exact import Exact
 from adapters.mqtt.session.intake import CONTROLS_COUNT_MAX
-from adapters.mqtt.session.keeper import Keeper
+from adapters.mqtt.session.keeper import SessionKeeper
 from adapters.mqtt.session.session import FILTERS_COUNT_MAX
-from adapters.mqtt.session.session_state import Exchanges
+from adapters.mqtt.session.session_state import PacketExchanges
 from gateway.port.marks import Mark, OpenedMarks
 from gateway.port.sessions import DropWill
 from tests.support.mqtt.mqtt_driver import Driver
@@ -134,7 +134,7 @@ class Counted(dict[int, object]):
 def test_a_slot_for_marks_is_not_searched_for():
     link = ConnectionContext(Options())
     link.durable = True
-    nothing = Keeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None)
+    nothing = SessionKeeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None)
     exact = Exact(link, nothing)
     exact.begin(OpenedMarks(key="k", used=True))
     exact._slots = Counted()
@@ -156,10 +156,10 @@ def test_a_slot_for_marks_is_not_searched_for():
 def test_slots_that_are_taken_back_are_in_use():
     link = ConnectionContext(Options())
     link.durable = True
-    exact = Exact(link, Keeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None))
+    exact = Exact(link, SessionKeeper(link, state=bytes, exchanges=bytes, saved=lambda: None, refused=lambda _: None))
     found = [Mark(slot, 0, b"\0\1" + slot.to_bytes(8, "big"), 1) for slot in (1, 3)]
     exact.begin(OpenedMarks(key="k", used=True, found=found))
-    exact.restore(Exchanges(), found)
+    exact.restore(PacketExchanges(), found)
     slots = []
     for number in range(5, 9):
         identifier = number.to_bytes(2, "big")
