@@ -78,16 +78,21 @@ def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
     except OSError as error:
         why = error.strerror or error
         raise SparkError(f"the dashboard cannot listen on {options.host}:{options.port}: {why}; see --port") from error
-    server = waitress.create_server(
+    server = wsgi_server(app, listening)
+    shown = f"[{options.host}]" if ":" in options.host else options.host
+    ready(f"http://{shown}:{listening.getsockname()[1]}/")
+    server.run()
+
+
+def wsgi_server(app: Dash, listening: socket.socket) -> Any:
+    """Returns the server of an application at a socket; its `run` serves until the process is stopped."""
+    return waitress.create_server(
         app.server,
         sockets=[listening],
         threads=THREADS_COUNT,
         max_request_body_size=BODY_BYTES_MAX,
         ident="headgate",
     )
-    shown = f"[{options.host}]" if ":" in options.host else options.host
-    ready(f"http://{shown}:{listening.getsockname()[1]}/")
-    server.run()
 
 
 def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash:

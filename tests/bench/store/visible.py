@@ -16,7 +16,7 @@ from tests.bench.store.studies import Rows
 QUEUE = QueueNumber(FIRST_QUEUE)
 FETCH_BYTES = 1 << 20
 WAIT_MS = 1_000
-WARM_UP = 200  # frames whose times do not count
+WARM_UP = 200  # frames whose times do not count, half of them at most
 
 
 class Times:
@@ -69,10 +69,11 @@ class Times:
 
     def summary(self) -> dict[str, float]:
         """Microseconds, and frames a second."""
+        first = min(WARM_UP, len(self.begun) // 2)
         found = {"frames_per_s": (len(self.begun) - 1) / (self.fetched[-1] - self.begun[0])}
         for name in ("acknowledged", "tailed", "fetched"):
             ended = getattr(self, name)
-            took = sorted(end - begun for begun, end in zip(self.begun[WARM_UP:], ended[WARM_UP:], strict=True))
+            took = sorted(end - begun for begun, end in zip(self.begun[first:], ended[first:], strict=True))
             key = "tail" if name == "tailed" else name
             found |= {
                 f"{key}_p50_us": took[len(took) // 2] * 1e6,

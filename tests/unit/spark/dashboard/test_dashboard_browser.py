@@ -1,9 +1,11 @@
 """Every page of the dashboard in a real Chromium: its texts, its width, and no error on the console."""
 
 import json
+import socket
 import threading
 import time
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 
 import httpx
@@ -12,15 +14,14 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 pytest.importorskip("dash_mantine_components")
-pytest.importorskip("waitress")
 playwright = pytest.importorskip("playwright.sync_api")
-serving = pytest.importorskip("werkzeug.serving")
+wasyncore = pytest.importorskip("waitress.wasyncore")
 
 from spark.dashboard.clients.admin import AdminApi  # noqa: E402
 from spark.dashboard.clients.gateway import GatewayApi  # noqa: E402
 from spark.dashboard.pages.sources import Sources  # noqa: E402
 from spark.dashboard.queries.reading import TelemetryTables  # noqa: E402
-from spark.dashboard.server import application  # noqa: E402
+from spark.dashboard.server import application, wsgi_server  # noqa: E402
 from tests.support.spark.sample_tables import make_tables  # noqa: E402
 
 CHROMIUM = Path("/usr/bin/chromium")
@@ -78,15 +79,16 @@ def served(where, transport, port=None):
     admin = AdminApi("http://gateway:8088", transport=transport)
     port = GatewayApi("http://gateway:8080", transport=httpx.MockTransport(port or HttpPort()))
     app = application(Sources(TelemetryTables(where), admin, gateway=port))
-    server = serving.make_server("127.0.0.1", 0, app.server, threaded=True)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield f"http://127.0.0.1:{server.server_port}"
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        server = wsgi_server(app, listening)
+        thread = threading.Thread(target=server.run)
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+        finally:
+            server.trigger.pull_trigger(partial(wasyncore.close_all, server._map, ignore_all=True))
+            thread.join()
+            server.task_dispatcher.shutdown()
 
 
 @pytest.fixture(scope="module")
@@ -212,6 +214,7 @@ def test_messages_are_shown_by_offset_and_commands_sent(tmp_path, page):
         page.get_by_label("Address").fill("forbidden/sensor-000")
         page.get_by_role("button", name="Send").click()
         shows(page, "Clients without a name may not do that: no rule allows it.")
+        page.close()  # its refresh would ask a server that is gone
     assert port.commands == [("/topics/commands/sensor-000", "application/json", b'{"reboot": true}')]
 
 
