@@ -14,7 +14,7 @@ from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.closing_peer import ClosingPeer
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
-from gateway.runtime.turn import NOT_PLAIN, StreamEndpoint, StreamHub
+from gateway.runtime.turn import StreamEndpoint, StreamHub
 from gateway.runtime.unread import WriteStall, counted
 from gateway.security.limits import SendingPace, network_of
 from gateway.sockets.transport import SocketTransport
@@ -51,7 +51,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._hub = hub
         self._listener = listener
         self.transport = None
-        self.plain = NOT_PLAIN
+        self.plain = None
         self.reading = True
         self._secure = False
         self._stall: WriteStall | None = None  # set while the peer does not read
@@ -139,7 +139,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     def _receive(self, data: bytes) -> None:
         self.flow.bytes_in += len(data)
-        began_s = 0.0 if self.plain is not NOT_PLAIN else thread_time()  # which is a system call, and not a quick one
+        began_s = 0.0 if self.plain is not None else thread_time()  # which is a system call, and not a quick one
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:

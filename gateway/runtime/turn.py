@@ -7,7 +7,7 @@ ingest once, and writes the acknowledgements of a frame in one loop (docs/decisi
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Final, Protocol, TypeAlias, cast
+from typing import Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
 from gateway.domain.errors import Refusal
@@ -36,19 +36,6 @@ class PlainSocket(Protocol):
         """Notes that not all was written there: so many bytes, or below 0 the error's number."""
 
 
-class NotPlain:
-    """The place of a socket that only its transport writes to."""
-
-    writable_number = -1
-
-    def wrote(self, data: bytes, taken: int) -> None:
-        """Never asked."""
-        raise NotImplementedError
-
-
-NOT_PLAIN: Final = NotPlain()
-
-
 class StreamEndpoint(Endpoint):
     """The endpoint of one peer and a stream of bytes, as turns and the hub know it."""
 
@@ -57,7 +44,7 @@ class StreamEndpoint(Endpoint):
     adapter: Adapter
     admission: ConnectionAdmission
     transport: asyncio.Transport | None
-    plain: PlainSocket  # of the transport, where it is one of the poller's
+    plain: PlainSocket | None  # of the transport, where it is one of the poller's; None: only its transport writes
     reading: bool
     ended: bool  # the peer has closed its half
     early_bytes: int  # unauthenticated input that nothing has come of; it counts in the process's budget
@@ -220,8 +207,8 @@ class ReadBatch:
         # Other writes to these sockets come after this loop's: a transport might keep a part of one, and then the
         # acknowledgement would come in its middle.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
-            number = connection.plain.writable_number
-            if number < 0 or connection.alone is not single:
+            plain = connection.plain
+            if plain is None or (number := plain.writable_number) < 0 or connection.alone is not single:
                 others.append((row, connection, single, size_bytes))
                 continue
             acknowledgement = single.acknowledgement
@@ -258,6 +245,7 @@ class ReadBatch:
         for index, taken in short:
             connection = written[index]
             try:
+                assert connection.plain is not None  # `acknowledged` leaves the others to their transports
                 connection.plain.wrote(acknowledgements[index], taken)
             except Exception:  # likewise, of this connection
                 log.exception("an acknowledgement cannot be kept", endpoint=connection.id)
