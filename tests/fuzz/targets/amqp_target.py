@@ -23,7 +23,7 @@ from gateway.port.adapter import Call, Cancel, Close, Consume, Outcome, Publish
 from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 from store.api.message import Message
 from tests.fuzz.targets import lots
-from tests.fuzz.targets.lots import Found, Target
+from tests.fuzz.targets.lots import Found, Target, count, hex_of, single_inputs
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 TABLE = {"text": "x", "n": 5, "big": 1 << 40, "f": 1.5, "flag": True, "none": None, "l": [1, ["x", {}]]}
@@ -53,45 +53,37 @@ _METHODS = [one[7 : 7 + int.from_bytes(one[3:7], "big")] for one in FRAMES if on
 _METHODS += [index.to_bytes(4, "big") for index in INDEX_MAPPING]
 _PROPERTIES = [publish(1, "", "q", b"x", **HEADERS).split(b"\xce")[1][19:], b"\xff\xf8" + bytes(40), b"\x00\x00"]
 _TABLES = [field_table(TABLE), field_table({}), field_table({"a": [{"b": [None]}]})]
+_PARTS = {"method": _METHODS, "properties": _PROPERTIES, "table": _TABLES}
 hurt = partial(lots.hurt, telling=b"\x00\x01\x02\x7f\x80\xfe\xff\xceAFSItlxbV")
 _CAUSES = list(Cause)
 _READS_MAX = 48  # of one connection
 
 
-def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
-    """Fuzz the decoders. Raises `Found`."""
-    refused = parsed = 0
-    data = b""
-    try:
-        for n in range(count):
-            shapes = (_METHODS, _PROPERTIES, _TABLES)[n % 3]
-            data = hurt(shapes[random.getrandbits(16) % len(shapes)], random)
-            try:
-                if n % 3 == 0:
-                    read_method(data)
-                elif n % 3 == 1:
-                    read_properties(data)
-                else:
-                    found, _ = read_table(data, 0)
-                    with contextlib.suppress(TypeError, ValueError):  # of what is only read, as 1.5
-                        said = write_table(found)
-                        assert _same(read_table(said, 0), (found, len(said))), found
-            except ProtocolError:
-                refused += 1
-            except ValueError:
-                if n % 3 != 2:
-                    raise
-                refused += 1
-            else:
-                parsed += 1
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    for word, number in (("refused", refused), ("parsed", parsed)):
-        tally[word] = tally.get(word, 0) + number
+def _draw_part(random: Random) -> tuple[str, bytes]:
+    """Returns the name of a part of frames, and bytes that may be one."""
+    name = random.choice(list(_PARTS))
+    return name, hurt(_PARTS[name][random.getrandbits(16) % len(_PARTS[name])], random)
+
+
+def _part(given: tuple[str, bytes]) -> str:
+    name, data = given
+    if name == "method":
+        read_method(data)
+    elif name == "properties":
+        read_properties(data)
+    else:
+        try:
+            found, _ = read_table(data, 0)
+        except ValueError:
+            return "refused"
+        with contextlib.suppress(TypeError, ValueError):  # of what is only read, as 1.5
+            said = write_table(found)
+            assert _same(read_table(said, 0), (found, len(said))), found
+    return "parsed"
 
 
 def _same(one: Any, other: Any) -> bool:
-    """Equal, where a number that is none is equal to itself."""
+    """Returns whether two values are equal, where a number that is none is equal to itself."""
     if isinstance(one, float) and isinstance(other, float) and math.isnan(one):
         return math.isnan(other)
     if isinstance(one, dict) and isinstance(other, dict):
@@ -152,12 +144,12 @@ class Gateway:
         self.take(self.peer.conn.completed(effect.token, outcome, now_ms=self.peer.now_ms))
 
 
-def connection(random: Random, count: int, tally: dict[str, int]) -> None:
-    """Fuzz whole connections. Raises `Found`."""
+def connection(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzzes whole connections. Raises `Found`."""
     said: list[bytes] = []
-    done = 0
+    done = connections = closed = 0
     try:
-        while done < count:
+        while done < inputs:
             strange = not random.getrandbits(3)  # it never gets in, or only by luck
             peer = Peer() if strange else Peer().open(channels=2)
             gateway, said = Gateway(peer, random), [hurt(HEADER, random)] if strange else []
@@ -181,14 +173,18 @@ def connection(random: Random, count: int, tally: dict[str, int]) -> None:
             if gateway.closed:
                 assert peer.conn.receive(FRAMES[0], now_ms=NOW_MS) == ()
             peer.conn.lost(now_ms=NOW_MS)
-            tally["connections"] = tally.get("connections", 0) + 1
-            tally["closed by us"] = tally.get("closed by us", 0) + gateway.closed
+            connections, closed = connections + 1, closed + gateway.closed
     except Exception as error:
         raise Found(" | ".join(one.hex(" ") for one in said)) from error
-    tally["reads"] = tally.get("reads", 0) + done
+    count(tally, connections=connections, closed_by_us=closed, reads=done)
 
 
-TARGETS: dict[str, Target] = {"decoder": decoder, "connection": connection}
+TARGETS: dict[str, Target] = {
+    "decoder": single_inputs(
+        _draw_part, _part, refusals=ProtocolError, shown=lambda given: f"{given[0]}: {hex_of(given[1])}"
+    ),
+    "connection": connection,
+}
 
 run = partial(lots.run, TARGETS)
 

@@ -20,7 +20,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome, Publish
 from store.api.message import Message
 from tests.fuzz.targets import lots
-from tests.fuzz.targets.lots import Found, Target, count
+from tests.fuzz.targets.lots import Found, Target, count, drawn, single_inputs
 from tests.support.coap.coap_driver import Driver, request
 from tests.support.coap.coap_streams import CoapStreamPeer
 from tests.support.coap.coap_streams import request as frame_of
@@ -82,67 +82,28 @@ _READS_MAX = 64  # of one endpoint or connection
 hurt = partial(lots.hurt, telling=b"\x00\x01\x0d\x0e\x0f\x40\x60\xb0\xd0\xe0\xf0\xff*+#/")
 
 
-def datagram(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the decoder of datagrams. Raises `Found`."""
-    refused = 0
-    data = b""
-    shapes = [*DATAGRAMS, OSCORE_DATAGRAM]
-    try:
-        for _ in range(inputs):
-            data = hurt(shapes[random.getrandbits(16) % len(shapes)], random)
-            try:
-                packet = decode(data)
-            except MessageFormatError:
-                refused += 1
-                continue
-            assert decode(encode(packet)) == packet, packet
-            has = any(number == 9 for number, _ in packet.options)
-            assert not has or has_oscore(data) or any(number < 9 for number, _ in packet.options), packet
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    count(tally, refused=refused, parsed=inputs - refused)
+def _datagram(data: bytes) -> str:
+    packet = decode(data)
+    assert decode(encode(packet)) == packet, packet
+    has = any(number == 9 for number, _ in packet.options)
+    assert not has or has_oscore(data) or any(number < 9 for number, _ in packet.options), packet
+    return "parsed"
 
 
-def frame(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the decoder of frames. Raises `Found`."""
-    refused = short = parsed = 0
-    data = b""
-    shapes = FRAMES + LAST_FRAMES
-    try:
-        for _ in range(inputs):
-            data = hurt(shapes[random.getrandbits(16) % len(shapes)], random)
-            try:
-                head = read_head(data, 0)
-                if head is None or head.end > len(data):
-                    short += 1
-                    continue
-                token, rest = data[head.token_at : head.options_at], data[head.options_at : head.end]
-                assert encode_frame(head.code, token, rest) == data[: head.end]
-                read_options(data[: head.end], head.options_at)
-                parsed += 1
-            except (FrameError, MessageFormatError):
-                refused += 1
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    count(tally, refused=refused, not_all_there=short, parsed=parsed)
+def _frame(data: bytes) -> str:
+    head = read_head(data, 0)
+    if head is None or head.end > len(data):
+        return "not_all_there"
+    token, rest = data[head.token_at : head.options_at], data[head.options_at : head.end]
+    assert encode_frame(head.code, token, rest) == data[: head.end]
+    read_options(data[: head.end], head.options_at)
+    return "parsed"
 
 
-def option(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the decoder of OSCORE's option. Raises `Found`."""
-    refused = 0
-    data = b""
-    try:
-        for _ in range(inputs):
-            data = hurt(OPTIONS[random.getrandbits(16) % len(OPTIONS)], random)
-            try:
-                fields = decode_option(data)
-            except CoseError:
-                refused += 1
-                continue
-            assert decode_option(fields.encode()) == fields, fields
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    count(tally, refused=refused, parsed=inputs - refused)
+def _option(data: bytes) -> str:
+    fields = decode_option(data)
+    assert decode_option(fields.encode()) == fields, fields
+    return "parsed"
 
 
 def _outcome(random: Random) -> Outcome | None:
@@ -151,7 +112,7 @@ def _outcome(random: Random) -> Outcome | None:
 
 
 def endpoint(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz whole UDP endpoints. Raises `Found`."""
+    """Fuzzes whole UDP endpoints. Raises `Found`."""
     said: list[bytes] = []
     done = endpoints = answers = 0
     try:
@@ -200,7 +161,7 @@ class FuzzedStream(CoapStreamPeer):
 
 
 def stream(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz whole TCP connections. Raises `Found`."""
+    """Fuzzes whole TCP connections. Raises `Found`."""
     said: list[bytes] = []
     done = connections = closed = 0
     try:
@@ -234,9 +195,9 @@ def stream(random: Random, inputs: int, tally: dict[str, int]) -> None:
 
 
 TARGETS: dict[str, Target] = {
-    "datagram": datagram,
-    "frame": frame,
-    "option": option,
+    "datagram": single_inputs(drawn([*DATAGRAMS, OSCORE_DATAGRAM], hurt), _datagram, refusals=MessageFormatError),
+    "frame": single_inputs(drawn(FRAMES + LAST_FRAMES, hurt), _frame, refusals=(FrameError, MessageFormatError)),
+    "option": single_inputs(drawn(OPTIONS, hurt), _option, refusals=CoseError),
     "endpoint": endpoint,
     "stream": stream,
 }

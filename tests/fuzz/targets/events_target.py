@@ -34,7 +34,7 @@ from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import compile_where
 from store.api.message import Message
 from tests.fuzz.targets import lots
-from tests.fuzz.targets.lots import Found, Target, count
+from tests.fuzz.targets.lots import Target, drawn, single_inputs
 
 NOW: dict[str, Any] = {"now_ms": 5, "protocol": "http", "device": "d"}
 JSON = [
@@ -87,41 +87,31 @@ _SAMPLES = (
 )
 _WORDS = [*" ".join(_SAMPLES).split(), "(", ")", "'", '"', ",", ".", "\\", "\0", "é", "NULL", "1e9", '"x y"', "--"]
 _EVENT = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "n": 5, "b": True, "subject": "x"}
+_MESSAGE = replace(SHAPES[3], properties=(("a", "1"), ("x y", "2"), ("b", "z")))
 hurt_json = partial(lots.hurt, telling=TELLING_JSON)
 hurt = partial(lots.hurt, telling=TELLING)
 
 
-def _one_by_one(
+def _events(
     shapes: list[bytes],
     read: Callable[[bytes], Message],
     write: Callable[[Message], bytes],
-    bend: Any,
+    bend: Callable[[bytes, Random], bytes],
     *,
     forms: bool = True,
 ) -> Target:
     """Returns the target of a format of single events; without `forms` it writes JSON as bytes, which are read so."""
 
-    def target(random: Random, inputs: int, tally: dict[str, int]) -> None:
-        refused = 0
-        data = b""
-        try:
-            for _ in range(inputs):
-                data = bend(shapes[random.getrandbits(16) % len(shapes)], random)
-                try:
-                    message = read(data)
-                except Refusal:
-                    refused += 1
-                    continue
-                again = read(write(message))
-                if not forms and again != message:
-                    assert attributes_of(again) == attributes_of(message), message
-                    again = replace(again, native=message.native)
-                assert again == message, message
-        except Exception as error:
-            raise Found(data.hex(" ")) from error
-        count(tally, refused=refused, parsed=inputs - refused)
+    def check(data: bytes) -> str:
+        message = read(data)
+        again = read(write(message))
+        if not forms and again != message:
+            assert attributes_of(again) == attributes_of(message), message
+            again = replace(again, native=message.native)
+        assert again == message, message
+        return "parsed"
 
-    return target
+    return single_inputs(drawn(shapes, bend), check, refusals=Refusal)
 
 
 def _batch_of(read: Callable[[], list[Message]]) -> Any:
@@ -131,103 +121,70 @@ def _batch_of(read: Callable[[], list[Message]]) -> Any:
         return str(refusal), getattr(refusal, "refused", {}).keys()
 
 
-def batch(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the two readers of JSON batches against each other. Raises `Found`."""
-    parsed = 0
-    data = b""
-    try:
-        for _ in range(inputs):
-            data = hurt_json(BATCHES[random.getrandbits(16) % len(BATCHES)], random)
-            found = _batch_of(lambda: from_batch(data, **NOW))  # noqa: B023
-            each = _batch_of(lambda: whole_batch(each_of_batch(data, None, trusted_gateway=False, **NOW)))  # noqa: B023
-            assert each == found
-            parsed += isinstance(found, list)
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    count(tally, refused=inputs - parsed, parsed=parsed)
+def _batch(data: bytes) -> str:
+    """Compares the two readers of JSON batches."""
+    found = _batch_of(lambda: from_batch(data, **NOW))
+    each = _batch_of(lambda: whole_batch(each_of_batch(data, None, trusted_gateway=False, **NOW)))
+    assert each == found
+    return "parsed" if isinstance(found, list) else "refused"
 
 
-def bulk(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the reader of Protobuf batches. Raises `Found`."""
-    parsed = refused = 0
-    data = b""
-    try:
-        for _ in range(inputs):
-            data = hurt(BULKS[random.getrandbits(16) % len(BULKS)], random)
-            try:
-                found = list(each_of_protobuf_batch(data, None, trusted_gateway=bool(random.getrandbits(1)), **NOW))
-            except Refusal:
-                refused += 1
-                continue
-            parsed += 1
-            assert all(isinstance(one, Message | Refusal) for one in found)
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    count(tally, refused=refused, parsed=parsed)
+def _bulk(data: bytes) -> str:
+    found = list(each_of_protobuf_batch(data, None, trusted_gateway=bool(len(data) & 1), **NOW))
+    assert all(isinstance(one, Message | Refusal) for one in found)
+    return "parsed"
 
 
-def attributes(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz what bindings hand over of binary mode. Raises `Found`."""
-    refused = 0
-    given: dict[str, str] = {}
-    try:
-        for _ in range(inputs):
-            given = dict(ATTRIBUTES[random.getrandbits(16) % len(ATTRIBUTES)])
-            for _ in range(1 + random.getrandbits(1)):
-                name = random.choice(_NAMES)
-                if random.getrandbits(2):
-                    given[name] = random.choice(_VALUES)
-                else:
-                    given.pop(name, None)
-            try:
-                message = from_attributes(given, b"x", content_type=None, **NOW)
-            except Refusal:
-                refused += 1
-                continue
-            to_structured(message)
-            again = attributes_of(message)
-            assert again is not None
-            assert from_attributes(again, b"x", content_type=message.content_type, **NOW) == message, message
-    except Exception as error:
-        raise Found(ascii(given)) from error
-    count(tally, refused=refused, parsed=inputs - refused)
+def _draw_attributes(random: Random) -> dict[str, str]:
+    given = dict(ATTRIBUTES[random.getrandbits(16) % len(ATTRIBUTES)])
+    for _ in range(1 + random.getrandbits(1)):
+        name = random.choice(_NAMES)
+        if random.getrandbits(2):
+            given[name] = random.choice(_VALUES)
+        else:
+            given.pop(name, None)
+    return given
 
 
-def expression(random: Random, inputs: int, tally: dict[str, int]) -> None:
-    """Fuzz the compilers of conditions. Raises `Found`."""
-    compiled = 0
-    text = ""
-    message = replace(SHAPES[3], properties=(("a", "1"), ("x y", "2"), ("b", "z")))
-    try:
-        for n in range(inputs):
-            words = random.choice(_SAMPLES).split()
-            for _ in range(random.getrandbits(2)):
-                at, end = random.randrange(len(words) + 1), random.getrandbits(1)
-                words[at : at + end] = random.choices(_WORDS, k=random.getrandbits(1))
-            text = (" " if random.getrandbits(2) else "").join(words)
-            if not random.getrandbits(8):
-                text = random.choice(("(", "NOT ", "- ", "a=", "ABS(", "'")) * (1 << random.getrandbits(4))
-            try:
-                if n % 2:
-                    compile_where(text).matches(message)
-                else:
-                    compile_expression(text).passes(_EVENT)
-                compiled += 1
-            except Refusal:
-                continue
-    except Exception as error:
-        raise Found(ascii(text)) from error
-    count(tally, refused=inputs - compiled, compiled=compiled)
+def _attributes(given: dict[str, str]) -> str:
+    """Reads what bindings hand over of binary mode."""
+    message = from_attributes(given, b"x", content_type=None, **NOW)
+    to_structured(message)
+    again = attributes_of(message)
+    assert again is not None
+    assert from_attributes(again, b"x", content_type=message.content_type, **NOW) == message, message
+    return "parsed"
+
+
+def _draw_expression(random: Random) -> tuple[bool, str]:
+    """Returns a condition, and whether it is one of SQL92."""
+    words = random.choice(_SAMPLES).split()
+    for _ in range(random.getrandbits(2)):
+        at, end = random.randrange(len(words) + 1), random.getrandbits(1)
+        words[at : at + end] = random.choices(_WORDS, k=random.getrandbits(1))
+    text = (" " if random.getrandbits(2) else "").join(words)
+    if not random.getrandbits(8):
+        text = random.choice(("(", "NOT ", "- ", "a=", "ABS(", "'")) * (1 << random.getrandbits(4))
+    return bool(random.getrandbits(1)), text
+
+
+def _expression(given: tuple[bool, str]) -> str:
+    sql92, text = given
+    if sql92:
+        compile_where(text).matches(_MESSAGE)
+    else:
+        compile_expression(text).passes(_EVENT)
+    return "compiled"
 
 
 TARGETS: dict[str, Target] = {
-    "json": _one_by_one(JSON, lambda data: from_structured(data, **NOW), to_structured, hurt_json),
-    "protobuf": _one_by_one(PROTOBUF, lambda data: from_protobuf(data, **NOW), to_protobuf, hurt),
-    "avro": _one_by_one(AVRO, lambda data: from_avro(data, **NOW), to_avro, hurt, forms=False),
-    "attributes": attributes,
-    "batch": batch,
-    "bulk": bulk,
-    "expression": expression,
+    "json": _events(JSON, lambda data: from_structured(data, **NOW), to_structured, hurt_json),
+    "protobuf": _events(PROTOBUF, lambda data: from_protobuf(data, **NOW), to_protobuf, hurt),
+    "avro": _events(AVRO, lambda data: from_avro(data, **NOW), to_avro, hurt, forms=False),
+    "attributes": single_inputs(_draw_attributes, _attributes, refusals=Refusal, shown=ascii),
+    "batch": single_inputs(drawn(BATCHES, hurt_json), _batch, refusals=()),
+    "bulk": single_inputs(drawn(BULKS, hurt), _bulk, refusals=Refusal),
+    "expression": single_inputs(_draw_expression, _expression, refusals=Refusal, shown=ascii),
 }
 
 run = partial(lots.run, TARGETS)

@@ -1,11 +1,11 @@
-"""The loop of fuzz targets: inputs in lots of 10,000, each lot from its own seed, and findings that are made again."""
+"""The loops of fuzz targets: inputs in lots of 10,000, each lot from its own seed, and findings that are made again."""
 
 import argparse
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 LOT = 10_000
 
@@ -18,7 +18,7 @@ class Found(Exception):
 
 
 def hurt(data: bytes, random: Random, *, telling: bytes) -> bytes:
-    """The bytes, hurt: bits, bytes that mean something, more, less, something twice."""
+    """Returns the bytes, hurt: bits, bytes that mean something, more, less, something twice."""
     found = bytearray(data)
     for _ in range(1 + random.getrandbits(1)):
         chance = random.getrandbits(48)
@@ -45,6 +45,47 @@ def count(tally: dict[str, int], **counts: int) -> None:
         tally[word] = tally.get(word, 0) + number
 
 
+def hex_of(data: bytes) -> str:
+    """Returns the bytes as a finding shows them."""
+    return data.hex(" ")
+
+
+def drawn(shapes: Sequence[bytes], hurt: Callable[[bytes, Random], bytes]) -> Callable[[Random], bytes]:
+    """Returns what makes inputs: one of some shapes each, hurt."""
+    return lambda random: hurt(shapes[random.getrandbits(16) % len(shapes)], random)
+
+
+def single_inputs(
+    draw: Callable[[Random], Any],
+    read: Callable[[Any], str],
+    *,
+    refusals: type[Exception] | tuple[type[Exception], ...],
+    shown: Callable[[Any], str] = hex_of,
+) -> Target:
+    """Returns the target of a decoder, which takes each input by itself.
+
+    `draw` makes an input; `read` decodes and checks it, and returns the word that it counts as. One of `refusals`
+    counts as "refused"; any other exception is a finding, in which `shown` says the input.
+    """
+
+    def target(random: Random, inputs: int, tally: dict[str, int]) -> None:
+        counts: dict[str, int] = {}
+        given: Any = b""
+        try:
+            for _ in range(inputs):
+                given = draw(random)
+                try:
+                    word = read(given)
+                except refusals:
+                    word = "refused"
+                counts[word] = counts.get(word, 0) + 1
+        except Exception as error:
+            raise Found(shown(given)) from error
+        count(tally, **counts)
+
+    return target
+
+
 def run(
     targets: Mapping[str, Target],
     target: str,
@@ -54,7 +95,7 @@ def run(
     lot: int = 0,
     tell: Callable[[str], None] = print,
 ) -> int:
-    """Fuzz one target with so many inputs; how many lots had a finding. Each is told, and how to make it again."""
+    """Fuzzes one target with so many inputs; returns how many lots had a finding. Tells each, and how to repeat it."""
     findings, tally, began = 0, dict[str, int](), time.monotonic()
     for number in range(lot, lot + -(-inputs // LOT)):
         try:
@@ -72,7 +113,7 @@ def run(
 
 
 def main(targets: Mapping[str, Target], description: str | None, words: Sequence[str]) -> int:
-    """The exit status: 1 when something was found."""
+    """Runs what a command line asks for; returns the exit status, 1 when something was found."""
     parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--inputs", type=int, default=1_000_000, help="of each target")
     parser.add_argument("--seed", type=int, default=1)

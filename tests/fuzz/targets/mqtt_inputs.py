@@ -25,6 +25,7 @@ from adapters.mqtt.codec.packets import (
     Will,
 )
 from adapters.mqtt.codec.primitives import encode_varint
+from tests.fuzz.targets import lots
 
 VERSIONS = (5, 4, 3)
 _BYTES = b"\x00\x01\x02\x03\x04\x7e\x7f\x80\x81\xbf\xc0\xed\xf4\xfe\xff\x26"  # limits of lengths, flags and UTF-8
@@ -93,7 +94,7 @@ class Shape(NamedTuple):
 
 
 def _both(version: int) -> list[Packet]:
-    """Packets that a client of any version may send."""
+    """Returns packets that a client of any version may send."""
     return [
         Connect(version=version, client_id="c"),
         Connect(
@@ -117,7 +118,7 @@ def _both(version: int) -> list[Packet]:
 
 
 def _answers() -> list[Packet]:
-    """Packets that only a server sends."""
+    """Returns packets that only a server sends."""
     return [Connack(), Suback(packet_id=1, codes=(0, 1)), Unsuback(packet_id=1), Pingresp()]
 
 
@@ -163,40 +164,25 @@ TRAFFIC: dict[int, list[Shape]] = {
 
 
 def hurt(shapes: list[Shape], random: Random) -> bytes:
-    """A packet, hurt: its fields, its lengths, its header; now and then no packet at all."""
+    """Returns a packet, hurt: its body, its lengths, its header; now and then no packet at all."""
     chance = random.getrandbits(96)
     shape = shapes[(chance & 0xFFFF) % len(shapes)]
     how, where, what = chance >> 16 & 15, chance >> 20 & 0xFFFFFF, chance >> 44 & 0xFFFFFF
-    first, body = shape.first, bytearray(shape.body)
+    first, body = shape.first, shape.body
     at = where % (len(body) + 1)
-    if how <= 3:  # bits of the body
-        if body:
-            body[at - 1] ^= 1 << (what & 7)
-            if how == 3:
-                body[what >> 3 & 0xFF if len(body) > 255 else (what >> 3) % len(body)] ^= 1 << (what >> 12 & 7)
-    elif how <= 5:  # a byte that means something
-        if body:
-            body[at - 1] = _BYTES[what & 15]
-    elif how == 6:  # more
-        body[at:at] = what.to_bytes(3, "big")[: 1 + what % 3]
-    elif how == 7:  # less
-        del body[at : at + 1 + what % 6]
-    elif how == 8:  # cut short, and saying so
-        del body[at:]
-    elif how == 9:  # cut short, and not saying so
+    if how <= 9:
+        body = lots.hurt(body, random, telling=_BYTES)
+    elif how == 10:  # cut short, and saying so
+        body = body[:at]
+    elif how == 11:  # cut short, and not saying so
         return shape.framed()[: 1 + at]
-    elif how == 10:  # another length than it has
-        return bytes((first,)) + (b"\xff" * (what & 3)) + bytes((what >> 8 & 0xFF,)) + bytes(body)
-    elif how == 11:  # the end of another packet
+    elif how == 12:  # another length than it has
+        return bytes((first,)) + (b"\xff" * (what & 3)) + bytes((what >> 8 & 0xFF,)) + body
+    elif how == 13:  # the end of another packet
         other = shapes[what % len(shapes)].body
-        body[at:] = other[min(at, len(other)) :]
-    elif how == 12:  # bytes that were never a packet
+        body = body[:at] + other[min(at, len(other)) :]
+    elif how == 14:  # bytes that were never a packet
         return random.randbytes(1 + what % 40)
-    elif how == 13:  # another type, other flags
+    else:  # another type, other flags
         first = what & 0xFF
-    elif how == 14:  # a part twice
-        length = 1 + (what & 15)
-        body[at:at] = body[at : at + length]
-    else:  # an integer or a length, any
-        body[at : at + 2] = (what & 0xFFFF).to_bytes(2, "big")
-    return bytes((first,)) + encode_varint(len(body)) + bytes(body)
+    return Shape(first, body).framed()

@@ -2,19 +2,20 @@
 
 `decoder` takes one packet an input: parsed, and then equal to what its own encoding parses to; not all there; or
 refused with a reason code. `connection` feeds a whole connection, from its CONNECT on, with a gateway behind it that
-answers, refuses and delivers by chance; what it must keep to is in `Peer`. Inputs are made in lots of 10,000, each from
-its own seed, so that one finding is found again by its lot alone: `--seed 7 --lot 123 --inputs 10000`.
+answers, refuses and delivers by chance; what it must keep to is in `FuzzedConnection`. Inputs are made in lots of
+10,000, each from its own seed: a finding is found again by its lot alone: `--seed 7 --lot 123 --inputs 10000`.
 """
 
 import sys
 from functools import partial
 from random import Random
+from zlib import crc32
 
 from adapters.mqtt.codec import decode, encode, read_fixed_header
 from adapters.mqtt.codec.reason import ReasonCode
 from gateway.domain.errors import ProtocolError
 from tests.fuzz.targets import lots
-from tests.fuzz.targets.lots import Found, Target
+from tests.fuzz.targets.lots import Found, Target, count, hex_of, single_inputs
 from tests.fuzz.targets.mqtt_inputs import SHAPES, TRAFFIC, VERSIONS, hurt
 from tests.fuzz.targets.mqtt_peer import FuzzedConnection
 
@@ -23,44 +24,38 @@ _SAID_AGAIN = 8  # every so many packets that parse are encoded and parsed again
 _INPUTS_MAX = 64  # of one connection
 
 
-def decoder(random: Random, count: int, tally: dict[str, int]) -> None:
-    """Fuzz the decoder. Raises `Found`."""
-    short = refused = parsed = 0
-    data = b""
+def _draw_packet(random: Random) -> tuple[int, bytes]:
+    """Returns a version, and bytes that may be a packet of it."""
+    version = random.choice(VERSIONS)
+    return version, hurt(SHAPES[version], random)
+
+
+def _packet(given: tuple[int, bytes]) -> str:
+    version, data = given
     try:
-        for n in range(count):
-            version = VERSIONS[n % 3]
-            data = hurt(SHAPES[version], random)
-            try:
-                frame = read_fixed_header(data, 0, minimal=version == 5)
-                if frame is None or frame.end > len(data):
-                    short += 1
-                    continue
-                packet = decode(frame.first, data[frame.start : frame.end], version)
-            except ProtocolError as error:
-                if error.code not in _CODES:
-                    raise
-                refused += 1
-                continue
-            parsed += 1
-            if not parsed % _SAID_AGAIN:
-                again = encode(packet, version)
-                frame = read_fixed_header(again, 0, minimal=True)
-                assert frame is not None
-                assert decode(frame.first, again[frame.start :], version) == packet, packet
-    except Exception as error:
-        raise Found(data.hex(" ")) from error
-    for word, number in (("not all there", short), ("refused", refused), ("parsed", parsed)):
-        tally[word] = tally.get(word, 0) + number
+        frame = read_fixed_header(data, 0, minimal=version == 5)
+        if frame is None or frame.end > len(data):
+            return "not_all_there"
+        packet = decode(frame.first, data[frame.start : frame.end], version)
+    except ProtocolError as error:
+        if error.code not in _CODES:
+            raise AssertionError(f"{error.code:#x} is no reason code") from error
+        return "refused"
+    if not crc32(data) % _SAID_AGAIN:
+        again = encode(packet, version)
+        frame = read_fixed_header(again, 0, minimal=True)
+        assert frame is not None
+        assert decode(frame.first, again[frame.start :], version) == packet, packet
+    return "parsed"
 
 
-def connection(random: Random, count: int, tally: dict[str, int]) -> None:
-    """Fuzz whole connections. Raises `Found`."""
+def connection(random: Random, inputs: int, tally: dict[str, int]) -> None:
+    """Fuzzes whole connections. Raises `Found`."""
     said: list[bytes] = []
-    done = 0
+    done = connections = closed = 0
     peer: FuzzedConnection | None = None
     try:
-        while done < count:
+        while done < inputs:
             version = VERSIONS[random.getrandbits(8) % 3]
             peer = FuzzedConnection(version, random, peer)
             said = []
@@ -87,14 +82,18 @@ def connection(random: Random, count: int, tally: dict[str, int]) -> None:
                     peer.judged(said[-1])
                 peer.happen(chance >> 12)
             peer.end()
-            tally["connections"] = tally.get("connections", 0) + 1
-            tally["closed by us"] = tally.get("closed by us", 0) + peer.closed
+            connections, closed = connections + 1, closed + peer.closed
     except Exception as error:
         raise Found(" | ".join(one.hex(" ") for one in said)) from error
-    tally["reads"] = tally.get("reads", 0) + done
+    count(tally, connections=connections, closed_by_us=closed, reads=done)
 
 
-TARGETS: dict[str, Target] = {"decoder": decoder, "connection": connection}
+TARGETS: dict[str, Target] = {
+    "decoder": single_inputs(
+        _draw_packet, _packet, refusals=(), shown=lambda given: f"version {given[0]}: {hex_of(given[1])}"
+    ),
+    "connection": connection,
+}
 
 run = partial(lots.run, TARGETS)
 
