@@ -22,7 +22,7 @@ def parse_options(
     parsers: Mapping[str, Callable[[str], Any]],
     aliases: Mapping[str, str],
 ) -> OptionsT:
-    """Options as Spark hands them over, whatever their case.
+    """Returns options as Spark hands them over, whatever their case.
 
     Raises `BadOption`, naming the option and, for a typo, the right one.
     """
@@ -47,19 +47,19 @@ _SECRETS = frozenset({"password", "token"})
 
 
 def names(text: str) -> tuple[str, ...]:
-    """Names, comma-separated."""
+    """Returns names, comma-separated."""
     return tuple(dict.fromkeys(name for part in text.split(",") if (name := part.strip())))
 
 
 def texts(text: str) -> tuple[str, ...]:
-    """One text as it is, or several as a JSON array."""
+    """Returns one text as it is, or several as a JSON array."""
     if not text:
         return ()
     return tuple(dict.fromkeys(_TEXTS.decode(text))) if text.startswith("[") else (text,)
 
 
 def timestamp_ms(text: str) -> int:
-    """Milliseconds since 1970, or ISO 8601 (without a zone: UTC). Raises ValueError."""
+    """Returns milliseconds since 1970, from such a number or ISO 8601 (without a zone: UTC). Raises ValueError."""
     word = text.strip()
     if word.isdecimal():
         return int(word)
@@ -68,7 +68,7 @@ def timestamp_ms(text: str) -> int:
 
 
 def positive(text: str) -> int:
-    """A number from 1 on. Raises ValueError."""
+    """Returns a number from 1 on. Raises ValueError."""
     number = int(text)
     if number < 1:
         raise ValueError("it must be at least 1")
@@ -76,7 +76,7 @@ def positive(text: str) -> int:
 
 
 def targets(text: str) -> str:
-    """Hosts and ports, comma-separated. Raises ValueError."""
+    """Returns hosts and ports, comma-separated. Raises ValueError."""
     found = names(text)
     if not found or len(found) > TARGETS_MAX:
         raise ValueError(f"it must be HOST:PORT, or up to {TARGETS_MAX} of them with commas between them")
@@ -88,7 +88,7 @@ def targets(text: str) -> str:
 
 
 def seconds(text: str) -> float:
-    """A number of seconds. Raises ValueError."""
+    """Returns a number of seconds. Raises ValueError."""
     number = float(text)
     if not 0 <= number < 1e9:
         raise ValueError("it must be a number of seconds")
@@ -104,7 +104,7 @@ def flag(text: str) -> bool:
 
 
 def urls(text: str) -> str:
-    """The URLs of gateways' HTTP listeners, comma-separated. Raises ValueError."""
+    """Returns the URLs of gateways' HTTP listeners, comma-separated. Raises ValueError."""
     found = [word.rstrip("/") for word in names(text)]
     for word in found:
         scheme, colon, host = word.partition("://")
@@ -116,5 +116,5 @@ def urls(text: str) -> str:
 
 
 def file(text: str) -> Path | None:
-    """The path of a file; none for an empty text."""
+    """Returns the path of a file; none for an empty text."""
     return Path(text) if text else None

@@ -33,7 +33,7 @@ class AmqpFactory:
         self.arriving = BodyCredit()
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> AmqpConnection:
-        """The state machine of a new connection."""
+        """Returns the state machine of a new connection."""
         assert isinstance(options, AmqpOptions)
         return AmqpConnection(info, options, arriving=self.arriving, random=random)
 

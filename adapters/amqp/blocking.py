@@ -33,14 +33,14 @@ class Blocking:
         self._told = False
 
     def published(self) -> None:
-        """The client has published."""
+        """Notes that the client publishes, which makes it one to be told when it is blocked."""
         if not self._publishes:
             self._publishes = True
             if self._pressure:
                 self._notify(self._pressure)
 
     def pressed(self, why: str, *, open_: bool) -> None:
-        """The gateway is low on something; "": not any more."""
+        """Notes what the gateway is low on; "": nothing any more."""
         self._pressure = why
         if not open_:
             return

@@ -100,7 +100,7 @@ class Channel:
         self.output.call(request, lambda outcome, _now_ms: self.answered(index, outcome, then))
 
     def answered(self, index: int, outcome: Outcome, then: Callable[[Any], None]) -> None:
-        """The gateway has answered a method."""
+        """Passes on the gateway's answer to a method."""
         self.waiting = False
         if not self.open:
             return
@@ -196,7 +196,7 @@ class Channel:
             self.done("ack", *self.unacknowledged.pop(tag))
 
     def cancelled(self, consumer: Consumer) -> None:
-        """The gateway has ended a consumer: its queue is gone."""
+        """Ends a consumer that the gateway has ended, as its queue is gone."""
         if consumer.queue == self.reply_queue:
             self.reply_queue = ""
         if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.cancel_notify:
@@ -295,5 +295,5 @@ def described(vhost: str, channels: Collection[Channel], consumers: int) -> Desc
 
 
 def cut(text: str) -> str:
-    """A text short enough to be a reply text."""
+    """Returns a text short enough to be a reply text."""
     return text.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")

@@ -81,12 +81,12 @@ class Publisher:
         self.messages.append(message)
 
     def turn(self, channel: "Channel") -> None:
-        """The messages that come next are this channel's."""
+        """Counts the messages that come next as this channel's."""
         if not self.starts or self.starts[-1][0] is not channel:
             self.starts.append((channel, len(self.messages)))
 
     def flush(self) -> None:
-        """One `Publish` for all that was read."""
+        """Emits one `Publish` for all that was read."""
         messages = self.messages
         if not messages:
             return

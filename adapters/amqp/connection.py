@@ -97,7 +97,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return self._publisher.outstanding_count < self.options.outstanding_count_max
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the peer, cut anywhere."""
+        """Takes bytes from the peer, cut anywhere."""
         if self._handshake.phase is Phase.CLOSED:
             return ()
         self._keepalive.start(now_ms)
@@ -110,7 +110,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return self._effects_at(now_ms)
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """The outcome of a `Publish`, a `Call` or a `Consume`."""
+        """Takes the outcome of a `Publish`, a `Call` or a `Consume`."""
         waiting = self._expected.pop(token, None)
         if self._handshake.phase is Phase.CLOSED or waiting is None:
             return ()
@@ -170,12 +170,12 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return min((due for due in dues if due is not None), default=None)
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway is low on something, or, with "", not any more: publishers are told."""
+        """Tells publishers that the gateway is low on something, or, with "", not any more."""
         self._blocking.pressed(why, open_=self._handshake.phase is Phase.OPEN)
         return self._effects_at(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """The gateway is going down, or this client is to go."""
+        """Closes the connection: the gateway is going down, or this client is to go."""
         why = "its user has been removed, or changed" if dismissed else "the gateway is shutting down"
         return self.force_close(why, now_ms=now_ms)
 
@@ -194,7 +194,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return described(self.vhost, self.channels.values(), len(self._consumers))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone. Its channels know it: that ring keeps no bodies."""
+        """Lets go of everything: the connection is gone. Its channels know it, and that ring keeps no bodies."""
         self._handshake.phase = Phase.CLOSED
         self._keepalive.closed()
         self._input = b""
@@ -203,7 +203,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return ()
 
     def take_output(self) -> bytes:
-        """The bytes to write now."""
+        """Returns the bytes to write now."""
         out = b"".join(self._out)
         self._out.clear()
         return out
@@ -227,7 +227,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._publisher.flush()
 
     def _protocol_header(self) -> None:
-        """The first eight bytes (AMQP 0-9-1, 4.2.2)."""
+        """Checks the first eight bytes (AMQP 0-9-1, 4.2.2)."""
         if len(self._input) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(self._input):
             return
         if not self._input.startswith(PROTOCOL_HEADER):
@@ -381,7 +381,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return handle(channel, method, unsent=self._publisher.holds(channel))
 
     def _content(self, channel: Channel, kind: int, payload: bytes, now_ms: int) -> bool:
-        """A content header or body frame that the loop did not take with its method; False when it has to wait."""
+        """Takes a content header or body frame that the loop did not take with its method; False: it has to wait."""
         if channel.state is not ChannelState.OPEN:
             return True
         self._current = Basic.Publish.index

@@ -121,7 +121,7 @@ class ConnectionOutput(ABC):
         self._fetch_part()
 
     def _body_failed(self, body: Download, refusal: Refusal, now_ms: int) -> None:
-        """The rest of a body cannot be read, and what has been sent of it cannot be taken back."""
+        """Ends the connection: the rest of a body cannot be read, nor what was sent of it be taken back."""
         if refusal.cause is Cause.DAMAGED:
             body.lost()
         self.fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms, method=Basic.Deliver.index)
@@ -145,7 +145,7 @@ class ConnectionOutput(ABC):
         self._effects.append(effect)
 
     def expect(self, answered: Answered) -> Token:
-        """A token whose outcome goes to `answered`."""
+        """Returns a token whose outcome goes to `answered`."""
         self._last_id += 1
         token = Token(self._last_id)
         self._expected[token] = answered
@@ -164,15 +164,15 @@ class ConnectionOutput(ABC):
 
     @abstractmethod
     def has_published(self) -> None:
-        """The client has published something."""
+        """Notes that the client publishes."""
 
     @abstractmethod
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
-        """The gateway is overloaded: ask the client to wait."""
+        """Asks the client to wait, as the gateway is overloaded."""
 
     @abstractmethod
     def forget_channel(self, number: int) -> None:
-        """A channel is closed: its number is free."""
+        """Frees the number of a channel that is closed."""
 
     @abstractmethod
     def fail(self, code: int, text: str, now_ms: int, *, method: int) -> None:
@@ -185,12 +185,12 @@ class ConnectionOutput(ABC):
     # ---- consumers
 
     def new_consumer_id(self) -> ConsumerId:
-        """A number no other consumer of this connection has."""
+        """Returns a number that no other consumer of this connection has."""
         self._last_id += 1
         return ConsumerId(self._last_id)
 
     def add_consumer(self, consumer: Consumer) -> None:
-        """Deliveries for this consumer go to its channel."""
+        """Routes deliveries for this consumer to its channel."""
         self._consumers[consumer.id] = consumer
 
     def drop_consumer(self, consumer: Consumer) -> None:
@@ -199,11 +199,11 @@ class ConnectionOutput(ABC):
             self.emit(Cancel(consumer=consumer.id))
 
     def freed(self, consumer: Consumer) -> None:
-        """A consumer may have other credit than the gateway was told."""
+        """Notes that a consumer may have other credit than the gateway was told."""
         self._freed[consumer.id] = consumer
 
     def settled(self, queue: tuple[str, int], outcome: str, offset: QueueOffset) -> None:
-        """A leased message of a queue (its name and number) has been settled; all of one read go together."""
+        """Notes that a leased message of a queue (its name and number) is settled; all of one read go together."""
         self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
 
     def take_effects(self) -> Sequence[Effect]:

@@ -30,7 +30,7 @@ class ConsumerChannel(Protocol):
         """Sends what a consumer has credit for; returns how many messages that is."""
 
     def cancelled(self, consumer: "Consumer") -> None:
-        """The gateway has ended a consumer: its queue is gone."""
+        """Ends a consumer that the gateway has ended, as its queue is gone."""
 
 
 class Consumer:

@@ -17,7 +17,7 @@ class Download:
     __slots__ = ("_channel", "_frames", "fetching", "left_bytes", "lost")
 
     def __init__(self, channel: int, parts: BodyParts, lost: Callable[[], None] = lambda: None) -> None:
-        """`lost` is called where a part is lost for good."""
+        """Begins a download; calls `lost` where a part is lost for good."""
         self._channel = channel
         self.lost = lost
         self._frames: deque[LogOffset] = deque(next(iter(parts.frames.values())))

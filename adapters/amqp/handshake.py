@@ -87,7 +87,7 @@ def mechanisms(info: ConnectionInfo) -> bytes:
 
 
 def authentication(mechanism: str, response: bytes, offered: bytes) -> Authenticate:
-    """The question who this is. Raises `ProtocolError` (ACCESS_REFUSED, SYNTAX_ERROR).
+    """Returns the question who this is. Raises `ProtocolError` (ACCESS_REFUSED, SYNTAX_ERROR).
 
     PLAIN is RFC 4616; AMQPLAIN a field table with LOGIN and PASSWORD, without its size; EXTERNAL a name or none
     (RFC 4422, A).
@@ -111,7 +111,7 @@ def renewed(login: Authenticate, secret: Any) -> Authenticate:
 
 
 def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
-    """User name and password."""
+    """Returns user name and password."""
     try:
         if mechanism == "PLAIN":
             authorization, name, password = response.split(b"\0")

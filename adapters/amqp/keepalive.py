@@ -18,19 +18,19 @@ class Keepalive:
         self.expires_at_ms: int | None = None  # it is not known any more who the peer is
 
     def start(self, now_ms: int) -> None:
-        """The connection has begun."""
+        """Starts the clock as the connection begins."""
         if not self.started:
             self.started = True
             self._received_ms = self._sent_ms = now_ms
             self._give_up_ms = now_ms + self._handshake_ms
 
     def opened(self, heartbeat_s: int) -> None:
-        """The handshake is over."""
+        """Ends the wait for the handshake, and starts the heartbeats."""
         self._heartbeat_ms = heartbeat_s * 1000
         self._give_up_ms = None
 
     def closing(self, now_ms: int) -> None:
-        """connection.close has been sent."""
+        """Waits for close-ok alone, as connection.close has been sent."""
         self._heartbeat_ms, self.blocked_until_ms, self.expires_at_ms = 0, None, None
         self._give_up_ms = now_ms + CLOSE_TIMEOUT_MS
 
@@ -40,11 +40,11 @@ class Keepalive:
         self.blocked_until_ms = self.expires_at_ms = None
 
     def received(self, now_ms: int) -> None:
-        """The peer is there."""
+        """Notes a sign of life of the peer."""
         self._received_ms = now_ms
 
     def sent(self, now_ms: int) -> None:
-        """The peer has heard from us."""
+        """Notes that the peer was sent something."""
         self._sent_ms = now_ms
 
     def gave_up(self, now_ms: int) -> bool:

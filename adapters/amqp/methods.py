@@ -85,7 +85,7 @@ def _ask(channel: Channel, method: Any, request: Request[Any], reply: type[Frame
 
 
 def _queue(channel: Channel, name: str) -> str:
-    """The gateway's name of a queue; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
+    """Returns the gateway's name of a queue; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
     if not name and not channel.queue:
         raise ProtocolError(NOT_FOUND, "no queue was named, and none has been declared on this channel")
     return channel.output.inside(name or channel.queue)
@@ -111,7 +111,7 @@ def _flow(channel: Channel, method: Any) -> None:
 
 
 def _nothing(channel: Channel, method: Any) -> None:
-    """An answer to something of ours that needs none."""
+    """Ignores an answer to something of ours that needs no reaction."""
 
 
 # ---- class exchange
@@ -215,7 +215,7 @@ def _queue_delete(channel: Channel, method: Any) -> None:
 
 
 def _qos(channel: Channel, method: Any) -> None:
-    """`global` means the channel here, and consumers to come otherwise, as RabbitMQ has taught all clients."""
+    """Sets the prefetch. `global` is the channel here, else consumers to come, as RabbitMQ has taught all clients."""
     if method.prefetch_size:
         raise ProtocolError(NOT_IMPLEMENTED, "a prefetch in bytes is not supported")
     if method.global_:

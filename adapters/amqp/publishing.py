@@ -54,7 +54,7 @@ def targets_of(vhost: str) -> dict[bytes, Target]:
 
 
 def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, Target] = TARGETS) -> Target:
-    """The target that a basic.publish in a virtual host names; remembered in `targets`.
+    """Returns the target that a basic.publish in a virtual host names; remembered in `targets`.
 
     Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED, NOT_FOUND).
     """
@@ -148,7 +148,7 @@ class Content:
         self.template = template_of(payload[CONTENT_HEADER.size :])
 
     def postpone_header(self) -> None:
-        """The content header comes again, when there is credit for the body."""
+        """Takes the content header back, which comes again when there is credit for the body."""
         self.template = None
 
     def take_body(self, payload: bytes) -> None:

@@ -48,7 +48,7 @@ def is_name(name: str) -> bool:
 
 
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
-    """Attributes, and the pairs that are none: those with a name no attribute has, and repeats.
+    """Returns attributes, and the pairs that are none: those with a name no attribute has, and repeats.
 
     For protocols that carry attributes among properties of other kinds, such as MQTT 5's user properties.
     """
@@ -100,7 +100,7 @@ def _escape(match: re.Match[str]) -> str:
 
 
 def escape_level(text: str, *, whole: bool = False) -> str:
-    """A text as one level of an address; with `whole`, as an address, whose levels `/` divides."""
+    """Returns a text as one level of an address; with `whole`, as an address, whose levels `/` divides."""
     return address_of_subject(text) if whole else _INTO_LEVEL.sub(_escape, text)
 
 
@@ -123,5 +123,5 @@ def named_address(subject: str | None, kind: str) -> str:
 
 
 def clean(text: str) -> str:
-    """A text as an attribute's value: characters that none may hold are percent-encoded."""
+    """Returns a text as an attribute's value: characters that none may hold are percent-encoded."""
     return _FORBIDDEN.sub(lambda found: quote(found[0], errors="replace"), text)

@@ -183,7 +183,7 @@ def from_avro(
     trusted_gateway: bool = False,
     **fields: Any,
 ) -> Message:
-    """The message of one event. Parameters and errors are those of `from_attributes`."""
+    """Returns the message of one event. Parameters and errors are those of `from_attributes`."""
     reader = _Reader(body)
     values = (_nothing, reader.boolean, reader.long, reader.string, reader.bytes_)
     attributes = reader.map_of(lambda: reader.branch(values))
@@ -246,7 +246,7 @@ def _no_avro(why: str) -> Refusal:
 
 
 def to_avro(message: Message) -> bytes:
-    """One event; a message that never was an event is wrapped, its id filled in.
+    """Returns one event; a message that never was an event is wrapped, its id filled in.
 
     Text is a string, everything else bytes: not all JSON can be a value of the schema.
     """

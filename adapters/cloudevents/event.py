@@ -60,7 +60,7 @@ def _correlation(name: str, text: str) -> bytes:
 
 
 def _correlation_text(correlation: bytes) -> str | None:
-    """The correlation as text; None when it is none."""
+    """Returns the correlation as text; None when it is none."""
     try:
         text = correlation.decode()
     except UnicodeDecodeError:
@@ -97,7 +97,7 @@ def from_attributes(
     trusted_gateway: bool = False,
     **fields: Any,
 ) -> Message:
-    """The message of an event in binary mode: attribute names in lower case, without their binding's prefix.
+    """Returns the message of an event in binary mode: attribute names in lower case, without their binding's prefix.
 
     `fields` are further fields of the message as its protocol says them (`qos`, `address`, `correlation`...): they
     win over what the event says, which then is kept for its way out; `properties` come behind the event's extensions.
@@ -118,7 +118,7 @@ def from_attributes(
 def message_of(
     context: dict[str, str], body: bytes, native: dict[str, Any], route: Route | None, fields: dict[str, Any]
 ) -> Message:
-    """The message of checked attributes; `fields` and `native` are filled in. `fields["time_ms"]` is the arrival."""
+    """Returns the message of checked attributes; fills `fields` and `native` in. `fields["time_ms"]` is the arrival."""
     native["source"] = context["source"]
     for name in ("subject", "dataschema"):
         if name in context:
@@ -150,7 +150,7 @@ def message_of(
 
 
 def attributes_of(message: Message) -> dict[str, str] | None:
-    """The context attributes of a message that came as an event, `datacontenttype` left out; None if it never was one.
+    """Returns the attributes of a message that came as an event, without `datacontenttype`; None if it never was one.
 
     `datacontenttype` is `message.content_type`, which every binding carries in a place of its own.
     """
@@ -194,7 +194,7 @@ def placed(message: Message) -> dict[str, str] | None:
 
 
 def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
-    """Context attributes for a message that never was an event, its id filled in.
+    """Returns context attributes for a message that never was an event, its id filled in.
 
     `source` is `//headgate/{topic}`, the topic being the address's first level unless given; `subject` is the
     address. Properties that may be called so become extensions; characters that no attribute may hold are

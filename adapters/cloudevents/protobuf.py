@@ -63,7 +63,7 @@ def from_protobuf(
     trusted_gateway: bool = False,
     **fields: Any,
 ) -> Message:
-    """The message of one event. Parameters and errors are those of `from_attributes`."""
+    """Returns the message of one event. Parameters and errors are those of `from_attributes`."""
     context: dict[str, str] = {}
     typed: dict[str, int | bool] = {}
     data: tuple[int, bytes] | None = None
@@ -110,7 +110,7 @@ def _content(data: tuple[int, bytes] | None, context: dict[str, str], native: di
 
 
 def _attribute(entry: bytes) -> tuple[str, str | int | bool]:
-    """The name and the value of one entry of the map."""
+    """Returns the name and the value of one entry of the map."""
     name, encoded = "", b""
     for number, _, value in _fields(entry):
         if number == 1 and isinstance(value, bytes):
@@ -207,7 +207,7 @@ def _no_protobuf(why: str) -> Refusal:
 
 
 def to_protobuf(message: Message) -> bytes:
-    """One event; a message that never was an event is wrapped, its id filled in."""
+    """Returns one event; a message that never was an event is wrapped, its id filled in."""
     attributes = placed(message)
     native: dict[str, Any] = {}
     if attributes is None:
@@ -228,7 +228,7 @@ def to_protobuf(message: Message) -> bytes:
 
 
 def to_protobuf_batch(messages: Iterable[Message]) -> bytes:
-    """A batch of events."""
+    """Returns a batch of events."""
     return b"".join([_field(1, to_protobuf(message)) for message in messages])
 
 
@@ -258,7 +258,7 @@ def _value(name: str, value: str | int | bool) -> bytes:
 
 
 def _stamp(text: str) -> bytes:
-    """A time as a Timestamp, to the nanosecond."""
+    """Returns a time as a Timestamp, to the nanosecond."""
     seconds, nanos = divmod(parse_ns(text), 1_000_000_000)
     made = _key(1, _VARINT) + _number(seconds & 0xFFFF_FFFF_FFFF_FFFF) if seconds else b""
     return made + (_key(2, _VARINT) + _number(nanos) if nanos else b"")

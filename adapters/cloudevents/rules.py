@@ -25,7 +25,7 @@ class EventRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 @lru_cache(maxsize=16)
 def route_by(rules: tuple[EventRoute, ...]) -> Route | None:
-    """The first rule that applies names the address; None when there are no rules.
+    """Returns the address by the first rule that applies; None when there are no rules.
 
     Characters that a level of an address may not hold are escaped in an attribute's value, so that each fills one
     level; the subject alone may be several.

@@ -57,7 +57,7 @@ def from_structured(
     trusted_gateway: bool = False,
     **fields: Any,
 ) -> Message:
-    """The message of one event in JSON. Parameters and errors are those of `from_attributes`."""
+    """Returns the message of one event in JSON. Parameters and errors are those of `from_attributes`."""
     try:
         body.decode()  # msgspec does not check that the parts it passes over are UTF-8
         members = _decode_event(body)
@@ -135,7 +135,7 @@ def each_of_batch(
 def _message(
     members: dict[str, msgspec.Raw], route: Route | None, fields: dict[str, Any], *, trusted_gateway: bool
 ) -> Message:
-    """The message of one event's members; `fields` is filled in."""
+    """Returns the message of one event's members; `fields` is filled in."""
     data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
     for name in OURS:  # which only the gateway says
         members.pop(name, None)
@@ -164,7 +164,7 @@ def _message(
 
 
 def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
-    """The value of one attribute; a null is no value (JSON Event Format 1.0.2, 2.2)."""
+    """Returns the value of one attribute; a null is no value (JSON Event Format 1.0.2, 2.2)."""
     try:
         value = _decode_value(raw)
     except (ValueError, RecursionError) as error:
@@ -209,7 +209,7 @@ def _body(
 
 
 def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw] | None:
-    """The member that holds the body: its name and value."""
+    """Returns the member that holds the body: its name and value."""
     body = message.body
     if form == "text":
         return "data", body.decode()
@@ -246,7 +246,7 @@ def data_type(message: Message) -> str | None:
 
 
 def to_document(message: Message) -> dict[str, Any]:
-    """One event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
+    """Returns one event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
 
     No attribute of the specification says that a body is compressed, nor where an answer goes: `contentencoding` and
     `replyto` are our extensions for it, of what was not published as an event that has them.
@@ -270,10 +270,10 @@ def to_document(message: Message) -> dict[str, Any]:
 
 
 def to_structured(message: Message) -> bytes:
-    """One event in JSON; a message that never was an event is wrapped, its id filled in."""
+    """Returns one event in JSON; a message that never was an event is wrapped, its id filled in."""
     return _encode(to_document(message))
 
 
 def to_batch(messages: Iterable[Message]) -> bytes:
-    """A batch of events in JSON."""
+    """Returns a batch of events in JSON."""
     return _encode([to_document(message) for message in messages])

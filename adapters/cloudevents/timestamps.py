@@ -14,7 +14,7 @@ _MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: later on
 
 
 def parse_ms(text: str) -> int:
-    """Milliseconds since 1970, finer fractions cut off; negative before. Raises ValueError for any other text.
+    """Returns milliseconds since 1970, finer fractions cut off; negative before. Raises ValueError for any other text.
 
     A leap second counts as the first second of the next minute (RFC 3339, 5.6 and 5.7).
     """

@@ -33,7 +33,7 @@ class CoapFactory:
         self._streams: StreamsContext | None = None  # of the options used last, which are one object
 
     def connect(self, info: ConnectionInfo, options: CoapOptions, *, random: Random) -> Adapter:
-        """The state machine of a new connection."""
+        """Returns the state machine of a new connection."""
         if self._streams is None or self._streams.settings is not options:
             self._streams = StreamsContext(options)
         connection = CoapConnection(info, self._streams, random=random)
@@ -44,7 +44,7 @@ class CoapFactory:
         return connection
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:
-        """The state machine of a new socket."""
+        """Returns the state machine of a new socket."""
         if options.oscore:
             from adapters.coap.oscore.socket import OscoreSocket  # noqa: PLC0415 - cryptography that few need
 
@@ -52,7 +52,7 @@ class CoapFactory:
         return CoapEndpoint(options, random=random)
 
     def bind_secured(self, options: CoapOptions, *, random: Random) -> SecuredDatagramAdapter:
-        """The state machine of a new socket with DTLS."""
+        """Returns the state machine of a new socket with DTLS."""
         return SecuredSocket(options, random=random)
 
 

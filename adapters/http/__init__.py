@@ -34,7 +34,7 @@ class HttpFactory:
         self.arriving = ReceiveBudget()
 
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
-        """The state machine of a new connection."""
+        """Returns the state machine of a new connection."""
         return HttpConnection(info, options, self.arriving)
 
 

@@ -94,7 +94,7 @@ class HttpConnection(Adapter):
         return 0 if self.transport is None else self.transport.unread_bytes
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the peer."""
+        """Takes bytes from the peer."""
         self._begin_turn(now_ms)
         if self._closed:
             return ()
@@ -132,7 +132,7 @@ class HttpConnection(Adapter):
         return effect
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Messages are durable, a question is answered, or a sender is known: or refused. Or a stream begins."""
+        """Takes an outcome: messages are durable, a question is answered, a sender is known, or a stream begins."""
         if self._streams is not None and self._streams.begun(token, outcome.value):
             return ()
         self._begin_turn(now_ms)
@@ -152,7 +152,7 @@ class HttpConnection(Adapter):
         return self._end_turn()
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """Messages for event streams."""
+        """Takes messages for event streams."""
         assert isinstance(deliveries, Deliveries)
         if self._streams is None or self._closed:
             return len(deliveries.picks)
@@ -162,7 +162,7 @@ class HttpConnection(Adapter):
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Heartbeats, and the end of what takes too long."""
+        """Sends heartbeats, and ends what takes too long."""
         self._now_ms = now_ms
         if self.active_ms is None:
             self.active_ms = now_ms
@@ -178,7 +178,7 @@ class HttpConnection(Adapter):
         return self._end_turn()
 
     def deadline_ms(self) -> int | None:
-        """The earliest thing that `tick` would do."""
+        """Returns the earliest thing that `tick` would do."""
         if self._closed:
             return None
         if self.active_ms is None:
@@ -193,7 +193,7 @@ class HttpConnection(Adapter):
         return min(times, default=None)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """The gateway is going down: streams end, what is under way is answered, then the connection closes.
+        """Ends streams, answers what is under way, then closes: the gateway is going down.
 
         A client that is dismissed hears no more than that: it will be told when it asks again.
         """
@@ -212,7 +212,7 @@ class HttpConnection(Adapter):
         return ()
 
     def take_output(self) -> bytes:
-        """The bytes to write now."""
+        """Returns the bytes to write now."""
         out = self.transport.take_output() if self.transport is not None else b""
         out, self._upgraded = self._upgraded + out, b""
         return out

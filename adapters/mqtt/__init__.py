@@ -42,7 +42,7 @@ class _Factory:
     }
 
     def connect(self, info: ConnectionInfo, options: Any, *, random: Random) -> Adapter:
-        """The state machine of a new client's connection."""
+        """Returns the state machine of a new client's connection."""
         connection = MqttConnection(info, options, random)
         if info.listener != WEBSOCKET:
             return connection
@@ -50,11 +50,11 @@ class _Factory:
         return WebSocketConnection(connection, Upgrade(pages), MqttFraming(), info.forwarding)
 
     def upstream(self, terms: UpstreamSettings, options: Any) -> Upstream:
-        """A broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
+        """Returns a broker that messages are read from (`gateway.port.bridge.BridgeFactory`)."""
         return MqttUpstream(terms, sparkplug=options.sparkplug)
 
     def publisher(self, terms: PublisherTerms) -> BrokerPublisher:
-        """A broker that events are published to (`gateway.port.bridge.PublisherFactory`)."""
+        """Returns a broker that events are published to (`gateway.port.bridge.PublisherFactory`)."""
         return MqttPublisher(terms)
 
 

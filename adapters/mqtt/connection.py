@@ -111,7 +111,7 @@ class MqttConnection:
         return self.phase is Phase.CLOSED
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the client, cut anywhere."""
+        """Takes bytes from the client, cut anywhere."""
         if self.phase is Phase.CLOSED:
             return ()
         self._start(now_ms)
@@ -138,7 +138,7 @@ class MqttConnection:
         return self.session.intake.publish_of(single)
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway has done, or refused, what an effect asked."""
+        """Takes the outcome of an effect, done or refused."""
         try:
             if not self.session.intake.stored(token, outcome) and self.phase is not Phase.CLOSED:
                 self.context.answered(token, outcome, now_ms)
@@ -151,7 +151,7 @@ class MqttConnection:
         return self.session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """A deadline has come."""
+        """Does what is due, as a deadline has come."""
         self._start(now_ms)
         if self.phase in _UNPROVEN and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
             self._close(f"no {'CONNECT' if self.phase is Phase.AWAITING_CONNECT else 'AUTH'} in time")
@@ -178,7 +178,7 @@ class MqttConnection:
         return due_ms
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """The client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
+        """Closes, as the client has connected again, here or elsewhere (MQTT-3.1.4-3)."""
         self._parse_last(now_ms)
         code = ReasonCode.SESSION_TAKEN_OVER if self.phase is Phase.CONNECTED else ReasonCode.SERVER_BUSY  # in CONNACK
         self._fail(code, "the session was taken over")
@@ -186,12 +186,12 @@ class MqttConnection:
         return self._finish(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """The gateway is going down, or this client is to go."""
+        """Closes: the gateway is going down, or this client is to go."""
         self._fail(*handshake.leaving(self._options, connected=self.phase is Phase.CONNECTED, dismissed=dismissed))
         return self._finish(now_ms)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone. Work that a later connection relies on is done now."""
+        """Ends, as the connection is gone. Work that a later connection relies on is done now."""
         self._parse_last(now_ms)
         if self.phase is not Phase.CLOSED:
             self._end()
@@ -256,7 +256,7 @@ class MqttConnection:
         return self.context.take_effects()
 
     def _start(self, now_ms: int) -> None:
-        """The clock starts with the first time we are told."""
+        """Starts the clock with the first time that is given."""
         if self._connect_by_ms is None:
             self._connect_by_ms = now_ms + self._options.connect_timeout_s * 1_000
 
@@ -278,7 +278,7 @@ class MqttConnection:
         return frame.end
 
     def _connected(self, connect: Connect) -> None:
-        """A CONNECT: ask who this is. Nothing more is parsed until the gateway has answered."""
+        """Asks who the client of a CONNECT is. Nothing more is parsed until the gateway has answered."""
         terms = self._terms = handshake.agree(connect, self._options, self._random, self.info.gateway)
         self.context.client_id = terms.client_id
         self.context.packet_bytes_max = terms.packet_bytes_max
@@ -295,7 +295,7 @@ class MqttConnection:
         self.context.call(request, self._authenticated)
 
     def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
-        """We know who this is, and ask for the session; or the client has more to prove."""
+        """Asks for the session, as the client is known; or for more proof."""
         terms = self._terms
         assert terms is not None
         if outcome.error is not None:
@@ -321,7 +321,7 @@ class MqttConnection:
         self.context.call(request, self._opened)
 
     def _opened(self, outcome: Outcome, now_ms: int) -> None:
-        """The session is ours: say CONNACK, take up what it remembers, and read what has come meanwhile."""
+        """Begins the session: says CONNACK, takes up what it remembers, and reads what has come meanwhile."""
         terms = self._terms
         assert terms is not None
         if outcome.error is not None:
@@ -380,7 +380,7 @@ class MqttConnection:
         return frame.end
 
     def _reauthenticate(self, packet: Auth) -> None:
-        """An AUTH of a connected client, which goes on as who it was meanwhile (4.12.1). Raises `ProtocolError`."""
+        """Takes an AUTH of a connected client, which stays who it was meanwhile (4.12.1). Raises `ProtocolError`."""
         if self._authentication is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         begins = self._authentication.turn is AuthTurn.NOBODY
@@ -403,7 +403,7 @@ class MqttConnection:
     # ---- the way out
 
     def _disconnected(self, packet: Disconnect) -> None:
-        """A DISCONNECT: it may take back the will and change the session's expiry (3.14). Raises `ProtocolError`."""
+        """Takes a DISCONNECT, which may change will and session expiry (3.14). Raises `ProtocolError`."""
         asked_s, context = packet.properties.session_expiry_s, self.context
         if asked_s and not context.durable:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "a session without expiry cannot be given one")

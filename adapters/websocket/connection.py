@@ -110,7 +110,7 @@ class WebSocketConnection:
         return self._stage is not Stage.OPEN or self._connection.wants_data
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the client."""
+        """Takes bytes from the client."""
         if not isinstance(data, bytes):
             data = bytes(data)
         if self._handshake is not None:
@@ -141,15 +141,15 @@ class WebSocketConnection:
         return (*effects, self._end())
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """The gateway has done, or refused, what an effect asked."""
+        """Takes the outcome of an effect, done or refused."""
         return self._with_close(self._connection.completed(token, outcome, now_ms=now_ms), now_ms)
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
-        """Messages for this client."""
+        """Takes messages for this client."""
         return self._connection.deliver(deliveries, now_ms=now_ms) if self._stage is Stage.OPEN else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """A deadline has come."""
+        """Does what is due, as a deadline has come."""
         if self._stage is not Stage.CLOSING:
             return self._with_close(self._connection.tick(now_ms=now_ms), now_ms)
         return (self._end(),) if now_ms >= self._close_by_ms else ()
@@ -161,17 +161,17 @@ class WebSocketConnection:
         return self._close_by_ms if self._stage is Stage.CLOSING else self._connection.deadline_ms()
 
     def superseded(self, *, now_ms: int) -> Sequence[Effect]:
-        """The client has connected again, and waits there for this connection to end."""
+        """Closes, as the client has connected again, and waits there for this connection to end."""
         return self._at_once(self._with_close(self._connection.superseded(now_ms=now_ms), now_ms))
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """The gateway is going down, or this client is to go."""
+        """Closes: the gateway is going down, or this client is to go."""
         effects = self._connection.shutdown(now_ms=now_ms, dismissed=dismissed)
         code = POLICY_VIOLATION if dismissed else GOING_AWAY
         return self._at_once(self._with_close(effects, now_ms, code=code, status=503))
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone."""
+        """Ends, as the connection is gone."""
         self._end()
         return self._connection.lost(now_ms=now_ms)
 

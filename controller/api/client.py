@@ -213,7 +213,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     unclean_epoch: int = 0  # the newest that an unclean election began: what its master lacked is lost; 0: none
 
     def replica(self, id_: int) -> Replica | None:
-        """A replica by id."""
+        """Returns a replica by id."""
         return next((one for one in self.replicas if one.id == id_), None)
 
     @property
@@ -271,19 +271,19 @@ class ControllerClient(Protocol):
     """
 
     def topic(self, name: str) -> Topic | None:
-        """A topic by name."""
+        """Returns a topic by name."""
 
     def topics(self) -> Sequence[Topic]:
-        """All topics, by name."""
+        """Returns all topics, by name."""
 
     def topic_of_queue(self, number: int) -> str | None:
-        """The name of the topic a queue belongs to."""
+        """Returns the name of the topic a queue belongs to."""
 
     def group_of_queue(self, number: int) -> int | None:
-        """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
+        """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
 
     def dropped(self, group: int) -> frozenset[int]:
-        """The queues of a group that were dropped, as far back as that is remembered: nothing is written to them."""
+        """Returns the dropped queues of a group, as far back as is remembered: nothing is written to them."""
 
     @property
     def home(self) -> int:
@@ -294,19 +294,19 @@ class ControllerClient(Protocol):
         """The cluster's id, by chance, the same for ever; empty as long as that is not known here."""
 
     def groups(self) -> Sequence[Group]:
-        """All store groups, by number."""
+        """Returns all store groups, by number."""
 
     def group(self, number: int) -> Group | None:
-        """A store group by number."""
+        """Returns a store group by number."""
 
     def users(self) -> Sequence[User]:
-        """All users, by name."""
+        """Returns all users, by name."""
 
     def user(self, name: str) -> User | None:
-        """A user by name."""
+        """Returns a user by name."""
 
     def members(self) -> Sequence[Member]:
-        """The controllers, by id."""
+        """Returns the controllers, by id."""
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the event loop after every change. Returns what stops it."""

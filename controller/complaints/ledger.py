@@ -26,7 +26,7 @@ class Reports:
         self._reports[report.proxy] = (now_ms, {one.group: one for one in report.complaints})
 
     def in_force(self, now_ms: int) -> Mapping[str, Mapping[int, Complaint]]:
-        """Each proxy's complaints by group, of all proxies that were heard lately."""
+        """Returns each proxy's complaints by group, of all proxies that were heard lately."""
         self._expire(now_ms)
         return {proxy: complaints for proxy, (_, complaints) in self._reports.items()}
 
@@ -53,7 +53,7 @@ class Damping:
         self.useless: dict[int, None] = {}  # elected, and out of the complainers' reach from the beginning
 
     def moved(self, epoch: int, now_ms: int) -> None:
-        """The master of an epoch is replaced now."""
+        """Notes that the master of an epoch is replaced now."""
         if epoch != self.epoch:  # else it is proposed again
             self.count += 1
             self.moved_ms, self.epoch = now_ms, epoch

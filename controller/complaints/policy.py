@@ -79,7 +79,7 @@ class Complaints:
         self._reports.take(report, now_ms)
 
     def trouble(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
-        """The complaints about a group's master, for operators; None: there are none."""
+        """Returns the complaints about a group's master, for operators; None: there are none."""
         if group.master is None or group.master not in voters:
             return None
         found = self._current(group, group.master, voters, now_ms)
@@ -146,7 +146,7 @@ class Complaints:
         return 2 * len(silent) > len(others) and not set(removed).isdisjoint(silent)
 
     def moved(self, group: Group, now_ms: int) -> None:
-        """An election is proposed of one whom `judge` has named."""
+        """Notes that an election of one whom `judge` has named is proposed."""
         self._damping.setdefault(group.number, Damping()).moved(group.master_epoch, now_ms)
         self._stays.pop(group.number, None)
 

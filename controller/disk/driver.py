@@ -62,10 +62,10 @@ class Machine(Protocol):
         """Replaces the state by what the snapshot says. Raises `ControllerDamaged`."""
 
     def snapshot(self) -> bytes:
-        """The state after all that was applied."""
+        """Returns the state after all that was applied."""
 
     def moved(self) -> None:
-        """More is applied, or the role, the leader or the membership has changed."""
+        """Takes the news: more is applied, or the role, the leader or the membership has changed."""
 
 
 class Driver:
@@ -115,7 +115,7 @@ class Driver:
     # ---- life
 
     async def run(self) -> None:
-        """Drive until cancelled. Raises `StorageFailed`, `ControllerDamaged`: this node must not go on."""
+        """Drives until cancelled. Raises `StorageFailed`, `ControllerDamaged`: this node must not go on."""
         failed: Exception = ControllerClosed("this controller is shut down")
         self._schedule()
         try:
@@ -140,12 +140,12 @@ class Driver:
         self._disk.shutdown()
 
     def tick(self) -> None:
-        """A unit of the core's time has gone by."""
+        """Lets a unit of the core's time go by."""
         self.raft.tick()
         self._wake.set()
 
     def settle(self) -> None:
-        """Before `run`: if this node votes alone, let it lead and apply all of its log now. Raises as `run` does.
+        """Lets a node that votes alone lead and apply all of its log, before `run`. Raises as `run` does.
 
         It would only wait for itself. Its disk is waited for here.
         """
@@ -401,7 +401,7 @@ class Driver:
         self._wake.set()
 
     def _look(self, *, news: bool = False) -> None:
-        """See whether the role, the leader or the term has changed."""
+        """Tells the machine when the role, the leader or the term has changed."""
         before, self.status = self.status, self.raft.status()
         after = self.status
         if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):

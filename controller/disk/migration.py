@@ -64,7 +64,7 @@ def _read(path: Path) -> MetadataState | None:
 
 
 def _replayed(env: lmdb.Environment) -> MetadataState:
-    """The newest snapshot with the commands since. Raises `ControllerDamaged`."""
+    """Returns the newest snapshot with the commands since. Raises `ControllerDamaged`."""
     state, index = MetadataState(), 0
     with env.begin() as txn:
         held = txn.get(_SNAPSHOT)

@@ -87,7 +87,7 @@ class Elections:
         sync_epoch: int | None = None,
         unclean: bool = False,
     ) -> ElectMaster | None:
-        """An election that somebody asked for, of this candidate or of the best that is not master now.
+        """Returns the command of an election asked for, of this candidate or of the best that is not master now.
 
         None when it was done already, which only `master_epoch` can tell. Where a majority acknowledges, the first
         command takes the master away, and `tick` elects the one wanted if its log allows. A planned switch-over
@@ -206,7 +206,7 @@ class Elections:
         only: int | None = None,
         among: Collection[int] | None = None,
     ) -> ElectMaster | None:
-        """The command that elects a new master, or makes ready for it; None while that is not safe.
+        """Returns the command that elects a new master, or makes ready for it; None while that is not safe.
 
         `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
         `among`: one of these or nobody.
@@ -284,7 +284,7 @@ class Elections:
         return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
-        """The best of those that may lack what was acknowledged, where that is allowed and nobody else has come."""
+        """Returns the best of those that may lack acknowledged records, if that is allowed and nobody else came."""
         if not group.config.unclean_election or not group.sync_set:
             return None
         if only is None and now_ms < UNCLEAN_AFTER_MS + max(

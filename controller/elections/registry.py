@@ -178,7 +178,7 @@ class Registry:
         return news
 
     def disconnected(self, group: int, replica: int, now_ms: int) -> None:
-        """The connection by which a replica was heard has ended: unless it is heard of soon, it is dead."""
+        """Notes that a replica's connection has ended: unless it is heard of soon, it is dead."""
         last = self._heartbeats.get((group, replica))
         if last is not None and last.cut_ms is None:
             last.cut_ms = now_ms
@@ -206,12 +206,12 @@ class Registry:
     # ---- what follows from it
 
     def last(self, group: int, replica: int) -> Heartbeat | None:
-        """The newest heartbeat of a replica, dead or alive."""
+        """Returns the newest heartbeat of a replica, dead or alive."""
         last = self._heartbeats.get((group, replica))
         return None if last is None else last.heartbeat
 
     def heartbeat_if_alive(self, group: int, replica: int, now_ms: int) -> Heartbeat | None:
-        """The newest heartbeat of a replica that is alive."""
+        """Returns the newest heartbeat of a replica that is alive."""
         last = self._heartbeats.get((group, replica))
         return last.heartbeat if last is not None and self.alive(group, replica, now_ms) else None
 
@@ -240,7 +240,7 @@ class Registry:
         return dies if last.cut_ms is None else min(dies, last.cut_ms + self._suspect_ms)
 
     def served(self, group: int, replica: int) -> int:
-        """The newest epoch in which a replica has said that it serves as master; 0: never."""
+        """Returns the newest epoch in which a replica has said that it serves as master; 0: never."""
         last = self._heartbeats.get((group, replica))
         return 0 if last is None else last.served
 
@@ -250,7 +250,7 @@ class Registry:
         return last is not None and last.restarted_ms is not None and last.restarted_ms > since_ms
 
     def groups(self) -> Sequence[int]:
-        """The groups of which any replica was heard, by number."""
+        """Returns the groups of which any replica was heard, by number."""
         return sorted(self._groups)
 
     def route(self, group: int, known: Group | None, now_ms: int) -> GroupRoute | None:
@@ -278,7 +278,7 @@ class Registry:
         return GroupRoute(group=group, master=master, master_epoch=epoch, replicas=replicas, trouble=trouble)
 
     def voters(self, group: Group, now_ms: int) -> dict[int, Heartbeat]:
-        """The newest heartbeats of a group's voters that are alive, by id."""
+        """Returns the newest heartbeats of a group's voters that are alive, by id."""
         heartbeats = {id_: self.heartbeat_if_alive(group.number, id_, now_ms) for id_ in group.voters}
         return {id_: one for id_, one in heartbeats.items() if one is not None}
 

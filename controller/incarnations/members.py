@@ -31,7 +31,7 @@ class Members:
         self._driver: Driver | None = None
 
     def follow(self, driver: Driver) -> None:
-        """The node that knows the membership."""
+        """Sets the node that knows the membership."""
         self._driver = driver
 
     def address_of(self, id_: int) -> str | None:
@@ -49,7 +49,7 @@ class Members:
         return [at for at in found if at]
 
     def learn(self, hello: Hello) -> None:
-        """A controller has said where it is: it may be one that we do not know of yet."""
+        """Notes where a controller says it is: it may be one that we do not know of yet."""
         if hello.id in self._learned or len(self._learned) < LEARNED_COUNT_MAX:
             self._learned[hello.id] = hello.address
 

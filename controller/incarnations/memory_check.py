@@ -317,7 +317,7 @@ class MemoryCheck:
         return ""
 
     async def _settle(self) -> None:
-        """A copy that has caught up with a leader is no longer in doubt."""
+        """Ends the doubt about a copy that has caught up with a leader."""
         status = self._driver.status
         if status.leader is not None and status.commit >= self._floor:
             await self._driver.keep()

@@ -82,7 +82,7 @@ class StoppedController:
         storage.renew(incarnation)  # stopped before this, it is no member, and is recovered once more
 
     def _replayed(self) -> tuple[MetadataState, Membership]:
-        """All that is in the log, known to be committed or not: what was acknowledged is among it, if it is here."""
+        """Returns all that is in the log, known to be committed or not: any acknowledged command here is among it."""
         storage = self._storage
         snapshot = storage.snapshot()
         if not snapshot.index:

@@ -23,14 +23,14 @@ class CommandFeed:
         self._wakes: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
 
     def restart(self, index: int, digest: bytes = b"") -> None:
-        """The state has come to `index` by a snapshot."""
+        """Begins at `index`, which the state has come to by a snapshot."""
         self._first, self._digests = digest, []
         self.start = self.end = index
         self._indexes, self._commands = [], []
         self._gone = self._bytes = 0
 
     def add(self, index: int, command: bytes, digest: bytes = b"") -> None:
-        """A command was applied; `digest` is of all commands with it."""
+        """Adds a command that was applied; `digest` is of all commands with it."""
         self._indexes.append(index)
         self._digests.append(digest)
         self._commands.append(command)
@@ -47,20 +47,20 @@ class CommandFeed:
             self._gone = 0
 
     def reached(self, index: int) -> None:
-        """All up to `index` is applied, and those who follow are told."""
+        """Tells those who follow that all up to `index` is applied."""
         self.end = max(self.end, index)
         for wake in self._wakes:
             wake.set()
 
     def digest_at(self, index: int) -> bytes:
-        """The digest of all commands up to an index; empty: it is not known here."""
+        """Returns the digest of all commands up to an index; empty: it is not known here."""
         if not self.start <= index <= self.end:
             return b""
         at = bisect_right(self._indexes, index)
         return self._digests[at - 1] if at else self._first
 
     def since(self, index: int, bytes_max: int) -> tuple[int, tuple[bytes, ...]] | None:
-        """Commands after `index`, of about so many bytes, and up to which index they go; None: too far behind."""
+        """Returns commands after `index`, about so many bytes, and up to which index they go; None: too far behind."""
         if index < self.start:
             return None
         first = at = bisect_right(self._indexes, index)

@@ -88,7 +88,7 @@ class GroupTable:
                 self.groups[number] = msgspec.structs.replace(group, log=self._log_id(number))
 
     def _with_log(self, group: Group) -> Group:
-        """The group, whose log is from the first election on what its master has brought, or new."""
+        """Returns the group, whose log is from the first election on what its master has brought, or new."""
         first = group.replica(group.master) if group.master is not None and not group.log else None
         if first is None:
             return group
@@ -179,7 +179,7 @@ def _registered(group: Group, command: RegisterReplica) -> Group:
 
 
 def _check_log(group: Group, replica: Replica, others: tuple[Replica, ...]) -> None:
-    """A group has one log, also before it is known which of its replicas brings it. Raises `WrongLog`."""
+    """Checks that a group has one log, also before a replica has brought it. Raises `WrongLog`."""
     mine = f"and that of node {replica.node} is {replica.log}"
     if replica.log and group.log not in {"", replica.log}:
         raise WrongLog(f"the log of store group {group.number} is {group.log}, {mine}")

@@ -46,18 +46,18 @@ class Metadata:
         self._shown = None
 
     def snapshot(self) -> bytes:
-        """The whole state, after all that was applied."""
+        """Returns the whole state, after all that was applied."""
         data = self.state.snapshot()
         self._shown = self._applied, data
         return data
 
     def shown(self) -> tuple[int, bytes]:
-        """A snapshot, and its index, from which `feed` goes on: made once for all who come together."""
+        """Returns a snapshot, and its index, from which `feed` goes on: made once for all who come together."""
         if self._shown is None or self._shown[0] < self.feed.start:
             self.snapshot()
         assert self._shown is not None
         return self._shown
 
     def moved(self) -> None:
-        """More is applied, or the role, the leader or the membership has changed."""
+        """Takes the news: more is applied, or the role, the leader or the membership has changed."""
         self.on_move()

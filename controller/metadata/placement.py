@@ -6,7 +6,7 @@ from controller.api.client import HOME_GROUP, Group, TopicLimit
 
 
 def takes_queues(groups: Iterable[Group]) -> tuple[int, ...]:
-    """The groups on which new queues are placed: those with a master, or all when none has one, but no closed ones.
+    """Returns the groups for new queues: those with a master, or all when none has one, but no closed ones.
 
     A cluster that has said nothing of groups is a single node. Raises `TopicLimit`.
     """
@@ -20,7 +20,7 @@ def takes_queues(groups: Iterable[Group]) -> tuple[int, ...]:
 
 
 def place(count: int, groups: Sequence[int], load: Mapping[int, int]) -> tuple[int, ...]:
-    """A group for each of `count` queues: all in turn, so that a topic is spread, the least loaded first."""
+    """Returns a group for each of `count` queues: all in turn, so that a topic is spread, the least loaded first."""
     if len(groups) == 1:
         return tuple(groups) * count
     if count == 1:

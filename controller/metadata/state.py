@@ -120,7 +120,7 @@ class MetadataState:
         return change()
 
     def snapshot(self) -> bytes:
-        """The whole state, equal for equal states."""
+        """Returns the whole state, equal for equal states."""
         return msgspec.msgpack.encode(
             _Snapshot(
                 version=SNAPSHOT_VERSION,
@@ -159,7 +159,7 @@ class MetadataState:
 
     @classmethod
     def restore(cls, snapshot: bytes) -> "MetadataState":
-        """The state a snapshot was taken of, by this version or an older one. Raises `ControllerDamaged`.
+        """Returns the state a snapshot was taken of, by this version or an older one. Raises `ControllerDamaged`.
 
         Queues placed before there were store groups lie in the home group.
         """
@@ -186,11 +186,11 @@ class MetadataState:
         return state
 
     def _log_id(self, group: int) -> str:
-        """An id for the log of a group: their numbers are given once in a cluster."""
+        """Returns an id for the log of a group: their numbers are given once in a cluster."""
         return f"{self.cluster}.{group}" if self.cluster else ""
 
     def _placeable(self, group: int | None) -> Sequence[int]:
-        """The groups that take new queues, or the one asked for. Raises `UnknownGroup`, `TopicLimit`."""
+        """Returns the groups that take new queues, or the one asked for. Raises `UnknownGroup`, `TopicLimit`."""
         if group is None:
             return takes_queues(_by_key(self.groups))
         there = self.groups.get(group)

@@ -237,7 +237,7 @@ class TopicTable:
         return self.topics[name]
 
     def _new(self, count: int, queues_max: int, group: int | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:
-        """Numbers and groups of new queues."""
+        """Returns numbers and groups of new queues."""
         there = len(self.group_of)
         if there + count > queues_max:
             raise TopicLimit(f"there are {there} queues, and no more than {queues_max} are allowed")
@@ -246,12 +246,12 @@ class TopicTable:
 
 
 def _opened(topic: Topic) -> Sequence[tuple[int, int]]:
-    """Queues to write to, each with its group."""
+    """Returns queues to write to, each with its group."""
     return list(zip(topic.open, topic.groups, strict=False))
 
 
 def _edited(topic: Topic, *, open_: Sequence[tuple[int, int]], closing: Sequence[tuple[int, int]] = ()) -> Topic:
-    """The topic with these queues to write to, and one more closed."""
+    """Returns the topic with these queues to write to, and one more closed."""
     closed = [*list(zip(topic.queues, topic.groups, strict=True))[len(topic.open) :], *closing]
     pairs = [*open_, *closed]
     return msgspec.structs.replace(

@@ -37,7 +37,7 @@ CLUSTER_ID_BYTES = 8  # random, of a new cluster's id
 
 
 def name_cluster(time_ms: int) -> bytes:
-    """The command by which a cluster gets an id, if it has none."""
+    """Returns the command by which a cluster gets an id, if it has none."""
     return encode_command(NameCluster(id=secrets.token_hex(CLUSTER_ID_BYTES), time_ms=time_ms))
 
 
@@ -96,7 +96,7 @@ class Leadership:
         return "" if leader is None else self._members.address_of(leader) or ""
 
     def look(self) -> int | None:
-        """See whether this node leads still. If it does so newly, the term to `begin`."""
+        """Looks whether this node leads still, and returns the term to `begin` if it does so newly."""
         if self._state is not self._metadata.state:
             self._state = self._metadata.state
             self._elections = Elections(self._state.groups, self._registry)
@@ -111,7 +111,7 @@ class Leadership:
         return leads
 
     async def begin(self, term: int) -> None:
-        """Lead when all that was done in earlier terms is applied here, and the cluster has an id."""
+        """Leads once all that was done in earlier terms is applied here, and the cluster has an id."""
         while self._assumed == term:
             try:
                 await self.driver.barrier()
@@ -135,7 +135,7 @@ class Leadership:
             return
 
     def end(self) -> None:
-        """The node has failed."""
+        """Ends the leadership, as the node has failed."""
         self.term = self._assumed = None
 
     # ---- requests

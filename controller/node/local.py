@@ -139,12 +139,12 @@ class LocalController(StateClient):
     # ---- the only group
 
     def groups(self) -> Sequence[Group]:
-        """All store groups, by number."""
+        """Returns all store groups, by number."""
         found = super().groups()
         return found if any(group.number == HOME_GROUP for group in found) else [ALONE, *found]
 
     def group(self, number: int) -> Group | None:
-        """A store group by number."""
+        """Returns a store group by number."""
         return super().group(number) or (ALONE if number == HOME_GROUP else None)
 
     # ---- requests
@@ -189,6 +189,6 @@ class LocalController(StateClient):
 
 
 def _noticed(naming: "asyncio.Future[Any]") -> None:
-    """A cluster without an id gets one at the next start."""
+    """Warns that the cluster has no id yet; it gets one at the next start."""
     if not naming.cancelled() and (error := naming.exception()) is not None:
         logger.warning("the cluster has no id yet: %s", error)

@@ -61,7 +61,7 @@ _TRANSIENT = (NotLeading, NotLeader, ProposalDropped, OutcomeUnknown)
 
 
 def monotonic_ms() -> int:
-    """Milliseconds that never go back."""
+    """Returns milliseconds that never go back."""
     return time.monotonic_ns() // 1_000_000
 
 
@@ -284,11 +284,11 @@ class ControllerNode(StateClient):
         return member is not None and member.is_(status.incarnation)
 
     def snapshot(self) -> tuple[int, bytes]:
-        """The state as of an index from which `feed` goes on."""
+        """Returns the state as of an index from which `feed` goes on."""
         return self._metadata.shown()
 
     def _moved(self) -> None:
-        """More is applied, or somebody else leads."""
+        """Takes the news that more is applied, or that somebody else leads."""
         metadata = self._metadata
         self.state = metadata.state
         term = self._leadership.look()
@@ -399,12 +399,12 @@ class ControllerNode(StateClient):
     # ---- who is alive
 
     def heartbeat(self, said: Heartbeat) -> None:
-        """A replica has spoken. Raises `ControllerError`."""
+        """Takes a replica's heartbeat. Raises `ControllerError`."""
         if self.registry.heartbeat(said, self.clock_ms()):
             self._leadership.judge()
 
     def disconnected(self, group: int, replica: int) -> None:
-        """The connection of a replica has ended."""
+        """Notes that the connection of a replica has ended."""
         self.registry.disconnected(group, replica, self.clock_ms())
 
     def routes(self, group: int | None) -> list[GroupRoute]:

@@ -172,7 +172,7 @@ class ControllerService:
             self._counts[name] -= 1
 
     async def _greeted(self, context: Any, kind: Any) -> Any:
-        """The first message of a stream. Raises `BadRequest`, `WrongCluster`."""
+        """Returns the first message of a stream. Raises `BadRequest`, `WrongCluster`."""
         message = await _read_or_end(context)
         if message is None:
             raise BadRequest("a stream without a first message")
@@ -421,7 +421,7 @@ async def _wait(event: asyncio.Event, timeout_s: float) -> None:
 
 
 async def _read_or_end(context: Any) -> bytes | None:
-    """The next message of a stream; None: there is no more."""
+    """Returns the next message of a stream; None: there is no more."""
     message = await context.read()
     if message is grpc.aio.EOF:
         return None

@@ -75,7 +75,7 @@ class Raft:
     # ---- what comes in
 
     def tick(self) -> None:
-        """A unit of time has gone by."""
+        """Lets a unit of time go by."""
         if self.leadership is not None:
             if not self.leadership.tick():
                 self.become_follower(self.node.term, NOBODY)
@@ -240,7 +240,7 @@ class Raft:
         return self._out
 
     def advance(self, ready: Ready) -> None:
-        """All that the `Ready` asked for is done."""
+        """Notes that all that the `Ready` asked for is done."""
         assert ready is self._out, "another Ready is to be done"
         self._out = None
         node, log = self.node, self.node.log
@@ -259,7 +259,7 @@ class Raft:
             self._count(node.id, granted=True)  # only now: after a crash it could have been another's
 
     def status(self) -> RaftStatus:
-        """The node as it sees itself."""
+        """Returns the node as it sees itself."""
         node, log, leader = self.node, self.node.log, self.leadership
         return RaftStatus(
             id=node.id,
@@ -411,7 +411,7 @@ class Raft:
             self._count(message.sender, granted=message.granted)
 
     def _on_leader(self, message: Append | LeaderHeartbeat | InstallSnapshot) -> None:
-        """The leader of this term has spoken."""
+        """Notes that the leader of this term has spoken."""
         node = self.node
         if self.role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
             raise BadMessage(f"nodes {node.leader} and {message.sender} both lead term {node.term}")
@@ -427,7 +427,7 @@ class Raft:
             follower.on_install_snapshot(node, message)
 
     def _on_timeout_now(self, message: TimeoutNow) -> None:
-        """The leader hands over (thesis, 3.10): no pre-vote, it knows what it does."""
+        """Begins an election without pre-vote, as the leader hands over (thesis, 3.10)."""
         if message.sender == self.node.leader and self.may_stand():
             self.become_candidate(forced=True)
 

@@ -20,7 +20,7 @@ _BTIME_AT = 80
 
 
 def mark_of(path: Path) -> FileMark:
-    """The mark of a file. Raises OSError."""
+    """Returns the mark of a file. Raises OSError."""
     return path.stat().st_ino, _made_ns(path)
 
 

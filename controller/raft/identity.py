@@ -52,7 +52,7 @@ class LastReports:
         return self._held.get(node_id)
 
     def note(self, message: Message) -> None:
-        """A node has spoken."""
+        """Notes that a node has spoken."""
         if not message.incarnation or (isinstance(message, Vote | VoteReply) and message.pre):
             return  # of a pre-vote, the term may never come
         index = message.index if isinstance(message, AppendReply) and not message.refused else 0

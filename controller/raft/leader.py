@@ -128,7 +128,7 @@ class Leader:
         self._hand_over()
 
     def lost_reads(self) -> list[bytes]:
-        """The contexts of this node's own reads that will not be answered."""
+        """Returns the contexts of this node's own reads that will not be answered."""
         return self._reads.lost(self._node.id)
 
     def _append(self, entry: Entry) -> EntryId:
@@ -142,7 +142,7 @@ class Leader:
         return EntryId(entry.term, entry.index)
 
     def _check_caught_up(self, learner: int) -> None:
-        """A voter that is far behind could hold up commitment (thesis, 4.2.1)."""
+        """Checks that a new voter is not far behind, which could hold up commitment (thesis, 4.2.1)."""
         progress = self.peers[learner]
         behind = self._node.log.last_index - progress.match
         if progress.state is not ProgressState.REPLICATE or behind > self._node.settings.promote_lag_max:
@@ -160,7 +160,7 @@ class Leader:
             self._on_read_request(message)
 
     def _on_append_reply(self, message: AppendReply) -> None:
-        """A follower has what it says, or lacks it. Raises `BadMessage`."""
+        """Takes what a follower says it has or lacks. Raises `BadMessage`."""
         progress = self.peers.get(message.sender)
         if progress is None:
             return
@@ -179,7 +179,7 @@ class Leader:
                 self._hand_over()
 
     def _on_heartbeat_reply(self, message: HeartbeatReply) -> None:
-        """A follower is there, and so confirms the reads before the heartbeat."""
+        """Notes that a follower is there, which confirms the reads before the heartbeat."""
         progress = self.peers.get(message.sender)
         if progress is None:
             return
@@ -209,7 +209,7 @@ class Leader:
         self._commit()
 
     def applied(self, entries: tuple[Entry, ...]) -> None:
-        """Entries are applied, and so no longer count as uncommitted."""
+        """Counts entries that are applied no longer as uncommitted."""
         own = sum(entry_bytes(entry) for entry in entries if entry.term == self._node.term)
         self._uncommitted_bytes = max(0, self._uncommitted_bytes - own)
 

@@ -66,12 +66,12 @@ class StoredSummary(NamedTuple):
 
 
 def read_snapshot(txn: lmdb.Transaction) -> Snapshot:
-    """The newest snapshot. Raises `StorageDamaged`, `msgspec.MsgspecError`."""
+    """Returns the newest snapshot. Raises `StorageDamaged`, `msgspec.MsgspecError`."""
     return msgspec.structs.replace(_snapshot_decoder.decode(_get(txn, _SNAPSHOT)), data=_get(txn, _DATA))
 
 
 def read_entries(txn: lmdb.Transaction, low: Index, high: Index) -> Iterator[Entry]:
-    """Entries from `low` to before `high`, as far as there are. Raises `StorageDamaged`, `msgspec.MsgspecError`."""
+    """Yields entries from `low` to before `high`, as there are. Raises `StorageDamaged`, `msgspec.MsgspecError`."""
     with txn.cursor() as cursor:
         there = cursor.set_range(_key(low))
         while there and low < high:
@@ -108,7 +108,7 @@ def number(txn: lmdb.Transaction) -> None:
 
 
 def check_number(txn: lmdb.Transaction, path: Path, *, sealed: bool) -> int:
-    """The number of the newest transaction. Raises `StorageDamaged` where that is not the one that its records say.
+    """Returns the number of the newest transaction. Raises `StorageDamaged` where its records say another.
 
     A directory that is `sealed` says it; one of an older version does not.
     """
@@ -187,7 +187,7 @@ def _sealed(key: bytes, data: bytes) -> tuple[bytes, bytes]:
 
 
 def _checked(key: bytes, held: bytes | None) -> bytes:
-    """The value behind its checksum. Raises `StorageDamaged`."""
+    """Returns the value behind its checksum. Raises `StorageDamaged`."""
     if held is None or len(held) < _CRC.size or _CRC.unpack_from(held)[0] != extend(value(key), held[_CRC.size :]):
         raise StorageDamaged(f"record {key!r} is {'not there' if held is None else 'damaged'}")
     return held[_CRC.size :]

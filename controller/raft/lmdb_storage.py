@@ -131,24 +131,24 @@ class LmdbStorage:
     # ---- what the core reads
 
     def hard_state(self) -> HardState:
-        """Term, vote and commit index."""
+        """Returns term, vote and commit index."""
         return self._unwritten or self._held.hard
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot. Raises `StorageDamaged`."""
+        """Returns the newest snapshot. Raises `StorageDamaged`."""
         with self._reading() as txn:
             return lmdb_records.read_snapshot(txn)
 
     def first_index(self) -> Index:
-        """The least index that is held, or would be."""
+        """Returns the least index that is held, or would be."""
         return self._held.base_index + 1
 
     def last_index(self) -> Index:
-        """The greatest index that is held."""
+        """Returns the greatest index that is held."""
         return self._held.last_index
 
     def term(self, index: Index) -> Term:
-        """The term of an entry. Raises `Compacted`, `StorageDamaged`."""
+        """Returns the term of an entry. Raises `Compacted`, `StorageDamaged`."""
         held = self._held
         if index == held.last_index:
             return held.last_term
@@ -157,7 +157,7 @@ class LmdbStorage:
         return self.entries(index, index + 1, 1)[0].term
 
     def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
-        """Entries from `low` to before `high`. Raises `Compacted`, `StorageDamaged`."""
+        """Returns entries from `low` to before `high`. Raises `Compacted`, `StorageDamaged`."""
         held = self._held
         if not held.base_index < low < high <= held.last_index + 1:
             raise Compacted(f"entries {low} to {high} are not held")
@@ -199,7 +199,7 @@ class LmdbStorage:
 
 
 def new_incarnation() -> str:
-    """An incarnation that no other memory has."""
+    """Returns an incarnation that no other memory has."""
     return secrets.token_hex(INCARNATION_BYTES)
 
 

@@ -52,7 +52,7 @@ class Log:
         return term
 
     def term(self, index: Index) -> Term | None:
-        """The term of an entry in `first_index - 1` to `last_index`, None for others."""
+        """Returns the term of an entry in `first_index - 1` to `last_index`, None for others."""
         if index >= self.offset:
             return self.tail[index - self.offset].term if index <= self.last_index else None
         if self.pending is not None:
@@ -63,7 +63,7 @@ class Log:
             return None
 
     def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
-        """Entries from `low` to before `high`, at least one and no more than `bytes_max`. Raises `Compacted`."""
+        """Returns entries from `low` to before `high`, at least one, no more than `bytes_max`. Raises `Compacted`."""
         if low >= self.offset:
             return bounded(self.tail[low - self.offset : high - self.offset], bytes_max)
         if self.pending is not None:
@@ -121,7 +121,7 @@ class Log:
         self.history = History(snapshot.index, snapshot.membership)
 
     def last_not_above(self, index: Index, term: Term) -> tuple[Index, Term]:
-        """The greatest index up to `index` whose term is not above `term`, with its term: there two logs may be equal.
+        """Returns the greatest index up to `index` whose term is not above `term`, and its term: logs may agree there.
 
         Terms never fall along a log, so it is searched for by halves. Before what is known: that index, and term 0.
         """
@@ -171,14 +171,14 @@ class Log:
                 break
 
     def applied_to(self, index: Index) -> None:
-        """All up to `index` is applied."""
+        """Notes that all up to `index` is applied."""
         assert index <= self.committed
         self.applied = max(self.applied, index)
         if self._tail_bytes > 2 * self._settings.cache_bytes_max:
             self._shrink()
 
     def _read_history(self, snapshot: Snapshot) -> History:
-        """The memberships of what is on disk."""
+        """Returns the memberships of what is on disk."""
         history = History(snapshot.index, snapshot.membership)
         low = snapshot.index + 1
         while low <= self.stable:

@@ -73,7 +73,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
 
     @classmethod
     def of(cls, *members: RaftMember) -> "Membership":
-        """A membership of these members in any order."""
+        """Returns a membership of these members in any order."""
         return cls(members=tuple(sorted(members, key=lambda member: member.id)))
 
     @cached_property
@@ -87,7 +87,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return tuple(member.id for member in self.members)
 
     def get(self, node: int) -> RaftMember | None:
-        """A member by its id."""
+        """Returns a member by its id."""
         return next((member for member in self.members if member.id == node), None)
 
     def votes(self, node: int, incarnation: str) -> bool:
@@ -96,7 +96,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         return there is not None and not there.learner and there.is_(incarnation)
 
     def incarnation_of(self, node: int) -> str:
-        """The incarnation of a member; empty where that is not known."""
+        """Returns the incarnation of a member; empty where that is not known."""
         there = self.get(node)
         return "" if there is None else there.incarnation
 
@@ -137,7 +137,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             raise ChangeRefused("nobody would be left to vote")
 
     def apply(self, change: MembershipChange) -> "Membership":
-        """The membership after a change; the same one where the change makes no sense, on every node alike."""
+        """Returns the membership after a change; the same one where the change makes no sense, on every node alike."""
         try:
             self.check(change)
         except ChangeRefused:
@@ -169,16 +169,16 @@ class History:
         return self.held[-1][1]
 
     def at(self, index: int) -> Membership:
-        """The one after the entry of `index`."""
+        """Returns the one after the entry of `index`."""
         return next(membership for since, membership in reversed(self.held) if since <= index)
 
     def append(self, index: int, change: MembershipChange) -> None:
-        """The log grows by an entry that holds a change."""
+        """Adds the membership after an entry that holds a change."""
         assert index > self.held[-1][0]
         self.held.append((index, self.newest.apply(change)))
 
     def cut(self, index: int) -> None:
-        """The log loses the entry of `index` and all after it, none of them in the snapshot."""
+        """Forgets what the entry of `index` and all after it have changed, none of them in the snapshot."""
         while self.held[-1][0] >= index:
             del self.held[-1]
 
@@ -193,7 +193,7 @@ _decoder = msgspec.msgpack.Decoder(MembershipChange)
 
 
 def decode_change(data: bytes) -> MembershipChange:
-    """The change an entry holds. Raises `BadMessage`."""
+    """Returns the change an entry holds. Raises `BadMessage`."""
     try:
         return _decoder.decode(data)
     except (msgspec.MsgspecError, ValueError) as error:

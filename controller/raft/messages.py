@@ -167,7 +167,7 @@ _decoder: msgspec.msgpack.Decoder[Any] = msgspec.msgpack.Decoder(Message)
 
 
 def decode(data: bytes) -> Message:
-    """The message these bytes are. Raises `BadMessage`."""
+    """Returns the message these bytes are. Raises `BadMessage`."""
     if len(data) > MESSAGE_BYTES_MAX:
         raise BadMessage(f"{len(data)} bytes are not a message")
     try:
@@ -213,5 +213,5 @@ def entry_bytes(entry: Entry) -> int:
 
 
 def make_change(term: Term, index: Index, change: MembershipChange) -> Entry:
-    """The entry of a change."""
+    """Returns the entry of a change."""
     return Entry(term, index, EntryKind.CHANGE, encode_change(change))

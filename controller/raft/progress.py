@@ -122,7 +122,7 @@ class Progress:
         self._become(ProgressState.SNAPSHOT, index + 1)
 
     def tick(self) -> None:
-        """A snapshot that has not arrived for too long is given up."""
+        """Gives up a snapshot that has not arrived for too long."""
         if self.state is ProgressState.SNAPSHOT:
             self._snapshot_ticks += 1
             if self._snapshot_ticks >= self._settings.snapshot_ticks:

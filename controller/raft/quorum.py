@@ -13,7 +13,7 @@ class Tally(enum.Enum):
 
 
 def majority_index(indexes: Collection[int]) -> int:
-    """The greatest number that a majority of these has reached; 0 of none (paper, 5.3: matchIndex)."""
+    """Returns the greatest number that a majority of these has reached; 0 of none (paper, 5.3: matchIndex)."""
     return sorted(indexes)[(len(indexes) - 1) // 2] if indexes else 0
 
 

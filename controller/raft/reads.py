@@ -34,35 +34,35 @@ class Reads:
         return len(self._early) + len(self._waiting)
 
     def add(self, read: Read, commit: Index | None) -> None:
-        """A read is asked for; `commit` is None as long as the term has committed nothing."""
+        """Adds a read; `commit` is None as long as the term has committed nothing."""
         if commit is None:
             self._early.append(read)
         else:
             self._waiting.append((self.number + 1, commit, read))
 
     def term_committed(self, commit: Index) -> None:
-        """The term has committed an entry."""
+        """Notes that the term has committed an entry."""
         for read in self._early:
             self.add(read, commit)
         self._early.clear()
 
     def next_number(self) -> int | None:
-        """The number of a heartbeat that has to be sent now for reads, or None."""
+        """Returns the number of a heartbeat that has to be sent now for reads, or None."""
         if not self._waiting or self._waiting[-1][0] <= self.number:
             return None
         self.number += 1
         return self.number
 
     def answered(self, node: int, number: int) -> None:
-        """A node has answered a heartbeat."""
+        """Notes that a node has answered a heartbeat."""
         self._answered[node] = max(self._answered.get(node, 0), min(number, self.number))
 
     def forget(self, node: int) -> None:
-        """A node is another one from now on."""
+        """Forgets what a node has answered, which is another one from now on."""
         self._answered.pop(node, None)
 
     def confirmed(self, voters: Sequence[int], leader: int) -> list[tuple[Index, Read]]:
-        """The reads that a majority has confirmed by now, which are then forgotten."""
+        """Returns the reads that a majority has confirmed by now, which are then forgotten."""
         if not self._waiting:
             return []
         number = majority_index([self.number if voter == leader else self._answered.get(voter, 0) for voter in voters])
@@ -73,6 +73,6 @@ class Reads:
         return found
 
     def lost(self, node: int) -> list[bytes]:
-        """The contexts of a node's reads that were not confirmed, when the leadership ends."""
+        """Returns the contexts of a node's reads that were not confirmed, when the leadership ends."""
         reads = [*self._early, *(read for _, _, read in self._waiting)]
         return [read.context for read in reads if read.node == node]

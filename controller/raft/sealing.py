@@ -40,7 +40,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, transaction: int, held: StoredSummary) -> "Seal":
-        """The seal of what is held after a transaction."""
+        """Returns the seal of what is held after a transaction."""
         hard, last = held.hard, (held.last_index, held.last_term)
         return cls(transaction, hard.term, hard.vote or 0, hard.commit, held.base_index, *last)
 

@@ -39,22 +39,22 @@ class Storage(Protocol):
         """Goes on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
 
     def hard_state(self) -> HardState:
-        """Term, vote and commit index."""
+        """Returns term, vote and commit index."""
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot; index 0 where there is none."""
+        """Returns the newest snapshot; index 0 where there is none."""
 
     def first_index(self) -> Index:
-        """The least index that is held, or would be."""
+        """Returns the least index that is held, or would be."""
 
     def last_index(self) -> Index:
-        """The greatest index that is held, or `first_index() - 1`."""
+        """Returns the greatest index that is held, or `first_index() - 1`."""
 
     def term(self, index: Index) -> Term:
-        """The term of an entry in `first_index() - 1` to `last_index()`. Raises `Compacted` for others."""
+        """Returns the term of an entry in `first_index() - 1` to `last_index()`. Raises `Compacted` for others."""
 
     def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
-        """Entries from `low` to before `high`: at least one, and no more than `bytes_max`. Raises `Compacted`."""
+        """Returns entries from `low` to before `high`: at least one, no more than `bytes_max`. Raises `Compacted`."""
 
     def save(self, ready: Ready) -> None:
         """Keeps what a `Ready` has to keep, all of it or nothing. Raises `StorageFailed`.
@@ -91,23 +91,23 @@ class MemoryStorage:
         """Goes on as this incarnation."""
 
     def hard_state(self) -> HardState:
-        """Term, vote and commit index."""
+        """Returns term, vote and commit index."""
         return self._hard
 
     def snapshot(self) -> Snapshot:
-        """The newest snapshot."""
+        """Returns the newest snapshot."""
         return self._snapshot
 
     def first_index(self) -> Index:
-        """The least index that is held, or would be."""
+        """Returns the least index that is held, or would be."""
         return self._base[0] + 1
 
     def last_index(self) -> Index:
-        """The greatest index that is held."""
+        """Returns the greatest index that is held."""
         return self._base[0] + len(self._entries)
 
     def term(self, index: Index) -> Term:
-        """The term of an entry. Raises `Compacted`."""
+        """Returns the term of an entry. Raises `Compacted`."""
         at = index - self._base[0]
         if at == 0:
             return self._base[1]
@@ -116,7 +116,7 @@ class MemoryStorage:
         return self._entries[at - 1].term
 
     def entries(self, low: Index, high: Index, bytes_max: int) -> Sequence[Entry]:
-        """Entries from `low` to before `high`. Raises `Compacted`."""
+        """Returns entries from `low` to before `high`. Raises `Compacted`."""
         if not self._base[0] < low < high <= self.last_index() + 1:
             raise Compacted(f"entries {low} to {high} are not held")
         return bounded(self._entries[low - self._base[0] - 1 : high - self._base[0] - 1], bytes_max)
@@ -139,7 +139,7 @@ class MemoryStorage:
 
 
 def bounded(entries: Sequence[Entry], bytes_max: int) -> Sequence[Entry]:
-    """The first of these entries that have no more than `bytes_max`, and at least one."""
+    """Returns the first of these entries that have no more than `bytes_max`, and at least one."""
     total = 0
     for count, entry in enumerate(entries):
         total += entry_bytes(entry)

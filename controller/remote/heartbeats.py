@@ -78,7 +78,7 @@ class Heartbeats:
             await asyncio.sleep(LOOK_S)
 
     def hello(self) -> bytes:
-        """The first message to a controller."""
+        """Returns the first message to a controller."""
         return encode(HeartbeatHello(self._groups, self._cluster()))
 
     def message(self) -> bytes:
@@ -86,7 +86,7 @@ class Heartbeats:
         return encode(list(self._reports()))
 
     def take(self, pushed: Sequence[Pushed]) -> None:
-        """A controller has said what groups are."""
+        """Takes what a controller says of groups."""
         for one in pushed:
             before = self._newest.get(one.number)
             if one.group is None or (before is not None and (one.index < before[0] or one.group == before[1])):
@@ -98,7 +98,7 @@ class Heartbeats:
                 logger.exception("applying a change of store group %d has failed", one.number)
 
     def channel(self, address: str) -> Any:
-        """A connection to a controller."""
+        """Returns a connection to a controller."""
         return open_channel(address, self._credentials)
 
     @property

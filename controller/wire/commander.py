@@ -104,7 +104,7 @@ class Commander:
         self._closed = False
 
     async def ask(self, request: ControllerRequest[Any]) -> tuple[int, Any]:
-        """The answer, and the index in the log by which it is so.
+        """Returns the answer, and the index in the log by which it is so.
 
         Raises what refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
         """
@@ -129,7 +129,7 @@ class Commander:
             self._pending.pop(pending.number, None)
 
     def led_by(self, address: str, term: int) -> None:
-        """The leader of `term` is said to be here. The leader of an earlier one cannot answer any more."""
+        """Notes where the leader of `term` is said to be. The leader of an earlier one cannot answer any more."""
         if not address or term < self._term:
             return
         self._term = term
@@ -187,7 +187,7 @@ class Commander:
         return addresses[self._turn % len(addresses)] if addresses else ""
 
     def _lose(self) -> None:
-        """The connection is over: what was sent may have happened."""
+        """Gives up the connection, which is over: what was sent may have happened."""
         waiting = set(map(id, self._to_send))
         for pending in self._pending.values():
             if id(pending) not in waiting:

@@ -69,23 +69,23 @@ class StateClient(ABC):
     # ---- reads
 
     def topic(self, name: str) -> Topic | None:
-        """A topic by name."""
+        """Returns a topic by name."""
         return self.state.topics.get(name)
 
     def topics(self) -> Sequence[Topic]:
-        """All topics, by name."""
+        """Returns all topics, by name."""
         return [self.state.topics[name] for name in sorted(self.state.topics)]
 
     def topic_of_queue(self, number: int) -> str | None:
-        """The name of the topic a queue belongs to."""
+        """Returns the name of the topic a queue belongs to."""
         return self.state.owner.get(number)
 
     def group_of_queue(self, number: int) -> int | None:
-        """The group in which a topic's queue or a named queue lies; None for a queue that there is not."""
+        """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
         return self.state.group_of.get(number)
 
     def dropped(self, group: int) -> frozenset[int]:
-        """The queues of a group that were dropped."""
+        """Returns the queues of a group that were dropped."""
         return frozenset(number for number, there in self.state.dropped.items() if there == group)
 
     @property
@@ -99,23 +99,23 @@ class StateClient(ABC):
         return self.state.cluster
 
     def groups(self) -> Sequence[Group]:
-        """All store groups, by number."""
+        """Returns all store groups, by number."""
         return [self.state.groups[number] for number in sorted(self.state.groups)]
 
     def group(self, number: int) -> Group | None:
-        """A store group by number."""
+        """Returns a store group by number."""
         return self.state.groups.get(number)
 
     def users(self) -> Sequence[User]:
-        """All users, by name."""
+        """Returns all users, by name."""
         return [self.state.users[name] for name in sorted(self.state.users)]
 
     def user(self, name: str) -> User | None:
-        """A user by name."""
+        """Returns a user by name."""
         return self.state.users.get(name)
 
     def members(self) -> Sequence[Member]:
-        """The controllers, by id."""
+        """Returns the controllers, by id."""
         return [self.state.members[id_] for id_ in sorted(self.state.members)]
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:

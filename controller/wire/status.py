@@ -46,7 +46,7 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def status_of(raft: RaftStatus, state: MetadataState, registry: Registry, now_ms: int) -> ControllerStatus:
-    """A controller as it sees itself; `now_ms` is of the registry's clock."""
+    """Returns a controller as it sees itself; `now_ms` is of the registry's clock."""
     return ControllerStatus(
         id=raft.id,
         role=raft.role.value,

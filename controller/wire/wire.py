@@ -227,7 +227,7 @@ _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def decode(data: bytes, kind: Any) -> Any:
-    """A value of this type. Raises `BadRequest`."""
+    """Returns a value of this type. Raises `BadRequest`."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
@@ -241,7 +241,7 @@ open_channel = partial(streams.open_channel, message_bytes_max=MESSAGE_BYTES_MAX
 
 
 def path(method: str) -> str:
-    """A method as gRPC names it."""
+    """Returns a method as gRPC names it."""
     return f"/{SERVICE}/{method}"
 
 
@@ -257,12 +257,12 @@ def decode_request(data: bytes) -> ControllerRequest[Any]:
 
 
 def encode_answer(answer: Any) -> bytes:
-    """An answer with its type's name."""
+    """Returns an answer with its type's name."""
     return encode((None if answer is None else type(answer).__name__, answer))
 
 
 def decode_answer(data: bytes) -> Any:
-    """The answer that `encode_answer` was given. Raises `BadRequest`."""
+    """Returns the answer that `encode_answer` was given. Raises `BadRequest`."""
     name, body = decode(data, tuple[str | None, msgspec.Raw])
     if name is None:
         return None
@@ -307,5 +307,5 @@ describe = ERRORS.describe
 
 
 def revive(described: bytes) -> ControllerError:
-    """The error that `describe` was given; a plain `ControllerError` when it is none that is known."""
+    """Returns the error that `describe` was given; a plain `ControllerError` when it is none that is known."""
     return ERRORS.revive(described) or ControllerError(ERRORS.text_of(described))

@@ -43,7 +43,7 @@ async def _run(args: argparse.Namespace, root: Path, console: Console) -> int:
     assert me is not None
 
     def stop() -> None:
-        """The first signal ends it in order; the second ends it now, children included."""
+        """Ends it in order at the first signal; ends it now at the second, children included."""
         if stopped.is_set():
             me.cancel()
         stopped.set()

@@ -14,7 +14,7 @@ PREFETCH = 500
 
 
 async def run(fleet: Fleet) -> None:
-    """One publishing connection, one consuming."""
+    """Runs one publishing connection and one consuming."""
     url = f"amqp://guest:guest@{fleet.target.host}:{fleet.target.amqp}/"
     publisher, consumer = await aio_pika.connect(url), await aio_pika.connect(url)
     async with publisher, consumer:

@@ -45,7 +45,7 @@ def findings_faults(in_table: Mapping[Finding, int], heard: Mapping[Finding, int
 def rows(
     reports: Mapping[str, Mapping[str, int]], logged: Mapping[str, int], counted: Mapping[str, int] | None
 ) -> list[Row]:
-    """A row for each fleet, from its last report, the log and Spark's counts by fleet."""
+    """Returns a row for each fleet, from its last report, the log and Spark's counts by fleet."""
     return [
         Row(
             fleet,

@@ -16,7 +16,7 @@ BATCH = 10  # events in a batch
 
 
 async def run(fleet: Fleet) -> None:
-    """One event in three goes alone in binary mode, one in structured mode, the rest in batches."""
+    """Sends one event in three alone in binary mode, one in structured mode, the rest in batches."""
     async with httpx.AsyncClient(base_url=fleet.target.http, trust_env=False, timeout=30) as client:
         tasks: set[asyncio.Task[None]] = set()
         batch: list[CloudEvent] = []
@@ -59,7 +59,7 @@ def _event(reading: Reading) -> CloudEvent:
 
 
 async def _send_batch(fleet: Fleet, client: httpx.AsyncClient, events: list[CloudEvent]) -> None:
-    """The batch content mode (CloudEvents HTTP binding, 3.3), which the library does not write itself."""
+    """Sends a batch (CloudEvents HTTP binding, 3.3), which the library does not write itself."""
     body = b"[" + b",".join(to_structured_event(event).body for event in events) + b"]"
     headers = {"content-type": "application/cloudevents-batch+json"}
     await send(fleet, client, "/events", body, headers, messages=len(events))

@@ -13,7 +13,7 @@ REQUEST_S = 60.0  # a confirmable request is given up after 45 s (RFC 7252, 4.8.
 
 
 async def run(fleet: Fleet) -> None:
-    """Requests until told to stop."""
+    """Sends requests until told to stop."""
     context = await Context.create_client_context()
     tasks: set[asyncio.Task[None]] = set()
     try:

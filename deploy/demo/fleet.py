@@ -60,7 +60,7 @@ class Fleet:
         return seen
 
     def session_reader(self, name: str) -> SessionSeen:
-        """The same of a reader that goes away and comes back."""
+        """Returns the same of a reader that goes away and comes back."""
         seen = self._readers[name] = SessionSeen(self.run)
         return seen
 
@@ -86,7 +86,7 @@ class Fleet:
                 owed -= int(owed)
 
     def report(self, error: str = "") -> Report:
-        """The report as of now."""
+        """Returns the report as of now."""
         with self._lock:
             counts = dict(self._counts)
         read = {name: dict(seen.by_fleet) for name, seen in self._readers.items()}
@@ -95,7 +95,7 @@ class Fleet:
 
 
 async def _listen(fleet: Fleet) -> None:
-    """Words from standard input; its end is an "end"."""
+    """Reads words from standard input; its end is an "end"."""
     loop = asyncio.get_running_loop()
     reader = asyncio.StreamReader()
     await loop.connect_read_pipe(lambda: asyncio.StreamReaderProtocol(reader), sys.stdin)

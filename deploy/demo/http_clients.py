@@ -14,7 +14,7 @@ CONNECT_S = 15.0
 
 
 async def run(fleet: Fleet) -> None:
-    """Half of the devices speak HTTP/1.1, half HTTP/2 with prior knowledge."""
+    """Runs half of the devices over HTTP/1.1, half over HTTP/2 with prior knowledge."""
     async with (
         httpx.AsyncClient(base_url=fleet.target.http, trust_env=False, timeout=30) as old,
         httpx.AsyncClient(base_url=fleet.target.http, trust_env=False, timeout=30, http1=False, http2=True) as new,
@@ -40,7 +40,7 @@ async def _post(fleet: Fleet, client: httpx.AsyncClient, reading: Reading) -> No
 async def send(
     fleet: Fleet, client: httpx.AsyncClient, path: str, body: bytes, headers: Mapping[str, str], *, messages: int = 1
 ) -> None:
-    """POST, and count the messages by what came of it."""
+    """Sends a POST, and counts its messages by the outcome."""
     try:
         answer = await client.post(path, content=body, headers=dict(headers))
     except httpx.HTTPError:

@@ -54,7 +54,7 @@ class Device:
         self._fleet.count("unknown", self._waiting)
 
     def _published(self, _client: Any, _data: Any, _mid: int, code: Any, _properties: Any) -> None:
-        """PUBACK or PUBCOMP; at QoS 0, written to the socket."""
+        """Counts a PUBACK or PUBCOMP; at QoS 0, what was written to the socket."""
         self._fleet.count("refused" if getattr(code, "is_failure", False) else "acked")
         with self._changed:
             self._waiting -= 1
@@ -62,7 +62,7 @@ class Device:
 
 
 async def run(fleet: Fleet) -> None:
-    """All devices and the subscriber."""
+    """Runs all devices and the subscriber."""
     devices = [Device(fleet, index) for index in range(DEVICES)]
     session = fleet.session_reader("MQTT 5 session")
     subscriber = asyncio.create_task(_subscribe(fleet, session, subscribed := asyncio.Event()))
@@ -90,7 +90,7 @@ async def run(fleet: Fleet) -> None:
 
 
 async def _subscribe(fleet: Fleet, seen: SessionSeen, subscribed: asyncio.Event) -> None:
-    """A session with a cursor in the log: every now and then its client is gone, and it misses nothing it is owed."""
+    """Reads by a session with a cursor in the log, leaves now and then, and misses nothing that it is owed."""
     loop = asyncio.get_running_loop()
     client = _client(f"{fleet.run}-dashboard", mqtt.MQTTv5)
     client.on_message = lambda _client, _data, message: seen.add(bytes(message.payload))

@@ -79,7 +79,7 @@ class Readings:
         self._next = 0
 
     def take(self, device: int | None = None) -> Reading:
-        """The next reading, of the device whose turn it is or of this one."""
+        """Returns the next reading, of the device whose turn it is or of this one."""
         if device is None:
             device, self._next = self._next, (self._next + 1) % DEVICES
         n = self._counts[device]
@@ -125,7 +125,7 @@ class Seen:
             self.found(key, n)
 
     def found(self, key: tuple[bytes, bytes], n: int) -> None:
-        """A message was seen for the first time."""
+        """Does nothing: a subclass hears here of a message that was seen for the first time."""
 
     def _take(self, key: tuple[bytes, bytes], n: int) -> None:
         floor, above = self._floors.get(key, 0), self._above.setdefault(key, set())

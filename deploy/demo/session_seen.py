@@ -30,7 +30,7 @@ class SessionSeen(Seen):
         self._settled: dict[str, int] = {}  # missed in absences before the newest one
 
     def left(self) -> None:
-        """The client has left its connection, and nothing more of it is read."""
+        """Settles what is missing: the client has left its connection, and nothing more of it is read."""
         for key, gap in self._gaps.items():
             missing = self._missing(key, gap)
             self._count(self._settled, key, len(missing))

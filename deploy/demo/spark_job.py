@@ -105,7 +105,7 @@ def _require_java() -> None:
 
 
 def _of_metrics(windows: pa.Table, metrics: Collection[str]) -> int:
-    """The samples of some metrics, over all windows: each message of the fleets is one sample."""
+    """Returns the samples of some metrics, over all windows: each message of the fleets is one sample."""
     return sum(row["count"] for row in windows.select(["metric", "count"]).to_pylist() if row["metric"] in metrics)
 
 

@@ -38,7 +38,7 @@ class Scene(NamedTuple):
 
 
 def live(scene: Scene) -> RenderableType:
-    """The live picture."""
+    """Returns the live picture."""
     status = scene.status
     log = (
         ""
@@ -59,7 +59,7 @@ def live(scene: Scene) -> RenderableType:
 
 
 def line(scene: Scene) -> str:
-    """The same in one line."""
+    """Returns the same in one line."""
     rate = sum(scene.rates.values())
     acked = sum(row.acked for row in scene.rows)
     logged = sum(row.logged for row in scene.rows)
@@ -80,7 +80,7 @@ def summary(
     held: bool,
     missed: Mapping[str, int] = MappingProxyType({}),
 ) -> None:
-    """The balance at the end. Not `held` to balance: it was stopped in the middle, and only the figures are shown."""
+    """Prints the balance at the end; without `held` it was stopped in the middle, and only figures are shown."""
     table = Table(title="The balance", title_justify="left", box=None, pad_edge=False, header_style="bold")
     for heading in ("fleet", "acknowledged", "unanswered", "refused", "in the log", "counted by Spark", ""):
         table.add_column(heading, justify="left" if heading in {"fleet", ""} else "right")

@@ -28,7 +28,7 @@ class Secret:
         self._text = text
 
     def reveal(self) -> str:
-        """The text itself."""
+        """Returns the text itself."""
         return self._text
 
     def __repr__(self) -> str:
@@ -60,7 +60,7 @@ class Mistakes:
         self.lines: list[str] = []
 
     def add(self, path: str, what: str) -> None:
-        """One line: the key, and what to write."""
+        """Adds one line: the key, and what to write."""
         self.lines.append(f"{path}: {what}")
 
 
@@ -78,7 +78,7 @@ def merge(into: dict[str, Any], table: Mapping[str, Any]) -> None:
 
 
 def environment_table(environ: Mapping[str, str]) -> dict[str, Any]:
-    """`HEADGATE__STORE__DATA_DIR=x` as `{"store": {"data_dir": "x"}}`; names are lower-cased, sorted, then applied."""
+    """Reads `HEADGATE__STORE__DATA_DIR=x` as `{"store": {"data_dir": "x"}}`; names are lower-cased, sorted, applied."""
     table: dict[str, Any] = {}
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
@@ -98,7 +98,7 @@ def fill(table: dict[str, Any], keys: Iterable[str], value: Any) -> None:
 
 
 def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | None:
-    """A struct from a table; None when a mistake was found, which `mistakes` then names."""
+    """Returns a struct from a table; None when a mistake was found, which `mistakes` then names."""
     raw = _from_text(raw)
     if not isinstance(raw, Mapping):
         mistakes.add(path, f"is a table; write [{path}] with its keys below, not {raw!r}")
@@ -198,7 +198,7 @@ def _custom(kind: type, value: Any) -> Any:
 
 
 def _from_text(value: Any) -> Any:
-    """Text from the environment where a table or a list belongs: JSON, or a list of words joined by commas."""
+    """Returns what text from the environment says for a table or a list: JSON, or words joined by commas."""
     if not isinstance(value, Text):
         return value
     text = value.strip()
@@ -259,7 +259,7 @@ def _hint(field: Any) -> str:
 
 
 def describe(field: Any) -> str:
-    """The description in a struct field's `Annotated[..., Meta(description=...)]`, "" when it has none."""
+    """Returns the description in a struct field's `Annotated[..., Meta(description=...)]`, "" when it has none."""
     for part in getattr(field.type, "__metadata__", ()):
         if isinstance(part, msgspec.Meta) and part.description:
             return part.description
@@ -267,7 +267,7 @@ def describe(field: Any) -> str:
 
 
 def _bare(kind: Any) -> tuple[Any, bool]:
-    """A type without `Annotated` and `| None`, and whether None is allowed."""
+    """Returns a type without `Annotated` and `| None`, and whether None is allowed."""
     if get_origin(kind) is typing.Annotated:
         return _bare(get_args(kind)[0])
     if get_origin(kind) in {typing.Union, types.UnionType}:

@@ -16,7 +16,7 @@ class Turns:
         self._waiting: dict[str, _Waiting | None] = {}  # by name, while it is locked
 
     def at(self, name: str) -> "Turn":
-        """A turn, for `async with`."""
+        """Returns a turn, for `async with`."""
         return Turn(self, name)
 
     async def begin(self, name: str) -> None:

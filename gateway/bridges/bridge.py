@@ -87,7 +87,7 @@ class Bridge:
         self.figures.error = error
 
     async def _connection(self) -> None:
-        """One connection, from its beginning to its end, which it raises: `UpstreamError`, `ProtocolError`."""
+        """Runs one connection to its end, which it raises: `UpstreamError`, `ProtocolError`."""
         upstream = self._upstream
         link = await self._dial()
         driver = MachineDriver(upstream, partial(_write, link), self._now_ms)

@@ -205,7 +205,7 @@ class _Figures(Collector):
         self._bridges = list(bridges)
 
     def collect(self) -> Iterable[Metric]:
-        """A family for each figure."""
+        """Returns a family for each figure."""
         label = ["bridge"]
         connected = GaugeMetricFamily("headgate_bridge_connected", "1: connected and subscribed", labels=label)
         held = GaugeMetricFamily(

@@ -23,7 +23,7 @@ class NodeAddress(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "NodeAddress":
-        """The address written as "host:port". Raises ValueError."""
+        """Returns the address written as "host:port". Raises ValueError."""
         found = _ADDRESS.fullmatch(text)
         if found is None or not 0 < int(found["port"]) < 1 << 16:
             raise ValueError(f"{text!r} is not host:port")

@@ -279,7 +279,7 @@ def load(
     *,
     factories: Mapping[str, AdapterFactory] | None = None,
 ) -> Config:
-    """The configuration. Raises `ConfigError`, whose text has one line for each mistake.
+    """Returns the configuration. Raises `ConfigError`, whose text has one line for each mistake.
 
     `path` is the TOML file; None takes `headgate.toml` of the working directory when it is there. `environ` is
     `os.environ` unless given. `overrides` is a tree of tables, laid over all else. `factories` are the adapters, by
@@ -328,7 +328,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 def _read_listeners(
     tables: Any, factories: Mapping[str, AdapterFactory], offset: int, mistakes: Mistakes
 ) -> dict[str, ListenerConfig]:
-    """Every declared listener with what is configured of it, ports final."""
+    """Returns every declared listener with what is configured of it, ports final."""
     declared: dict[str, tuple[str, Listener]] = {}
     for adapter, factory in factories.items():
         for listener in factory.listeners:
@@ -350,7 +350,7 @@ def _read_listeners(
 
 
 def _place(given: ListenerConfig, adapter: str, listener: Listener, keys: Any, offset: int) -> ListenerConfig:
-    """A listener's configuration with its adapter's defaults filled in."""
+    """Returns a listener's configuration with its adapter's defaults filled in."""
     port = given.port if "port" in keys else listener.port
     tls_port = given.tls_port if "tls_port" in keys else listener.tls_port
     return msgspec.structs.replace(
@@ -380,7 +380,7 @@ def _read_options(tables: Any, factories: Mapping[str, AdapterFactory], mistakes
 
 
 def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mistakes) -> dict[str, Any]:
-    """The tables below `path`, by one of the known names; an environment variable writes `_` for a name's `-`."""
+    """Returns the tables below `path` by known names; an environment variable writes `_` for a name's `-`."""
     if not isinstance(tables, Mapping):
         mistakes.add(path, f"is a table of tables; write [{path}.NAME], not {tables!r}")
         return {}

@@ -11,7 +11,7 @@ from gateway.config.config import DECLARED, Config, ListenerConfig
 
 
 def listing(config: Config) -> Iterator[str]:
-    """A line for each key: `gateway.connections_max = 50000  # open connections, over all listeners`."""
+    """Yields a line for each key: `gateway.connections_max = 50000  # open connections, over all listeners`."""
     yield from _lines(config, "")
 
 

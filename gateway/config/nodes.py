@@ -18,7 +18,7 @@ class NodeCredentials(NamedTuple):
 
 
 def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCredentials:
-    """The credentials of a node that listens on `host`, as the key `key` says.
+    """Returns the credentials of a node that listens on `host`, as the key `key` says.
 
     Raises `ConfigError` for files that cannot be used, and for an address beyond this machine without them.
     """

@@ -45,7 +45,7 @@ async def _always() -> bool:
 
 
 def _reach(pattern: str) -> str:
-    """The widest filter of the same topics: few have to be looked at, however many subscriptions there are."""
+    """Returns the widest filter of the same topics: few have to be looked at, however many subscriptions there are."""
     first = first_level(pattern)
     return "#" if first is None else f"{first}/#"
 
@@ -172,12 +172,12 @@ class Fanout:
         self._resubscribed()
 
     def changed(self) -> None:
-        """Topics or groups are not what they were, or who may read what."""
+        """Takes up changes of topics or groups, or of who may read what."""
         self._interest.forget()
         self._resubscribed()
 
     def _resubscribed(self) -> None:
-        """Subscriptions are not what they were."""
+        """Takes up changes of subscriptions."""
         self._forget_plans()
         if self._subscribers:
             self._add_logs()
@@ -304,7 +304,7 @@ class Fanout:
                 self._offer(tail.group, batch)
 
     def _missed(self, tail: Tail) -> None:
-        """The tail has left something out, as it may when a connection to a store is replaced: the log has it."""
+        """Makes subscribers read from the log what the tail left out, as when a connection to a store is replaced."""
         log.warning("the tail of a log has a gap", group=tail.group, at=tail.position)
         for subscriber in self._subscribers:
             lane = subscriber.lanes[tail.group]
@@ -404,7 +404,7 @@ class Fanout:
             lanes[lane.tail.group] = lanes.pop(lane.tail.group)
 
     def _queues(self, patterns: Iterable[str], group: int) -> Sequence[QueueNumber] | None:
-        """The queues of a group in which there may be what matches."""
+        """Returns the queues of a group in which there may be what matches."""
         queues: dict[QueueNumber, None] = {}
         for pattern in patterns:
             of = self._queues_of(pattern)

@@ -102,7 +102,7 @@ async def find_messages(
 
 
 def _asked(request: FindMessages) -> tuple[IndexKind, str]:
-    """The one thing that messages are to be found by."""
+    """Returns the one thing that messages are to be found by."""
     given = [
         (kind, text)
         for kind, text in (
@@ -125,7 +125,7 @@ def _is(kind: IndexKind, text: str, message: Message) -> bool:
 
 
 async def _by_position(store: StoreClient, text: str, *, certain: bool) -> Message | None:
-    """The message whose id is its position, which the index does not have.
+    """Returns the message whose id is its position, which the index does not have.
 
     Raises `Refusal` (DAMAGED) where it is lost and it is `certain` that the asker may read it.
     """

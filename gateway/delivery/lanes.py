@@ -114,7 +114,7 @@ class Lane:
 
 
 def rewind(tail: Tail, at: LogOffset, subscribers: Iterable[Subscriber]) -> None:
-    """The log goes on from a log offset that everybody was past."""
+    """Goes on from a log offset that everybody was past."""
     tail.position, tail.known = at, min(tail.known, at)
     tail.rewinds += 1
     now = tail.now

@@ -23,7 +23,7 @@ PAGE_BYTES = 4 << 20  # of bodies in one answer, about
 
 
 async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
-    """The newest message at an address, its id filled in; None when there is none or its time is over."""
+    """Returns the newest message at an address, its id filled in; None when there is none or its time is over."""
     position = await store.log.last(address_hash(address))
     record = None if position is None else await store.log.read(position)
     if record is None:
@@ -37,7 +37,7 @@ async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Messag
 async def last_values(
     store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
 ) -> LastValuesPage:
-    """The answer to a request. An expired one is left out. Raises `Refusal` (MALFORMED).
+    """Returns the answer to a request. An expired one is left out. Raises `Refusal` (MALFORMED).
 
     A page ends in front of a last value that is lost to damage; a page that would begin with one is refused (DAMAGED)
     by a text that names the address. Nothing is said of addresses that are not `readable`, not even where a page ends.

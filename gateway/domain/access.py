@@ -120,7 +120,7 @@ class Access:
     __slots__ = ("__weakref__", "_answers", "_by_action")
 
     def __init__(self, by_action: tuple[ActionRules, ...]) -> None:
-        """`by_action` are those of `ACTIONS`, in their order."""
+        """Takes the rules by action: those of `ACTIONS`, in their order."""
         self._by_action = by_action
         self._answers: dict[Action, _Answer] = {}  # made when they are first asked for: most clients ask for few
 

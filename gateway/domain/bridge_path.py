@@ -21,12 +21,12 @@ Pairs: TypeAlias = tuple[tuple[str, str], ...]
 
 
 def introduction(gateway: str) -> Pairs:
-    """The user properties of a CONNECT or CONNACK that say who speaks; "" says nothing."""
+    """Returns the user properties of a CONNECT or CONNACK that say who speaks; "" says nothing."""
     return ((GATEWAY, gateway),) if gateway else ()
 
 
 def introduced(user: Pairs) -> str:
-    """The gateway that the user properties of a CONNECT or CONNACK name; "": none."""
+    """Returns the gateway that the user properties of a CONNECT or CONNACK name; "": none."""
     for name, value in user:
         if name == GATEWAY and is_gateway_id(value):
             return value
@@ -39,7 +39,7 @@ def is_gateway_id(text: str) -> bool:
 
 
 def extended(user: Pairs, *, upstream: str, own: str) -> Pairs | None:
-    """The user properties of a message that comes from a gateway, "" for another broker, into our own.
+    """Returns the user properties of a message that comes from a gateway, "" for another broker, into our own.
 
     None: it has been here before, or in too many gateways.
     """
@@ -53,7 +53,7 @@ def extended(user: Pairs, *, upstream: str, own: str) -> Pairs | None:
 
 
 def extended_path(ids: Sequence[str], *, upstream: str, own: str) -> list[str] | None:
-    """The path of a message that comes from a gateway, "" for another broker, into our own; None as above."""
+    """Returns the path of a message that comes from a gateway, "" for another broker, into our own; None as above."""
     if own in ids:
         return None
     if not own or not (upstream or ids):
@@ -63,7 +63,7 @@ def extended_path(ids: Sequence[str], *, upstream: str, own: str) -> list[str] |
 
 
 def forwarded_path(ids: Sequence[str], *, upstream: str, own: str) -> list[str] | None:
-    """The path of a message that goes from our own gateway to another one, "" for another broker.
+    """Returns the path of a message that goes from our own gateway to another one, "" for another broker.
 
     None: it has been there before, or in too many gateways.
     """

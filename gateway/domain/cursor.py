@@ -24,7 +24,7 @@ def end_of(group: int) -> Position:
 
 
 def by_log(positions: Iterable[Position]) -> dict[int, Position]:
-    """Positions by the group whose log they are in; of several in one log, the last."""
+    """Returns positions by the group whose log they are in; of several in one log, the last."""
     return {group_of(position.frame): position for position in positions}
 
 

@@ -7,7 +7,7 @@ _KEPT_BYTES = 400  # of a text too long for a key; the rest is told apart by its
 
 
 def kv_key(namespace: str, text: str) -> str:
-    """The key `namespace/text`, shortened reversibly enough: equal texts have equal keys, others do not.
+    """Returns the key `namespace/text`, shortened reversibly enough: equal texts have equal keys, others do not.
 
     A text that is too long keeps its beginning and ends in `~` and its hash, so that a search by prefix still finds it
     as long as the prefix is no longer than what is kept.

@@ -11,7 +11,7 @@ class DtlsAdapter:
     """A `DatagramAdapter` whose peers have sessions."""
 
     def __init__(self, inner: SecuredDatagramAdapter, sessions: DtlsSessions) -> None:
-        """`sessions` tell `inner` of peers that join and leave."""
+        """Puts `sessions` in front of `inner`, which they tell of peers that join and leave."""
         self._inner = inner
         self._sessions = sessions
 
@@ -36,7 +36,7 @@ class DtlsAdapter:
         return self._inner.tick(now_ms=now_ms)
 
     def deadline_ms(self) -> int | None:
-        """The earlier of both deadlines."""
+        """Returns the earlier of both deadlines."""
         deadlines = (self._sessions.deadline_ms(), self._inner.deadline_ms())
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 

@@ -33,7 +33,7 @@ class DtlsContext:
     """One context for all sessions of a socket. `peer` is whose datagram OpenSSL is looking at."""
 
     def __init__(self, tls: TlsConfig, find_key: Callable[[bytes], PreSharedKey | None] | None) -> None:
-        """Without `find_key` there are no pre-shared keys. Raises `ConfigError`."""
+        """Reads the files. Without `find_key` there are no pre-shared keys. Raises `ConfigError`."""
         self._cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
         self.peer: Any = None
         self.identified: tuple[bytes, PreSharedKey] | None = None  # the key that the last handshake has asked for

@@ -55,7 +55,7 @@ class DtlsSessions:
         left: Callable[[Peer], None],
         find_key: Callable[[bytes], PreSharedKey | None] | None = None,
     ) -> None:
-        """`joined` returns whether the peer is let in. `new_context` may bring another one when files change."""
+        """Begins without sessions. `joined` returns whether a peer is let in; `new_context` may give another one."""
         self._new_context = new_context
         self._context = new_context()
         self._joined = joined
@@ -171,7 +171,7 @@ class DtlsSessions:
         return self._establish(session, now_ms)
 
     def _establish(self, session: _Session, now_ms: int) -> bool:
-        """A handshake is done: its peer is let in, or not."""
+        """Lets a peer in whose handshake is done, or not; returns whether it is."""
         del self._handshakes[session.peer]
         if len(self._established) >= SESSIONS_COUNT_MAX:
             self.close(next(iter(self._established)))

@@ -48,7 +48,7 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
 
 
 async def list_readable(store: StoreClient, request: ListGroups, readable: Callable[[str], bool]) -> GroupsPage:
-    """The answer to `ListGroups` for an asker that may know of some groups alone."""
+    """Returns the answer to `ListGroups` for an asker that may know of some groups alone."""
     found: list[GroupName] = []
     asked = msgspec.structs.replace(request, limit=GROUPS_AT_ONCE)
     while True:  # until it is known whether more than a page may be read

@@ -19,7 +19,7 @@ Assignment: TypeAlias = dict[str, tuple[int, ...]]  # by member, ascending; ever
 
 
 def averaged(queues: Iterable[int], members: Iterable[str]) -> Assignment:
-    """Blocks of neighbouring queues, the first ones longer by one where they do not come out even."""
+    """Assigns blocks of neighbouring queues, the first ones longer by one where they do not come out even."""
     order, names = sorted(set(queues)), sorted(set(members))
     if not names:
         return {}
@@ -34,7 +34,7 @@ def averaged(queues: Iterable[int], members: Iterable[str]) -> Assignment:
 
 
 def consistent_hash(queues: Iterable[int], members: Iterable[str], virtual_nodes: int = VIRTUAL_NODES) -> Assignment:
-    """Each queue goes to the first member behind it on a ring.
+    """Assigns each queue to the first member behind it on a ring.
 
     A member that leaves gives up its own queues and no others move; one that joins takes some and no others move.
     """
@@ -50,7 +50,7 @@ def consistent_hash(queues: Iterable[int], members: Iterable[str], virtual_nodes
 
 @lru_cache(maxsize=RINGS_COUNT_MAX)
 def _ring(names: tuple[str, ...], virtual_nodes: int) -> tuple[list[int], list[str]]:
-    """The points of members, ascending, and whose they are. Of two that share one the name decides."""
+    """Returns the points of members, ascending, and whose they are. Of two that share one the name decides."""
     ring = sorted((hash64(f"{name}#{n}"), name) for name in names for n in range(virtual_nodes))
     return [point for point, _ in ring], [name for _, name in ring]
 

@@ -233,7 +233,7 @@ class ConsumerGroups:
         return Renewed(ttl_s=ttl_ms // 1_000, queues=queues, revoked=revoked)
 
     async def _renew(self, group: GroupState, id_: str) -> None:
-        """See that a member is there for most of its time to live. Raises `Refusal` where it is not there any more."""
+        """Renews a member for most of its time to live. Raises `Refusal` where it is not there any more."""
         renewed, now_s = self._renewed.get((group.name, id_)), self._clock()
         if renewed is not None and now_s < renewed.renew_s:
             return
@@ -266,7 +266,7 @@ class ConsumerGroups:
     # ---- who has which queues
 
     async def _settle(self, asker: GroupClient, name: str, member: str, cursor: GroupCursor | None) -> GroupState:
-        """The group once a member has let go of what it should not have, and has taken what it should and can."""
+        """Returns the group once a member has let go of what it should not have, and taken what it should and can."""
         for last in (False,) * TRIES_COUNT_MAX + (True,):
             group = await load_group(self._store, name)
             self._check_reader(asker, group, member)

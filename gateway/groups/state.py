@@ -69,11 +69,11 @@ class GroupState(NamedTuple):
     queues: dict[int, Versioned[QueueRecord]]
 
     def of(self, member: str) -> dict[int, QueueRecord]:
-        """The queues that a member has."""
+        """Returns the queues that a member has."""
         return {queue: one.record for queue, one in self.queues.items() if one.record.member == member}
 
     def compares(self, queues: Iterable[int], member: str, gone: Iterable[str] = ()) -> dict[str, int]:
-        """The revisions that keys must have for a member's change of some queues: as they are here.
+        """Returns the revisions that keys must have for a member's change of some queues: as they are here.
 
         The group has to be the same one, the member has to be there, and those that are `gone` must not.
         """
@@ -89,12 +89,12 @@ class GroupState(NamedTuple):
         return queue_puts(self.name, changes)
 
     def changed(self, done: Mapping[int, QueueRecord], revision: int) -> "GroupState":
-        """The same with records that were written at a revision."""
+        """Returns the same with records that were written at a revision."""
         written = {queue: Versioned(record, revision) for queue, record in done.items()}
         return self._replace(queues={**self.queues, **written})
 
     def assigned(self, queues: Sequence[int], member: str) -> frozenset[int]:
-        """The queues that a member should have, of all those of the topic."""
+        """Returns the queues that a member should have, of all those of the topic."""
         assert self.header is not None
         return frozenset(STRATEGIES[self.header.record.strategy](queues, self.members).get(member, ()))
 
@@ -106,7 +106,7 @@ class AssignmentPlan(NamedTuple):
     gone: dict[int, str]  # of queues that are taken from members that are gone
 
     def parts(self, count: int) -> "list[AssignmentPlan]":
-        """The same, so many changes at a time."""
+        """Returns the same, so many changes at a time."""
         order = sorted(self.changes)
         some = [order[n : n + count] for n in range(0, len(order), count)]
         return [
@@ -147,7 +147,7 @@ def plan(
 
 
 def owned(group: GroupState, member: str) -> tuple[list[int], list[int]]:
-    """The queues that a member has, and those of them that are to be another's."""
+    """Returns the queues that a member has, and those of them that are to be another's."""
     own = group.of(member)
     return sorted(own), sorted(queue for queue, record in own.items() if record.revoked_ms)
 
@@ -210,17 +210,17 @@ def queue_puts(group: str, changes: Mapping[int, QueueRecord]) -> list[Put]:
 
 
 def names_range() -> tuple[str, str]:
-    """All names of groups: from the first key on, up to the second."""
+    """Returns all names of groups: from the first key on, up to the second."""
     return f"{NAMES}/", f"{NAMES}0"  # "0" is the character behind "/"
 
 
 def group_range(group: str) -> tuple[str, str]:
-    """All keys of a group's state: from the first on, up to the second."""
+    """Returns all keys of a group's state: from the first on, up to the second."""
     return f"{STATE}/{group}/", f"{STATE}/{group}0"
 
 
 def read_group(name: str, page: Page) -> GroupState:
-    """The group of a page of all its keys."""
+    """Returns the group of a page of all its keys."""
     assert not page.more
     start = len(group_range(name)[0])
     header: Versioned[GroupRecord] | None = None

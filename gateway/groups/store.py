@@ -13,7 +13,7 @@ ENTRIES_COUNT_MAX = 4_096  # of a group: a thousand members, a thousand queues, 
 
 
 async def load_group(store: StoreClient, name: str) -> GroupState:
-    """All of a group at one revision; one that is not there has no header. Raises `StoreError`."""
+    """Returns all of a group at one revision; one that is not there has no header. Raises `StoreError`."""
     page = await store.keys.range(*group_range(name), limit=ENTRIES_COUNT_MAX)
     if page.more:
         raise Refusal(Cause.QUOTA, f"the group {name!r} has more members and queues than can be read at once")
@@ -21,7 +21,7 @@ async def load_group(store: StoreClient, name: str) -> GroupState:
 
 
 def queues_of(controller: ControllerClient, topic: str) -> Sequence[int]:
-    """The queues of a topic that a group reads, closed ones included; none where there is no topic yet."""
+    """Returns the queues of a topic that a group reads, closed ones included; none where there is no topic yet."""
     found = controller.topic(topic)
     return () if found is None else found.queues
 
@@ -29,7 +29,7 @@ def queues_of(controller: ControllerClient, topic: str) -> Sequence[int]:
 async def without_successors(
     store: StoreClient, controller: ControllerClient, group: GroupState, positions: Mapping[int, int]
 ) -> dict[int, int]:
-    """The queues to read, those left out that took the place of one of which the group has not committed everything.
+    """Returns the queues to read, without those in the place of one that the group has not committed all of.
 
     So a key's messages come in order, also where its queue was moved.
     """

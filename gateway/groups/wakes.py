@@ -32,7 +32,7 @@ class GroupWakes:
 
     @contextmanager
     def listening(self, group: str) -> Iterator[asyncio.Event]:
-        """An event that is set when a member comes or goes, a queue becomes free, or the topic gets others."""
+        """Opens an event that is set when a member comes or goes, a queue becomes free, or the topic gets others."""
         if not self._following:
             self._following = True
             self._spawn(self._follow())

@@ -114,7 +114,7 @@ class KeyValues:
             raise Refusal(Cause.FORBIDDEN, f"the namespace {namespace!r} is not one of those that are configured")
 
     async def leave(self, connection: KeyConnection) -> None:
-        """A connection has ended: so have its watches and holds."""
+        """Ends the watches and holds of a connection that has ended."""
         for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()
         for revision in self.holds.pop(connection.id, ()):
@@ -163,7 +163,7 @@ class KeyValues:
     # ---- ranges
 
     async def list_keys(self, asker: KeyClient, request: ListKeys) -> Page:
-        """A page of what may be read: it is full, and others follow, by that alone."""
+        """Returns a page of what may be read: it is full, and others follow, by that alone."""
         permissions = asker.permissions
         if permissions.access is None:
             return await self._range(request, request.after, request.limit, request.at_revision)
@@ -257,7 +257,7 @@ class _Watch:
         self._closed = False
 
     async def next(self) -> Changes:
-        """The next changes. Raises `Refusal` when the watch ends meanwhile."""
+        """Returns the next changes. Raises `Refusal` when the watch ends meanwhile."""
         if self._closed or self._reading is not None:
             raise Refusal(Cause.CONFLICT, "the watch has ended, or is being read")
         self._reading = asyncio.ensure_future(self._next())

@@ -40,7 +40,7 @@ async def configure(
 
 
 def effects(before: Group, after: Group) -> Sequence[str]:
-    """Sentences that say what is different now, and from when on."""
+    """Returns sentences that say what is different now, and from when on."""
     was, now = before.config, after.config
     if was == now:
         return ["it is configured so already"]

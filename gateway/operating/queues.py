@@ -48,7 +48,7 @@ class Unread(NamedTuple):
 
 
 async def lines(controller: ControllerClient, store: StoreClient) -> Sequence[QueueLine]:
-    """Every queue of every topic. Raises `StoreError`: the home group does not answer."""
+    """Returns every queue of every topic. Raises `StoreError`: the home group does not answer."""
     behind = await _of_groups(controller, store)
     found = []
     for topic in controller.topics():
@@ -73,7 +73,7 @@ async def lines(controller: ControllerClient, store: StoreClient) -> Sequence[Qu
 
 
 async def unread(controller: ControllerClient, store: StoreClient, number: int) -> Sequence[Unread]:
-    """The readers that have not read all of a queue, those first that lack most. Raises `StoreError`."""
+    """Returns the readers that have not read all of a queue, those first that lack most. Raises `StoreError`."""
     first, end = await store.queues.bounds(QueueNumber(number))
     if first >= end:
         return ()
@@ -145,7 +145,7 @@ def _left(offset: int, first: int, end: int) -> int:
 
 
 async def _of_groups(controller: ControllerClient, store: StoreClient) -> dict[int, list[tuple[str, int]]]:
-    """Each consumer group and its offset, by queue of its topic."""
+    """Returns each consumer group and its offset, by queue of its topic."""
     found: dict[int, list[tuple[str, int]]] = {}
     start, end = names_range()
     after: str | None = None
@@ -168,7 +168,7 @@ async def _position(store: StoreClient, number: int, offset: QueueOffset) -> Pos
 
 
 async def _first_at(store: StoreClient, number: int, at: Position, first: int, end: int) -> int:
-    """The offset of the first record at a position of the log or behind it."""
+    """Returns the offset of the first record at a position of the log or behind it."""
     low, high = first, end
     while low < high:
         middle = (low + high) // 2

@@ -36,7 +36,7 @@ async def gathered(controller: RemoteController) -> ClusterReport:
 
 
 def document(found: ClusterReport) -> Any:
-    """The same as one JSON object."""
+    """Returns the same as one JSON object."""
     return msgspec.to_builtins({**found._asdict(), "troubles": troubles(found)}, str_keys=True)
 
 
@@ -94,7 +94,7 @@ def show_controllers(found: ClusterReport, console: Console | None = None) -> No
 
 
 def _console() -> Console:
-    """A terminal as it is; elsewhere lines are as long as they have to be."""
+    """Returns a terminal as it is; elsewhere lines are as long as they have to be."""
     console = Console()
     return console if console.is_terminal else Console(width=200)
 

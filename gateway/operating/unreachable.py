@@ -16,7 +16,7 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER
 
 
 def why_unreachable(addresses: Iterable[str], credentials: Any) -> str:
-    """One sentence for all controllers that were asked."""
+    """Returns one sentence for all controllers that were asked."""
     found = [f"{address} {why_silent(address, credentials)}" for address in addresses]
     return f"no controller answers: {'; '.join(found)}"
 
@@ -43,7 +43,7 @@ def why_silent(address: str, credentials: Any) -> str:
 
 
 def _without(probe: socket.socket) -> str:
-    """We have no certificate."""
+    """Returns what is wrong, seen without a certificate of ours."""
     any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_server.check_hostname = False
     any_server.verify_mode = ssl.CERT_NONE  # only whether it speaks TLS is asked
@@ -58,7 +58,7 @@ def _without(probe: socket.socket) -> str:
 
 
 def _with(probe: socket.socket, tls: ssl.SSLContext, host: str) -> str:
-    """We have a certificate, and want to see theirs."""
+    """Returns what is wrong, seen with a certificate of ours, where theirs is wanted."""
     try:
         with tls.wrap_socket(probe, server_hostname=host) as secured:
             secured.settimeout(PROBE_S)

@@ -37,7 +37,7 @@ class Flows(Collector):
         return flow
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yields all families."""
         labels = ["protocol"]
         bytes_in = CounterMetricFamily("headgate_bytes_in", "Bytes read from peers", labels=labels)
         bytes_out = CounterMetricFamily("headgate_bytes_out", "Bytes written to peers", labels=labels)

@@ -21,12 +21,12 @@ class GroupFigures(Collector):
         self._groups = groups
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
-        """The families, without values."""
+        """Yields the families, without values."""
         for name, (what, _) in _FIGURES.items():
             yield GaugeMetricFamily(f"headgate_group_{name}", what, labels=["group"])
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
-        """The families."""
+        """Yields the families."""
         groups = self._groups()
         for name, (what, value) in _FIGURES.items():
             family = GaugeMetricFamily(f"headgate_group_{name}", what, labels=["group"])

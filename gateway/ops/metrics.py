@@ -37,7 +37,7 @@ class Traffic(NamedTuple):
 
 
 def _sum_of(metric: Counter, protocol: str) -> int:
-    """The sum of a protocol's series."""
+    """Returns the sum of a protocol's series."""
     samples = [sample for one in metric.collect() for sample in one.samples]
     return sum(int(sample.value) for sample in samples if sample.labels["protocol"] == protocol)
 
@@ -108,7 +108,7 @@ class Metrics:
         self.topics = Gauge("headgate_topics", "Topics", registry=registry)
 
     def messages_in(self, protocol: str, topic: str, status: str) -> Counter:
-        """The counter of messages that came in. `status` is "stored" or a `Cause`'s value."""
+        """Returns the counter of messages that came in. `status` is "stored" or a `Cause`'s value."""
         key = (protocol, topic, status)
         child = self._in.get(key)
         if child is None:
@@ -119,7 +119,7 @@ class Metrics:
         return child
 
     def messages_out(self, protocol: str, topic: str) -> Counter:
-        """The counter of messages that were delivered."""
+        """Returns the counter of messages that were delivered."""
         key = (protocol, topic)
         child = self._out.get(key)
         if child is None:
@@ -134,7 +134,7 @@ class Metrics:
         return self._flows.of(protocol)
 
     def errors(self, protocol: str, cause: str) -> Counter:
-        """The counter of refusals. `cause` is a `Cause`'s value or "protocol" for malformed bytes."""
+        """Returns the counter of refusals. `cause` is a `Cause`'s value or "protocol" for malformed bytes."""
         key = (protocol, cause)
         child = self._errors.get(key)
         if child is None:
@@ -142,13 +142,13 @@ class Metrics:
         return child
 
     def access_denied(self, protocol: str, action: str) -> Counter:
-        """The counter of what access rules did not allow. `action` is one of
+        """Returns the counter of what access rules did not allow. `action` is one of
         `gateway.domain.access_settings.ACTIONS`.
         """
         return self._per_protocol(f"denied {action}", self._denied, protocol, action)
 
     def topic_label(self, topic: str) -> str:
-        """A topic's own name while there are few, then one name for all the rest."""
+        """Returns a topic's own name while there are few, then one name for all the rest."""
         label = self._topics.get(topic)
         if label is None:
             if len(self._topics) >= TOPIC_LABELS_MAX:

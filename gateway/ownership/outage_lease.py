@@ -77,7 +77,7 @@ class OutageLease:
         )
 
     def forget(self, proxy: str | None = None) -> None:
-        """A proxy is there again, or nothing of it is left; None: of any it is not known whether it was."""
+        """Forgets a proxy that is there again, or gone with all it had; None: any of which neither is known."""
         if proxy is None:
             self._gone_s.clear()
         else:

@@ -77,7 +77,7 @@ class OwnedName:
     def __init__(
         self, owners: Owning, name: str, revision: int, *, user: SessionUser | None = None, as_seen: bool = False
     ) -> None:
-        """`user` is whom its key names."""
+        """Begins to own a name; `user` is whom its key names."""
         self.as_seen = as_seen
         self._user = user
         self._owners = owners

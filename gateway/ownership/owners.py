@@ -73,23 +73,23 @@ class Owned(Protocol):
         """Makes changes, and forgets the cursor. Raises the same."""
 
     async def cursor(self) -> Cursor:
-        """The name's cursor, empty when it has none. Raises `StoreError`."""
+        """Returns the name's cursor, empty when it has none. Raises `StoreError`."""
 
 
 class OwnershipListener(Protocol):
     """A user of names. Its methods are called as tasks; a `StoreError` or `Refusal` that they raise is logged."""
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """Called when another proxy waits for a name that this process owns: release it soon, or lose it.
+        """Releases soon, or loses, a name of this process that another proxy waits for.
 
         `user` is for whom; what belongs to somebody else by now is not let go of.
         """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """Called when the owner of a name is gone: take it, finish its work, and release it."""
+        """Takes a name whose owner is gone, finishes its work, and releases it."""
 
     async def on_fenced(self) -> None:
-        """Called when this process owns nothing any more: others may take over all its names."""
+        """Stops the work of all names: this process owns nothing any more, and others may take them over."""
 
 
 class Owners(Protocol):
@@ -107,7 +107,7 @@ class Owners(Protocol):
         """Returns whether no other process is present now. Raises `StoreError`."""
 
     def serve(self, prefix: str, listener: OwnershipListener) -> None:
-        """Names that begin with a prefix belong to a listener."""
+        """Gives names that begin with a prefix to a listener."""
 
     async def start(self, spawn: Spawn) -> None:
         """Begins; `spawn` runs a coroutine as a supervised task. Raises `StoreError`."""
@@ -121,7 +121,7 @@ class Owners(Protocol):
     async def take(
         self, name: str, *, wait: bool = True, user: SessionUser | None = None, seen: Revisions = NOTHING_SEEN
     ) -> Owned:
-        """Own a name from now on, for a user where it matters who asks. Calls for one name may not overlap.
+        """Takes a name, for a user where it matters who asks. Calls for one name may not overlap.
 
         A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
         too when somebody else asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who

@@ -312,7 +312,7 @@ class Adapter(Protocol):
 
     @abstractmethod
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Bytes from the peer, cut anywhere; none while it is not read from. Never raises: it answers, or closes."""
+        """Takes bytes from the peer, cut anywhere; none while it is not read from. Never raises: answers, or closes."""
 
     @abstractmethod
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
@@ -339,7 +339,7 @@ class Adapter(Protocol):
         """Says good-bye in the protocol's words and emits `Close`. `dismissed`: the user was removed, or changed."""
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """The connection is gone, by either side: only `Publish` (a will), `Settled` and `Call` may still follow."""
+        """Ends, as the connection is gone: only `Publish` (a will), `Settled` and `Call` may still follow."""
         return ()
 
     @abstractmethod

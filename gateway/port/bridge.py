@@ -100,7 +100,7 @@ class Upstream(Protocol):
         """Begins on a new connection."""
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
+        """Takes bytes. Raises `ProtocolError`: the connection is of no use any more."""
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
         """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` as `receive` does."""
@@ -124,7 +124,7 @@ class Upstream(Protocol):
         """Notes that the connection is gone. Messages taken and not settled by now will come again."""
 
     def take_output(self) -> bytes:
-        """Bytes to be sent since the last call."""
+        """Returns bytes to be sent since the last call."""
 
 
 @runtime_checkable
@@ -172,7 +172,7 @@ class BrokerPublisher(Protocol):
         """Begins on the connection."""
 
     def receive(self, data: bytes, now_ms: int) -> None:
-        """Bytes have come. Raises `ProtocolError`: the connection is of no use any more."""
+        """Takes bytes. Raises `ProtocolError`: the connection is of no use any more."""
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
         """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` as `receive` does."""

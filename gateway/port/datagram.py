@@ -11,7 +11,7 @@ class DatagramAdapter(Protocol):
     """All exchanges of one UDP socket. The methods that it shares with `gateway.port.adapter.Adapter` mean the same."""
 
     def receive(self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int) -> Sequence[Effect]:
-        """Datagrams that arrived together."""
+        """Takes datagrams that arrived together."""
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Takes the outcome of one of this adapter's effects."""
@@ -33,7 +33,7 @@ class SecuredDatagramAdapter(DatagramAdapter, Protocol):
     """One whose peers have sessions below it (DTLS). Datagrams are of peers that have joined."""
 
     def joined(self, peer: Peer, who: Principal | None) -> None:
-        """A peer has a session, as a principal; None: it has proven nothing."""
+        """Lets a peer in that has a session, as a principal; None: it has proven nothing."""
 
     def left(self, peer: Peer) -> None:
         """Ends the observations of a peer whose session is over."""

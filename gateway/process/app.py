@@ -273,7 +273,7 @@ class Gateway:
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=self.backend.alive, warnings=warnings)
 
     async def status(self) -> Status:
-        """The document of /status."""
+        """Returns the document of /status."""
         state = self.ready()
         connections: dict[str, int] = {}
         for connection in self.hub.connections.values():

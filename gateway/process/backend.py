@@ -74,7 +74,7 @@ class Backend(Protocol):
         """Returns the known damage on this process's disk."""
 
     async def lost(self) -> Sequence[LostStatus]:
-        """The messages that this damage has taken. Raises `StoreError`."""
+        """Returns the messages that this damage has taken. Raises `StoreError`."""
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
         """Returns the known damage in the views on this process's disk."""
@@ -83,7 +83,7 @@ class Backend(Protocol):
         """Returns the progress of the search for damage."""
 
     def groups(self) -> Sequence[GroupStatus]:
-        """The store groups of a cluster."""
+        """Returns the store groups of a cluster."""
 
     def watch(self, metrics: Metrics) -> None:
         """Adds the log's figures to the metrics."""
@@ -193,7 +193,7 @@ class ClusterBackend:
     def __init__(
         self, config: Config, store: ClusterStore, controller: RemoteController, watch: GroupWatch | None = None
     ) -> None:
-        """`watch` knows what only the controllers hear; without it their metadata has to do."""
+        """Takes `watch`, which knows what only the controllers hear; without it their metadata has to do."""
         self.store = store
         self.controller = controller
         self._watch = watch
@@ -346,7 +346,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
 
 
 async def _reached(controller: RemoteController, connect: Connect) -> ClusterStore:
-    """All groups, as soon as the home group answers: the nodes of a cluster may be started in any order."""
+    """Returns all groups, as soon as the home group answers: the nodes of a cluster may be started in any order."""
     while True:
         try:
             return await ClusterStore.open(controller, connect)

@@ -81,7 +81,7 @@ class Child:
         return f"{self.name} has ended: {self.last_words()}"
 
     def last_words(self) -> str:
-        """The last line that it wrote."""
+        """Returns the last line that it wrote."""
         assert self.log is not None
         with self.log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))

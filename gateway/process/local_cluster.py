@@ -46,7 +46,7 @@ class ClusterPlan(NamedTuple):
         }
 
     def host(self, name: str) -> str:
-        """The address of a process."""
+        """Returns the address of a process."""
         return self.hosts.get(name, LOOPBACK)
 
 
@@ -62,7 +62,7 @@ class ClusterProcess(NamedTuple):
 
 
 def nodes(plan: ClusterPlan) -> Sequence[ClusterProcess]:
-    """All processes, in the order in which they are started: controllers, stores, proxies."""
+    """Returns all processes, in the order in which they are started: controllers, stores, proxies."""
     return [*_controllers(plan), *_stores(plan), *_proxies(plan)]
 
 
@@ -130,7 +130,7 @@ class LocalCluster(Supervisor):
         return Child.start(name, [*self._under(name), *command], log=self._file(name, "log"))
 
     def of_role(self, role: str) -> Sequence[str]:
-        """The names of the processes of a role."""
+        """Returns the names of the processes of a role."""
         return [node.name for node in self.nodes if node.role == role]
 
     def stop_all(self) -> None:
@@ -139,11 +139,11 @@ class LocalCluster(Supervisor):
             self.stop(*self.of_role(role))
 
     def pid(self, name: str) -> int:
-        """The process's id."""
+        """Returns the process's id."""
         return self.children[name].pid
 
     def node(self, name: str) -> ClusterProcess:
-        """A process's place in the plan."""
+        """Returns a process's place in the plan."""
         return next(node for node in self.nodes if node.name == name)
 
     def ready(self, name: str) -> bool:
@@ -164,7 +164,7 @@ class LocalCluster(Supervisor):
             return f"{self.admin(name)} does not answer as an admin page"
 
     def admin(self, name: str) -> str:
-        """The host:port of a process's admin pages."""
+        """Returns the host:port of a process's admin pages."""
         node = self.node(name)
         return f"{node.host}:{node.admin_port}"
 

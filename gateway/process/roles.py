@@ -75,7 +75,7 @@ ROLES: Mapping[str, Callable[[Config], None]] = {
 
 
 def roles_of(config: Config) -> Sequence[str]:
-    """The roles that a configuration is written for: of one that names controllers, all that a node can have.
+    """Returns the roles that a configuration is written for: of one that names controllers, all that a node can have.
 
     It is no controller's where it does not have the number of one of them and says nothing else of one either.
     """

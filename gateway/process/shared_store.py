@@ -95,7 +95,7 @@ def _address(sockets: Path, name: str) -> str:
 
 @contextlib.contextmanager
 def _directory(data_dir: Path) -> Iterator[Path]:
-    """A directory for sockets, of this user alone: in the data directory unless its path is too long for them."""
+    """Makes a directory for sockets, of this user alone: in the data directory unless its path is too long for them."""
     there = data_dir.absolute() / "run"
     if len(bytes(there / LONGEST_NAME)) > SOCKET_PATH_BYTES_MAX:
         with tempfile.TemporaryDirectory(prefix="headgate-") as made:
@@ -110,7 +110,7 @@ def _directory(data_dir: Path) -> Iterator[Path]:
 
 
 async def _alone(node: ControllerNode) -> None:
-    """See that this directory is a cluster of one. Raises `ControllerError`."""
+    """Checks that this directory is a cluster of one. Raises `ControllerError`."""
     if len(node.membership.ids) > 1:
         raise ControllerError(CLUSTERED)
     await node.current.wait()
@@ -145,7 +145,7 @@ class _ReplicaHeartbeats:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Elected at entry, and heard of until the exit."""
+        """Keeps the replica elected, and heard of, from entry to exit."""
         unwatch = self._node.watch(self._send)
         task = asyncio.create_task(self._send_forever(), name="heartbeats")
         try:

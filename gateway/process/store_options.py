@@ -8,7 +8,7 @@ from store.timers.timers import DAY_MS, TimerLimits
 
 
 def store_options(said: StoreConfig) -> dict[str, Any]:
-    """Options of `LocalStore.open`: all but which group's it is, and in which role."""
+    """Returns options of `LocalStore.open`: all but which group's it is, and in which role."""
     return {
         "segment_size_bytes": said.segment_size_bytes,
         "pending_bytes_max": said.pending_bytes_max,

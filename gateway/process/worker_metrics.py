@@ -43,7 +43,7 @@ class WorkerMetrics(Collector):
         self._past: dict[_Key, float] = {}  # of workers that are gone; as many as there are series
 
     def gone(self, text: str) -> None:
-        """A worker is gone; this is what it said last."""
+        """Keeps the last figures of a worker that is gone."""
         for family in text_string_to_metric_families(text):
             if family.name.startswith(PREFIX) and family.type in {"counter", "histogram"}:
                 for sample in family.samples:
@@ -51,7 +51,7 @@ class WorkerMetrics(Collector):
                     self._past[key] = self._past.get(key, 0.0) + sample.value
 
     def collect(self) -> Iterator[Metric]:
-        """All families."""
+        """Yields all families."""
         families: dict[str, Metric] = {}
         sums: dict[_Key, float] = {}
         for metric in self._own.collect():

@@ -100,7 +100,7 @@ class Worker:
             self.metrics = (await self.ask("/metrics")).decode()
 
     async def ask(self, page: str, *, body: bytes | None = None, timeout_s: float = ASK_S) -> bytes:
-        """A page, or with a body what an action answers. Raises `WorkerSilent`."""
+        """Returns a page, or with a body what an action answers. Raises `WorkerSilent`."""
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(self.pages)
@@ -197,7 +197,7 @@ class WorkerPool:
         await self.supervisor.keep(worker.name, ended=ended, start=again)
 
     async def _watch(self, worker: Worker) -> None:
-        """See how a worker is, again and again."""
+        """Asks a worker how it is, again and again."""
         loop = asyncio.get_running_loop()
         counted_s = loop.time()
         while True:

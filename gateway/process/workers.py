@@ -97,7 +97,7 @@ class Workers:
         await self._pool.stop()
 
     async def gone(self, worker: Worker) -> None:
-        """A worker has ended: keep what it had counted, and let the others go on with its sessions at once."""
+        """Keeps the counts of a worker that has ended, and lets the others go on with its sessions at once."""
         self._metrics.gone(worker.metrics)
         if worker.status is None:
             return
@@ -131,7 +131,7 @@ class Workers:
         return ReadyState(ready=ready, reasons=tuple(reasons), alive=self._base.alive, warnings=warnings)
 
     async def status(self) -> Status:
-        """The document of /status: of all processes together."""
+        """Returns the document of /status: of all processes together."""
         base, state, workers = self._base, self.ready(), self._pool.workers
         said = [one.status for one in workers if one.status is not None]
         return Status(

@@ -38,7 +38,7 @@ def timers_of(
     row_flags: int,
     id_hash: int,
 ) -> dict[int, bytes] | Refusal:
-    """The records that set the timers of a message with `deliver_at_ms`, by group, or why they may not be set.
+    """Returns the records that set the timers of a message with `deliver_at_ms`, by group, or why they may not be set.
 
     `record` is the encoded message, which goes to `queue` and to the `named` ones; `groups` says where these lie.
     """

@@ -154,7 +154,7 @@ class Ingest:
         self._drained()
 
     def resume(self, topic: str, refusal: Refusal | None, *, creator: str = "") -> None:
-        """The topic that was asked for exists now, or could not be made for `creator`, and why."""
+        """Goes on where a topic exists now that was asked for, or could not be made for `creator`, and why."""
         if refusal is not None:
             self._refused_topics[topic, creator] = refusal
         self._parked = None
@@ -361,7 +361,7 @@ class Ingest:
         return frame
 
     def _add_special(self, receipt: Receipt, special: Iterable[_Special]) -> None:
-        """Rows for named queues, and changes of retained messages: in the frames of the groups where these are."""
+        """Adds rows for named queues, and changes of retained messages, to the frames of the groups where these are."""
         groups, home, gates = self._router.groups, self._store.group, self._router.gates
         for index, route, frame, record, pos in special:
             message = receipt.messages[index]
@@ -411,7 +411,7 @@ class Ingest:
         return frame
 
     def _timers(self, message: Message, route: Route, record: bytes, queue: int) -> dict[int, bytes] | Refusal:
-        """The records that keep a message until it is due, by group, or why there can be none."""
+        """Returns the records that keep a message until it is due, by group, or why there can be none."""
         return timers_of(
             self._store,
             message,
@@ -426,7 +426,7 @@ class Ingest:
         )
 
     def _find(self, address: str, receipt: Receipt) -> Route | Refusal | str:
-        """The route of an address not seen before, why there is none, or the topic to create first."""
+        """Returns the route of an address not seen before, why there is none, or the topic to create first."""
         try:
             return self._router.resolve(address)
         except UnknownTopicError as unknown:

@@ -126,7 +126,7 @@ class OutgoingFrames:
         task.add_done_callback(lambda done: self._done(frame, done.result()))
 
     def _done(self, frame: Building, result: Appended | StoreError) -> None:
-        """A frame has ended. A store that refuses one says so ahead of those it is still writing; we do not."""
+        """Answers a frame that has ended. A store reports refused ones ahead of those it still writes; we do not."""
         self.under_way -= 1
         try:
             self._answer_frame(frame, result)

@@ -206,7 +206,7 @@ class Receipt:
             self.counts[topic] = self.counts.get(topic, 0) + messages
 
     def copied(self, index: int, frame: Building) -> None:
-        """The next row of another frame is for a message, too."""
+        """Counts the next row of another frame for a message, too."""
         if self.copies is None:
             self.copies = {}
         self.copies.setdefault(index, []).append(RowCopy(frame, len(frame.rows)))
@@ -302,7 +302,7 @@ def _whole_outcome(receipt: Receipt) -> Outcome:
 
 
 def with_denied(outcome: Outcome, denied: Mapping[int, Refusal]) -> Outcome:
-    """The outcome of messages of which some were refused before the others were looked at."""
+    """Returns the outcome of messages of which some were refused before the others were looked at."""
     if outcome.error is not None:
         return outcome
     numbers = count()
@@ -346,7 +346,7 @@ def _place(copy: RowCopy) -> Position | Refusal:
 
 
 def _in_part(refusal: Refusal) -> Refusal:
-    """A message that is in one group's log and not in the other's: only an idempotent retry is safe."""
+    """Returns the refusal of a message that one group's log has and another's lacks; an idempotent retry is safe."""
     return Refusal(Cause.UNKNOWN, f"stored in part: {refusal.detail}", retry_after_ms=refusal.retry_after_ms)
 
 

@@ -21,7 +21,7 @@ PAGE = 16  # entries read at a time: values may be as large as messages
 
 
 def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
-    """The row and the record that keep or forget a retained message; the record will stand at `pos`."""
+    """Returns the row and the record that keep or forget a retained message; the record will stand at `pos`."""
     key, expires_at_ms = kv_key(NAMESPACE, message.address), message.expires_at_ms
     expires = 0 if expires_at_ms is None else min(max(expires_at_ms, 1), _MS_MAX)
     put = KvPut(key, encode(message), expires_at_ms=expires)
@@ -32,7 +32,7 @@ def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
 async def retained_page(
     store: StoreClient, request: Retained, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
 ) -> RetainedPage:
-    """A page of retained messages whose time is not over, and whose addresses are `readable`."""
+    """Returns a page of retained messages whose time is not over, and whose addresses are `readable`."""
     trie: FilterTrie[None] = FilterTrie()
     trie.add(request.pattern, None)
     prefix, after = literal_prefix(NAMESPACE, request.pattern), request.after

@@ -36,7 +36,7 @@ def marks_key(session: str) -> str:
 
 
 def marks_change(marks: Marks, said: Sequence[_Said], pos: int, *, covers: int = 0) -> tuple[bytes, bytes]:
-    """The row and the record that keep marks of messages in the same frame; the record will stand at `pos`.
+    """Returns the row and the record that keep marks of messages in the same frame; the record will stand at `pos`.
 
     Where several proxies could own the session the row guards those `covers` rows before it that have the messages.
     """

@@ -111,7 +111,7 @@ class PushManager:
             self._there(id_, entry.value, entry.revision)
 
     def _there(self, id_: str, value: bytes, revision: int) -> None:
-        """A subscription is there, or is not what it was."""
+        """Takes up a subscription that is there, or is not what it was."""
         try:
             record = _decode(value)
         except msgspec.MsgspecError:
@@ -191,7 +191,7 @@ class _Runner:
             self.owned_task.look_now()
 
     def end(self) -> None:
-        """The subscription is deleted."""
+        """Ends the work of a subscription that is deleted."""
         self.owned_task.end([Delete(status_key(self._record.id))])
 
     async def run(self) -> None:

@@ -103,7 +103,7 @@ class _Figures(Collector):
         self._manager = manager
 
     def collect(self) -> Iterable[Metric]:
-        """A family for each figure."""
+        """Returns a family for each figure."""
         events = CounterMetricFamily(
             "headgate_push_events",
             'Events of subscriptions that are settled: "delivered", "dead", "expired" or "looped"',

@@ -55,7 +55,7 @@ class QueueKeeper:
         return NO_RULES if queue is None else queue.rules
 
     def added(self, queue: Queue) -> None:
-        """A queue is there: from now on its rules hold."""
+        """Applies the rules of a queue that is there from now on."""
         self._router.lanes.set(queue.number, queue.definition.lanes)
         if queue.stream:
             self._router.lanes.streams.add(queue.number)
@@ -63,7 +63,7 @@ class QueueKeeper:
         self.ruled(queue)
 
     def ruled(self, queue: Queue) -> None:
-        """A queue has other rules: from now on they hold. Its time to live begins anew, as in RabbitMQ."""
+        """Applies other rules to a queue. Its time to live begins anew, as in RabbitMQ."""
         rules, number = queue.rules, queue.number
         gate = self._router.gates.get(number)
         if rules.limited and rules.overflow != DROP_HEAD:
@@ -80,7 +80,7 @@ class QueueKeeper:
             self._upkeep.changed(number)
 
     def removed(self, queue: Queue) -> None:
-        """A queue is gone."""
+        """Forgets a queue that is gone."""
         for number in queue.numbers:
             self._router.gates.pop(number, None)
         self._router.lanes.set(queue.number, ())
@@ -89,7 +89,7 @@ class QueueKeeper:
         self._upkeep.forget(queue.number)
 
     def used(self, queue: Queue) -> None:
-        """A queue was declared again, asked for a message or left by a consumer: it does not expire for a while."""
+        """Keeps a queue from expiring for a while: it was declared again, asked for a message or left by a consumer."""
         self._uses.used(queue.number)
         self.changed(queue.number)
 
@@ -99,7 +99,7 @@ class QueueKeeper:
             self._upkeep.changed(number)
 
     def _refused(self, number: int, message: Message) -> None:
-        """A full queue has not taken a message."""
+        """Dead-letters a message that a full queue has not taken, where the queue's rules say so."""
         queue = self._queues.get(number)
         if queue is not None and queue.rules.overflow == REJECT_TO_DLX:
             self._letters.publish_soon(queue, message)

@@ -180,7 +180,7 @@ class NamedQueues:
             await queue.pump.stop()
 
     async def answer(self, work: Awaitable[T]) -> T:
-        """Await the answer to a request of `gateway.port.queues`, and raise all that refuses it as a `Refusal`."""
+        """Awaits the answer to a request of `gateway.port.queues`, and raises all that refuses it as a `Refusal`."""
         try:
             return await work
         except StoreError as error:
@@ -246,7 +246,7 @@ class NamedQueues:
             raise consumer_counts.exclusive_consumer(effect.queue)
 
     def ready(self, conn: ConsumerConnection, effect: Ready) -> None:
-        """A consumer takes messages again."""
+        """Delivers again to a consumer that takes messages again."""
         consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
         if consumer is not None and consumer.ready(effect.credit):
             self._registry.queues[consumer.queue].pump.wake()
@@ -260,7 +260,7 @@ class NamedQueues:
                 self._spawn(self._left([consumer.queue], [consumer.queue] if unused else []))
 
     async def _left(self, queues: list[str], unused: list[str]) -> None:
-        """Consumers have ended, some of them perhaps the last ones of their queues."""
+        """Sees to queues whose consumers have ended, some of them perhaps the last ones."""
         for queue in queues:
             try:
                 await self._counts.leave(queue)
@@ -280,7 +280,7 @@ class NamedQueues:
         return self._settlements.settle_soon(conn.id, effect)
 
     async def connection_lost(self, conn: ConsumerConnection) -> None:
-        """A connection has ended: what it held is there for others again, what was its own is gone."""
+        """Gives back what a connection held that has ended, and removes what was its own."""
         self._registry.vhosts.leave(conn.id)
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
@@ -292,7 +292,7 @@ class NamedQueues:
         await self._registry.drop_owned(conn.id)
 
     def exchange(self, name: str) -> Exchange | None:
-        """An exchange that is known here."""
+        """Returns an exchange that is known here."""
         return self._registry.exchange(name)
 
     def wake(self) -> None:
@@ -306,7 +306,7 @@ class NamedQueues:
             queue.pump.wake()
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
-        """Rows of these queues have become visible."""
+        """Wakes queues of which rows have become visible."""
         by_number, numbers = self._registry.by_number, tuple(queue_numbers)
         self._laned.came(numbers)
         for number in numbers:
@@ -400,7 +400,7 @@ class NamedQueues:
                 self._spawn(self._left([consumer.queue], []))
 
     def _pump_failed(self, name: str, error: BaseException) -> None:
-        """A bug of ours has ended a pump."""
+        """Ends the consumers of a pump that a bug of ours has ended."""
         log.error("delivering a queue has failed", queue=name, exc_info=error)
         queue = self._registry.queues.get(name)
         if queue is not None:

@@ -26,7 +26,7 @@ class GatewayGroups:
         self._gateway = gateway
 
     def names(self) -> Iterator[GroupName]:
-        """All groups, by name."""
+        """Yields all groups, by name."""
         target: str | None = f"/groups?limit={PAGE_COUNT}"
         while target is not None:
             answer = self._gateway.ask("GET", target)

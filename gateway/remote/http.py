@@ -81,12 +81,12 @@ class RemoteGateway:
     def subscribe(
         self, pattern: str, *, start: str | None = None, where: str | None = None
     ) -> Iterator[ServerSentEvent]:
-        """Events of what is published to matching addresses and passes a condition, from now or a position on."""
+        """Yields events of messages to matching addresses that pass a condition, from now or a position on."""
         query = {"filter": pattern} if where is None else {"filter": pattern, "where": where}
         return self.events(f"/subscribe?{_encoded(query)}", last=start)
 
     def events(self, target: str, *, last: str | None = None) -> Iterator[ServerSentEvent]:
-        """Server-sent events, behind the last one seen, for as long as they come."""
+        """Yields server-sent events, behind the last one seen, for as long as they come."""
         headers = {"accept": "text/event-stream"}
         if last is not None:
             headers["last-event-id"] = last
@@ -100,12 +100,12 @@ class RemoteGateway:
     def ask(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
     ) -> httpx.Response:
-        """One request and its answer, which is no refusal."""
+        """Sends one request and returns its answer, which is no refusal."""
         with self._trouble():
             return _check(self._client.request(method, target, content=body, headers=headers))
 
     def find(self, limit: int, **query: str) -> Iterator[ServerSentEvent]:
-        """Up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""
+        """Yields up to `limit` stored messages, newest first; `query` is that of `GET /messages`."""
         target = f"/messages?{_encoded(query | {'limit': str(min(limit, FOUND_AT_ONCE))})}"
         while True:
             with self._trouble():
@@ -124,7 +124,7 @@ class RemoteGateway:
             target = following
 
     def addresses(self, prefix: str = "") -> list[str]:
-        """Addresses that have a last value, sorted."""
+        """Returns addresses that have a last value, sorted."""
         with self._trouble():
             answer = _check(self._client.get("/topics", params={"prefix": prefix}))
         try:
@@ -144,7 +144,7 @@ class RemoteGateway:
 
     @contextmanager
     def _trouble(self) -> Iterator[None]:
-        """Transport errors in one line."""
+        """Raises transport errors in one line."""
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -157,7 +157,7 @@ class RemoteGateway:
 
 
 def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
-    """The lines of an event stream, however it is cut: what ends one is CR, LF or both, and nothing else of Unicode.
+    """Yields the lines of an event stream, however it is cut: CR, LF or both end one, and nothing else of Unicode.
 
     Bytes behind the last end of a line are no line. Raises `RemoteRefused` for a line without an end.
     """
@@ -177,7 +177,7 @@ def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:
 
 
 def read_events(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
-    """Server-sent events from the lines of a stream. An event that has not ended when the stream does is dropped."""
+    """Yields server-sent events of a stream's lines; drops an event that has not ended when the stream does."""
     kind, data, event_id, size = "", list[str](), "", 0
     for line in lines:
         if not line:
@@ -199,12 +199,12 @@ def read_events(lines: Iterable[str]) -> Iterator[ServerSentEvent]:
 
 
 def _encoded(query: Mapping[str, str]) -> str:
-    """A query in which a space is %20: a plus sign means itself there, as in filters."""
+    """Returns a query in which a space is %20: a plus sign means itself there, as in filters."""
     return urlencode(query, quote_via=quote)
 
 
 def _check(answer: httpx.Response) -> httpx.Response:
-    """The answer itself; a refusal as the problem document (RFC 9457) explains it."""
+    """Returns the answer itself. Raises a refusal as the problem document (RFC 9457) explains it."""
     if answer.status_code < 400:
         return answer
     detail = f"{answer.status_code} {answer.reason_phrase}".strip()

@@ -71,7 +71,7 @@ class GatewayKeys:
         self._namespace = namespace
 
     def get(self, key: str) -> Entry:
-        """One entry; a key that is not there is refused with 404."""
+        """Returns one entry; a key that is not there is refused with 404."""
         got = self._gateway.ask("GET", self._key(key))
         said = got.headers
         try:
@@ -98,7 +98,7 @@ class GatewayKeys:
         return True
 
     def page(self, *, values: bool = True, **query: str | int) -> Page:
-        """A page of keys; `query` is that of `GET /kv`."""
+        """Returns a page of keys; `query` is that of `GET /kv`."""
         asked = {name: str(text) for name, text in query.items()}
         if not values:
             asked["keys"] = "true"
@@ -107,7 +107,7 @@ class GatewayKeys:
         return Page([self._entry(one) for one in found.entries], found.revision, found.more)
 
     def entries(self, *, values: bool = True, **query: str | int) -> Iterator[Entry]:
-        """All entries of a range, by page; each page is newer than the one before unless `revision` is asked for."""
+        """Yields all entries of a range, by page; each page is newer than the one before, but for a `revision`."""
         more = True
         while more:
             page = self.page(values=values, limit=PAGE_COUNT, **query)
@@ -137,7 +137,7 @@ class GatewayKeys:
 
     @contextmanager
     def held(self) -> Iterator[int]:
-        """The state as it is now can be read, by `revision`, in this context."""
+        """Holds the state as it is now, to be read by `revision` in this context."""
         got = self._gateway.ask("POST", "/kv-holds")
         revision = self._read(got.status_code, got.content, _Stored).revision
         try:
@@ -235,7 +235,7 @@ class GatewayKeys:
 
 
 def _condition(if_revision: int | None) -> dict[str, str]:
-    """The headers for a compare-and-set."""
+    """Returns the headers for a compare-and-set."""
     if if_revision is None:
         return {}
     return {"if-match": f'"{if_revision}"'} if if_revision else {"if-none-match": "*"}

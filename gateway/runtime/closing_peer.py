@@ -46,7 +46,7 @@ class ClosingPeer(asyncio.Protocol):
         self._hub.unread.release(self, self._network)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The peer has gone too."""
+        """Ends the wait for the peer, which has gone too."""
         self._stall.cancel()
         self._hub.unread.release(self, self._network)
         self._hub.lingering -= 1

@@ -66,7 +66,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     # ---- from the event loop
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """A peer has connected."""
+        """Begins to serve a peer that has connected."""
         transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self.transport = transport
         if isinstance(transport, SocketTransport):
@@ -95,7 +95,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
     def data_received(self, data: bytes) -> None:
-        """Bytes from the peer."""
+        """Takes bytes from the peer."""
         self._hub.turn.received(((self, data),))
 
     def receive(self, data: bytes) -> None:
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.abort()
 
     def eof_received(self) -> bool:
-        """The peer sends no more; it still gets the answers to what it has asked (not over TLS, which has no half)."""
+        """Reads no more, but still answers what the peer has asked (not over TLS, which has no half)."""
         self.ended = True
         return self._asked and not self._secure
 
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         return self.outstanding_count > 0 or self._hub.calls_under_way(self) > 0
 
     def pause_writing(self) -> None:
-        """The peer reads too slowly: it is not read from either, for what it asks has answers."""
+        """Stops reading a peer that reads too slowly, for what it asks has answers."""
         self.writable = False
         assert self.transport is not None
         self._stall = WriteStall(self.hub.later, self.transport, self._stalled)
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.abort()
 
     def resume_writing(self) -> None:
-        """The peer has read what was held."""
+        """Reads again a peer that has read what was held."""
         self.writable = True
         if self._stall is not None:
             self._stall.cancel()
@@ -226,7 +226,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.flush()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Lets go of everything, as the connection is gone."""
         if not hasattr(self, "hub"):
             return  # never admitted
         if self.has_session and not self.gone and (held := self._hub.pauses.give_back(self)):
@@ -261,7 +261,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     # ---- for Endpoint and Hub
 
     def comes_from(self, address: str) -> None:
-        """A proxy of ours has said who comes by this connection. Raises `Refusal` where enough are from there."""
+        """Counts the connection for the peer that a proxy of ours named. Raises `Refusal` where enough are there."""
         super().comes_from(address)
         self.admission = self._hub.connection_limiter.place(self.admission, address)
 
@@ -402,7 +402,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         return self._listener.name
 
     def force_close(self, reason: str) -> None:
-        """An operator ends it."""
+        """Closes the connection for an operator."""
         adapter = self.adapter
         if not self.gone and isinstance(adapter, OperatedAdapter):
             self.guard(self._complete_alone)

@@ -107,7 +107,7 @@ class Hub(ABC):
 
     @abstractmethod
     def next_id(self) -> int:
-        """A number no other endpoint of this process has."""
+        """Returns a number that no other endpoint of this process has."""
 
     @abstractmethod
     def later(self, seconds: float, work: Callable[[], object]) -> asyncio.TimerHandle:
@@ -213,7 +213,7 @@ class Endpoint:
     # ---- what a shell provides
 
     def force_close(self, reason: str) -> None:
-        """An operator ends it: does nothing where its adapter knows no words for that."""
+        """Closes it for an operator; does nothing where its adapter knows no words for that."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -364,7 +364,7 @@ class Endpoint:
         return taken
 
     def resumed(self) -> None:
-        """The peer reads again: offer it what it missed."""
+        """Offers a peer that reads again what it missed."""
         self.hub.fanout.wake(self.subscriber)
         for consumer in sorted(self.consumers):
             self.hub.queues.ready(self, Ready(consumer=consumer))

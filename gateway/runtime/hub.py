@@ -215,7 +215,7 @@ class ProcessHub(StreamHub):
     # ---- small things that endpoints ask for
 
     def next_id(self) -> int:
-        """A number no other endpoint of this process has."""
+        """Returns a number that no other endpoint of this process has."""
         self._ids += 1
         return self._ids
 
@@ -239,7 +239,7 @@ class ProcessHub(StreamHub):
     # ---- connections
 
     def joined(self, connection: StreamEndpoint) -> None:
-        """A connection has begun."""
+        """Counts a connection that has begun."""
         self.connections[connection.id] = connection
         connection.flow.open += 1
         connection.flow.accepted += 1
@@ -247,7 +247,7 @@ class ProcessHub(StreamHub):
             notify_of_pressure(connection, self.pressure.reason)
 
     def left(self, connection: StreamEndpoint) -> None:
-        """A connection has ended."""
+        """Lets go of what a connection that has ended held."""
         if self.connections.pop(connection.id, None) is None:
             return
         connection.flow.open -= 1
@@ -295,7 +295,7 @@ class ProcessHub(StreamHub):
         return self.store.log.pending_bytes + self.ingest.waiting_bytes > self._pending_bytes_high
 
     def paused(self, endpoint: Endpoint) -> None:
-        """An endpoint is not read from because it is crowded; it is asked to look again when that is over."""
+        """Notes an endpoint that is not read from because it is crowded, to have it look again when that is over."""
         self._paused[endpoint] = None
         if self._relief is None:
             # The crowd may be of the store's own records, whose end nobody announces.

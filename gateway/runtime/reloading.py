@@ -48,7 +48,7 @@ async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "C
 
 
 def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
-    """The sections of two configurations that differ and are read at the start alone."""
+    """Returns the sections of two configurations that differ and are read at the start alone."""
     names = [name for name in before.__struct_fields__ if name not in RELOADED]
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
@@ -119,7 +119,7 @@ def _stands(hub: StreamHub, endpoint: Endpoint, changed: frozenset[str]) -> bool
 
 
 def _permissions_of(hub: StreamHub, receiver: Receiver) -> Permissions:
-    """The permissions of a subscriber whose subscription nothing restricted, and nothing could have: it has no name."""
+    """Returns the permissions of a nameless subscriber, whose subscription nothing restricted, nor could have."""
     if not isinstance(receiver, Endpoint):
         return OPEN
     principal = receiver.principal

@@ -131,7 +131,7 @@ class Served(NamedTuple):
 
 
 async def answer(hub: Hub, endpoint: Endpoint, call: Call) -> Any:
-    """The answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
+    """Returns the answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
     request, asked = call.request, RequestContext(hub, endpoint, call.who or endpoint.principal)
     served = served_by(request)
     if asked.permissions.access is None:
@@ -343,7 +343,7 @@ def _served(
     *,
     on_grid: bool = False,
 ) -> tuple[type[Request[T]], Served]:
-    """A row: the answer is of the type that the request's class names."""
+    """Returns a row, whose answer is of the type that the request's class names."""
     return kind, Served(answer, needs, on_grid)
 
 

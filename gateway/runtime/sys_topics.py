@@ -46,7 +46,7 @@ class Load:
             self._averages[name] = self._averages[name] * kept + rate * (1 - kept)
 
     def items(self) -> list[tuple[str, str]]:
-        """The averages, by name."""
+        """Returns the averages, by name."""
         return [(name, f"{average:.2f}") for name, average in self._averages.items()]
 
 
@@ -93,7 +93,7 @@ class SysTopics:
         )
 
     def values(self) -> dict[str, str]:
-        """All values there are now, by their names below `$SYS/broker`."""
+        """Returns all values there are now, by their names below `$SYS/broker`."""
         hub, now_ms = self._hub, self._now_ms()
         traffic, connected = hub.metrics.traffic(PROTOCOL), self._connected()
         values: dict[str, int | str | None] = {

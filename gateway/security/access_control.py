@@ -50,7 +50,7 @@ class AccessControl:
         controller.watch(self._look_again)
 
     def permissions(self, principal: Principal, *, client_id: str = "", protocol: str = "") -> Permissions:
-        """The permissions of a principal that was let in."""
+        """Returns the permissions of a principal that was let in."""
         name = principal.name
         identity = Identity(
             name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
@@ -60,7 +60,7 @@ class AccessControl:
         return permissions
 
     def permissions_of(self, identity: Identity) -> Permissions:
-        """The permissions of somebody who was let in before, and may be gone; they change as those of others do."""
+        """Returns the permissions of somebody who was let in before, and may be gone; they change as others' do."""
         permissions = Permissions(identity, self._access(identity), self._on_denied)
         self._permissions.add(permissions)
         return permissions
@@ -105,7 +105,7 @@ class AccessControl:
         return {user.name: user for user in self._controller.users() if ACCESS in user.rights}
 
     def _look_again(self) -> None:
-        """The metadata has changed: so may users have."""
+        """Takes up changes of users, as the metadata has changed."""
         before, self._ruled = self._ruled, self._users_with_rules()
         if before == self._ruled:
             return

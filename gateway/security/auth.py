@@ -250,7 +250,7 @@ class Authenticator:
         return scram.Verifier(scram.ITERATIONS, self._salt(name), stored_key, server_key)
 
     async def _prepared(self) -> Mapping[str, scram.Verifier]:
-        """The verifiers of the configuration's users, made when the first client wants to use one."""
+        """Returns the verifiers of the configuration's users, made when the first client wants to use one."""
         making = self._verifiers
         if making is None or (making.done() and making.exception() is not None):
             making = self._verifiers = asyncio.ensure_future(self.passwords.work(self._derived))
@@ -275,7 +275,7 @@ class Authenticator:
         return self._unknown("salt", name)[: scram.SALT_BYTES]
 
     def _unknown(self, what: str, name: str) -> bytes:
-        """Bytes that belong to a name and that nobody can know."""
+        """Returns bytes that belong to a name and that nobody can know."""
         return hmac.digest(self._secret(SALTS), f"{what} {name}".encode(), "sha256")
 
     def _principal(self, claim: Claim) -> Principal:

@@ -38,7 +38,7 @@ def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]
 
 
 def _key_mistakes(jwt: JwtConfig) -> Iterator[tuple[str, str]]:
-    """Keys that cannot be read, or are none."""
+    """Yields keys that cannot be read, or are none."""
     files = {f"auth.jwt.keys[{i}].file": key.file for i, key in enumerate(jwt.keys)}
     unreadable = [mistake for key, file in files.items() for mistake in _unreadable(key, file, "a key")]
     if jwt.jwks_file is not None:

@@ -133,7 +133,7 @@ class ConnectionLimiter:
         return ConnectionAdmission(network, None)
 
     def place(self, admission: ConnectionAdmission, address: str) -> ConnectionAdmission:
-        """A connection turns out to be from an address. Raises `Refusal` (QUOTA) where enough are from there."""
+        """Counts a connection for the address that it turns out to be from. Raises `Refusal` (QUOTA) at the limit."""
         if not self._per_address or admission.network or admission.refusal is not None:
             return admission
         network = network_of(address)

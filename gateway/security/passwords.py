@@ -91,7 +91,7 @@ def is_match(hashed: str, password: bytes) -> bool:
 
 
 def verifier_in(hashed: str) -> scram.Verifier | None:
-    """The verifier for SCRAM in a hash, None where there is none."""
+    """Returns the verifier for SCRAM in a hash, None where there is none."""
     for part in hashed.split():
         if part.startswith(scram.PREFIX):
             try:
@@ -129,7 +129,7 @@ class Refusals:
         return kind in self._average_s
 
     def note(self, kind: str, took_s: float) -> None:
-        """A comparison of a kind has taken so long."""
+        """Notes how long a comparison of a kind has taken."""
         before_s = self._average_s.get(kind)
         if before_s is not None:
             self._average_s[kind] = before_s + (took_s - before_s) * NEWS_WEIGHT

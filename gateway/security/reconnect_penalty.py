@@ -42,7 +42,7 @@ class ReconnectPenalty:
         self._records: OrderedDict[ReconnectingClient, _Record] = OrderedDict()  # the latest last
 
     def note(self, who: ReconnectingClient, reason: str, *, now_ms: int) -> None:
-        """A connection of a client ends."""
+        """Notes that a connection of a client ends."""
         count = self._count(who, now_ms) + 1
         self._records[who] = _Record(count, now_ms)
         self._records.move_to_end(who)

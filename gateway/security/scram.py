@@ -74,7 +74,7 @@ class Verifier(NamedTuple):
 
 
 def derive(password: str, *, salt: bytes, iterations: int = ITERATIONS) -> Verifier:
-    """The verifier of a password. Raises ValueError for one that no client could prove (RFC 4013: SASLprep)."""
+    """Returns the verifier of a password. Raises ValueError for one that no client could prove (RFC 4013: SASLprep)."""
     from scramp import ScramException, ScramMechanism  # noqa: PLC0415 - 6 MB, which most processes never need
 
     try:

@@ -29,7 +29,7 @@ class Throttle:
             raise Refusal(Cause.QUOTA, "too many wrong credentials from this address", retry_after_ms=left_ms)
 
     def failed(self, address: str, *, now_ms: int) -> None:
-        """Wrong credentials came from an address."""
+        """Notes that wrong credentials came from an address."""
         if not self.failures_max:
             return
         network = network_of(address)

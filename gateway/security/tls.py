@@ -30,7 +30,7 @@ class ServerTls:
         self._files = WatchedFiles((config.cert_file, config.key_file, config.client_crl_file))
 
     def context(self, alpn: Sequence[str]) -> ssl.SSLContext:
-        """The context of a port. Raises `ConfigError`."""
+        """Returns the context of a port. Raises `ConfigError`."""
         config = self._config
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
         context.minimum_version = ssl.TLSVersion.TLSv1_2

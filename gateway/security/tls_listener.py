@@ -40,7 +40,7 @@ class Handshakes:
         return True
 
     def leave(self, network: str) -> None:
-        """One that had begun is over."""
+        """Notes the end of one that had begun."""
         self.count -= 1
         left = self.by_network.pop(network) - 1
         if left:

@@ -64,7 +64,7 @@ class Tokens:
         return self._claim(self._payload(token), now_ms / 1000)
 
     def _payload(self, token: bytes) -> dict[str, Any]:
-        """The claims of a token that one of our keys has signed."""
+        """Returns the claims of a token that one of our keys has signed."""
         config = self._config
         try:
             header = jwt.get_unverified_header(token)
@@ -91,7 +91,7 @@ class Tokens:
         raise _refused("is signed by nobody who is known here")
 
     def _candidates(self, header: dict[str, Any]) -> Sequence[_Key]:
-        """The keys that may have signed a token with this header."""
+        """Returns the keys that may have signed a token with this header."""
         algorithm, kid = header.get("alg"), header.get("kid")
         keys = [key for key in self._keys if key.algorithm == algorithm and (not kid or key.id in {"", kid})]
         return keys[:TRIES_COUNT_MAX]
@@ -152,7 +152,7 @@ def _read(file: Path, where: str) -> bytes:
 
 
 def _read_set(file: Path, algorithms: frozenset[str]) -> Iterator[_Key]:
-    """The keys of a JSON Web Key Set that are for signatures, and for algorithms that are allowed (RFC 7517)."""
+    """Yields the keys of a JSON Web Key Set that are for signatures, and for algorithms that are allowed (RFC 7517)."""
     where = "auth.jwt.jwks_file"
     try:
         found = json.loads(_read(file, where))
@@ -172,7 +172,7 @@ def _read_set(file: Path, algorithms: frozenset[str]) -> Iterator[_Key]:
 
 
 def _of_set(entry: Any, algorithms: frozenset[str]) -> _Key | None:
-    """A key of a set, None for one that is not for us."""
+    """Returns a key of a set, None for one that is not for us."""
     if not isinstance(entry, dict) or entry.get("use", "sig") != "sig":
         return None
     operations = entry.get("key_ops")
@@ -209,7 +209,7 @@ def _too_short(name: str, key: Any) -> bool:
 
 
 def _time(value: Any) -> float | None:
-    """A NumericDate (RFC 7519, 2), None for what is none."""
+    """Returns a NumericDate (RFC 7519, 2), None for what is none."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _TIME_MAX:
         return None
     return float(value)

@@ -41,7 +41,7 @@ class SessionHolder(Protocol):
         """Tells the client that another connection has taken over the session, and closes."""
 
     def shut_down(self) -> None:
-        """The session cannot be served here any more: say so, and close."""
+        """Tells the client that its session cannot be served here any more, and closes."""
 
     async def answered(self) -> None:
         """Waits until nothing that the connection has published is under way."""

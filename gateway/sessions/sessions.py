@@ -85,11 +85,11 @@ class Sessions:
         return list(await self._wills.load()) if self._owners.alone else []
 
     async def end_orphans(self, orphans: list[str]) -> None:
-        """See to the wills of connections that ended with a former run of this process."""
+        """Publishes the wills of connections that ended with a former run of this process."""
         await end_all_orphans(orphans, lambda key: self.on_owner_lost(key, lambda: self._owners.take(key)))
 
     def key_of(self, holder: SessionHolder) -> str | None:
-        """The session that a connection holds, by its key."""
+        """Returns the session that a connection holds, by its key."""
         return None if (held := self.by_holder.get(holder)) is None else held.key
 
     def holds(self, key: str) -> bool:
@@ -223,7 +223,7 @@ class Sessions:
             held.exchanges = None
 
     def drop_will(self, holder: SessionHolder) -> None:
-        """A connection's will is not to be published."""
+        """Forgets a connection's will, which is not to be published."""
         if (held := self.by_holder.get(holder)) is not None:
             held.will = None
 
@@ -237,7 +237,7 @@ class Sessions:
                     await self._close(held)
 
     def settled(self, holder: SessionHolder, oldest: Cursor) -> None:
-        """A connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all of them."""
+        """Notes that a connection's deliveries before `oldest` are acknowledged; of a log that it leaves out, all."""
         held = self.by_holder.get(holder)
         if held is not None:
             held.oldest = oldest
@@ -245,14 +245,14 @@ class Sessions:
             held.settle(self._fanout)
 
     async def close(self, holder: SessionHolder) -> None:
-        """The connection has ended: its session waits, or is forgotten when it does not outlive connections."""
+        """Lets the session of an ended connection wait, or forgets one that does not outlive connections."""
         held = self.by_holder.get(holder)
         if held is not None:
             async with self._turns.at(held.key):
                 await self._close(held)
 
     async def _close(self, held: LiveSession, *, keep: bool = False) -> None:
-        """A session's connection has ended; with `keep` its next one is here."""
+        """Ends the connection of a session; with `keep` its next one is here."""
         if not self._release(held):
             return
         held.left_ms = self._now_ms()
@@ -301,7 +301,7 @@ class Sessions:
             self._wills.forgotten(key)
 
     def _lose(self, held: LiveSession) -> None:
-        """A session has gone on elsewhere: its connection here has nothing to say any more."""
+        """Ends the connection here of a session that has gone on elsewhere."""
         if self._release(held):
             held.holder.supersede()
 
@@ -436,7 +436,7 @@ class Sessions:
         return expired(record, self._now_ms(), or_left_ms=self._started_ms if self._owners.alone else None)
 
     async def _forget(self, key: str, owned: Owned) -> None:
-        """A session has ended, and so has the wait of its will."""
+        """Forgets a session that has ended, and the wait of its will."""
         await self._wills.settle(owned, key, ended=True)
         await self._delete(key, owned)
 

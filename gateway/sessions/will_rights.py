@@ -46,7 +46,7 @@ class WaitingWills:
         self._running = False
 
     def look(self) -> None:
-        """Rights have changed: look at all wills that wait, in a task of its own."""
+        """Looks at all wills that wait, in a task of its own, as rights have changed."""
         self._due = True
         if not self._running:
             self._running = True

@@ -78,7 +78,7 @@ class Wills:
         random: Random | None = None,
         check: Callable[[Identity, Message], None] = lambda _who, _message: None,
     ) -> None:
-        """`check` raises `Refusal` for a client that may not publish a message by now."""
+        """Begins without wills; `check` raises `Refusal` for a client that may not publish a message by now."""
         self._store = store
         self._publish = publish
         self._now_ms = now_ms
@@ -105,7 +105,7 @@ class Wills:
         return orphans
 
     def arm(self, session: str, will: Will) -> tuple[WillRecord, Put]:
-        """The record of a will whose connection is let in, and how it is stored."""
+        """Returns the record of a will whose connection is let in, and how it is stored."""
         assert self._random is not None
         once = f"will-{self._random.getrandbits(96):024x}"
         record = WillRecord(
@@ -128,7 +128,7 @@ class Wills:
             self._known.pop(_key(session), None)
 
     async def find(self, session: str) -> WillRecord | None:
-        """A session's will. Raises `StoreError`."""
+        """Returns a session's will. Raises `StoreError`."""
         key = _key(session)
         if self._known is not None and key not in self._known:
             return None
@@ -164,7 +164,7 @@ class Wills:
         return True
 
     async def settle(self, owned: Owned, session: str, *, ended: bool) -> None:
-        """A session is taken up again: its will is called off. Or it has ended: its will waits no longer.
+        """Calls off the will of a session that is taken up again, or publishes that of one that has ended.
 
         A will without delay is published all the same (MQTT 5.0, 3.1.3.2.2). Raises as `leave` does.
         """
@@ -192,7 +192,7 @@ class Wills:
                 await self._published(message, once=record.once and f"{record.once} now", who=record.who)
 
     def _stamped(self, message: Message, *, delay_ms: int, lives_ms: int | None) -> Message:
-        """A will as it is published: its time to live begins with its delivery."""
+        """Returns a will as it is published: its time to live begins with its delivery."""
         now_ms = self._now_ms()
         return msgspec.structs.replace(
             message,
@@ -202,7 +202,7 @@ class Wills:
         )
 
     def _hastened(self, message: Message) -> Message:
-        """The same message, now."""
+        """Returns the same message, now."""
         early_ms = (message.deliver_at_ms or 0) - self._now_ms()
         expires_at_ms = None if message.expires_at_ms is None else message.expires_at_ms - early_ms
         return msgspec.structs.replace(message, deliver_at_ms=None, expires_at_ms=expires_at_ms)
@@ -256,7 +256,7 @@ class _Ended:
         self.outcome: asyncio.Future[Outcome] = asyncio.get_running_loop().create_future()
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """The outcome."""
+        """Takes the outcome."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
 

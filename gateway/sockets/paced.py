@@ -29,17 +29,17 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
     # ---- from below
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """The handshake is done."""
+        """Takes over once the handshake is done."""
         self._inner = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._inner.set_write_buffer_limits(high=PIECE_BYTES)
         self._protocol.connection_made(self)
 
     def eof_received(self) -> bool | None:
-        """The peer sends no more."""
+        """Passes on that the peer sends no more."""
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """The connection is gone."""
+        """Lets go, as the connection is gone."""
         self._drop()
         self._protocol.connection_lost(exc)
 

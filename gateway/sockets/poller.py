@@ -30,7 +30,7 @@ class PolledSocket(Protocol):
     """A user of a socket."""
 
     def ready(self, events: int) -> None:
-        """The socket can be read or written, or has failed."""
+        """Acts on a socket that can be read or written, or has failed."""
 
     def look_again(self) -> None:
         """Makes the poller report the socket again in its next look, if it can be read then."""

@@ -56,7 +56,7 @@ class DashboardOptions(NamedTuple):
 
 
 def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
-    """Serve the dashboard until the process is stopped; `ready` gets its address. Raises `SparkError`."""
+    """Serves the dashboard until the process is stopped; `ready` gets its address. Raises `SparkError`."""
     if options.check is None and not is_loopback(options.host):
         raise BadOption(
             "host",
@@ -96,7 +96,7 @@ def wsgi_server(app: Dash, listening: socket.socket) -> Any:
 
 
 def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash:
-    """The application over some tables and a gateway; its `server` is a WSGI application."""
+    """Returns the application over some tables and a gateway; its `server` is a WSGI application."""
     app = Dash(__name__, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets")
     app.layout = frame()
     guard(app.server, check=check)

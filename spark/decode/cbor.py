@@ -16,7 +16,7 @@ _FLOATS: Final = {25: struct.Struct(">e"), 26: struct.Struct(">f"), 27: struct.S
 
 
 def decode(data: bytes) -> object:
-    """The value of a whole body. Raises `Undecodable`."""
+    """Returns the value of a whole body. Raises `Undecodable`."""
     value, end = _item(data, 0, 0)
     if end != len(data) or value is _BREAK:
         raise Undecodable("bytes follow the CBOR value" if value is not _BREAK else "a CBOR break stands alone")
@@ -48,7 +48,7 @@ def _item(data: bytes, at: int, depth: int) -> tuple[object, int]:
 
 
 def _argument(data: bytes, at: int, info: int) -> tuple[int | None, int]:
-    """The number behind the first byte; None: of indefinite length."""
+    """Returns the number behind the first byte; None: of indefinite length."""
     if info < 24:
         return info, at
     if info == 31:

@@ -28,7 +28,7 @@ def read(rows: Rows, parsed: object, leaf: str, rule: DecodeRule = _NO_RULE) -> 
 
 
 def time_us_of(value: object) -> int | None:
-    """A time as microseconds since 1970: ISO 8601 (without a zone: UTC), or a number whose size tells its unit."""
+    """Returns microseconds since 1970 of ISO 8601 (without a zone: UTC), or of a number whose size tells its unit."""
     if isinstance(value, str):
         try:
             when = datetime.fromisoformat(value)
@@ -64,7 +64,7 @@ def _element(rows: Rows, element: object, leaf: str, rule: DecodeRule, outer: in
 
 
 def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
-    """Every value that is no object and no array, with its path."""
+    """Yields every value that is no object and no array, with its path."""
     if isinstance(value, Mapping):
         if depth:
             for name, inner in value.items():
@@ -78,7 +78,7 @@ def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]
 
 
 def _at(value: object, path: str) -> object:
-    """The value at a path; None when there is none."""
+    """Returns the value at a path; None when there is none."""
     for name in path.split("."):
         if isinstance(value, Mapping):
             value = value.get(name)

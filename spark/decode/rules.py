@@ -17,12 +17,12 @@ class DecodeRules(msgspec.Struct, frozen=True, kw_only=True):
     decode: tuple[DecodeRule, ...] = ()
 
     def encode(self) -> str:
-        """The rules as a text, for an option of the data source."""
+        """Returns the rules as a text, for an option of the data source."""
         return msgspec.json.encode(self).decode()
 
     @classmethod
     def parse(cls, text: str) -> "DecodeRules":
-        """The inverse of `encode`. Raises ValueError."""
+        """Returns the inverse of `encode`. Raises ValueError."""
         return msgspec.json.decode(text, type=cls) if text.strip() else cls()
 
 

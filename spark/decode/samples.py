@@ -40,7 +40,7 @@ class Decoder:
         self._known: dict[tuple[str, str | None], tuple[str, DecodeRule]] = {}
 
     def read(self, messages: Sequence[Message]) -> Rows:
-        """The rows of each message; never raises for what a body holds.
+        """Returns the rows of each message; never raises for what a body holds.
 
         A loop with local names, because it runs once a message: flat JSON objects of numbers take the short way.
         """
@@ -146,7 +146,7 @@ def _sparkplug(rows: Rows, message: Message, _rule: DecodeRule) -> None:
 
 
 def _plain(rows: Rows, message: Message, rule: DecodeRule) -> None:
-    """A number, `true` or `false`, or JSON that says it is text."""
+    """Adds a number, `true` or `false`, or JSON that says it is text."""
     text = message.body.decode("utf-8").strip()
     if text[:1] in ("{", "["):
         _fields(rows, message, rule)
@@ -162,7 +162,7 @@ def _plain(rows: Rows, message: Message, rule: DecodeRule) -> None:
 
 
 def _text(rows: Rows, message: Message, _rule: DecodeRule) -> None:
-    """A state."""
+    """Adds a state."""
     text = message.body.decode("utf-8").strip()
     if text.lower() in ("true", "false"):
         rows.flag(_leaf(message), text.lower() == "true")
@@ -171,7 +171,7 @@ def _text(rows: Rows, message: Message, _rule: DecodeRule) -> None:
 
 
 def _event(rows: Rows, message: Message, rule: DecodeRule) -> None:
-    """A structured CloudEvent: its data."""
+    """Adds the data of a structured CloudEvent."""
     event: Any = _parse(message.body)
     if not isinstance(event, dict) or "data" not in event:
         raise Undecodable("the event has no data that can be read")

@@ -58,7 +58,7 @@ def _metric(rows: Rows, data: bytes, stamp_ms: int) -> None:
 
 
 def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """A protobuf message's fields: number, wire type, and the varint or the bytes."""
+    """Yields a protobuf message's fields: number, wire type, and the varint or the bytes."""
     at, end = 0, len(data)
     while at < end:
         key, at = _varint(data, at)

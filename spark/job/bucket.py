@@ -168,7 +168,7 @@ def _replace(plan: PassPlan, bucket: int, before: BucketState, after: BucketStat
 
 
 def _sessions(plan: PassPlan, bucket: int, before: pa.Table, records: pa.Table | None, found: _Tables) -> pa.Table:
-    """The sessions still open after some records, and after the time up to which every queue has been read."""
+    """Returns the sessions still open after some records, and after the time up to which every queue has been read."""
     held = before if records is None else sessions.absorb(before, records, plan.session_ms)
     closed, still_open = sessions.closed_before(held, plan.settled_ms + plan.watermark_ms, plan.session_ms)
     if held is before and not closed.num_rows:
@@ -217,7 +217,7 @@ def _windows(
 def _merge(
     plan: PassPlan, bucket: int, table: str, more: pa.Table, *, state: BucketState, found: _Tables
 ) -> tuple[pa.Table, int]:
-    """The open windows with some more, those that were settled already being opened again."""
+    """Returns the open windows with some more, those that were settled already being opened again."""
     still_open = state.windows[table]
     behind = marks.behind(more, still_open, state.marks[table])
     if not behind.any():
@@ -237,14 +237,14 @@ def _judged(plan: PassPlan, records: pa.Table) -> npt.NDArray[np.object_]:
 
 
 def _verdicts(plan: PassPlan, rows: pa.Table, quality: npt.NDArray[np.object_]) -> npt.NDArray[np.object_]:
-    """The verdict on each row's times; a sample that has a time of its own is judged by that."""
+    """Returns the verdict on each row's times; a sample that has a time of its own is judged by that."""
     time_ms, stored_ms = (column(rows, name) // 1000 for name in ("time", "stored_at"))
     limits = LatenessLimits(plan.watermark_ms, plan.late_ms)
     return lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
 
 
 def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The samples as rows of `STATES`, and the aliases of Sparkplug's metrics with those that the records tell."""
+    """Returns the samples as rows of `STATES`, and the aliases of Sparkplug's metrics with those of the records."""
     lists = records["samples"].combine_chunks()
     owners = pc.list_parent_indices(lists)
     flat = pc.list_flatten(lists)
@@ -262,7 +262,7 @@ def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _sample_rows(records: pa.Table, samples: pa.Table, quality: npt.NDArray[np.object_]) -> pa.Table:
-    """Each number and state as a row of `samples`."""
+    """Returns each number and state as a row of `samples`."""
     owners = pc.list_parent_indices(records["samples"].combine_chunks())
     kept = records.select(["topic", "protocol"]).take(owners)
     made = {"topic": kept["topic"], "protocol": kept["protocol"], "quality": pa.array(quality, pa.string())}
@@ -272,7 +272,7 @@ def _sample_rows(records: pa.Table, samples: pa.Table, quality: npt.NDArray[np.o
 
 
 def _rejected(records: pa.Table) -> pa.Table:
-    """The records that cannot be decoded, as rows of `quarantine`."""
+    """Returns the records that cannot be decoded, as rows of `quarantine`."""
     bad = records.filter(pc.is_valid(records["rejected"]))
     names = {"body": "rejected"}
     schema = SPECS["quarantine"].columns
@@ -293,7 +293,7 @@ def _queues(records: pa.Table) -> list[QueueCount]:
 
 
 def _traffic(records: pa.Table, quality: npt.NDArray[np.object_]) -> list[TrafficRow]:
-    """Records by minute of storage, protocol, topic and quality: as many rows as there are of these, not of devices."""
+    """Returns records by minute of storage, protocol, topic and quality: a row for each of these, not of devices."""
     minute = column(records, "stored_at") // (WINDOW_MS * 1000) * WINDOW_MS
     verdicts = pa.array(quality, pa.string())
     texts = [codes(records["protocol"]), codes(records["topic"]), codes(verdicts)]

@@ -48,7 +48,7 @@ def drop_stale(plan: PassPlan, state: BucketState) -> KeptState:
 
 
 def _without(state: BucketState, names: pa.Array | pa.ChunkedArray) -> KeptState:
-    """The state without some devices. Their open windows stay until they are settled."""
+    """Returns the state without some devices. Their open windows stay until they are settled."""
     found = {}
     for part in ("devices", "latest", "series", "aliases"):
         rows = getattr(state, part)

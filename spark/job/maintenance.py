@@ -64,7 +64,7 @@ def expire(place: Location, *, days: int, history_h: int = 6) -> int:
 
 
 def describe(place: Location) -> list[Description]:
-    """Every table of an output, a job running or not."""
+    """Returns every table of an output, a job running or not."""
     found = []
     options = dict(place.options)
     for name in SPECS:

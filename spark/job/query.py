@@ -85,7 +85,7 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
 
 
 def settings_of(options: TelemetryOptions) -> CommitSettings:
-    """The options that commits need."""
+    """Returns the options that commits need."""
     return CommitSettings(
         watermark_ms=round(options.watermark_s * 1000),
         late_ms=round(options.late_s * 1000),
@@ -362,7 +362,7 @@ class _Job:
 
 
 def _warn_of(outcome: FileOutcome) -> None:
-    """Say which findings are in the table alone."""
+    """Says which findings are in the table alone."""
     if outcome.surplus:
         _LOG.warning("%d findings of a batch are in the table only: more than %d", outcome.surplus, FINDINGS_MAX)
     if outcome.old:

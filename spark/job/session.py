@@ -25,7 +25,7 @@ _MODULE = "jdk.incubator.vector"  # Spark does not start without it, and trimmed
 
 
 def find_java_home(environment: Mapping[str, str] | None = None, jvms: Path = _JVMS) -> Path:
-    """The home of a Java that Spark can run on: `JAVA_HOME`, else the one on `PATH`, else the newest of `/usr/lib/jvm`.
+    """Returns the home of a Java for Spark: `JAVA_HOME`, else that on `PATH`, else the newest of `/usr/lib/jvm`.
 
     Raises `MissingJdk`.
     """
@@ -55,7 +55,7 @@ def _candidates(environment: Mapping[str, str], jvms: Path) -> Iterator[Path]:
 
 
 def _java_version(home: Path) -> int | None:
-    """The major version of the Java there; None when there is none that runs."""
+    """Returns the major version of the Java there; None when there is none that runs."""
     java = home / "bin" / "java"
     if not java.exists():
         return None
@@ -76,7 +76,7 @@ def _complete(home: Path) -> bool:
 
 
 def _release(home: Path) -> dict[str, str]:
-    """The `release` file of a Java home, which says more, and sooner, than starting it; empty when there is none."""
+    """Returns a Java home's `release` file, which says more, and sooner, than starting it; empty: there is none."""
     try:
         lines = (home / "release").read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
@@ -94,7 +94,7 @@ def build_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the `headgate` source registered. Raises `MissingJdk` before anything starts.
+    """Returns a session with the `headgate` source registered. Raises `MissingJdk` before anything starts.
 
     It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here. With the
     `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs.

@@ -81,7 +81,7 @@ class GatewayClient:
         accept: frozenset[int] = frozenset(),
         again: frozenset[int] = _AGAIN,
     ) -> HttpAnswer:
-        """One request, repeated while it makes sense. Statuses of `accept` are answers as 2xx are.
+        """Sends one request, and repeats it while that makes sense. Takes statuses of `accept` as 2xx.
 
         Raises `GatewayUnreachable`, and `PublishRefused` for any other status.
         """

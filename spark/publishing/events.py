@@ -69,7 +69,7 @@ class RowEvents:
             raise BadOption("schema", "has neither a column body nor others that a JSON body could be made of")
 
     def event(self, row: _Row, name: str) -> dict[str, Any]:
-        """The event of a row; `name` is its id where it has none. Raises `BadRow`."""
+        """Returns the event of a row; `name` is its id where it has none. Raises `BadRow`."""
         options = self._options
         body = row["body"] if self._has_body else _encode({one: row[one] for one in self._others})
         body = body.encode() if isinstance(body, str) else body or b""
@@ -99,7 +99,7 @@ class RowEvents:
         return event
 
     def _subject(self, row: _Row) -> str:
-        """The subject that names the row's address (`+` and `#` in an address are written as %2B and %23)."""
+        """Returns the subject that names the row's address (`+` and `#` in an address are written as %2B and %23)."""
         if self._template is None:
             address = row["address"]
         else:
@@ -115,7 +115,7 @@ class RowEvents:
 
 
 def requests(events: RowEvents, rows: Iterable[_Row], options: WriterOptions, scope: str) -> Iterator[EventsRequest]:
-    """The requests of a partition's rows: where one ends follows from the rows alone. Raises `BadRow`."""
+    """Yields the requests of a partition's rows: where one ends follows from the rows alone. Raises `BadRow`."""
     held: list[bytes] = []
     size = first = 0
     for number, row in enumerate(rows):
@@ -133,7 +133,7 @@ def requests(events: RowEvents, rows: Iterable[_Row], options: WriterOptions, sc
 
 
 def rows_of(batches: Iterable[pa.RecordBatch]) -> Iterator[_Row]:
-    """The rows of record batches."""
+    """Yields the rows of record batches."""
     for batch in batches:
         yield from batch.to_pylist()
 
@@ -143,7 +143,7 @@ def _joined(events: Sequence[bytes]) -> bytes:
 
 
 def _written(when: datetime) -> str:
-    """A time as RFC 3339 has it, in ms, UTC."""
+    """Returns a time as RFC 3339 has it, in ms, UTC."""
     when = when.astimezone(UTC) if when.tzinfo else when.replace(tzinfo=UTC)
     return f"{when:%Y-%m-%dT%H:%M:%S}.{when.microsecond // 1000:03d}Z"
 

@@ -35,7 +35,7 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "WriterOptions":
-        """Options as Spark hands them over. Raises `BadOption`, naming the option and, for a typo, the right one."""
+        """Parses options as Spark hands them over. Raises `BadOption`, naming the option and what a typo meant."""
         given = {name: text for name, text in options.items() if name.lower() not in _SPARKS}
         found = parsing.parse_options(cls, given, _PARSERS, {})
         if found.rowsPerRequest > ROWS_MAX:
@@ -49,7 +49,7 @@ _SPARKS = frozenset({"checkpointlocation", "path", "queryname"})  # which Spark 
 
 
 def fields_of(template: str) -> list[str]:
-    """The columns that a template names. Raises `BadOption`."""
+    """Returns the columns that a template names. Raises `BadOption`."""
     try:
         parts = list(string.Formatter().parse(template))
     except ValueError as error:

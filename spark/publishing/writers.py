@@ -51,7 +51,7 @@ class _Writer:
 
     @classmethod
     def of(cls: type[WriterT], options: Mapping[str, str], schema: StructType, *, overwrite: bool) -> WriterT:
-        """The writer of rows of a schema. Raises `BadOption`."""
+        """Returns the writer of rows of a schema. Raises `BadOption`."""
         if overwrite:
             raise BadOption("mode", "cannot be overwrite: messages are only appended to the log")
         parsed = WriterOptions.parse(options)

@@ -18,7 +18,7 @@ CELL_CHARS_MAX: Final = 60  # of a cell of a table; the rest is cut off
 
 
 def split(text: str) -> list[str]:
-    """The statements of a text: a semicolon ends one, unless it stands in quotes or in a comment."""
+    """Returns the statements of a text: a semicolon ends one, unless it stands in quotes or in a comment."""
     found, begin, quote, at = [], 0, "", 0
     while at < len(text):
         one = text[at]
@@ -43,7 +43,7 @@ def split(text: str) -> list[str]:
 
 
 def text_of(session: SparkSession, statement: str, form: str, limit: int) -> Iterator[str]:
-    """The lines of what a statement gives, at most `limit` rows of it. Raises `SparkError`."""
+    """Yields the lines of what a statement gives, at most `limit` rows of it. Raises `SparkError`."""
     try:
         frame = session.sql(statement)
         rows = frame.limit(limit + 1).collect() if frame.columns else []
@@ -55,7 +55,7 @@ def text_of(session: SparkSession, statement: str, form: str, limit: int) -> Ite
 
 
 def _plain(value: Any) -> Any:
-    """A value as JSON has it."""
+    """Returns a value as JSON has it."""
     if isinstance(value, Row):
         return {name: _plain(one) for name, one in value.asDict().items()}
     if isinstance(value, dict):
@@ -68,7 +68,7 @@ def _plain(value: Any) -> Any:
 
 
 def _shown(body: bytes) -> str:
-    """Bytes as text where they are text, else in hexadecimal."""
+    """Returns bytes as text where they are text, else in hexadecimal."""
     try:
         text = body.decode()
     except UnicodeDecodeError:

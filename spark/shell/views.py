@@ -32,7 +32,7 @@ def open_session(
     local_dir: Path | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """A session with the source and the views `log` and, of each table in `tables`, its name.
+    """Returns a session with the source and the views `log` and, of each table in `tables`, its name.
 
     `options` are the source's, for `log`. Raises `MissingJdk`, `BadOption`, `SparkError`.
     """
@@ -54,7 +54,7 @@ def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
 
 
 def local_location(tables: str | Path) -> Location:
-    """The directory of the tables. Raises `BadOption` for an object store, which Spark alone cannot read."""
+    """Returns the directory of the tables. Raises `BadOption` for an object store, which Spark alone cannot read."""
     place = Location.of(tables)
     if place.local is None:
         raise BadOption(

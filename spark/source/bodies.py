@@ -63,7 +63,7 @@ _BAD = (ValueError, RecursionError, OverflowError, Undecodable)
 
 
 def data_type(format_: str) -> DataType | None:
-    """The type of `data` where no schema says another; None where the format has no such column."""
+    """Returns the type of `data` where no schema says another; None where the format has no such column."""
     return _FORMATS.get(format_)
 
 
@@ -87,7 +87,7 @@ class BodyDecoder:
         self._read = {"cloudevents": _event, "senml": _senml}[format_]
 
     def arrays(self, messages: Sequence[Message], kind: pa.DataType) -> tuple[pa.Array, list[str | None]]:
-        """The decoded bodies, and for each the reason why it is null."""
+        """Returns the decoded bodies, and for each the reason why it is null."""
         values: list[Any] = []
         reasons: list[str | None] = []
         read = self._read
@@ -127,7 +127,7 @@ def _event(message: Message) -> dict[str, Any]:
 
 
 def _structured(message: Message) -> dict[str, Any]:
-    """An event in JSON that was stored as it came (CloudEvents JSON format 1.0.2)."""
+    """Returns an event in JSON that was stored as it came (CloudEvents JSON format 1.0.2)."""
     found = _parse(message.body)
     if not isinstance(found, dict):
         raise Undecodable("an event is a JSON object")

@@ -99,7 +99,7 @@ DERIVED = ("samples", "quality", "reason", "rejected", DATA_ERROR)  # made from 
 
 
 def schema_of(names: Sequence[str], format_: str = "raw") -> StructType:
-    """The Spark schema of these columns, in this order. Raises `BadOption`.
+    """Returns the Spark schema of these columns, in this order. Raises `BadOption`.
 
     None named: all but `DERIVED`, and `data` and `data_error` where a format is asked for.
     """
@@ -137,7 +137,7 @@ class RecordColumns:
         self._bodies = self._body_decoder(schema, format_)
 
     def _body_decoder(self, schema: StructType, format_: str) -> tuple[BodyDecoder, pa.DataType] | None:
-        """The decoder of the column `data`, where the schema has it or what it says of errors."""
+        """Returns the decoder of the column `data`, where the schema has it or what it says of errors."""
         if DATA in schema.names:
             return BodyDecoder(format_, schema[DATA].dataType), self._schema.field(DATA).type
         kind = data_type(format_)
@@ -147,7 +147,7 @@ class RecordColumns:
         return BodyDecoder(format_, kind), arrow.field(DATA).type
 
     def batch(self, fetched: Fetched, *, queue: int, topic: str) -> pa.RecordBatch:
-        """The wanted records of a chunk. Raises `CorruptFrame` for a record that is no message."""
+        """Returns the wanted records of a chunk. Raises `CorruptFrame` for a record that is no message."""
         chunk = _Chunk(fetched, queue, topic, self._devices, self._decoder, bodies=self._bodies)
         chunk.choose(self._selection)
         return pa.RecordBatch.from_arrays([make(chunk, kind) for make, kind in self._make], schema=self._schema)
@@ -263,7 +263,7 @@ Maker = Callable[[_Chunk, pa.DataType], pa.Array]
 
 
 def _plain(attribute: str) -> Maker:
-    """A column that is an attribute of the message."""
+    """Returns a column that is an attribute of the message."""
     get = attrgetter(attribute)
     return lambda chunk, kind: pa.array(list(map(get, chunk.messages)), kind)
 
@@ -286,7 +286,7 @@ def _position(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _id(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    """The message's id, or the position when the log gives it."""
+    """Returns the message's id, or the position when the log gives it."""
     return pa.array([m.id or p for m, p in zip(chunk.messages, chunk.positions, strict=True)], kind)
 
 
@@ -300,7 +300,7 @@ def _stored_at(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _instant(attribute: str) -> Maker:
-    """A column that is a time in ms, or nothing."""
+    """Returns a column that is a time in ms, or nothing."""
     get = attrgetter(attribute)
 
     def make(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
@@ -315,7 +315,7 @@ def _qos(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _structs(kind: pa.DataType, bounds: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.Array:
-    """An array of lists of structs, from the structs' fields back to back."""
+    """Returns an array of lists of structs, from the structs' fields back to back."""
     fields = list(kind.value_type)
     children = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
     return pa.ListArray.from_arrays(
@@ -331,12 +331,12 @@ def _properties(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _headers(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    """The properties by name; of a name that repeats the last one."""
+    """Returns the properties by name; of a name that repeats the last one."""
     return pa.array([list(dict(m.properties).items()) if m.properties else () for m in chunk.messages], kind)
 
 
 def _native(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    """The fields that only the message's own protocol has, as JSON; bytes are Base64."""
+    """Returns the fields that only the message's own protocol has, as JSON; bytes are Base64."""
     found = [None if m.native is None else _encode(m.native).decode() for m in chunk.messages]
     return pa.array(found, kind)
 
@@ -356,7 +356,7 @@ def _samples(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _device(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    """The device by the rules; `speaker` is the name in the log."""
+    """Returns the device by the rules; `speaker` is the name in the log."""
     return pa.array(chunk.devices.of(chunk.messages), kind)
 
 
@@ -365,7 +365,7 @@ def _reason(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
 
 
 def _rejected(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
-    """The body, where it cannot be decoded."""
+    """Returns the body, where it cannot be decoded."""
     judged = zip(chunk.messages, chunk.samples.quality, strict=True)
     return pa.array([m.body[:REJECTED_BYTES_MAX] if quality in _REJECTED else None for m, quality in judged], kind)
 

@@ -45,26 +45,26 @@ class HeadgateDataSource(DataSource):
         return "headgate"
 
     def schema(self) -> StructType:
-        """The columns of the option `columns`, or all that are not derived."""
+        """Returns the columns of the option `columns`, or all that are not derived."""
         options = SourceOptions.parse(self.options)
         return schema_of(options.columns, options.format)
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch reader of these columns."""
+        """Returns a batch reader of these columns."""
         return BatchReader(SourceOptions.parse(self.options), schema)
 
     def streamReader(self, schema: StructType) -> StreamReader:  # noqa: N802  # Spark's name
-        """A streaming reader of these columns."""
+        """Returns a streaming reader of these columns."""
         return StreamReader(SourceOptions.parse(self.options), schema)
 
     def writer(self, schema: StructType, overwrite: bool) -> "BatchWriter":
-        """A writer of these columns as messages."""
+        """Returns a writer of these columns as messages."""
         from spark.publishing.writers import BatchWriter  # noqa: PLC0415  # httpx: 0.15 s of every worker that reads
 
         return BatchWriter.of(self.options, schema, overwrite=overwrite)
 
     def streamWriter(self, schema: StructType, overwrite: bool) -> "StreamWriter":  # noqa: N802  # Spark's name
-        """The same for a streaming query."""
+        """Returns the same for a streaming query."""
         from spark.publishing.writers import StreamWriter  # noqa: PLC0415
 
         return StreamWriter.of(self.options, schema, overwrite=overwrite)
@@ -74,5 +74,5 @@ class PushingDataSource(HeadgateDataSource):
     """The same for sessions that have `PUSHDOWN` set: filters of a query bound what is read."""
 
     def reader(self, schema: StructType) -> BatchReader:
-        """A batch reader of these columns, which takes filters."""
+        """Returns a batch reader of these columns, which takes filters."""
         return PushingReader(SourceOptions.parse(self.options), schema)

@@ -40,16 +40,16 @@ class Json:
         self._decode = msgspec.json.Decoder(python).decode
 
     def read(self, message: Message) -> Any:
-        """The typed value of a body. Raises ValueError."""
+        """Returns the typed value of a body. Raises ValueError."""
         return self._decode(message.body)
 
     def array(self, values: list[Any], kind: pa.DataType) -> pa.Array:
-        """A column of values that `read` returned, or None."""
+        """Returns a column of values that `read` returned, or None."""
         return self._build(values, kind)
 
 
 def _of(kind: T.DataType) -> tuple[Any, _Build]:
-    """The Python type to decode a Spark type as, and how an Arrow array is made of such values."""
+    """Returns the Python type to decode a Spark type as, and how an Arrow array is made of such values."""
     if type(kind) in _BITS:
         end = 1 << _BITS[type(kind)]
         return Annotated[int, msgspec.Meta(ge=-end, le=end - 1)], pa.array
@@ -118,7 +118,7 @@ def _maps(build: _Build) -> _Build:
 
 
 def _bounds(values: Sequence[Any]) -> list[int | None]:
-    """Offsets of lists back to back; None where a value is null."""
+    """Returns offsets of lists back to back; None where a value is null."""
     found: list[int | None] = []
     at = 0
     for value in values:
@@ -132,7 +132,7 @@ def _raws(values: list[Any], arrow: pa.DataType) -> pa.Array:
 
 
 def _raw_text(raw: bytes) -> str | None:
-    """A text as it is, null as None, anything else as JSON."""
+    """Returns a text as it is, null as None, anything else as JSON."""
     if raw == b"null":
         return None
     return msgspec.json.decode(raw, type=str) if raw[:1] == b'"' else raw.decode()

@@ -21,7 +21,7 @@ class OffsetRange(NamedTuple):
 
 
 def encode(offsets: Mapping[int, int]) -> dict[str, int]:
-    """The position as Spark keeps it in its checkpoint: `{"16": 120}`, by queue."""
+    """Returns the position as Spark keeps it in its checkpoint: `{"16": 120}`, by queue."""
     return {str(queue): offsets[queue] for queue in sorted(offsets)}
 
 
@@ -31,7 +31,7 @@ def decode(offsets: Mapping[str, int]) -> dict[int, int]:
 
 
 def chosen_queues(topics: Mapping[str, Iterable[int]], wanted: Iterable[str], *, must_exist: bool) -> dict[int, str]:
-    """Queue number to topic name of the wanted topics (none named: all). Raises `BadOption` for one that is not there.
+    """Returns the topic of each queue of the wanted topics (none named: all). Raises `BadOption` for one not there.
 
     A stream may be told of a topic before its first message creates it: not `must_exist`.
     """
@@ -44,7 +44,7 @@ def chosen_queues(topics: Mapping[str, Iterable[int]], wanted: Iterable[str], *,
 def place(
     where: Location, bounds: Mapping[int, Bounds], *, default: str, at_time: Callable[[int, int], int] | None = None
 ) -> dict[int, int]:
-    """An offset for each queue of `bounds`; `default` is for those that `where` does not name.
+    """Returns an offset for each queue of `bounds`; `default` is for those that `where` does not name.
 
     `at_time` finds the first offset of a queue that was stored at a time or later.
     Raises `BadOption` for a queue that is not there, or an offset beyond its end.

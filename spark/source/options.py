@@ -64,7 +64,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Options as Spark hands them over. Raises `BadOption`, naming the option and, for a typo, the right one."""
+        """Parses options as Spark hands them over. Raises `BadOption`, naming the option and what a typo meant."""
         found = parsing.parse_options(cls, options, _PARSERS, _ALIASES)
         files = {"caFile": found.caFile, "certFile": found.certFile, "keyFile": found.keyFile}
         if any(files.values()) and (missing := [name for name, path in files.items() if path is None]):
@@ -80,7 +80,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def parse_location(text: str) -> Location:
-    """`earliest`, `latest`, a time, or JSON of queue numbers to offsets: `{"16": 120, "17": 0}`. Raises ValueError."""
+    """Parses `earliest`, `latest`, a time, or JSON by queue number: `{"16": 120, "17": 0}`. Raises ValueError."""
     word = text.strip()
     if word == EARLIEST:
         return EARLIEST

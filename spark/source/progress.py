@@ -45,7 +45,7 @@ class GroupProgress:
 
     @classmethod
     def of(cls, options: SourceOptions) -> "GroupProgress":
-        """The progress of a query with these options, which name a group and one topic. Raises `BadOption`."""
+        """Returns the progress of a query with these options, which name a group and one topic. Raises `BadOption`."""
         client = GatewayClient(
             options.gateway,
             user=options.user,

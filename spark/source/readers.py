@@ -106,7 +106,7 @@ class _Reader:
             self._client = None
 
     def _queues(self, *, must_exist: bool) -> dict[int, str]:
-        """The queues that may hold what is wanted, and their topics."""
+        """Returns the queues that may hold what is wanted, and their topics."""
         chosen = offsets.chosen_queues(self._store.topics(), self._options.topic, must_exist=must_exist)
         topics, queues = self._pushed.topics, self._pushed.queues
         named = self._pushed.selection.first_levels()
@@ -136,7 +136,7 @@ class _Reader:
         return [QueueRange(r.queue, r.start, r.end, topics.get(r.queue, ""), n) for n, r in enumerate(found)]
 
     def _read(self, partition: QueueRange) -> Iterator[pa.RecordBatch]:
-        """The records of a range, a chunk at a time."""
+        """Yields the records of a range, a chunk at a time."""
         columns = self._columns()
         queue, at, end = partition.queue, partition.start, partition.end
         behind_s: float | None = None
@@ -169,7 +169,7 @@ def _selection(options: SourceOptions) -> Selection:
 
 
 def _credentials(options: SourceOptions) -> Any:
-    """`grpc.ChannelCredentials` of the cluster's TLS; None where there is none. Raises `BadOption`."""
+    """Returns `grpc.ChannelCredentials` of the cluster's TLS; None where there is none. Raises `BadOption`."""
     if options.caFile is None:
         return None
     assert options.certFile is not None
@@ -184,7 +184,7 @@ class BatchReader(_Reader, DataSourceReader):
     """Reads what there was when the query was planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """One a queue, long ones in several."""
+        """Returns one a queue, long ones in several."""
         try:
             pushed = self._pushed
             queues = self._queues(must_exist=True)
@@ -203,7 +203,7 @@ class BatchReader(_Reader, DataSourceReader):
             self._close()
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one partition, as Arrow record batches."""
+        """Returns the records of one partition, as Arrow record batches."""
         assert isinstance(partition, QueueRange)
         return self._read(partition)
 
@@ -239,7 +239,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.encode(self._starting(self._bounds()))
 
     def getDefaultReadLimit(self) -> ReadLimit:  # noqa: N802  # Spark's name
-        """The limit of `maxRecordsPerTrigger`, else that of `maxBytesPerTrigger`, when one is set."""
+        """Returns the limit of `maxRecordsPerTrigger`, else that of `maxBytesPerTrigger`, when one is set."""
         options = self._options
         if options.maxRecordsPerTrigger is not None:
             return ReadMaxRows(options.maxRecordsPerTrigger)
@@ -268,16 +268,16 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.encode(end)
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
-        """The end of every queue when it was last looked at: what the query's progress is measured against."""
+        """Returns the end of every queue when it was last looked at: what the query's progress is measured against."""
         return offsets.encode(self._newest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """One a queue with something to read, long ones in several."""
+        """Returns one a queue with something to read, long ones in several."""
         begin, until = offsets.decode(start), offsets.decode(end)
         return [*self._partitions(begin, until, self._queues(must_exist=False))] if begin != until else []
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
-        """The records of one partition, as Arrow record batches."""
+        """Returns the records of one partition, as Arrow record batches."""
         assert isinstance(partition, QueueRange)
         return self._read(partition)
 
@@ -306,7 +306,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._store.bounds(list(self._queues(must_exist=False)))
 
     def _bounds_from(self, begin: Mapping[int, int]) -> dict[int, Bounds]:
-        """The bounds; a node that has not heard yet of what was read before is asked again, for a moment."""
+        """Returns the bounds; a node that has not heard yet of what was read before is asked again, for a moment."""
         if self._target is not None:
             return self._target
         until_s = time.monotonic() + BEHIND_S

@@ -23,7 +23,7 @@ class RecordSizes:
         self._turn += 1
 
     def of(self, store: RemoteReader, queue: int, offset: int) -> float:
-        """The mean size in bytes of the records from an offset on, of which there must be one."""
+        """Returns the mean size in bytes of the records from an offset on, of which there must be one."""
         turn, size = self._found.get(queue, (-TURNS, 0.0))
         if self._turn - turn >= TURNS:
             size = _sampled(store, queue, offset)

@@ -30,7 +30,7 @@ _decode = msgspec.msgpack.Decoder(_Addressed).decode
 
 
 def address_of(record: bytes) -> str:
-    """The address of an encoded message: 0.1 us, a third of what the whole takes. Raises what decoding raises."""
+    """Returns the address of an encoded message: 0.1 us, a third of the whole. Raises what decoding raises."""
     return _decode(record).address
 
 
@@ -70,7 +70,7 @@ class Selection:
         return bool(self.equal.keys() - {ADDRESS})
 
     def first_levels(self) -> frozenset[str] | None:
-        """The first levels that wanted addresses can have; None when that may be any. "/" stands for an empty one."""
+        """Returns the first levels that wanted addresses can have ("/": an empty one); None when that may be any."""
         named: frozenset[str] | None = None
         patterns = [pattern[0] for pattern in self._patterns]
         if patterns and not {"+", "#"} & set(patterns):

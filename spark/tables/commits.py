@@ -123,7 +123,7 @@ class Commits:
             self._lock = None
 
     def begin(self, batch: int, tick: int = 0) -> PassPlan | None:
-        """The plan of a pass; None when it is done. Raises `OutputMismatch` when a batch before it is missing."""
+        """Returns the plan of a pass; None: it is done. Raises `OutputMismatch` when an earlier batch is missing."""
         done, wanted = self.manifest.pass_, sequence(batch, tick)
         if batch > self.manifest.progress.batch + 1:
             raise OutputMismatch(
@@ -149,7 +149,7 @@ class Commits:
         )
 
     def begin_tick(self, clock_ms: int = 0) -> PassPlan | None:
-        """The plan of a tick after the last batch: time goes on without records, to `clock_ms` by the store's clock.
+        """Returns the plan of a tick after the last batch: time goes on to `clock_ms` without records.
 
         It is noted in the manifest first, with its watermark, so that it is finished as it began, whatever happens.
         None before the first batch, while a batch is half committed, and after `TICKS_MAX` ticks without a record.
@@ -249,7 +249,7 @@ class Commits:
         return sum(len(paths) for paths in gone.values())
 
     def _merges(self) -> dict[int, dict[str, list[list[str]]]]:
-        """The small files that each bucket is to merge in a pass."""
+        """Returns the small files that each bucket is to merge in a pass."""
         found: dict[int, dict[str, list[list[str]]]] = {}
         for name in SPECS:
             if name == FINDINGS and self.manifest.unpublished:
@@ -259,7 +259,7 @@ class Commits:
         return found
 
     def _version_before(self, name: str, wanted: int) -> int:
-        """The version of a table that a pass continues: the one before the pass, where it is committed already."""
+        """Returns the version of a table that a pass continues: the one before it, where it is committed already."""
         table = self._tables[name]
         version: int = table.version()
         return version - 1 if table.transaction_version(self.manifest.job) == wanted else version
@@ -319,7 +319,7 @@ def _add(file: NewFile, stamp: int) -> AddAction:
 
 
 def _locked(place: Location) -> int | None:
-    """The descriptor that holds the output's lock: the system lets go of it when the process dies."""
+    """Returns the descriptor that holds the output's lock: the system lets go of it when the process dies."""
     if place.local is None:
         return None  # a second job is found by its commits
     lock = os.open(place.local / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
@@ -332,7 +332,7 @@ def _locked(place: Location) -> int | None:
 
 
 def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Manifest:
-    """The output's manifest, which must be of the checkpoint's job; both begun when neither is there."""
+    """Returns the output's manifest, which must be of the checkpoint's job; both begun when neither is there."""
     job_file = checkpoint / JOB_FILE
     job = job_file.read_text(encoding="ascii").strip() if job_file.exists() else None
     manifest = Manifest.load(place)

@@ -47,18 +47,18 @@ def write_rows(plan: PassPlan, table: str, kind: str, bucket: int, rows: pa.Tabl
 
 
 def kind_of(path: str) -> str:
-    """`open` or `settled`."""
+    """Returns `open` or `settled`."""
     return path.rpartition("/")[2].partition("-")[0]
 
 
 def bucket_of(path: str) -> int:
-    """The bucket that wrote a file; -1 for a file of somebody else."""
+    """Returns the bucket that wrote a file; -1 for a file of somebody else."""
     parts = path.rpartition("/")[2].split("-")
     return int(parts[1]) if len(parts) > 1 and parts[0] in (OPEN, SETTLED) and parts[1].isdecimal() else -1
 
 
 def pass_of(path: str) -> int:
-    """The pass whose rows a file was written for; -1 for a file merged or rewritten of others, or of somebody else."""
+    """Returns the pass whose rows a file was written for; -1 for one merged or rewritten, or of somebody else."""
     parts = path.rpartition("/")[2].removesuffix(".parquet").split("-")
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() and bucket_of(path) >= 0 else -1
 
@@ -106,7 +106,7 @@ def merge_files(plan: PassPlan, table: str, bucket: int, paths: list[str], nth: 
 
 
 def _candidates(plan: PassPlan, table: str, bucket: int, wanted: pa.Table) -> list[str]:
-    """The bucket's settled files that may hold rows of these times and devices, by their statistics."""
+    """Returns the bucket's settled files that may hold rows of these times and devices, by their statistics."""
     if (version := plan.versions.get(table)) is None:
         return []
     known = DeltaTable(plan.place.child(table), version=version, storage_options=dict(plan.place.options))
@@ -151,7 +151,7 @@ def _write(place: Location, table: str, path: str, day: str | None, rows: pa.Tab
 
 
 def statistics(rows: pa.Table) -> str:
-    """Row count, nulls and extremes, as the Delta protocol has them; of all columns but lists.
+    """Returns row count, nulls and extremes, as the Delta protocol has them; of all columns but lists.
 
     Without them a reader that filters by pyarrow's datasets takes the extremes for null, and finds no row.
     """
@@ -171,7 +171,7 @@ def statistics(rows: pa.Table) -> str:
 
 
 def _shown(value: pa.Scalar, *, up: bool) -> Any:
-    """An extreme as JSON has it, rounded so that it stays one."""
+    """Returns an extreme as JSON has it, rounded so that it stays one."""
     if not value.is_valid:
         return None
     if pa.types.is_timestamp(value.type):
@@ -190,5 +190,5 @@ def _us(when: dt.datetime) -> int:
 
 
 def paths(files: Sequence[NewFile]) -> list[str]:
-    """The paths of some files."""
+    """Returns the paths of some files."""
     return [file.path for file in files]

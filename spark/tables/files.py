@@ -31,7 +31,7 @@ class Location(NamedTuple):
 
     @classmethod
     def of(cls, where: str | Path, options: Mapping[str, str] | None = None) -> "Location":
-        """The place of a path or an `s3://` URL. Raises `BadOption` for any other URL."""
+        """Returns the place of a path or an `s3://` URL. Raises `BadOption` for any other URL."""
         text = str(where)
         scheme, _, rest = text.partition("://")
         if not rest:
@@ -46,7 +46,7 @@ class Location(NamedTuple):
         return None if "://" in self.url else Path(self.url)
 
     def child(self, name: str) -> str:
-        """The URL of something in it."""
+        """Returns the URL of something in it."""
         return f"{self.url}/{name}"
 
     def make(self) -> None:
@@ -55,7 +55,7 @@ class Location(NamedTuple):
             self.local.mkdir(parents=True, exist_ok=True)
 
     def files(self, directory: str) -> list[str]:
-        """The names of what is in one of its directories; none when there is no such directory."""
+        """Returns the names of what is in one of its directories; none when there is no such directory."""
         filesystem, base = self._filesystem()
         selector = fs.FileSelector(f"{base}/{directory}", allow_not_found=True)
         return sorted(info.base_name for info in filesystem.get_file_info(selector))
@@ -66,7 +66,7 @@ class Location(NamedTuple):
         return bool(filesystem.get_file_info(f"{base}/{name}").type != fs.FileType.NotFound)
 
     def read(self, name: str) -> bytes | None:
-        """A file's bytes; None when there is none."""
+        """Returns a file's bytes; None when there is none."""
         filesystem, base = self._filesystem()
         try:
             with filesystem.open_input_file(f"{base}/{name}") as file:
@@ -75,13 +75,13 @@ class Location(NamedTuple):
             return None
 
     def open(self, name: str) -> pa.NativeFile:
-        """A file, to be read. Raises `FileNotFoundError`."""
+        """Returns a file, to be read. Raises `FileNotFoundError`."""
         filesystem, base = self._filesystem()
         return filesystem.open_input_file(f"{base}/{name}")
 
     @contextmanager
     def writing(self, name: str) -> Iterator[pa.NativeFile]:
-        """A file to be written, which is there, whole and durable, once this is left without an error."""
+        """Opens a file to be written, which is there, whole and durable, once this is left without an error."""
         filesystem, base = self._filesystem()
         path = f"{base}/{name}"
         if self.local is None:
@@ -120,7 +120,7 @@ class Location(NamedTuple):
             return
 
     def size(self, name: str) -> int:
-        """A file's bytes. Raises `FileNotFoundError`."""
+        """Returns a file's bytes. Raises `FileNotFoundError`."""
         filesystem, base = self._filesystem()
         info = filesystem.get_file_info(f"{base}/{name}")
         if info.type == fs.FileType.NotFound:
@@ -146,7 +146,7 @@ class Location(NamedTuple):
 
 @lru_cache(maxsize=8)
 def _s3(options: tuple[tuple[str, str], ...]) -> Any:
-    """The client of an object store, made once a process."""
+    """Returns the client of an object store, made once a process."""
     given = {name.upper(): value for name, value in options}
     endpoint = given.get("AWS_ENDPOINT_URL", "")
     settings: dict[str, Any] = {
@@ -170,5 +170,5 @@ def sync(path: Path) -> None:
 
 
 def now_ms() -> int:
-    """The time of this machine, in ms since 1970."""
+    """Returns the time of this machine, in ms since 1970."""
     return time.time_ns() // 1_000_000

@@ -22,7 +22,7 @@ class LiveFiles:
 
     @classmethod
     def of(cls, table: Any) -> "LiveFiles":
-        """The files of an opened table."""
+        """Returns the files of an opened table."""
         files = cls()
         actions = pa.table(table.get_add_actions())
         for path, size in zip(actions["path"].to_pylist(), actions["size_bytes"].to_pylist(), strict=True):
@@ -30,16 +30,16 @@ class LiveFiles:
         return files
 
     def opened(self, bucket: int) -> list[str]:
-        """The paths of a bucket's open files."""
+        """Returns the paths of a bucket's open files."""
         return sorted(self._open.get(bucket, ()))
 
     def of_pass(self, pass_: int) -> list[str]:
-        """The paths of the settled files that a pass wrote for its own rows; merged files are not among them."""
+        """Returns the paths of settled files that a pass wrote for its own rows, without merged files."""
         paths = (path for files in self._settled.values() for path in files)
         return sorted(path for path in paths if pass_of(path) == pass_)
 
     def before(self, folder: str) -> list[str]:
-        """The paths of the settled files in folders of days before one, as `day=2026-01-31`."""
+        """Returns the paths of the settled files in folders of days before one, as `day=2026-01-31`."""
         of_days = (files for (_, day), files in self._settled.items() if day and day < folder)
         return sorted(path for files in of_days for path in files)
 
@@ -52,7 +52,7 @@ class LiveFiles:
             self._add(file.path, file.size)
 
     def small(self, least: int) -> dict[int, list[list[str]]]:
-        """The runs of small settled files of one bucket and day, from `least` files on, by bucket."""
+        """Returns the runs of small settled files of one bucket and day, from `least` files on, by bucket."""
         found: dict[int, list[list[str]]] = {}
         for (bucket, _), files in sorted(self._settled.items()):
             if bucket < 0 or len(files) < least:

@@ -17,7 +17,7 @@ TICKS_MAX: Final = 1_000_000  # passes between two micro-batches
 
 
 def sequence(batch: int, tick: int = 0) -> int:
-    """The number of a pass: rising with the batch, then with the ticks after it."""
+    """Returns the number of a pass: rising with the batch, then with the ticks after it."""
     assert 0 <= tick < TICKS_MAX
     return batch * TICKS_MAX + tick
 
@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, place: Location) -> "Manifest | None":
-        """The manifest there; None when nothing was committed. Raises `SparkError` for junk."""
+        """Returns the manifest there; None when nothing was committed. Raises `SparkError` for junk."""
         if (data := place.read(MANIFEST)) is None:
             return None
         try:

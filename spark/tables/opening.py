@@ -14,7 +14,7 @@ _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogClean
 
 
 def open_table(place: Location, name: str, history_h: int) -> Any:
-    """The Delta table of a name, begun when it is not there. Raises `SparkError`."""
+    """Returns the Delta table of a name, begun when it is not there. Raises `SparkError`."""
     url, options = place.child(name), dict(place.options)
     spec = SPECS[name]
     keep = f"interval {history_h} hours"

@@ -33,11 +33,11 @@ class Tables:
         return self._manifest().progress
 
     def counts(self) -> dict[str, int]:
-        """Records counted, by the protocol they came by: each record of the log once, whatever is in it."""
+        """Counts records by the protocol they came by: each record of the log once, whatever is in it."""
         return {protocol: sum(by.values()) for protocol, by in sorted(self._manifest().counts.items())}
 
     def quality(self) -> dict[str, int]:
-        """Records counted, by what is to be said of them: `ok`, `bad_json`, `late` and so on."""
+        """Counts records by what is to be said of them: `ok`, `bad_json`, `late` and so on."""
         found: dict[str, int] = {}
         for by in self._manifest().counts.values():
             for quality, count in by.items():
@@ -45,7 +45,7 @@ class Tables:
         return dict(sorted(found.items()))
 
     def latest(self, limit: int | None = None, *, device: str | None = None) -> pa.Table:
-        """The newest value of each device and metric, newest first."""
+        """Returns the newest value of each device and metric, newest first."""
         table = self.table("latest", _equal(device=device))
         ordered = table.sort_by([("time", "descending"), ("device", "ascending"), ("metric", "ascending")])
         return ordered if limit is None else ordered.slice(0, limit)
@@ -60,7 +60,7 @@ class Tables:
         settled_only: bool = False,
         table: str = "windows_1m",
     ) -> pa.Table:
-        """Windows, newest first, from the one that holds `since_ms` on.
+        """Returns windows, newest first, from the one that holds `since_ms` on.
 
         Open windows are among them, as far as they have been counted, unless `settled_only`.
         """
@@ -76,7 +76,7 @@ class Tables:
         return ordered if limit is None else ordered.slice(0, limit)
 
     def table(self, name: str, chosen: Any = None) -> pa.Table:
-        """The rows of a table that an expression of `pyarrow.dataset` chooses, as of the last pass."""
+        """Returns the rows of a table that an expression of `pyarrow.dataset` chooses, as of the last pass."""
         version = self._manifest().versions.get(name)
         if version is None:
             return SPECS[name].schema.empty_table()

@@ -61,12 +61,12 @@ class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
     restless: bool = False  # time alone may change something: windows are open, or devices may fall silent
 
     def encode(self) -> bytes:
-        """The report as bytes."""
+        """Returns the report as bytes."""
         return msgspec.msgpack.encode(self)
 
     @classmethod
     def decode(cls, data: Any) -> "BucketReport":
-        """The inverse of `encode`."""
+        """Returns the inverse of `encode`."""
         return _decode(bytes(data))
 
 

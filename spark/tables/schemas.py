@@ -82,7 +82,7 @@ SPECS: Mapping[str, Spec] = {
 
 
 def presented(windows: pa.Table, *, settled: bool) -> pa.Table:
-    """Rows of `PARTIALS` as rows of `WINDOWS`; of settled ones the digest is made smaller."""
+    """Returns rows of `PARTIALS` as rows of `WINDOWS`; of settled ones the digest is made smaller."""
     count, total, m2 = (column(windows, name) for name in ("count", "sum", "m2"))
     lengths, means = flatten(windows, "means")
     digests = digest.Digests(lengths, means, flatten(windows, "weights")[1])
@@ -108,21 +108,21 @@ def presented(windows: pa.Table, *, settled: bool) -> pa.Table:
 
 
 def rated(devices: pa.Table) -> pa.Table:
-    """Rows of `DEVICES` as rows of the table `quality`: counts of records, and their rates."""
+    """Returns rows of `DEVICES` as rows of the table `quality`: counts of records, and their rates."""
     records = np.maximum(column(devices, "records"), 1)
     rates = {f"{name}_rate": pa.array(column(devices, name) / records) for name in _RATED}
     return pa.table([rates[name] if name in rates else devices[name] for name in _QUALITY.names], schema=_QUALITY)
 
 
 def timed(sessions: pa.Table, *, settled: bool) -> pa.Table:
-    """Rows of `SESSIONS` as rows of the table `sessions`."""
+    """Returns rows of `SESSIONS` as rows of the table `sessions`."""
     seconds = (column(sessions, "last_seen") - column(sessions, "first_seen")) / 1e6
     columns = [*sessions.columns, pa.array(seconds), pa.array(np.full(sessions.num_rows, settled))]
     return pa.table(columns, schema=_SESSIONS)
 
 
 def partials_from(rows: pa.Table) -> pa.Table:
-    """Rows of `WINDOWS` as rows of `PARTIALS`, to be corrected: each is its next revision."""
+    """Returns rows of `WINDOWS` as rows of `PARTIALS`, to be corrected: each is its next revision."""
     made = {
         "m2": pa.array(column(rows, "stddev") ** 2 * column(rows, "count")),
         "revision": pa.array(column(rows, "revision") + 1, pa.int32()),

@@ -49,7 +49,7 @@ class BucketState(NamedTuple):
 
 
 def load_state(plan: PassPlan, bucket: int) -> BucketState:
-    """The state that a pass continues. Raises `SparkError` when its file is gone."""
+    """Returns the state that a pass continues. Raises `SparkError` when its file is gone."""
     path = plan.states.get(bucket)
     if path is None:
         return BucketState.empty()

@@ -14,7 +14,7 @@ _UNNAMED = "alias/"
 
 
 def learn(known: pa.Table, device: pa.Array, metric: pa.Array, alias: pa.Array) -> pa.Table:
-    """The names known after some rows: of a device and alias the newest."""
+    """Returns the names known after some rows: of a device and alias the newest."""
     named = pc.and_(pc.is_valid(alias), pc.invert(pc.starts_with(metric, _UNNAMED)))
     if not pc.any(named).as_py():
         return known
@@ -26,7 +26,7 @@ def learn(known: pa.Table, device: pa.Array, metric: pa.Array, alias: pa.Array) 
 
 
 def resolve(known: pa.Table, device: pa.Array, metric: pa.Array, alias: pa.Array) -> pa.Array:
-    """The metrics, those that are aliases by their names where these are known."""
+    """Returns the metrics, those that are aliases by their names where these are known."""
     unnamed = np.flatnonzero(np.asarray(pc.and_(pc.is_valid(alias), pc.starts_with(metric, _UNNAMED))))
     if not len(unnamed) or not known.num_rows:
         return metric

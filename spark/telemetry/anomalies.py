@@ -51,7 +51,7 @@ Arrays = dict[str, npt.NDArray[Any]]
 
 
 def detect(series: pa.Table, samples: pa.Table) -> tuple[pa.Table, pa.Table]:
-    """The series after some samples, and the anomalies among these, as rows of `EVENTS`."""
+    """Returns the series after some samples, and the anomalies among these, as rows of `EVENTS`."""
     if not samples.num_rows:
         return series, EVENTS.empty_table()
     groups = group([codes(samples["device"]), codes(samples["metric"])])
@@ -74,7 +74,7 @@ def detect(series: pa.Table, samples: pa.Table) -> tuple[pa.Table, pa.Table]:
 
 
 def _judge(arrays: Arrays, at: Indices, x: npt.NDArray[np.float64], rows: Indices, found: list[Any]) -> None:
-    """Judge one sample each of some series, and learn from it."""
+    """Judges one sample each of some series, and learns from it."""
     level, trend, spread, last, least_step, above, below, moves = (arrays[name][at] for name in _FLOATS)
     seen, run, outside = (arrays[name][at] for name in _INTEGERS)
     new = seen == 0
@@ -150,7 +150,7 @@ def _sentence(kind: str, value: float, level: float, score: float, sigma: float)
 
 
 def _joined(series: pa.Table, samples: pa.Table, heads: Indices) -> tuple[Arrays, Indices]:
-    """The columns, with rows for new series, and the row of each series in the samples."""
+    """Returns the columns, with rows for new series, and the row of each series in the samples."""
     named = samples.select(["device", "metric"]).take(pa.array(heads))
     both = pa.concat_tables([series.select(["device", "metric"]), named])
     (device, _), (metric, bound) = codes(both["device"]), codes(both["metric"])

@@ -84,7 +84,7 @@ def _learn(arrays: Arrays, at: Indices) -> None:
 
 
 def _sigma(arrays: Arrays, at: Indices) -> npt.NDArray[np.float64]:
-    """The spread of a device's minutes; that of messages by chance at least."""
+    """Returns the spread of a device's minutes; that of messages by chance at least."""
     least = np.sqrt(np.maximum(arrays["rate"][at], 1.0))
     sigma: npt.NDArray[np.float64] = np.maximum(_SIGMA * arrays["rate_spread"][at], least)
     return sigma

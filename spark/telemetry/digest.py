@@ -34,7 +34,7 @@ class Digests(NamedTuple):
 
 
 def merge(digests: Digests, groups: Indices, count: int) -> Digests:
-    """One digest for each group; `groups` has the group of each digest, 0 to `count` - 1."""
+    """Returns one digest for each group; `groups` has the group of each digest, 0 to `count` - 1."""
     owners = groups[digests.owners]
     order = np.lexsort((digests.means, owners))
     merged = Digests(np.bincount(owners, minlength=count), digests.means[order], digests.weights[order])
@@ -42,7 +42,7 @@ def merge(digests: Digests, groups: Indices, count: int) -> Digests:
 
 
 def compress(digests: Digests, *, exact_max: int = EXACT_MAX, compression: int = COMPRESSION) -> Digests:
-    """The digests, those of more than `exact_max` centroids with fewer."""
+    """Returns the digests, those of more than `exact_max` centroids with fewer."""
     large = digests.lengths > exact_max
     if not large.any():
         return digests
@@ -62,7 +62,7 @@ def compress(digests: Digests, *, exact_max: int = EXACT_MAX, compression: int =
 
 
 def quantiles(digests: Digests, low: Floats, high: Floats, wanted: tuple[float, ...]) -> list[Floats]:
-    """The wanted quantiles of each digest, between centroids by interpolation; `low` and `high` are the extremes.
+    """Returns the wanted quantiles of each digest, interpolated between centroids; `low` and `high` are extremes.
 
     Of digests that hold every value these are the usual ones (Hyndman and Fan's type 7, as numpy's and pandas').
     """

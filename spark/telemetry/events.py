@@ -26,7 +26,7 @@ def finding_at(addresses: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def events_of(*, sentence: Sequence[str], **columns: Any) -> pa.Table:
-    """A table of `EVENTS`; a column that is left out is empty."""
+    """Returns a table of `EVENTS`; a column that is left out is empty."""
     count = len(sentence)
     made = {"sentence": pa.array(sentence, pa.string())}
     for field in EVENTS:

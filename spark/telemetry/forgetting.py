@@ -104,7 +104,7 @@ def has_series(rows: pa.Table, known: pa.Table) -> Mask:
 
 
 def trimmed_aliases(aliases: pa.Table, capacity: Capacity) -> pa.Table:
-    """The names of aliases, of each device no more than it may have metrics; the newest stay."""
+    """Returns the names of aliases, of each device no more than it may have metrics; the newest stay."""
     device, devices = codes(aliases["device"])
     if not aliases.num_rows or np.bincount(device, minlength=devices).max() <= capacity.metrics:
         return aliases

@@ -26,7 +26,7 @@ class Groups(NamedTuple):
 
 
 def codes(values: pa.ChunkedArray | pa.Array) -> tuple[Indices, int]:
-    """An integer for each value, in the values' order, and how many there are. A null is a value, the last."""
+    """Returns an integer for each value, in the values' order, and how many there are. A null is a value, the last."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     encoded = values.dictionary_encode(null_encoding="encode")
@@ -52,7 +52,7 @@ def group(keys: Sequence[tuple[Indices, int]]) -> Groups:
 
 
 def column(table: pa.Table, name: str, dtype: Any = None) -> npt.NDArray[Any]:
-    """A column without nulls as a numpy array; instants as microseconds since 1970."""
+    """Returns a column without nulls as a numpy array; instants as microseconds since 1970."""
     values = table[name]
     if pa.types.is_timestamp(values.type):
         values = values.cast(pa.int64())
@@ -62,7 +62,7 @@ def column(table: pa.Table, name: str, dtype: Any = None) -> npt.NDArray[Any]:
 
 
 def flatten(table: pa.Table, name: str) -> tuple[Indices, npt.NDArray[np.float64]]:
-    """A column of lists as the lists' lengths and their values back to back."""
+    """Returns a column of lists as the lists' lengths and their values back to back."""
     values = table[name]
     array = values.combine_chunks() if isinstance(values, pa.ChunkedArray) else values
     if isinstance(array, pa.ChunkedArray):
@@ -72,7 +72,7 @@ def flatten(table: pa.Table, name: str) -> tuple[Indices, npt.NDArray[np.float64
 
 
 def lists(lengths: Indices, values: npt.NDArray[Any], kind: pa.DataType) -> pa.Array:
-    """The inverse of `flatten`."""
+    """Returns the inverse of `flatten`."""
     offsets = np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind.value_type), type=kind)
 

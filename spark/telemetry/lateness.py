@@ -40,7 +40,7 @@ def judge(
     *,
     settled_ms: int,
 ) -> npt.NDArray[np.object_]:
-    """The quality of each record: that of its body, or the verdict on its times where the body has samples.
+    """Returns the quality of each record: that of its body, or the verdict on its times where the body has samples.
 
     `settled_ms` is the watermark: windows that end at or before it are settled.
     """

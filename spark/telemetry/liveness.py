@@ -52,7 +52,7 @@ class Flags(NamedTuple):
 
 
 def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Table, pa.Table]:
-    """The devices after some records, sorted by queue and offset.
+    """Returns the devices after some records, sorted by queue and offset.
 
     With them the events of those that were silent before, and of those that send more than usual.
     """
@@ -98,7 +98,7 @@ def any_may_fall_silent(devices: pa.Table) -> bool:
 
 
 def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
-    """The devices at a time, and the events of those that have become silent; the same table where none has."""
+    """Returns the devices at a time, and the events of those that have become silent; the same table where none has."""
     if not devices.num_rows:
         return devices, EVENTS.empty_table()
     arrays = _arrays(devices)
@@ -130,7 +130,7 @@ def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
 
 
 def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:
-    """Bring silent devices back, and count how often."""
+    """Brings silent devices back, and counts how often."""
     state = arrays["state"][at]
     back = np.flatnonzero(state == SILENT)
     who = at[back]
@@ -166,7 +166,7 @@ def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:
 def _learn(
     arrays: Arrays, at: Indices, owner: Indices, stored: npt.NDArray[np.int64], before: npt.NDArray[np.int64]
 ) -> None:
-    """Interval and jitter, by the distances between messages.
+    """Learns interval and jitter by the distances between messages.
 
     Those while a device was silent do not count, unless it comes back again and again: then that is its interval.
     """
@@ -196,7 +196,7 @@ def _learn(
 
 
 def _running_newest(owner: Indices, time: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """The newest time of each device before each of its records, in the log's order."""
+    """Returns the newest time of each device before each of its records, in the log's order."""
     distinct, rank = np.unique(np.concatenate([time, known]), return_inverse=True)
     of_record, of_known = rank[: len(time)], rank[len(time) :]
     width = len(distinct) + 1
@@ -226,7 +226,7 @@ def _duplicates(
 
 
 def _joined(devices: pa.Table, names: pa.ChunkedArray) -> tuple[Indices, Arrays]:
-    """The row of each named device, and the columns, with rows for those that are new."""
+    """Returns the row of each named device, and the columns, with rows for those that are new."""
     both = pa.concat_arrays([*devices["device"].chunks, *names.chunks])
     code, count = codes(both)
     row = np.full(count, _NONE, np.int64)

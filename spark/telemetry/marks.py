@@ -19,7 +19,7 @@ MARKS = pa.schema([("device", pa.string()), ("metric", pa.string()), ("until", I
 
 
 def advance(marks: pa.Table, settled: pa.Table) -> pa.Table:
-    """The marks after some windows were settled."""
+    """Returns the marks after some windows were settled."""
     if not settled.num_rows:
         return marks
     more = pa.table([settled[name] for name in ("device", "metric", "start")], schema=MARKS)
@@ -31,7 +31,7 @@ def advance(marks: pa.Table, settled: pa.Table) -> pa.Table:
 
 
 def prune(marks: pa.Table, kept: npt.NDArray[np.bool_]) -> pa.Table:
-    """The marks that are kept, and the floor for all others."""
+    """Returns the marks that are kept, and the floor for all others."""
     kept = kept & ~np.asarray(pc.is_null(marks["metric"]))
     dropped = column(marks, "until")[~kept]
     if not len(dropped):

@@ -49,7 +49,7 @@ _LAST = ("last", "last_time", "last_offset", "last_queue", "last_position", "add
 
 
 def partials_of(samples: pa.Table, window_ms: int = WINDOW_MS) -> pa.Table:
-    """The windows of some `SAMPLES`."""
+    """Returns the windows of some `SAMPLES`."""
     time_us, value = column(samples, "time"), samples["value"]
     ones = np.ones(samples.num_rows)
     width = window_ms * 1000
@@ -75,7 +75,7 @@ def partials_of(samples: pa.Table, window_ms: int = WINDOW_MS) -> pa.Table:
 
 
 def coarser(windows: pa.Table, window_ms: int) -> pa.Table:
-    """The same samples in longer windows, of which each holds a whole number of the shorter."""
+    """Returns the same samples in longer windows, of which each holds a whole number of the shorter."""
     start = column(windows, "start")
     at = windows.schema.get_field_index("start")
     wide = windows.set_column(at, PARTIALS.field("start"), pa.array(start - start % (window_ms * 1000), INSTANT))
@@ -83,7 +83,7 @@ def coarser(windows: pa.Table, window_ms: int) -> pa.Table:
 
 
 def absorb(windows: pa.Table, more: pa.Table) -> pa.Table:
-    """Two tables of `PARTIALS` as one with a single row for each device, metric and start, sorted by them."""
+    """Returns two tables of `PARTIALS` as one with a single row for each device, metric and start, sorted by them."""
     return _merged(pa.concat_tables([windows, more]))
 
 
@@ -105,7 +105,7 @@ def settled_before(
 
 
 def latest_of(latest: pa.Table, more: pa.Table) -> pa.Table:
-    """Two tables of `LATEST` as one with the newest row of each device and metric, sorted by them."""
+    """Returns two tables of `LATEST` as one with the newest row of each device and metric, sorted by them."""
     both = pa.concat_tables([latest, more])
     groups = group([codes(both["device"]), codes(both["metric"])])
     by = [column(both, name) for name in _ORDER]
@@ -134,7 +134,7 @@ def _merged(rows: pa.Table) -> pa.Table:
 
 
 def _sums(rows: pa.Table, groups: Groups) -> pa.Table:
-    """One row a group; every group has two rows or more."""
+    """Returns one row a group; every group has two rows or more."""
     order, starts = groups.order, groups.starts
     count, total, m2 = (column(rows, name)[order] for name in ("count", "sum", "m2"))
     counts, totals = np.add.reduceat(count, starts), np.add.reduceat(total, starts)
@@ -173,7 +173,7 @@ def _digests(rows: pa.Table, groups: Groups, digests: digest.Digests) -> digest.
 
 
 def _extremes(groups: Groups, by: list[npt.NDArray[np.int64]], *, last: bool) -> npt.NDArray[np.int64]:
-    """The row of each group that is the first or the last in the order of some columns, the most significant last."""
+    """Returns each group's first or last row in the order of some columns, the most significant last."""
     owner = np.repeat(np.arange(len(groups.starts)), groups.sizes)
     ordered = np.lexsort([*(values[groups.order] for values in by), owner])
     at = groups.starts + groups.sizes - 1 if last else groups.starts

@@ -65,7 +65,7 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         return self.source not in ("property", "cloudevents")
 
     def find(self, message: Message, levels: Sequence[str]) -> str:
-        """The name in a message whose address has these levels; empty: none."""
+        """Returns the name in a message whose address has these levels; empty: none."""
         match self.source:
             case "identity":
                 return _own(message.principal or message.device)
@@ -91,7 +91,7 @@ class Devices:
         self._known: dict[tuple[str, str, str | None], str] = {}  # of what address and speaker alone decide
 
     def of(self, messages: Sequence[Message]) -> list[str]:
-        """The device of each message. One look-up a message where it was seen before: 0.2 us."""
+        """Returns the device of each message. One look-up a message where it was seen before: 0.2 us."""
         known = self._known
         found = []
         for message in messages:

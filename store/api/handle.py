@@ -37,7 +37,7 @@ class LeaseHandle(NamedTuple):
     visible_at_ms: int
 
     def encode(self, key: bytes) -> str:
-        """The handle, signed."""
+        """Returns the handle, signed."""
         fields = _FIELDS.pack(_VERSION, self.queue, *self[2:])
         data = fields + self.group.encode()
         return base64.urlsafe_b64encode(data + _mac(key, data)).rstrip(b"=").decode()
@@ -67,7 +67,7 @@ class LeaseHandle(NamedTuple):
 
 
 def queue_of(text: str) -> QueueNumber | None:
-    """The queue that a handle says it is of, to find the store group that can tell whether it is one; None: it is none.
+    """Returns the queue that a handle names, to find the store group that can check it; None: it names none.
 
     Nothing is verified.
     """
@@ -106,7 +106,7 @@ class Grant:
         self.key = key
 
     def until(self, visible_at_ms: int) -> "Grant":
-        """The same lease, ending at another time."""
+        """Returns the same lease, ending at another time."""
         return Grant(
             queue=self.queue,
             group=self.group,
@@ -118,7 +118,7 @@ class Grant:
         )
 
     def handle(self, offset: QueueOffset, deliveries: int) -> str:
-        """The handle of one message."""
+        """Returns the handle of one message."""
         return LeaseHandle(
             self.queue, self.group, offset, self.lease, self.lent_at, deliveries, self.visible_at_ms
         ).encode(self.key)

@@ -128,7 +128,7 @@ class ExportWriter:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[IO[bytes]]:
-    """A file to write to that gets its name, over what had it, when all went well. Raises OSError."""
+    """Opens a file to write to that gets its name, over what had it, when all went well. Raises OSError."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
@@ -175,7 +175,7 @@ async def export_to(
 
 
 def read_export(file: IO[bytes]) -> Iterator[Exported | list[Entry]]:
-    """First what the file says of itself (`entries` 0), then its entries by block, last what it held.
+    """Yields what the file says of itself (`entries` 0), then its entries by block, last what it held.
 
     A file must be read to its end before anything of it is believed. Raises `DamagedExport`.
     """
@@ -233,7 +233,7 @@ def _read_entries(payload: bytes, count: int, at: int) -> list[Entry]:
 
 
 def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
-    """Entries as they are stored together: of one namespace, and not too many."""
+    """Yields entries as they are stored together: of one namespace, and not too many."""
     batch: list[Entry] = []
     size = 0
     for one in entries:

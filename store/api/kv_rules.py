@@ -101,16 +101,16 @@ class KeyState(Protocol):
         """Returns what a slot holds, expired or not."""
 
     def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
-        """A slot that held `before` holds this from now on."""
+        """Puts a slot's new content in the place of `before`."""
 
     def remove(self, at: bytes, before: SlotContent) -> None:
-        """A slot is empty from now on."""
+        """Empties a slot."""
 
     def space(self, namespace: str) -> KeySpace:
         """Returns what a namespace holds and may hold."""
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """The same, changed."""
+        """Sets what a namespace holds and may hold."""
 
 
 class Verdict(NamedTuple):
@@ -131,20 +131,20 @@ _NOTHING: Final = Verdict(None, b"")
 
 
 def check_key(key: str) -> str:
-    """The key itself; raises `KeyTooLong`."""
+    """Returns the key itself. Raises `KeyTooLong`."""
     if len(key.encode()) > KEY_BYTES_MAX:
         raise KeyTooLong(f"a key has at most {KEY_BYTES_MAX} bytes")
     return key
 
 
 def slot(namespace: str, key: str) -> bytes:
-    """The slot of a key, whatever its length."""
+    """Returns the slot of a key, whatever its length."""
     name = namespace.encode()
     return bytes((min(len(name), 255),)) + name + key.encode()
 
 
 def check_slot(namespace: str, key: str) -> bytes:
-    """The slot of a key. Raises `KeyTooLong`."""
+    """Returns the slot of a key. Raises `KeyTooLong`."""
     name, raw = namespace.encode(), key.encode()
     if len(name) > NAMESPACE_BYTES_MAX:
         raise KeyTooLong(f"a namespace has at most {NAMESPACE_BYTES_MAX} bytes")
@@ -154,13 +154,13 @@ def check_slot(namespace: str, key: str) -> bytes:
 
 
 def slot_range(namespace: str, start: str, end: str | None) -> tuple[bytes, bytes]:
-    """The first slot of a range of keys, and the first behind it. Raises `KeyTooLong` for `start`."""
+    """Returns the first slot of a range of keys, and the first behind it. Raises `KeyTooLong` for `start`."""
     first = check_slot(namespace, start)
     return first, _successor(slot(namespace, "")) if end is None else slot(namespace, end)
 
 
 def end_of_prefix(prefix: str) -> str | None:
-    """The first key behind all those that begin with `prefix`; None when there is none."""
+    """Returns the first key behind all those that begin with `prefix`; None when there is none."""
     for i in range(len(prefix) - 1, -1, -1):
         point = ord(prefix[i])
         if point < 0x10FFFF:
@@ -170,18 +170,18 @@ def end_of_prefix(prefix: str) -> str | None:
 
 
 def _successor(prefix: bytes) -> bytes:
-    """The first slot behind all those of one namespace. Its last byte is never 0xFF: no UTF-8 has it."""
+    """Returns the first slot behind all those of one namespace. Its last byte is never 0xFF: no UTF-8 has it."""
     return prefix[:-1] + bytes((prefix[-1] + 1,))
 
 
 def split(at: bytes) -> tuple[str, str]:
-    """Namespace and key of a slot."""
+    """Returns namespace and key of a slot."""
     end = 1 + at[0]
     return at[1:end].decode(), at[end:].decode()
 
 
 def _slot_within(namespace: str, key: str) -> bytes | None:
-    """The slot that a record names, None for one that the view could not hold: the operation does nothing."""
+    """Returns the slot that a record names, None for one that the view could not hold: the operation does nothing."""
     if len(namespace.encode()) > NAMESPACE_BYTES_MAX or len(key.encode()) > KEY_BYTES_MAX:
         return None
     return slot(namespace, key)
@@ -191,7 +191,7 @@ def _slot_within(namespace: str, key: str) -> bytes | None:
 
 
 def revision(at: Position) -> int:
-    """The revision of the changes of the record at a position."""
+    """Returns the revision of the changes of the record at a position."""
     return at.frame + at.row + 1
 
 
@@ -257,7 +257,7 @@ def _expire(state: KeyState, at: int, record: KvExpired, now_ms: int) -> Verdict
 
 
 def _transact(state: KeyState, at: int, record: KvTransaction, now_ms: int) -> Verdict:
-    """All or nothing: the compares, then the limits, then every operation."""
+    """Applies all or nothing: the compares, then the limits, then every operation."""
     for key, expected in record.compares:
         where = _slot_within(record.namespace, key)
         actual = 0 if where is None else _live_revision(state.get(where), now_ms)
@@ -338,7 +338,7 @@ def _full(namespace: str, space: KeySpace) -> NamespaceFull:
 
 
 def _bits(void: Sequence[bool]) -> bytes | None:
-    """`Verdict.void` of some operations."""
+    """Returns `Verdict.void` of some operations."""
     if not any(void):
         return None
     if all(void):

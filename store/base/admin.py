@@ -195,7 +195,7 @@ class AdminServer:
         self._server = None
 
     async def _serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """One connection: one request, one answer."""
+        """Serves one connection: one request, one answer."""
         task = asyncio.current_task()
         assert task is not None
         self.tasks.add(task)
@@ -216,7 +216,7 @@ class AdminServer:
             writer.close()
 
     async def _read(self, reader: asyncio.StreamReader, *, here: bool) -> tuple[_Answer | None, bool]:
-        """The answer to the request, and whether its body is left out (HEAD). `here`: it comes from this machine."""
+        """Returns the answer, and whether its body is left out (HEAD). `here`: the request comes from this machine."""
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
                 head = await reader.readuntil(b"\r\n\r\n")
@@ -246,7 +246,7 @@ class AdminServer:
     async def _act(
         self, action: Action, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader, *, here: bool
     ) -> _Answer:
-        """The answer to an action."""
+        """Returns the answer to an action."""
         if not here or not headers.keys().isdisjoint(FORWARDED):
             return _problem(HTTPStatus.FORBIDDEN, "actions are for this machine alone: ask by its loopback address")
         if headers.get("content-type", "").partition(";")[0].strip() != JSON:

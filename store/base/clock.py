@@ -4,5 +4,5 @@ import time
 
 
 def now_ms() -> int:
-    """The clock of all shells: ms since 1970."""
+    """Returns the clock of all shells: ms since 1970."""
     return time.time_ns() // 1_000_000

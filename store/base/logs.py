@@ -77,7 +77,7 @@ def configure(config: LogSettings, stream: TextIO | None = None) -> None:
 
 
 def get(name: str) -> structlog.stdlib.BoundLogger:
-    """The logger of a module: `log = logs.get(__name__)`."""
+    """Returns the logger of a module: `log = logs.get(__name__)`."""
     logger: structlog.stdlib.BoundLogger = structlog.get_logger(name)
     return logger
 
@@ -99,6 +99,6 @@ def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventD
 
 
 def _json(_logger: WrappedLogger, _method: str, event: EventDict) -> str:
-    """A line of JSON with the fields that every line has in front."""
+    """Returns a line of JSON with the fields that every line has in front."""
     first = {key: event.pop(key) for key in ("time", "level", "logger", "event") if key in event}
     return msgspec.json.encode({**first, **event}, enc_hook=str).decode()

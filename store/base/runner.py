@@ -67,7 +67,7 @@ class ServerRun:
 
 
 def hangups() -> asyncio.Event:
-    """An event that SIGHUP sets, which ends the process no more."""
+    """Returns an event that SIGHUP sets, which ends the process no more."""
     signalled = asyncio.Event()
     asyncio.get_running_loop().add_signal_handler(signal.SIGHUP, signalled.set)
     return signalled

@@ -52,7 +52,7 @@ def connect_remote(controller: ControllerClient, *, zone: str | None = None, **o
 
 
 def _near(group: Group, zone: str | None) -> Replica | None:
-    """A replica in a zone that has all that was acknowledged; None when the master is there itself, or nobody is."""
+    """Returns a replica in a zone that has all that was acknowledged; None: the master is there itself, or nobody."""
     there = [one for one in group.replicas if one.zone == zone and one.id in group.sync_set]
     if any(one.id == group.master for one in there):
         return None

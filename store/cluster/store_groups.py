@@ -61,7 +61,7 @@ class StoreGroups:
         return {n: trouble for n, trouble in said.items() if trouble}
 
     def _changed(self) -> None:
-        """The controller says something new: groups may have come or gone, masters be others."""
+        """Takes up news of the controller: groups may have come or gone, masters be others."""
         if self._closed:
             return
         there = {group.number for group in self.controller.groups()} | {self.controller.home}

@@ -39,7 +39,7 @@ class WallClock:
         self._leapt_ms: int | None = None  # by the monotonic clock, since when it is another one
 
     def __call__(self) -> int:
-        """The time now."""
+        """Returns the time now."""
         with self._lock:
             steady, wall = self._monotonic_ms(), self._wall_ms()
             ahead = wall - steady
@@ -72,7 +72,7 @@ class RisingClock:
         self._lock = Lock()
 
     def __call__(self) -> int:
-        """The time now."""
+        """Returns the time now."""
         with self._lock:
             self._last_ms = max(self._last_ms, self._now_ms())
             return self._last_ms
@@ -101,7 +101,7 @@ class SteadyClock:
         self._seen = self._ms = now_ms()
 
     def __call__(self) -> int:
-        """The time, never less than before."""
+        """Returns the time, never less than before."""
         now = self._now_ms()
         if now > self._seen:
             self._ms += now - self._seen

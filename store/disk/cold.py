@@ -34,7 +34,7 @@ class ColdReads:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def before(self, size: int, offset: int) -> None:
-        """Bytes are about to be read: if they are not cached, note that, fetch ahead, and let go what was passed."""
+        """Notes bytes about to be read that are not cached, fetches ahead, and lets go what was passed."""
         end = offset + size
         if any(window.start <= offset and end <= window.end for window in self._windows) or not self._cold(end):
             return

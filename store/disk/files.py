@@ -19,14 +19,14 @@ class File(Protocol):
         """Writes parts back to back at an offset; returns how many bytes were, which may be fewer than given."""
 
     def pread(self, size: int, offset: int) -> bytes:
-        """Up to `size` bytes at an offset; fewer at the end of the file.
+        """Returns up to `size` bytes at an offset; fewer at the end of the file.
 
         Bytes that are not in the page cache are not kept there, so that reads of old data do not push out what is in
         use.
         """
 
     def size(self) -> int:
-        """The file's size, in bytes."""
+        """Returns the file's size, in bytes."""
 
     def truncate(self, size: int) -> None:
         """Cuts the file."""
@@ -48,7 +48,7 @@ class Files(Protocol):
         """Creates a directory and its parents where they are missing."""
 
     def names(self, directory: Path) -> Sequence[str]:
-        """The names in a directory, sorted."""
+        """Returns the names in a directory, sorted."""
 
     def rename(self, source: Path, target: Path) -> None:
         """Renames a file, in one step."""

@@ -143,7 +143,7 @@ def _opened(path: Path) -> Iterator[_OpenFile | None]:
 
 
 def _newest_meta(fd: int) -> tuple[bytes, bytes, int, int] | None:
-    """Free list, main tree, last page and map size of the newest transaction; None when there is none to be read."""
+    """Returns free list, main tree, last page and map size of the newest transaction; None where none can be read."""
     found: list[tuple[int, bytes, bytes, int, int]] = []
     first = os.pread(fd, _PAGE.size + _META.size, 0)
     if len(first) < _PAGE.size + _META.size:
@@ -358,7 +358,7 @@ class _BranchWalk(_StrictWalk):
 
 
 def _nodes(data: bytes) -> Iterator[tuple[int, int, int, int, int]]:
-    """The nodes of a page: lo, hi, flags, key size, and where the node is."""
+    """Yields the nodes of a page: lo, hi, flags, key size, and where the node is."""
     lower = _PAGE.unpack_from(data)[3]
     for (at,) in struct.iter_unpack("<H", data[_PAGE.size : max(lower, _PAGE.size) & ~1]):
         yield (*_NODE.unpack_from(data, at), at)

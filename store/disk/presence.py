@@ -20,7 +20,7 @@ class DirectoryWatch:
     """The names of an open data directory, as they were when it was opened. Any one thread may look."""
 
     def __init__(self, files: Files, data_dir: Path, newest: Callable[[], Path]) -> None:
-        """`newest` is the log's file that is written to."""
+        """Watches a directory; `newest` is the log's file that is written to."""
         self._files = files
         self._data_dir = data_dir
         self._newest = newest

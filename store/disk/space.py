@@ -48,7 +48,7 @@ class Space:
         *,
         owed: Callable[[], int] = lambda: 0,
     ) -> None:
-        """Room on the file system of `path`, from the first `look` on.
+        """Measures room on the file system of `path`, from the first `look` on.
 
         `owed`: bytes that the views will take for what they lack.
         """
@@ -107,7 +107,7 @@ class Space:
         return free
 
     def ran_out(self, why: str) -> StoreFull:
-        """A write met a full disk, or no file could be opened for it, whatever the last look said."""
+        """Returns the refusal after a write met a full disk, or could open no file, whatever the last look said."""
         return self._refuse(f"there is no room: {why}")
 
     def _refuse(self, why: str) -> StoreFull:

@@ -273,7 +273,7 @@ class Committer:
         return Appended(at.start) if admitted is None else Appended(at.start, failed=admitted.failed)
 
     def _placing_failed(self, error: OSError) -> StoreError:
-        """A new segment could not be begun; nothing of the frame is in the log."""
+        """Returns the refusal where a new segment could not be begun; nothing of the frame is in the log."""
         return self._space.ran_out(str(error.strerror)) if error.errno in NO_ROOM else self._break(error)
 
     def _hand_over(self, batch: _Batch) -> None:
@@ -364,7 +364,7 @@ class Committer:
                 self._taken += len(batches)
 
     def _sync(self, batches: list[_Batch]) -> None:
-        """The order is the promise: sync, then let readers and senders know."""
+        """Syncs, and then lets readers and senders know: the order is the promise."""
         if self._broken is None and any(batch.must_sync or batch.run is not None for batch in batches):
             began_s = monotonic()
             try:
@@ -387,7 +387,7 @@ class Committer:
                 batch.passed.set()
 
     def _unknown(self, batch: _Batch) -> list[tuple[OnAppended, Appended | StoreError]]:
-        """The outcomes of a batch that may be on disk or not: a refusal for want of room may not be undone either."""
+        """Returns the outcomes of a batch that may be on disk; a refusal for want of room may not be undone either."""
         unknown = AppendOutcomeUnknown(str(self._broken))
         certain = self._log.flushed
         return [

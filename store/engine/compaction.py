@@ -63,7 +63,7 @@ class RowWatch:
             self.spoiled = False
 
     def saw(self, packed: Buffer) -> None:
-        """Rows were placed. Costs a comparison while nobody watches."""
+        """Notes rows that were placed. Costs a comparison while nobody watches."""
         if self._queues is None:
             return
         rows = np.frombuffer(packed, ROWS_DTYPE)
@@ -74,7 +74,7 @@ class RowWatch:
             self._addresses.add(int(row["address_hash"]))
 
     def took_back(self) -> None:
-        """Rows that were seen are not in the log after all."""
+        """Spoils the notes: rows that were seen are not in the log after all."""
         self.spoiled = self._queues is not None
 
     def newer(self, key: CompactKey) -> bool:
@@ -113,7 +113,7 @@ class Compaction:
         self._live: list[Live] = []
 
     def choose(self, ends: Sequence[LogOffset]) -> LogOffset:
-        """The greatest of some segments' ends up to which deleting is worth while; else where the log begins."""
+        """Returns the last of some segments' ends up to which deleting is worth while; else where the log begins."""
         with self._views.reading() as txn:
             live = list(self._views.compact.live(txn, ends[-1]))
             for queue, since in self._compacted.items():
@@ -128,7 +128,7 @@ class Compaction:
         return first
 
     def _unindexed(self, txn: object, queue: QueueNumber, until: LogOffset) -> list[Live]:
-        """The newest records that a queue had up to the frame that made it compacted, of keys that had none since.
+        """Returns a queue's newest records up to the frame that made it compacted, of keys that had none since.
 
         Reads all of what the queue had then, until that has been trimmed off.
         """
@@ -149,7 +149,7 @@ class Compaction:
         return [one for key, one in found.items() if self._views.compact.newest(txn, key) is None]
 
     def batches(self, end: LogOffset) -> Iterator[list[RecordCopy]]:
-        """The records in front of a log offset that must be stored again, some at a time."""
+        """Yields the records in front of a log offset that must be stored again, some at a time."""
         batch: list[RecordCopy] = []
         size = 0
         live = (one for one in self._live if one.at.frame < end)
@@ -174,7 +174,7 @@ class Compaction:
         return RecordCopy(one.key, row, frame.record(one.at.row), newest)
 
     def _frame(self, at: LogOffset) -> Frame | None:
-        """A frame that the index names. Raises `CorruptFrame` where it is damaged here, and not lost for good."""
+        """Returns a frame that the index names. Raises `CorruptFrame` for one damaged here, and not lost for good."""
         try:
             found = self._log.read(at)
             if found is None:
@@ -188,7 +188,7 @@ class Compaction:
 
 
 def copies_frame(copies: Sequence[RecordCopy], watch: RowWatch) -> UnplacedFrame:
-    """The frame of those copies whose key has no newer record; of none when nobody can tell. For the commit thread."""
+    """Returns the frame of copies whose key has no newer record; of none if nobody can tell. For the commit thread."""
     rows, records, pos = [], [], 0
     if watch.spoiled:
         copies = ()

@@ -152,7 +152,7 @@ class Dispatcher:
             self._waiting.clear()
 
     def _next(self, size: int) -> list[FrameRun]:
-        """The runs for one transaction: of about that many bytes of the log, at least one."""
+        """Returns the runs for one transaction: of about that many bytes of the log, at least one."""
         some: list[FrameRun] = []
         for run in self._waiting:
             if some and run.end - some[0].start > size:

@@ -381,7 +381,7 @@ class Engine:
         return self.log.confirmed if self.role == "replica" else self.log.end
 
     def _look_for_files(self) -> None:
-        """See that what is written has a name: of files that were removed nothing is left after a restart."""
+        """Checks that what is written has a name: of files that were removed nothing is left after a restart."""
         gone = None if self._error is not None else self.presence.look()
         if gone is not None:
             logger.critical(gone)

@@ -50,12 +50,12 @@ def belong_to(files: Files, data_dir: Path, group: int, *, alone: bool = False) 
 
 
 def new_log_id() -> str:
-    """An id that no other log has."""
+    """Returns an id that no other log has."""
     return secrets.token_hex(LOG_ID_BYTES)
 
 
 def log_id(files: Files, data_dir: Path) -> str:
-    """The id of the log in a data directory; empty: it has none. Raises OSError."""
+    """Returns the id of the log in a data directory; empty: it has none. Raises OSError."""
     known = read_small_file(files, data_dir / _NAME, _Identity)
     return known.log if known is not None else ""
 

@@ -19,7 +19,7 @@ class LostOffsets(NamedTuple):
 
 
 def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostOffsets]:
-    """The messages in some damages, by queue and offset; the first `LOST_RANGES_COUNT_MAX` ranges.
+    """Returns the messages in some damages, by queue and offset; the first `LOST_RANGES_COUNT_MAX` ranges.
 
     Takes some searches for each queue and damage. Frames that were never confirmed, or that the views have not followed
     yet, are in no queue.

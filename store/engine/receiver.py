@@ -77,13 +77,13 @@ class ReplicaReceiver:
         self._arrived.put(placed)
 
     def confirm(self, end: LogOffset) -> None:
-        """The master has confirmed what lies before a log offset."""
+        """Confirms what lies before a log offset, as the master has."""
         if end > self._goal:
             self._goal = end
             self._go_on.set()
 
     def repaired(self) -> None:
-        """A damaged range of the log is sound again: whatever waits in front of it can follow."""
+        """Lets what waits in front of a damaged range follow, which is sound again."""
         self._go_on.set()
 
     def end(self) -> None:
@@ -112,7 +112,7 @@ class ReplicaReceiver:
                 self._write(gathered)
 
     def _write(self, gathered: list[Placed]) -> None:
-        """The order is the promise: sync, then say so.
+        """Syncs, and then says so: the order is the promise.
 
         Frames that fail here are cut off when the log is opened again.
         """

@@ -100,7 +100,7 @@ def _durable(log: CommitLog, old: OldViews | None) -> LogOffset:
 
 
 def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
-    """Frames, as many together as make a run."""
+    """Yields frames, as many together as make a run."""
     gathered: list[Placed] = []
     size = 0
     for one in placed:

@@ -133,7 +133,7 @@ class StoppedStore:
         return self._data_dir / "views"
 
     def items(self, start: LogOffset | None = None, end: LogOffset | None = None) -> Iterator[Frame | BadRange]:
-        """Frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
+        """Yields frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
         return self._log.scan(self.first if start is None else start, self.end if end is None else min(end, self.end))
 
     def _look_for_missing(self) -> None:
@@ -189,7 +189,7 @@ class StoppedStore:
         return {one.start: one for one in seals} if restore_segments(self._log, seals, first) else {}
 
     def _longer(self, seals: Mapping[LogOffset, Seal]) -> list[str]:
-        """The segments whose files are longer than they were sealed; the next start cuts them."""
+        """Returns the segments whose files are longer than they were sealed; the next start cuts them."""
         segments = [one for one in self._log.segments if one.start in seals]
         return [one.path.name for one in segments if one.end > seals[one.start].end]
 
@@ -218,7 +218,7 @@ class StoppedStore:
                 return ViewsVerified(0, {}, f"the views cannot be read: {error}")
 
     def _replayed(self, path: Path, end: LogOffset, on_progress: OnProgress) -> Views:
-        """Views made from the log up to a log offset."""
+        """Returns views made from the log up to a log offset."""
         views = Views(path, origin=self._log.origin)
         old, builder = OldViews(self._views_path), _builder(views)
         replay(
@@ -272,7 +272,7 @@ class StoppedStore:
     # ---- stats
 
     def stats(self) -> Stats:
-        """Sizes and counts."""
+        """Returns sizes and counts."""
         segments = [path for path in (self._data_dir / "log").iterdir() if segment_start(path.name) is not None]
         log_bytes = sum(path.stat().st_size for path in segments)
         dispatched, views = self._view_stats()
@@ -302,7 +302,7 @@ def _builder(views: Views) -> RunBuilder:
 
 
 def _compared(left: Iterator[Entry], right: Iterator[Entry]) -> ViewsVerified:
-    """Entry by entry; both come in the order of view and key."""
+    """Compares entry by entry; both come in the order of view and key."""
     same, different = 0, Counter[str]()
     ours, theirs = next(left, None), next(right, None)
     while ours is not None or theirs is not None:

@@ -83,7 +83,7 @@ def describe_snapshot(directory: Path, info: SnapshotInfo) -> None:
 
 
 def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
-    """LMDB writes its copy into a pipe: closing that ends the copy, which nothing else could."""
+    """Copies LMDB into a pipe: closing that ends the copy, which nothing else could."""
     deadline = monotonic() + SNAPSHOT_S_MAX
     read_fd, write_fd = os.pipe()
     size = 0
@@ -212,7 +212,7 @@ def finish_install(data_dir: Path) -> None:
 
 
 def filling(data_dir: Path) -> SnapshotInfo | None:
-    """The snapshot that a data directory was begun with, if any."""
+    """Returns the snapshot that a data directory was begun with, if any."""
     if not (data_dir / _FILLING).is_file():
         return None
     return read_small_file(OsFiles(), data_dir / _FILLING, SnapshotInfo)

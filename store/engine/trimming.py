@@ -98,7 +98,7 @@ class Trimmer:
     # ---- deciding
 
     def _trimmable(self) -> list[LogOffset]:
-        """The ends of the segments, oldest first, that no queue's limits keep."""
+        """Returns the ends of the segments, oldest first, that no queue's limits keep."""
         dispatched = self._views.dispatched
         ends = [end for end in self._log.sealed_ends() if end <= dispatched]
         if not ends:
@@ -119,7 +119,7 @@ class Trimmer:
         return [end for end in ends if end <= floor]
 
     def _first_part(self, txn: object, floor: LogOffset, now_ms: int) -> LogOffset:
-        """The frame of the oldest part of a body whose message may lie behind a log offset, or be still to come.
+        """Returns the frame of a body's oldest part whose message may lie behind a log offset, or be still to come.
 
         Parts lie in front of their message. Raises `CorruptFrame` where the frame at the log offset is damaged.
         """
@@ -135,7 +135,7 @@ class Trimmer:
     def _needed(
         self, txn: object, queue: QueueNumber, limits: RetentionLimits, now_ms: int, oldest: LogOffset
     ) -> LogOffset:
-        """The frame that the oldest record of a queue is in which is within its limits."""
+        """Returns the frame that the oldest record of a queue is in which is within its limits."""
         queues = self._views.queues
         if limits.until_settled:
             first = queues.first_offset(txn, queue)

@@ -46,13 +46,13 @@ class ChunkColumns(NamedTuple):
     bytes_end: Integers
 
     def each(self) -> Iterator[tuple[QueueNumber, Chunk]]:
-        """One by one."""
+        """Yields the chunks one by one."""
         queues, *columns = (column.tolist() for column in self)
         return zip(queues, map(Chunk._make, zip(*columns, strict=True)), strict=True)
 
     @staticmethod
     def joined(parts: Sequence["ChunkColumns"]) -> "ChunkColumns":
-        """Several behind each other."""
+        """Joins several behind each other."""
         return parts[0] if len(parts) == 1 else ChunkColumns(*map(np.concatenate, zip(*parts, strict=True)))
 
 
@@ -63,7 +63,7 @@ class Chunks(NamedTuple):
     columns: ChunkColumns | None = None
 
     def each(self) -> Iterator[tuple[QueueNumber, Chunk]]:
-        """One by one."""
+        """Yields the chunks one by one."""
         return iter(self.listed) if self.columns is None else self.columns.each()
 
     def queues(self) -> list[int]:
@@ -71,7 +71,7 @@ class Chunks(NamedTuple):
         return [queue for queue, _ in self.listed] if self.columns is None else self.columns.queue.tolist()
 
     def nexts(self) -> Iterator[tuple[QueueNumber, QueueOffset]]:
-        """The queue offset behind each, by queue, in log order: of one that comes again the last one counts."""
+        """Returns the queue offset behind each, by queue, in log order: of one that comes again the last one counts."""
         if self.columns is None:
             return ((queue, chunk.next) for queue, chunk in self.listed)
         following = self.columns.first + self.columns.row_count

@@ -11,7 +11,7 @@ _per_thread = local()  # contexts are not for two threads at once, and making on
 
 
 def compress(data: bytes, *, level: int = LEVEL) -> bytes:
-    """One zstd frame, which announces its content's size (RFC 8878, 3.1.1.1.4)."""
+    """Returns one zstd frame, which announces its content's size (RFC 8878, 3.1.1.1.4)."""
     contexts: dict[int, zstandard.ZstdCompressor] | None = getattr(_per_thread, "compressors", None)
     if contexts is None:
         contexts = _per_thread.compressors = {}
@@ -22,7 +22,7 @@ def compress(data: bytes, *, level: int = LEVEL) -> bytes:
 
 
 def plain_size(data: bytes | memoryview) -> int:
-    """The size that a zstd frame announces for its content. Raises ValueError when it says none or is no frame."""
+    """Returns the size that a zstd frame announces for its content. Raises ValueError where it announces none."""
     try:
         size = zstandard.frame_content_size(bytes(data[:_FRAME_HEADER_BYTES_MAX]))
     except zstandard.ZstdError as error:
@@ -33,7 +33,7 @@ def plain_size(data: bytes | memoryview) -> int:
 
 
 def decompress(data: bytes | memoryview, size: int) -> bytes:
-    """The content of a zstd frame, which is `size` bytes. Raises ValueError for anything else."""
+    """Returns the content of a zstd frame, which is `size` bytes. Raises ValueError for anything else."""
     if plain_size(data) != size:
         raise ValueError(f"the content is not the {size} bytes expected")
     context: zstandard.ZstdDecompressor | None = getattr(_per_thread, "decompressor", None)

@@ -21,7 +21,7 @@ def dead_letters_frame(
     target: QueueNumber,
     known: int,
 ) -> UnplacedFrame:
-    """The frame that moves records, as (offset in `queue`, frame, row), to another queue; `known` as in `Settled`."""
+    """Returns the frame that moves records, (offset in `queue`, frame, row), to a queue; `known` as in `Settled`."""
     rows: list[bytes] = []
     parts: list[bytes] = []
     letters: list[DeadLetter] = []

@@ -47,7 +47,7 @@ def origin_of(group: int) -> LogOffset:
 
 
 def group_of(at: LogOffset) -> int:
-    """The store group whose log an offset is in."""
+    """Returns the store group whose log an offset is in."""
     return at >> GROUP_SHIFT
 
 
@@ -62,7 +62,7 @@ class Position(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Position":
-        """The position that `str` wrote; raises ValueError for any other text."""
+        """Returns the position that `str` wrote; raises ValueError for any other text."""
         frame, _, row = text.partition(".")
         at = cls(LogOffset(int(frame, 16)), int(row, 16))
         if str(at) != text or not 0 <= at.frame < 1 << 63 or not 0 <= at.row < 1 << 32:
@@ -145,7 +145,7 @@ class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=Fals
         flags: int = 0,
         compress_bytes_min: int = 0,
     ) -> "UnplacedFrame":
-        """A frame of packed rows and the records they point into, with its checksum.
+        """Returns a frame of packed rows and the records they point into, with its checksum.
 
         A payload of `compress_bytes_min` bytes or more (0: none) is compressed when that makes it smaller.
         """
@@ -180,7 +180,7 @@ class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=Fals
 
     @classmethod
     def parse(cls, header: "Header", data: memoryview, at: int = 0) -> "UnplacedFrame":
-        """The parts of the frame at byte `at` of `data`, which is all there, verified like `Frame.parse`.
+        """Returns the parts of the frame at byte `at` of `data`, which is all there, verified like `Frame.parse`.
 
         `header` is its header; all else is looked at where it is, and keeps it. Raises `CorruptFrame`.
         """
@@ -211,7 +211,7 @@ class UnplacedFrame(msgspec.Struct, frozen=True, kw_only=True, gc=False, eq=Fals
         return HEADER.size + len(self.rows) + len(self.payload)
 
     def header(self, *, log_offset: int, epoch: int, stored_at_ms: int, unsynced: int = 0) -> bytes:
-        """The 64 header bytes that place this frame in a log; `unsynced` bytes in front of it may not be on disk."""
+        """Returns the 64 header bytes that place this frame; `unsynced` bytes in front of it may not be on disk."""
         raw = HEADER.pack(
             MAGIC,
             0,
@@ -253,7 +253,7 @@ class Header(NamedTuple):
 
 
 def parse_header(data: Buffer, *, log_offset: int) -> Header | None:
-    """The header at the start of `data`, which claims to lie at `log_offset`.
+    """Returns the header at the start of `data`, which claims to lie at `log_offset`.
 
     None when `data` is shorter than a header. Raises `CorruptFrame` when magic, checksum, place or size are wrong.
     """
@@ -281,7 +281,7 @@ def looks_like_frame(data: Buffer, log_offset: int) -> bool:
 
 
 def _plain_size(header: Header, payload: Buffer) -> int:
-    """A frame's payload's size, decompressed. Raises `CorruptFrame`."""
+    """Returns a frame's payload's size, decompressed. Raises `CorruptFrame`."""
     if not header.flags & FRAME_ZSTD:
         return header.payload_len
     try:
@@ -320,7 +320,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @classmethod
     def parse(cls, data: bytes, *, log_offset: int) -> "Frame | None":
-        """The whole frame at the start of `data`; None when it is not all there. Raises `CorruptFrame`."""
+        """Returns the whole frame at the start of `data`; None when it is not all there. Raises `CorruptFrame`."""
         header = parse_header(data, log_offset=log_offset)
         if header is None or len(data) < header.size_bytes:
             return None
@@ -403,7 +403,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
         return self.header.size_bytes + (self.plain_size if self.header.flags & FRAME_ZSTD else 0)
 
     def record(self, row: int) -> bytes:
-        """The record that a row points to. Raises `CorruptFrame`."""
+        """Returns the record that a row points to. Raises `CorruptFrame`."""
         entry = self.rows[row]
         start = self.payload_start + int(entry["pos"])
         return self.plain[start : start + int(entry["len"])]

@@ -50,13 +50,13 @@ class Placed(msgspec.Struct, gc=False, eq=False):
         return b"".join((self.header, self.frame.rows, self.frame.payload))
 
     def whole(self) -> Frame:
-        """The frame as readers see it; its checksums are its producer's and ours, and not computed again."""
+        """Returns the frame as readers see it; its checksums are its producer's and ours, and not computed again."""
         plain = None if self.frame.plain is None else b"".join((self.header, self.frame.rows, self.frame.plain))
         return Frame(Header(*HEADER.unpack(self.header)), self.data, plain)
 
     @classmethod
     def of(cls, frame: Frame) -> "Placed":
-        """The parts of a frame that was read."""
+        """Returns the parts of a frame that was read."""
         header, data = frame.header, frame.data
         parts = UnplacedFrame(
             rows=data[HEADER.size : frame.payload_start],
@@ -71,7 +71,7 @@ class Placed(msgspec.Struct, gc=False, eq=False):
 
     @classmethod
     def parse(cls, data: memoryview, at: int, *, log_offset: LogOffset) -> "tuple[Placed, int] | None":
-        """The frame at byte `at` of `data`, both checksums verified, and its epoch; None when it is not all there.
+        """Returns the frame at byte `at` of `data`, checksums verified, and its epoch; None when it is not all there.
 
         Raises `CorruptFrame`.
         """

@@ -7,7 +7,7 @@ Range = tuple[int, int]  # start (inclusive), end (exclusive)
 
 
 def ranges_of(numbers: Iterable[int]) -> list[Range]:
-    """Numbers in any order, repeats allowed, as the fewest ranges, ascending."""
+    """Returns numbers in any order, repeats allowed, as the fewest ranges, ascending."""
     found: list[Range] = []
     start = end = None
     for n in sorted(numbers):

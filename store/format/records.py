@@ -220,19 +220,19 @@ _decode = msgspec.msgpack.Decoder(Record).decode
 
 
 def encode_checked(record: Record) -> bytes:
-    """The record, encoded; raises ValueError where it could not be decoded again. Costs 1 us more."""
+    """Returns the record, encoded; raises ValueError where it could not be decoded again. Costs 1 us more."""
     data = encode(record)
     _decode(data)
     return data
 
 
 def queue_of(record: Record) -> QueueNumber:
-    """The reserved queue that a record goes to."""
+    """Returns the reserved queue that a record goes to."""
     return _QUEUES[type(record)]
 
 
 def decode(data: bytes | memoryview) -> Record | None:
-    """A record, or None for one that this version does not know: applied as nothing, on every replica alike."""
+    """Returns a record, or None for one that this version does not know: applied as nothing, on every replica alike."""
     try:
         record: Record = _decode(data)
     except (msgspec.MsgspecError, UnicodeDecodeError):

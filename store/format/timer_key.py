@@ -21,7 +21,7 @@ class TimerKey(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "TimerKey":
-        """The key that `str` wrote; raises ValueError for any other text."""
+        """Returns the key that `str` wrote; raises ValueError for any other text."""
         due, _, rest = text.partition("-")
         key = cls(int(due, 16), *Position.parse(rest))
         if str(key) != text or key.due_ms >= 1 << 63:
@@ -30,7 +30,7 @@ class TimerKey(NamedTuple):
 
 
 def pack_keys(keys: Sequence[TimerKey]) -> bytes:
-    """Keys as `store.format.records.TimersFired` has them."""
+    """Packs keys as `store.format.records.TimersFired` has them."""
     return b"".join([TIMER_KEY.pack(*key) for key in keys])
 
 

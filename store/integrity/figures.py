@@ -14,7 +14,7 @@ class DamageFigures(Collector):
         self._lost = lost
 
     def collect(self) -> Iterator[Metric]:
-        """Both, as they are now."""
+        """Yields both, as they are now."""
         yield CounterMetricFamily(
             "headgate_log_damages_repaired", "Damaged ranges of the log that were repaired", self._repaired()
         )

@@ -33,12 +33,12 @@ assert _SLOT.size == 24
 
 
 def read_floor(files: Files, path: Path) -> LogOffset:
-    """The floor that a file holds; 0 where there is none. Raises OSError."""
+    """Returns the floor that a file holds; 0 where there is none. Raises OSError."""
     return _read(files, path)[1]
 
 
 def _read(files: Files, path: Path) -> tuple[int, LogOffset]:
-    """The count of writes and the floor in a file."""
+    """Returns the count of writes and the floor in a file."""
     if path.name not in files.names(path.parent):
         return 0, _UNKNOWN
     file = files.open(path)
@@ -100,7 +100,7 @@ class Floor:
         self._file.sync()
 
     def lower(self, at: LogOffset) -> None:
-        """The log is to end at a log offset; durable when this returns. Raises OSError."""
+        """Notes that the log is to end at a log offset; durable when this returns. Raises OSError."""
         if at < self.at:
             self.begin(at)
 

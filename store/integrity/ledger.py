@@ -68,12 +68,12 @@ class DamageLedger:
         return len(self._open)
 
     def open(self) -> list[Damage]:
-        """The open damages, by log offset."""
+        """Returns the open damages, by log offset."""
         with self._lock:
             return list(self._open)
 
     def overlapping(self, start: LogOffset, end: LogOffset) -> list[Damage]:
-        """The open damages that share a byte with a range."""
+        """Returns the open damages that share a byte with a range."""
         if not self._open:
             return []
         with self._lock:

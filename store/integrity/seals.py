@@ -60,7 +60,7 @@ class Sealing:
         self._digest = blake2b(digest_size=DIGEST_BYTES)
 
     def add(self, header: bytes, end: LogOffset) -> None:
-        """The next frame, by the bytes of its header."""
+        """Adds the next frame, by the bytes of its header."""
         self._digest.update(header)
         self.at = end
 
@@ -70,18 +70,18 @@ class Sealing:
         return self._digest.digest()
 
     def seal(self, before: Seal | None) -> Seal:
-        """The seal of what was added, behind another one."""
+        """Returns the seal of what was added, behind another one."""
         digest = self.digest
         return Seal(self.start, self.at, digest, chain_of(before, digest))
 
 
 def chain_of(before: Seal | None, digest: bytes) -> bytes:
-    """The chain's value at a segment with a digest that follows a sealed one."""
+    """Returns the chain's value at a segment with a digest that follows a sealed one."""
     return blake2b((b"" if before is None else before.chain) + digest, digest_size=DIGEST_BYTES).digest()
 
 
 def read_seals(files: Files, path: Path) -> list[Seal]:
-    """The seals in a file, oldest first; none where there is no file, or a damaged one, which is logged."""
+    """Returns the seals in a file, oldest first; none where there is no file, or a damaged one, which is logged."""
     try:
         if path.name not in files.names(path.parent):
             return []
@@ -130,7 +130,7 @@ class SealFile:
         return self._seals
 
     def of(self, start: LogOffset) -> Seal | None:
-        """The seal of the segment that begins at a log offset."""
+        """Returns the seal of the segment that begins at a log offset."""
         seals = self._seals
         i = bisect_left(seals, start, key=lambda seal: seal.start)
         return seals[i] if i < len(seals) and seals[i].start == start else None

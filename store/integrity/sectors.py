@@ -20,7 +20,7 @@ UNREADABLE = frozenset(
 
 
 def read_around(file: File, size: int, at: int) -> bytes:
-    """Up to `size` bytes at a byte of a file, zeros for those that the disk cannot read. Raises any other OSError."""
+    """Returns up to `size` bytes of a file, zeros for those that the disk cannot read. Raises any other OSError."""
     try:
         return file.pread(size, at)
     except OSError as error:

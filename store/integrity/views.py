@@ -129,7 +129,7 @@ class ViewsHealth:
         return error
 
     def remember(self) -> None:
-        """The views stay, and with them what an earlier process has met."""
+        """Takes over what an earlier process has met, as the views stay."""
         self.report(*(self._left.partition(": ")[::2]), found_by="restart")
 
     def _mark(self, data_dir: Path, view: str, why: str) -> None:
@@ -142,7 +142,7 @@ class ViewsHealth:
             )
 
     def renewed(self) -> None:
-        """The views were set aside, or replaced: what is there now is another. Raises OSError."""
+        """Forgets the damage of views that were set aside, or replaced. Raises OSError."""
         with self._lock:
             self._damages.clear()
             self.count, self.deaths, self._left = 0, 0, ""
@@ -157,7 +157,7 @@ class ViewsHealth:
 
     @contextmanager
     def at_risk(self) -> Iterator[None]:
-        """While it is entered, the views' pages are looked at for the first time."""
+        """Notes, while it is entered, that the views' pages are looked at for the first time."""
         with self._lock:
             self._depth += 1
             if self._depth == 1:
@@ -172,7 +172,7 @@ class ViewsHealth:
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While it is entered, a transaction writes."""
+        """Notes, while it is entered, that a transaction writes."""
         if self._writes >= SETTLED_WRITES:
             yield
             return
@@ -182,7 +182,7 @@ class ViewsHealth:
         self._settle()
 
     def verified(self) -> None:
-        """All has been looked at since the start, and nobody has died of it."""
+        """Notes that all has been looked at since the start, and nobody has died of it."""
         self._whole = True
         self._settle()
 

@@ -72,7 +72,7 @@ class LeaseQueue:
         schedule: Schedule = lambda leases, at_ms, start, end: None,
         deleted_at: int = -1,
     ) -> None:
-        """`schedule` is told of every deadline: `expire` is to be called with it when it has come."""
+        """Begins without leases. Tells `schedule` every deadline; `expire` is to be called when it has come."""
         self.queue, self.group = queue, group
         self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
         self.kept = False  # a record in flight has to find this object when it is applied
@@ -143,7 +143,7 @@ class LeaseQueue:
         )
 
     def end(self) -> None:
-        """The queue or the group was deleted: nobody holds anything of it any more, and nothing is lent."""
+        """Ends all leases, as the queue or the group was deleted: nothing is lent any more."""
         self.gone = True
         self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
         for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
@@ -286,7 +286,7 @@ class LeaseQueue:
         return ranges
 
     def set_apart(self, owner: int, offsets: Iterable[int]) -> list[Range]:
-        """The same for what is given up: who asks for it meanwhile has lost it."""
+        """Sets apart what is given up: an owner that asks for it meanwhile has lost it."""
         ranges = ranges_of(self._drop(owner, offsets))
         self.in_flight.set_apart(ranges)
         return ranges
@@ -378,7 +378,7 @@ class LeaseQueue:
         return None if first is None or first >= below else first
 
     def deadlines(self) -> list[tuple[int, int, int]]:
-        """Every deadline that still means something: when, and for which offsets."""
+        """Returns every deadline that still means something: when, and for which offsets."""
         found = [(grant.visible_at_ms, offset) for offset, grant in self._grants.items()]
         found += [(at_ms, offset) for offset, at_ms in self._kept_back.items()]
         found.sort()
@@ -422,7 +422,7 @@ class LeaseTable:
         self.on_deadline: Callable[[int], None] = lambda at_ms: None
 
     def get(self, queue: QueueNumber, group: str = "") -> LeaseQueue | None:
-        """The leases of a group and queue, None before `load`."""
+        """Returns the leases of a group and queue, None before `load`."""
         return self.of_queues.get((group, queue))
 
     def load(
@@ -461,7 +461,7 @@ class LeaseTable:
             self.of_queues[group, queue].settle([(0, first)])
 
     def note(self, owner: int, leases: LeaseQueue) -> None:
-        """An owner may hold something now."""
+        """Notes that an owner may hold something now."""
         self.owners.setdefault(owner, {})[leases] = None
 
     def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
@@ -505,7 +505,7 @@ class LeaseTable:
         self._anew.append((at, group, queue))
 
     def forget(self, dispatched: int) -> None:
-        """The views are this far: what was deleted and not lent from since can be loaded when somebody wants it."""
+        """Forgets what was deleted and not lent from since; the views are this far, and it can be loaded again."""
         while self._anew and self._anew[0][0] < dispatched:
             _, group, queue = self._anew.popleft()
             leases = self.of_queues.get((group, queue))

@@ -50,7 +50,7 @@ class KeyOrder:
         return False
 
     def take(self, count: int) -> list[int]:
-        """The lowest messages that may be lent, at most `count`; they are out now."""
+        """Takes the lowest messages that may be lent, at most `count`; they are out now."""
         taken: list[int] = []
         while len(taken) < count and self._ready_heap:
             offset = heappop(self._ready_heap)
@@ -117,7 +117,7 @@ class KeyOrder:
                     self.remove(offset)
 
     def _advance(self, key: int) -> None:
-        """See to it that the first message of a key, and no other, may be lent while none is out."""
+        """Lets the first message of a key, and no other, be lent while none is out."""
         offsets = self._of_key[key]
         if key in self._out:
             return

@@ -52,7 +52,7 @@ class FrameCache:
         return self._messages.size_bytes + self._records.size_bytes
 
     def get(self, log_offset: LogOffset) -> Frame | None:
-        """A frame. One that was just written is put together when it is first asked for."""
+        """Returns a frame. One that was just written is put together when it is first asked for."""
         with self._lock:
             frames = self._messages.frames
             entry = frames.get(log_offset)

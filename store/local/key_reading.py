@@ -33,7 +33,7 @@ class KeysAtRevision(NamedTuple):
         return (item for item in merge(stored, added) if item[1].live(now_ms))
 
     def page(self, first: bytes, end: bytes, after: bytes, limit: int) -> Page:
-        """A page; may wait for a disk."""
+        """Returns a page; may wait for a disk."""
         entries: list[Entry] = []
         size = 0
         with self.snapshot.reading() as txn:
@@ -86,7 +86,7 @@ class Holds:
         return state.revision
 
     def get(self, revision: int, now_ms: int) -> KeysAtRevision:
-        """The state at a revision. Raises `RevisionCompacted` when it is not held."""
+        """Returns the state at a revision. Raises `RevisionCompacted` when it is not held."""
         hold = self._holds.get(revision)
         if hold is None:
             raise RevisionCompacted(revision, min(self._holds, default=revision + 1))
@@ -94,7 +94,7 @@ class Holds:
         return hold.state
 
     def release(self, revision: int) -> None:
-        """One holder less."""
+        """Counts one holder less."""
         hold = self._holds.get(revision)
         if hold is not None:
             hold.count -= 1

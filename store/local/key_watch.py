@@ -56,10 +56,10 @@ class LogSource(Protocol):
         """See `QueueCalls.bounds`."""
 
     def offset_before(self, log_offset: LogOffset) -> Awaitable[QueueOffset]:
-        """The offset of the first record of the newest frame that begins at or before a log offset, in `KV_QUEUE`."""
+        """Returns the offset in `KV_QUEUE` of the newest frame's first record that begins at or before a log offset."""
 
     def voids(self, first: int, end: int) -> Mapping[int, bytes]:
-        """`KvView.voids`, and those that the view lacks."""
+        """Returns `KvView.voids`, and those that the view lacks."""
 
 
 class Watching:
@@ -90,7 +90,7 @@ class Watching:
                     await feed.changed()
 
     async def _history(self, keys: Keys, at: int, until: int) -> AsyncGenerator[Changes, None]:
-        """The changes from revision `at` up to `until`, read from the log. The last batch's `next` is `until`."""
+        """Yields the log's changes from revision `at` up to `until`. The last batch's `next` is `until`."""
         source = self._source
         self.check_kept(at)
         offset = await source.offset_before(LogOffset(max(at - 1, 0)))
@@ -142,7 +142,7 @@ class Watching:
 
 
 def _batches(keys: Keys, found: Sequence[Change]) -> Iterator[Changes]:
-    """The changes that are wanted, a bounded number at a time, no revision divided; each says where the next begins."""
+    """Yields the wanted changes, a bounded number at a time, no revision divided; each says where the next begins."""
     batch: list[Change] = []
     size = last = 0
     for change in found:

@@ -170,7 +170,7 @@ class LocalKeys:
             return await asyncio.wrap_future(reading)
 
     def _state(self) -> KeysAtRevision:
-        """All keys as they are now. Nothing may come between the transaction and what is laid over it."""
+        """Returns all keys as they are now. Nothing may come between the transaction and what is laid over it."""
         snapshot = self._views.snapshot()
         return KeysAtRevision(
             snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock()

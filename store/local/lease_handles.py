@@ -76,7 +76,7 @@ class LeaseHandles:
         return pending
 
     async def _loaded(self, handles: Iterable[LeaseHandle]) -> _Loaded:
-        """The leases of every queue and group that handles are of, or why there are none."""
+        """Returns the leases of every queue and group that handles are of, or why there are none."""
         loaded: dict[tuple[QueueNumber, str], LeaseQueue | StoreError] = {}
         for queue, group in dict.fromkeys((handle.queue, handle.group) for handle in handles):
             try:

@@ -77,7 +77,7 @@ class Lending:
         self._work: set[asyncio.Task[None]] = set()
 
     async def leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
-        """The leases of a group and queue, and the offset that the queue's next record will have."""
+        """Returns the leases of a group and queue, and the offset that the queue's next record will have."""
         table = self._recent.leases
         while True:
             leases, following = table.get(queue, group), self._recent.next_offset(queue)
@@ -174,7 +174,7 @@ class Lending:
         max_count: int,
         max_bytes: int,
     ) -> list[Lease]:
-        """Messages of which no other one of their key is out: first of those passed over before, then of new ones."""
+        """Takes messages of keys that have none out: first of those passed over before, then of new ones."""
         found: list[Lease] = []
         # One at a time: a message must not be lent before all that lie in front of it have been looked at.
         async with leases.looking:
@@ -254,7 +254,7 @@ class Lending:
         return self.settling(leases, ranges, delivered=True, urgent=leases.order is not None)
 
     async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """The same, and wait for it."""
+        """Settles ranges of offsets, and waits for it."""
         await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # goes on when the caller goes away
 
     def settling(

@@ -243,7 +243,7 @@ class LocalStore:
         return self.core.engine.scrub.hastened
 
     async def lost(self) -> Sequence[LostOffsets]:
-        """The messages in the open damages, by queue and offsets: of a store alone they are lost."""
+        """Returns the messages in the open damages, by queue and offsets: of a store alone they are lost."""
         damages = tuple(self.damages)
         if damages and damages != self._lost_known[0]:
             self.core.check_running()

@@ -52,7 +52,7 @@ class LocalLog:
         pending_bytes_max: int,
         commits_here: bool = False,
     ) -> None:
-        """`commits_here`: the event loop may write and sync small batches itself: no other replica has to have them."""
+        """Begins the log; with `commits_here` the loop may commit small batches: no other replica has to have them."""
         self._core = core
         self._cache = cache
         self._arrivals = arrivals

@@ -44,7 +44,7 @@ class Located(NamedTuple):
 
 
 def _rows(frame: Frame, queue: QueueNumber) -> list[int]:
-    """The rows of a frame that belong to a queue."""
+    """Returns the rows of a frame that belong to a queue."""
     if frame.header.row_count == 1:
         return [0]
     few = frame.few_rows()
@@ -80,7 +80,7 @@ class StoreReader:
         busy: Callable[[], bool] = lambda: False,
         lost: Callable[[LogOffset], bool] = lambda _at: True,
     ) -> None:
-        """`busy` says whether somebody waits for a write: then one thread at a time reads from disk, with rests.
+        """Begins a reader. While somebody waits for a write (`busy`), one thread at a time reads from disk, with rests.
 
         `lost` says whether no replica has what is damaged at a log offset.
         """
@@ -94,7 +94,7 @@ class StoreReader:
         self._cache = cache
 
     def frame(self, at: LogOffset, size: int = 0, *, in_memory: bool = False) -> Frame | None:
-        """The frame at a log offset; None when nothing is there. Raises `CorruptFrame`."""
+        """Returns the frame at a log offset; None when nothing is there. Raises `CorruptFrame`."""
         found = self._cache.get(at)
         if found is None:
             if in_memory:
@@ -121,7 +121,7 @@ class StoreReader:
             self._rested = perf_counter()
 
     def _chunk_frame(self, chunk: Chunk, queue: QueueNumber, *, in_memory: bool) -> tuple[Frame, list[int]]:
-        """A chunk's frame and rows. Raises `CorruptFrame` unless both are what the index says."""
+        """Returns a chunk's frame and rows. Raises `CorruptFrame` unless both are what the index says."""
         frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
         if frame is None:
             raise CorruptFrame(chunk.frame, "the index refers to a frame that the log does not have")
@@ -133,7 +133,7 @@ class StoreReader:
     def _chunks(
         self, queue: QueueNumber, offset: QueueOffset, recent: Sequence[Chunk], *, in_memory: bool
     ) -> Iterator[Chunk]:
-        """The chunks of a queue from the one that holds an offset on."""
+        """Yields the chunks of a queue from the one that holds an offset on."""
         if not recent or offset < recent[0].first:
             if in_memory:
                 raise NotInMemory
@@ -238,7 +238,7 @@ class StoreReader:
     def _first(
         self, txn: Any, queue: QueueNumber, recent: Sequence[Chunk], reached: Callable[[Chunk], bool]
     ) -> QueueOffset:
-        """The first offset of the first chunk for which something is true that stays true; else the next offset."""
+        """Returns the first offset of the first chunk from which something holds; else the next offset."""
         queues = self._views.queues
         if recent and not reached(recent[0]):
             i = bisect_left(recent, True, key=reached)
@@ -268,7 +268,7 @@ class StoreReader:
         max_bytes: int,
         in_memory: bool = False,
     ) -> Located:
-        """The records at some offsets, in order, until they come to `max_bytes`; at least one when there is one.
+        """Returns the records at some offsets, in order, up to `max_bytes`; at least one when there is one.
 
         Damaged ones that are lost for good are passed over, loudly; where another replica may have them and nothing is
         in front of them it raises `CorruptFrame`.
@@ -317,7 +317,7 @@ class StoreReader:
     def scan(
         self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
     ) -> tuple[list[Frame], LogOffset]:
-        """All frames in log order; see `LogCalls.scan`. Raises `CorruptFrame` where the first one is damaged."""
+        """Returns all frames in log order; see `LogCalls.scan`. Raises `CorruptFrame` where the first is damaged."""
         frames: list[Frame] = []
         at = max(start, self.log.first)
         size = 0
@@ -361,7 +361,7 @@ class StoreReader:
         kept: Mapping[QueueNumber, ReadableRange] = NONE_GONE,
         in_memory: bool = False,
     ) -> tuple[list[Frame], LogOffset]:
-        """The frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
+        """Returns the frames that hold a row of one of the queues, in log order, by merging the queues' chunks.
 
         From `recent_start` on, `recent` has all there is. A frame comes with all its rows, also those that are past
         their queue's limits when others are not. Raises `CorruptFrame` where the first one is damaged.
@@ -405,7 +405,7 @@ class StoreReader:
         *,
         in_memory: bool,
     ) -> Iterator[Chunk]:
-        """The chunks of several queues from a log offset on, in log order."""
+        """Yields the chunks of several queues from a log offset on, in log order."""
         tails = [chunks[bisect_left(chunks, start, key=_frame) :] for chunks in recent.values()]
         for i, queue in enumerate(recent):
             if tails[i] and kept.get(queue, ALL) != ALL:

@@ -184,7 +184,7 @@ class LocalReplication:
     # ---- as either
 
     async def read_log(self, start: LogOffset, max_bytes: int, *, end: LogOffset | None = None) -> bytes:
-        """Whole frames as they are stored, from one on and up to `end` (None: what is written): about `max_bytes`.
+        """Returns whole frames as stored, from one on and up to `end` (None: what is written): about `max_bytes`.
 
         At least one, unless there is none. They may not be confirmed, nor on disk. Raises `OffsetOutOfRange` where the
         log does not reach, `CorruptFrame` where it is damaged.
@@ -204,7 +204,7 @@ class LocalReplication:
         return b"".join([frame.data for frame in frames])
 
     async def read_sound(self, start: LogOffset, max_bytes: int, *, end: LogOffset) -> tuple[LogOffset, bytes]:
-        """The first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
+        """Returns the first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
         They are back to back, about `max_bytes`, and at least one, unless there is none. Damage in front of them is
         passed over and not reported, as `start` may be another log's. Raises OSError.
@@ -244,7 +244,7 @@ class LocalReplication:
 
 
 def _parse(data: bytes, start: LogOffset) -> list[Placed]:
-    """Frames back to back from a log offset on. Raises `CorruptFrame` unless they are all there and sound."""
+    """Parses frames back to back from a log offset on. Raises `CorruptFrame` unless all are there and sound."""
     frames: list[Placed] = []
     at, view = start, memoryview(data)
     while at - start < len(view):

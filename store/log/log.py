@@ -108,7 +108,7 @@ class CommitLog:
         return self._segment_size_bytes
 
     def sealed_ends(self) -> list[LogOffset]:
-        """The ends of all segments but the last, oldest first."""
+        """Returns the ends of all segments but the last, oldest first."""
         return [segment.start for segment in self._segments[1:]]
 
     @property
@@ -315,7 +315,7 @@ class CommitLog:
     # ---- reading
 
     def read(self, log_offset: LogOffset, size: int = 0) -> Frame | None:
-        """The frame at a log offset, verified; None when nothing confirmed is there.
+        """Returns the frame at a log offset, verified; None when nothing confirmed is there.
 
         With `size` there is known to be one, of that size: anything else raises `CorruptFrame`. Without, None where
         nothing looks like a frame, and `CorruptFrame` where something does that is none, or where damage is known.
@@ -372,7 +372,7 @@ class CommitLog:
     def scan(
         self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
     ) -> Iterator[Frame | BadRange]:
-        """Frames in order from one log offset up to another, and the ranges between them that hold none.
+        """Yields frames in order from one log offset up to another, and the ranges between them that hold none.
 
         Sectors that the disk cannot read are such a range; unless it is to be read `around`, it raises OSError.
         """
@@ -399,7 +399,7 @@ class CommitLog:
                 yield bad
 
     def frames(self, start: LogOffset, end: LogOffset, max_bytes: int) -> list[Frame]:
-        """Whole frames from a frame's beginning on and up to `end`, confirmed or not: about `max_bytes`, at least one.
+        """Returns whole frames from a frame's beginning up to `end`, confirmed or not: about `max_bytes`, at least one.
 
         Raises `CorruptFrame` where one is damaged and none is in front of it.
         """
@@ -422,7 +422,7 @@ class CommitLog:
         return found
 
     def sound(self, start: LogOffset, end: LogOffset, max_bytes: int) -> tuple[LogOffset, bytes]:
-        """The first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
+        """Returns the first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
         Back to back, about `max_bytes`, at least one, unless there is none. Damage is passed over, and not reported.
         """
@@ -445,7 +445,7 @@ class CommitLog:
         return found[0].start if found else end, b"".join([frame.data for frame in found])
 
     def segment_of(self, log_offset: LogOffset) -> Segment | None:
-        """The segment that a log offset is in; the last one for any behind."""
+        """Returns the segment that a log offset is in; the last one for any behind."""
         segments = self._segments  # replaced, never changed, so that it holds still here
         i = bisect_right(segments, log_offset, key=_by_start)
         return segments[i - 1] if i else None
@@ -461,7 +461,7 @@ class CommitLog:
         durable: LogOffset = START,
         on_damage: Callable[[BadRange], None] = lambda _bad: None,
     ) -> Iterator[Frame]:
-        """The valid frames from a frame boundary on. When exhausted the torn tail is cut and the log may be used.
+        """Yields the valid frames from a frame boundary on, then cuts the torn tail: the log may be used.
 
         Readers see what is in front of `confirmed`, or all of it.
 

@@ -40,7 +40,7 @@ def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
 
 
 def _whole_frames(data: bytes, damage: Damage) -> Sequence[Frame]:
-    """The frames of `data`, verified, which tile a damage from its beginning on and do not reach beyond it."""
+    """Returns the frames of `data`, verified, which tile a damage from its beginning on and do not reach beyond it."""
     frames = list(_frames(data, damage.start))
     if not frames:
         raise CorruptFrame(damage.start, "no frame is given for the repair")
@@ -61,7 +61,7 @@ def _frames(data: bytes, at: LogOffset) -> Iterator[Frame]:
 
 
 def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, Sequence[Frame]]]:
-    """Frames by the segments whose files they go to; a gap wider than a segment gets several."""
+    """Yields frames by the segments whose files they go to; a gap wider than a segment gets several."""
     while frames:
         first = frames[0]
         segment = log.segment_of(first.start)

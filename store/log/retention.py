@@ -68,15 +68,15 @@ class LimitsTable:
             self.set(config)
 
     def set(self, config: QueueConfig) -> None:
-        """A queue is configured anew."""
+        """Sets the configuration of a queue."""
         self._configs[QueueNumber(config.queue)] = config
 
     def forget(self, queue: QueueNumber) -> None:
-        """A queue is deleted."""
+        """Forgets a queue that is deleted."""
         self._configs.pop(queue, None)
 
     def get(self, queue: QueueNumber) -> QueueConfig | None:
-        """A queue's own configuration."""
+        """Returns a queue's own configuration."""
         return self._configs.get(queue)
 
     def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> ReadableRange:

@@ -80,7 +80,7 @@ class FrameRun:
         return self.placed[int(np.searchsorted(self.ends, row, side="right"))].stored_at_ms
 
     def counted(self) -> npt.NDArray[np.int64]:
-        """The rows that are the newest word on an address: no second index of a record, none of the store's own."""
+        """Returns the rows that are the newest on an address: no second index of a record, none of the store's own."""
         rows = self.rows
         return np.flatnonzero(
             (rows["flags"] & _NOT_LAST == 0) & (rows["queue"] >= FIRST_QUEUE) & (rows["address_hash"] != 0)
@@ -138,7 +138,7 @@ class RunBuilder:
         self.ends: dict[QueueNumber, tuple[QueueOffset, int]] = {}  # one entry a queue that was written to since start
 
     def build(self, placed: Sequence[Placed]) -> FrameRun:
-        """The run of some frames, which follow the ones built before."""
+        """Returns the run of some frames, which follow the ones built before."""
         data = placed[0].frame.rows if len(placed) == 1 else b"".join([p.frame.rows for p in placed])
         rows = np.frombuffer(data, ROWS_DTYPE)
         if len(rows) <= _SMALL_ROWS:
@@ -157,14 +157,14 @@ class RunBuilder:
         return QueueEnd(*(self.ends.get(queue) or self._look_up(queue)))
 
     def pass_over(self, chunks: Iterable[tuple[QueueNumber, Chunk]]) -> None:
-        """The next frames hold these chunks and cannot be read."""
+        """Passes over the next frames, which hold these chunks and cannot be read."""
         for queue, chunk in chunks:
             self.ends[queue] = chunk.next, chunk.bytes_end
 
     def _listed(
         self, placed: Sequence[Placed], rows: npt.NDArray[np.void], keys: Sequence[tuple[int, int]]
     ) -> FrameRun:
-        """One chunk after the other; `keys` are as `_counts` has them."""
+        """Returns one chunk after the other; `keys` are as `_counts` has them."""
         chunks: list[tuple[QueueNumber, Chunk]] = []
         records: list[tuple[Position, Record]] = []
         ends = self.ends
@@ -189,7 +189,7 @@ class RunBuilder:
     def _columns(
         self, placed: Sequence[Placed], keys: npt.NDArray[np.int64], counts: npt.NDArray[np.int64]
     ) -> ChunkColumns:
-        """All chunks at once: for each queue a look-up and an update, for each chunk 0.2 us."""
+        """Returns all chunks at once: for each queue a look-up and an update, for each chunk 0.2 us."""
         queues, index = keys & _LOW, keys >> 32
         starts, sizes, stored, row_counts = (
             np.array(column, np.int64)[index]
@@ -212,7 +212,7 @@ class RunBuilder:
         return ChunkColumns(queues, first, counts, starts, sizes, stored, last_bytes)
 
     def _reserved(self, placed: Placed) -> list[tuple[Position, Record]]:
-        """A frame's records of the store's own; queues they delete begin again at 0 behind the frame."""
+        """Returns a frame's records of the store's own; queues they delete begin again at 0 behind the frame."""
         records = _records(placed)
         for _, record in records:
             if isinstance(record, QueueDeleted):
@@ -231,7 +231,7 @@ class RunBuilder:
 
 
 def _records(placed: Placed) -> list[tuple[Position, Record]]:
-    """A frame's records of the store's own."""
+    """Returns a frame's records of the store's own."""
     try:
         payload = placed.frame.plain_payload
     except ValueError:
@@ -262,7 +262,7 @@ def _counts(
 
 
 def _few_counts(placed: Sequence[Placed], data: Buffer) -> list[tuple[int, int]]:
-    """The same in plain Python, which is cheaper for a few rows."""
+    """Returns the same in plain Python, which is cheaper for a few rows."""
     if len(placed) == 1:
         keys = [row[0] for row in ROW.iter_unpack(data)]
     else:
@@ -277,7 +277,7 @@ def _few_counts(placed: Sequence[Placed], data: Buffer) -> list[tuple[int, int]]
 def _totals(
     values: npt.NDArray[np.int64], heads: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], before: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """Running totals within groups that begin at `heads`, each on top of what was `before` it."""
+    """Returns running totals within groups that begin at `heads`, each on top of what was `before` it."""
     totals: npt.NDArray[np.int64] = np.cumsum(values)
     totals += np.repeat(np.array(before, np.int64) - totals[heads] + values[heads], lengths)
     return totals

@@ -29,7 +29,7 @@ class BadRange(NamedTuple):
 
 
 def split_at(bad: BadRange, at: LogOffset) -> tuple[BadRange | None, BadRange | None]:
-    """The parts of a bad range in front of a log offset and from there on."""
+    """Returns the parts of a bad range in front of a log offset and from there on."""
     if at <= bad.start:
         return None, bad
     if at >= bad.end:
@@ -38,18 +38,18 @@ def split_at(bad: BadRange, at: LogOffset) -> tuple[BadRange | None, BadRange | 
 
 
 def segment_name(start: LogOffset) -> str:
-    """The file name of the segment whose first byte is at `start`: its log offset in 20 digits."""
+    """Returns the file name of the segment whose first byte is at `start`: its log offset in 20 digits."""
     return f"{start:020d}{_SUFFIX}"
 
 
 def segment_start(name: str) -> LogOffset | None:
-    """The inverse of `segment_name`; None for a name that is no segment's."""
+    """Returns the inverse of `segment_name`; None for a name that is no segment's."""
     stem = name.removesuffix(_SUFFIX)
     return LogOffset(int(stem)) if stem != name and len(stem) == 20 and stem.isascii() and stem.isdigit() else None
 
 
 def _calls(parts: Sequence[Buffer]) -> Iterator[Sequence[Buffer]]:
-    """The parts, as many at a time as go into one pwritev."""
+    """Yields the parts, as many at a time as go into one pwritev."""
     left = iter(parts)
     while some := list(islice(left, _IOV_MAX)):
         if sum(map(len, some)) <= _WRITE_BYTES:
@@ -95,14 +95,14 @@ class OpenFiles:
         self._changing = Lock()
 
     def opened(self, segment: "Segment") -> None:
-        """A sealed segment has its file open; the one that had longest gives its own back."""
+        """Notes that a sealed segment has its file open; closes the file of the one that had it longest."""
         with self._changing:
             self._segments.append(segment)
             while len(self._segments) > self._count_max:
                 self._segments.popleft().release()
 
     def forget(self, segment: "Segment") -> None:
-        """A segment is deleted. Its readers keep its file."""
+        """Forgets a segment that is deleted. Its readers keep its file."""
         with self._changing:
             self._segments = deque(one for one in self._segments if one is not segment)
 
@@ -199,7 +199,7 @@ class Segment:
             self.size_bytes = max(self.size_bytes, end)
 
     def _again(self) -> File:
-        """The file by its name, made where it is missing."""
+        """Returns the file by its name, made where it is missing."""
         try:
             return self._opened()
         except FileNotFoundError:
@@ -209,7 +209,7 @@ class Segment:
             return file
 
     def read(self, log_offset: LogOffset, size: int) -> bytes:
-        """Up to `size` bytes from a log offset on, zeros for those that the disk cannot read.
+        """Returns up to `size` bytes from a log offset on, zeros for those that the disk cannot read.
 
         Raises `FileNotFoundError` where retention was faster, OSError.
         """
@@ -227,7 +227,7 @@ class Segment:
     def scan(
         self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
     ) -> Iterator[Frame | BadRange]:
-        """Every valid frame between two log offsets, in order, and what lies between them that is none.
+        """Yields every valid frame between two log offsets, in order, and what lies between them that is none.
 
         A bad range is followed by the next frame that is whole and carries its own place, or by nothing. Sectors that
         the disk cannot read are a bad range, too; unless it is to be read `around`, it raises OSError.
@@ -258,7 +258,7 @@ class _Window:
         self._start = LogOffset(0)
 
     def bytes_at(self, at: LogOffset, size: int) -> bytes:
-        """`size` bytes at a log offset, fewer at the end."""
+        """Returns `size` bytes at a log offset, fewer at the end."""
         size = min(size, self._end - at)
         skip = at - self._start
         if skip < 0 or skip + size > len(self._data):
@@ -267,7 +267,7 @@ class _Window:
         return self._data[skip : skip + size]
 
     def frame(self, at: LogOffset) -> tuple[Frame | None, str, LogOffset]:
-        """The frame at a log offset, or why there is none and from where on to look for the next."""
+        """Returns the frame at a log offset, or why there is none and from where on to look for the next."""
         resume = LogOffset(at + 1)
         try:
             header = parse_header(self.bytes_at(at, HEADER.size), log_offset=at)

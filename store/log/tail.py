@@ -19,7 +19,7 @@ class LogTail:
         self._lock = Lock()
 
     def add(self, placed: Sequence[Placed]) -> None:
-        """Frames were written that follow the ones before."""
+        """Adds frames that were written behind the ones before."""
         with self._lock:
             for one in placed:
                 self._frames[one.start] = one
@@ -29,7 +29,7 @@ class LogTail:
                 self._bytes -= self._frames.pop(oldest).memory_bytes + FRAME_OBJECTS_BYTES
 
     def frames(self, start: LogOffset, end: LogOffset, max_bytes: int) -> list[Placed]:
-        """Whole frames from one on and up to `end`: about `max_bytes`, at least one; none if the first is not here."""
+        """Returns whole frames from one up to `end`: about `max_bytes`, at least one; none: the first is not here."""
         found: list[Placed] = []
         size = 0
         with self._lock:

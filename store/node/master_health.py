@@ -44,7 +44,7 @@ class MasterHealth:
         self.relieving: asyncio.Task[None] | None = None
 
     def look(self, store: LocalStore | None, *, replicas: Collection[int]) -> None:
-        """See how it is now; `replicas` are the replicas that are connected."""
+        """Takes in how the master is now; `replicas` are the replicas that are connected."""
         core, now_ms = self._core, self._context.now_ms()
         late = now_ms - self._asked_ms >= ROUND_MS
         self.cut_off = (self.cut_off or late) and self._round > core.round_agreed

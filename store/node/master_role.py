@@ -111,7 +111,7 @@ class MasterRole:
         return sorted(self._streams)
 
     def on_group(self, group: Group) -> None:
-        """The group is this now."""
+        """Takes in the group as it is now."""
         core = self._core
         self._group = group
         core.fenced(group.master_epoch)
@@ -342,7 +342,7 @@ class MasterRole:
         self._pump_soon()
 
     async def _data(self, stream: ReplicaStream) -> bytes | None:
-        """The next frames for a replica, as a message; None for now where they wait for a repair of this log."""
+        """Returns the next frames for a replica, as a message; None while they wait for a repair of this log."""
         core, replica, repairing = self._core, stream.replica, self.context.repairing
         while (store := self._store) is not None and (batch := core.batch(replica)) is not None:
             limit = core.epochs.end_at(batch.start, core.end)

@@ -232,7 +232,7 @@ class StoreNode:
         return asyncio.create_task(self._live(context), name=f"replica of store group {self.settings.group}")
 
     async def _live(self, context: ReplicaContext) -> None:
-        """One role after the other."""
+        """Plays one role after the other."""
         try:
             while True:
                 try:
@@ -368,7 +368,7 @@ class StoreNode:
         self.task = self._living(context)
 
     def _damage_changed(self) -> None:
-        """The log is damaged, or is no more, or in other places."""
+        """Acts on damage of the log that is new, or no more, or in other places."""
         if self.role is not None:
             self.role.repair_changed()
         self._send_heartbeat()
@@ -376,7 +376,7 @@ class StoreNode:
     # ---- the controllers
 
     def _on_group(self, group: Group) -> None:
-        """A group that was pushed, or that a command was answered with: perhaps older than what is known."""
+        """Takes in a group that was pushed, or answered to a command: perhaps older than what is known."""
         if group.number != self.settings.group:
             return
         known = self.group

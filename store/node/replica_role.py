@@ -113,7 +113,7 @@ class ReplicaRole:
         return self._core.stage is Stage.STREAMING
 
     def on_group(self, group: Group) -> None:
-        """The group is this now: promise its epoch, and follow its master, or be it."""
+        """Promises the epoch of the group as it is now, and follows its master, or becomes it."""
         context, core, self._group = self.context, self._core, group
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
@@ -170,7 +170,7 @@ class ReplicaRole:
         self.context.repairing.look()
 
     def repair_changed(self) -> None:
-        """The log has damage that is to be repaired, or has none any more: the master is told."""
+        """Tells the master that the log has damage that is to be repaired, or has none any more."""
         self._core.damaged(self.context.repairing.needs_repair)
         self._after()
 
@@ -320,7 +320,7 @@ class ReplicaRole:
     # ---- what is to be done
 
     def _after(self) -> None:
-        """After anything that the core was told."""
+        """Acts on what the core wants, after anything that it was told."""
         store = self.context.disk.store
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed

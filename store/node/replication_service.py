@@ -31,7 +31,7 @@ class ReplicationService:
         self._streams = 0  # <= STREAMS_MAX
 
     def handlers(self) -> dict[str, Any]:
-        """Method name to handler; bytes go in and out as they are."""
+        """Returns handlers by method name; bytes go in and out as they are."""
         return {
             wire.REPLICATE: grpc.stream_stream_rpc_method_handler(self._replicate),
             wire.SNAPSHOT: grpc.unary_stream_rpc_method_handler(self._snapshot),

@@ -197,7 +197,7 @@ class _Process:
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
 
     def status(self) -> StoreStatus:
-        """The document of /status."""
+        """Returns the document of /status."""
         node, state, store = self.node, self.ready(), self._settings
         role = None if node is None else node.role
         disk = None if node is None else node.disk
@@ -272,7 +272,7 @@ class _Process:
         return float(self.node is not None and self.node.disk.full)
 
     def value(self, name: str) -> float:
-        """A figure of `status`."""
+        """Returns a figure of `status`."""
         found = getattr(self.status(), name)
         return float(len(found) if isinstance(found, tuple) else found)
 

@@ -115,7 +115,7 @@ class MasterStream:
             self._ended.set_result(None)
 
     async def run(self) -> None:
-        """Speak and listen until either side ends it; says in the log why."""
+        """Speaks and listens until either side ends it; says in the log why."""
         try:
             await until_one_ends(self._read(), self._write(), until=self._ended)
         except (StoreUnreachable, BadMessage) as error:

@@ -30,7 +30,7 @@ UNREACHABLE_MS = 5_000  # until a master that did not answer, or refused, is ask
 
 
 def check_not_last(disk: Disk, group: Group | None) -> None:
-    """Promise the group's epoch, where the store cannot be opened and perhaps nothing tells what was promised.
+    """Promises the group's epoch, where the store cannot be opened and perhaps nothing tells what was promised.
 
     So heartbeats with an older one, which knew of no damage, do not count any more. It need not be kept: nothing is
     taken from any master but the newest. Raises `NotRebuildable`: no other replica of the group has a copy.

@@ -13,7 +13,7 @@ UNIX = "unix:"
 
 
 def open_channel(target: str, credentials: Any = None) -> "Channel":
-    """A channel for streams to a node, "host:port" or "unix:path"; `credentials` are
+    """Returns a channel for streams to a node, "host:port" or "unix:path"; `credentials` are
     `store.rpc.credentials`', or None.
     """
     return Channel(target, credentials)
@@ -28,11 +28,11 @@ class Channel:
         self._calls: set[Call] = set()
 
     def stream_stream(self, path: str) -> "Callable[[], Call]":
-        """Messages both ways."""
+        """Opens a stream of messages both ways."""
         return lambda: self._call(path)
 
     def unary_stream(self, path: str) -> "Callable[[bytes], Call]":
-        """One message, and messages back."""
+        """Opens a call of one message, and messages back."""
         return lambda request: self._call(path, request)
 
     def _call(self, path: str, *first: bytes) -> "Call":
@@ -89,7 +89,7 @@ class Call:
             raise
 
     async def read(self) -> Any:
-        """The next message; `grpc.aio.EOF` behind the last. Raises `AioRpcError`."""
+        """Returns the next message; `grpc.aio.EOF` behind the last. Raises `AioRpcError`."""
         try:
             return await (await self._pipe()).read()
         except grpc.aio.AioRpcError as error:

@@ -66,7 +66,7 @@ class Pipe(asyncio.BufferedProtocol):
     """One end of a pipe. Belongs to the thread of the event loop; one task reads at a time."""
 
     def __init__(self, lost: Callable[[], object] = lambda: None, *, first_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
-        """`lost` is called when the connection has ended; `first_bytes_max` is how large the first message may be."""
+        """Begins a pipe; calls `lost` when the connection has ended; no first message is above `first_bytes_max`."""
         self._loop = asyncio.get_running_loop()
         self._lost = lost
         self._transport: Any = None
@@ -121,7 +121,7 @@ class Pipe(asyncio.BufferedProtocol):
     # ---- messages
 
     async def read(self) -> Any:
-        """The next message, as bytes; `grpc.aio.EOF` behind the last. Raises `AioRpcError`: that was not the end."""
+        """Returns the next message, as bytes; `grpc.aio.EOF` behind the last. Raises `AioRpcError` before the end."""
         while not self._arrived:
             if self._over:
                 if self._error is not None:

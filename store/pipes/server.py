@@ -53,7 +53,7 @@ class PipeServer(listening.Server):
     """A server like `grpc.aio.server`, with pipes for the streams of the services that are added."""
 
     def __init__(self, **options: Any) -> None:
-        """The options are those of `store.base.listening.Server`."""
+        """Takes the options of `store.base.listening.Server`."""
         super().__init__(**options)
         self._services: list[Any] = []
         self.pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX

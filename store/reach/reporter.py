@@ -66,7 +66,7 @@ class Reporter:
             await asyncio.gather(reporting, *closing, return_exceptions=True)
 
     def complaints(self) -> list[Complaint]:
-        """The complaints of this moment, those about the longest silence first."""
+        """Returns the complaints of this moment, those about the longest silence first."""
         found = [one for reach in self._reaches.values() if (one := reach.complaint) is not None]
         found = [one for one in found if one.silent_ms >= PROXY_COMPLAIN_MS]
         return sorted(found, key=lambda one: (-one.silent_ms, one.group))[:REPORT_COMPLAINTS_MAX]

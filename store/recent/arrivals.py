@@ -40,7 +40,7 @@ class Arrivals:
         return self._loop.time() < deadline
 
     def arrived(self, run: FrameRun) -> None:
-        """Readers can see a run. Costs nothing while nobody waits, and a look-up for each chunk while one does."""
+        """Wakes those who wait for a run that readers can see now. Costs a look-up for each chunk while one waits."""
         if not self.waiting:
             return
         for queue in run.chunks.queues():

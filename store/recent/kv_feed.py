@@ -29,7 +29,7 @@ class KvFeed:
         self._waiting: asyncio.Future[None] | None = None
 
     def add(self, change: Change) -> None:
-        """The next change."""
+        """Adds the next change."""
         self._changes.append(change)
         self._size_bytes += _size(change)
         if len(self._changes) > FEED_COUNT_MAX or self._size_bytes > FEED_BYTES_MAX:
@@ -52,7 +52,7 @@ class KvFeed:
         del changes[:keep]
 
     def since(self, at: int) -> Sequence[Change]:
-        """The changes from a revision on, which is `complete_from` or later."""
+        """Returns the changes from a revision on, which is `complete_from` or later."""
         assert at >= self.complete_from
         return self._changes[bisect_left(self._changes, at, key=_revision) :]
 
@@ -86,14 +86,14 @@ class Feeds:
         return bool(self._feeds)
 
     def add(self, namespace: str, change: Change) -> None:
-        """A change, of a namespace that may be watched."""
+        """Adds a change, of a namespace that may be watched."""
         feed = self._feeds.get(namespace)
         if feed is not None:
             feed.add(change)
 
     @contextmanager
     def follow(self, namespace: str, following: int) -> Iterator[KvFeed]:
-        """The feed of a namespace for as long as it is watched; `following` is above every revision so far."""
+        """Opens the feed of a watched namespace; `following` is above every revision so far."""
         feed = self._feeds.get(namespace)
         if feed is None:
             feed = self._feeds[namespace] = KvFeed(following)

@@ -108,7 +108,7 @@ class KvRecent:
         return space if space is not None else self._stored.space(namespace)
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """The same, changed."""
+        """Sets what a namespace holds and may hold."""
         self._spaces.put(self._frame, namespace, space)
 
     # ---- reading
@@ -130,5 +130,5 @@ class KvRecent:
         return dict(self._spaces.items())
 
     def voids(self) -> dict[int, bytes]:
-        """The records that did less than they say: revision and `Verdict.void`."""
+        """Returns the records that did less than they say: revision and `Verdict.void`."""
         return dict(self._voids.items())

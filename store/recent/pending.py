@@ -22,7 +22,7 @@ class Pending(Generic[K, V]):
         self._order.append((frame, key))
 
     def get(self, key: K) -> V | None:
-        """A key's value; None when the view has it."""
+        """Returns a key's value; None when the view has it."""
         found = self._values.get(key)
         return found[1] if found is not None else None
 
@@ -31,7 +31,7 @@ class Pending(Generic[K, V]):
         return key in self._values
 
     def items(self) -> list[tuple[K, V]]:
-        """All values."""
+        """Returns all keys and values."""
         return [(key, value) for key, (_, value) in self._values.items()]
 
     def trim(self, below: LogOffset) -> list[K]:

@@ -181,13 +181,13 @@ class Recent:
         return self._runs[0].start if self._runs else self.confirmed
 
     def chunks(self, queue: QueueNumber) -> Sequence[Chunk]:
-        """The chunks of a queue that may not be in the view yet: a copy, safe to hand to a thread."""
+        """Returns the chunks of a queue that may not be in the view yet: a copy, safe to hand to a thread."""
         if self._not_indexed:
             self._index()
         return tuple(self._chunks.get(queue, ()))
 
     def next_offset(self, queue: QueueNumber) -> QueueOffset | None:
-        """The offset the queue's next record will have, None when only the view knows."""
+        """Returns the offset the queue's next record will have, None when only the view knows."""
         return self._next.get(queue)
 
     def learn_next_offset(self, queue: QueueNumber, offset: QueueOffset) -> QueueOffset:
@@ -195,7 +195,7 @@ class Recent:
         return self._next.setdefault(queue, offset)
 
     def group(self, group: str) -> GroupChange | None:
-        """A group's newest change."""
+        """Returns a group's newest change."""
         return self._groups.get(group)
 
     def deletion(self, queue: QueueNumber) -> LogOffset | None:
@@ -203,7 +203,7 @@ class Recent:
         return self._deleted.get(queue)
 
     def runs(self) -> Sequence[FrameRun]:
-        """The runs that the views may lack, oldest first: a copy, safe to hand to a thread."""
+        """Returns the runs that the views may lack, oldest first: a copy, safe to hand to a thread."""
         return tuple(self._runs)
 
     def unlisted(self, addresses: Sequence[str]) -> list[str]:
@@ -211,7 +211,7 @@ class Recent:
         return [one for one in dict.fromkeys(addresses) if listable(one) and not self._addresses.has(one)]
 
     def addresses(self, prefix: str, after: str) -> set[str]:
-        """Addresses that the view may lack, of those that begin with `prefix` and are greater than `after`."""
+        """Returns addresses that the view may lack, of those that begin with `prefix` and are greater than `after`."""
         return {address for address, _ in self._addresses.items() if address.startswith(prefix) and address > after}
 
     def last(self, address_hash: int) -> Position | None:

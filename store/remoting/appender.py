@@ -119,7 +119,7 @@ class Appender:
     # ---- to and from the store
 
     def connected(self) -> None:
-        """A new connection stands; numbers begin again."""
+        """Begins on a new connection, and numbers anew."""
         assert not self.sent
         self._number = 0
         self._paused = False
@@ -127,7 +127,7 @@ class Appender:
         self._wake()
 
     def take_message(self) -> bytes | None:
-        """The next frames to send; None when there are none, or those that were sent have to be answered first."""
+        """Returns the next frames to send; None when there are none, or those in flight have to be answered first."""
         if self._held or self._paused or self._down_since is not None:
             return None
         parts: list[Buffer] = []
@@ -202,7 +202,7 @@ class Appender:
         self._waiting.extendleft(reversed(held))
 
     def lost(self) -> None:
-        """The connection has broken. Frames in flight are sent again on the next one, as far as that is safe."""
+        """Keeps frames in flight of a broken connection, to send them again on the next one where that is safe."""
         now_s = self._now_s()
         if self._down_since is None:
             self._down_since = now_s

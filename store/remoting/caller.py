@@ -120,7 +120,7 @@ class Caller:
         *,
         orphaned: Callable[[T], None] | None = None,
     ) -> _Pending:
-        """Call a method without waiting. Raises `StoreError` when it cannot even wait, ValueError for bad arguments."""
+        """Calls a method without waiting. Raises `StoreError` when it cannot even wait, ValueError: bad arguments."""
         if self._closed is not None:
             raise self._closed
         if mode in _BOUND and self._down_since is not None:
@@ -154,13 +154,13 @@ class Caller:
     # ---- to and from the store
 
     def connected(self) -> None:
-        """A new session stands."""
+        """Begins on a new session."""
         assert not self.sent
         self._down_since = None
         self._wake()
 
     def take_message(self) -> bytes | None:
-        """The next calls to send, None when there are none."""
+        """Returns the next calls to send, None when there are none."""
         if not self._waiting or self._down_since is not None:
             return None
         taken: list[tuple[int, str, msgspec.Raw]] = []
@@ -233,7 +233,7 @@ class Caller:
         return now_s - pending.since > self._budget_s
 
     def lost(self) -> None:
-        """The connection has broken, and the session with it."""
+        """Ends the session, as the connection has broken."""
         if self._down_since is None:
             self._down_since = self._loop.time()
         sent, self.sent = sorted(self.sent.values(), key=lambda one: one.number), {}
@@ -315,7 +315,7 @@ def _session_lost(mode: Mode) -> StoreError:
 
 
 def nothing(_body: object) -> None:
-    """The answer to a call that returns nothing."""
+    """Decodes the answer to a call that returns nothing."""
 
 
 def _encoded(arguments: Arguments) -> bytes:

@@ -131,7 +131,7 @@ class StoreConnection:
         return self._last_received if self._streams is None else (self._streams.target, self._streams.received_s)
 
     def moved(self) -> None:
-        """`resolve` may answer something else than before."""
+        """Asks `resolve` again, which may answer something else than before."""
         self._retry.set()
         target = self._resolve()
         if self.up.is_set() and target not in {None, self.target}:
@@ -168,11 +168,11 @@ class StoreConnection:
         return stop
 
     def lends(self, queue: QueueNumber) -> None:
-        """A queue is asked for something to lend: after another connection somebody may want to ask again."""
+        """Notes a queue that is asked for something to lend: on another connection somebody may want to ask again."""
         self._lent_from[queue] = None  # no more of them than the cluster has queues
 
     def forget(self, queue: QueueNumber) -> None:
-        """A queue is deleted."""
+        """Forgets a queue that is deleted."""
         self._lent_from.pop(queue, None)
 
     def _notify_queues(self, queues: Sequence[QueueNumber]) -> None:
@@ -264,7 +264,7 @@ class StoreConnection:
             raise
 
     def _greet(self, greeting: SessionGreeting) -> None:
-        """A session begins."""
+        """Begins a session."""
         if self.sessions and greeting.confirmed < self.confirmed:
             if not self._reading:  # a replica may be a little behind another one
                 logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
@@ -290,7 +290,7 @@ class StoreConnection:
             self._notify_queues(list(self._lent_from))  # messages may have come while there was no session
 
     def _lose(self) -> None:
-        """The session is over."""
+        """Ends the session."""
         self.up.clear()
         self.appender.lost()
         self.caller.lost()
@@ -355,7 +355,7 @@ class StoreConnection:
                 raise StoreUnreachable(f"nothing came from {streams.target} for {SILENCE_S:g} s")
 
     async def _beside(self, part: Coroutine[Any, Any, None]) -> None:
-        """A stream beside the calls': its end gives up the connection, and calls under way are answered still."""
+        """Runs a stream beside the calls': its end gives up the connection, and calls under way are answered still."""
         try:
             await part
         except StoreError as error:

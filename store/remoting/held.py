@@ -35,7 +35,7 @@ class HeldLeases:
         return take
 
     def end_take(self, take: object, owner: int, queue: QueueNumber, group: str, leases: Sequence[Lease]) -> bool:
-        """A take has ended; False when its owner was released meanwhile, and so was what it has brought."""
+        """Ends a take; returns False when its owner was released meanwhile, and so was what it has brought."""
         takes = self._takes.get(owner)
         if takes is None or take not in takes:
             return False
@@ -59,13 +59,13 @@ class HeldLeases:
     def drop(
         self, owner: int, queue: QueueNumber, group: str, offsets: Sequence[QueueOffset]
     ) -> tuple[Sequence[Range], Sequence[int]]:
-        """An owner is done with these: what to tell the store of, and what was lost before."""
+        """Lets go of what an owner is done with; returns what to tell the store of, and what was lost before."""
         return self._split(owner, queue, group, offsets, forget=True)
 
     def known(
         self, owner: int, queue: QueueNumber, group: str, offsets: Sequence[QueueOffset]
     ) -> tuple[Sequence[Range], Sequence[int]]:
-        """The same of what the owner goes on holding."""
+        """Returns the same of what the owner goes on holding."""
         return self._split(owner, queue, group, offsets, forget=False)
 
     def _split(
@@ -88,7 +88,7 @@ class HeldLeases:
         return ranges, lost
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
-        """An owner gives back everything; the queues it held something of, or may have been about to."""
+        """Gives back everything of an owner; returns the queues it held something of, or may have been about to."""
         self._taken.discard(owner)
         taking = self._takes.pop(owner, {}).values()
         holdings = self._owners.pop(owner, {})
@@ -96,7 +96,7 @@ class HeldLeases:
         return list(dict.fromkeys((*held, *taking)))
 
     def lose(self) -> Sequence[QueueNumber]:
-        """The session is over, and all that was held with it; of which queues."""
+        """Forgets all that was held, as the session is over; returns of which queues."""
         queues: dict[QueueNumber, None] = {}
         for owner, holdings in list(self._owners.items()):
             for (queue, group), one in list(holdings.items()):
@@ -120,7 +120,7 @@ def _common(numbers: set[int], offsets: Sequence[QueueOffset]) -> set[int]:
 
 
 def _ranges(offsets: Sequence[QueueOffset], held: Iterable[int]) -> Sequence[Range]:
-    """Offsets as ranges; of too many only those that are known to be held."""
+    """Returns offsets as ranges; of too many only those that are known to be held."""
     if len(offsets) > OFFSETS_COUNT_MAX:
         return ranges_of(held)
     if isinstance(offsets, range) and offsets.step == 1:

@@ -55,7 +55,7 @@ class NodeStreams:
         return self._appends
 
     def tail(self, start: LogOffset) -> Stream:
-        """A stream of the log as it comes."""
+        """Returns a stream of the log as it comes."""
         return self._stream(self._channel.unary_stream(path(TAIL))(encode(TailRequest(start))))
 
     def _stream(self, call: Any) -> Stream:

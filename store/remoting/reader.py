@@ -97,7 +97,7 @@ class RemoteReader:
             self._open()
 
     def topics(self) -> dict[str, tuple[int, ...]]:
-        """Every topic and its queue numbers. Raises `StoreUnreachable`, like every method here."""
+        """Returns every topic and its queue numbers. Raises `StoreUnreachable`, like every method here."""
         return {entry.name: entry.queues for entry in self._call(wire.TOPICS, b"", list[wire.TopicEntry])}
 
     def bounds(self, queues: Sequence[int]) -> dict[int, Bounds]:
@@ -112,7 +112,7 @@ class RemoteReader:
         return found
 
     def offset_at_time(self, queue: int, time_ms: int) -> QueueOffset:
-        """The first offset of a queue stored at or after a time (ms since 1970); `next` when there is none."""
+        """Returns the first offset of a queue stored at or after a time (ms since 1970); `next` when there is none."""
         request = wire.encode(wire.OffsetAtTimeRequest(queue, time_ms))
         return QueueOffset(self._call(wire.OFFSET_AT_TIME, request, int))
 
@@ -121,7 +121,7 @@ class RemoteReader:
         return self._call(wire.HEALTH, b"", wire.HealthAnswer)
 
     def fetch_chunks(self, queue: int, start: int, end: int | None = None) -> Iterator[Fetched]:
-        """Records `start` to `end` (exclusive; None: what there is now) of a queue, many frames at a time.
+        """Yields records `start` to `end` (exclusive; None: what there is now) of a queue, many frames at a time.
 
         Ends when all of them have come. Raises `OffsetOutOfRange` when they are not all there, `CorruptFrame`,
         `BadAnswer`, `StoreUnreachable`, `RemoteFailure`.
@@ -147,7 +147,7 @@ class RemoteReader:
                 call.cancel()
 
     def fetch(self, queue: int, start: int, end: int | None = None) -> Iterator[tuple[Frame, Sequence[int], int]]:
-        """The same, a frame at a time: the frame, its rows of the queue, and the first one's queue offset."""
+        """Yields the same, a frame at a time: the frame, its rows of the queue, and the first one's queue offset."""
         for chunk in self.fetch_chunks(queue, start, end):
             offset = int(chunk.offset)
             for frame, rows in zip(chunk.frames, chunk.rows, strict=True):
@@ -155,7 +155,7 @@ class RemoteReader:
                 offset += len(rows)
 
     def _call(self, method: str, request: bytes, kind: Callable[..., AnswerT]) -> AnswerT:
-        """One unary call, repeated while that makes sense."""
+        """Makes one unary call, and repeats it while that makes sense."""
         patience = _RetryLimit(self.target, self._retry_s)
         while True:
             try:

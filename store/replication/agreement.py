@@ -31,6 +31,6 @@ def needed(size: int, acknowledge: Acknowledge, min_in_sync: int) -> int:
 def agreed(
     values: Mapping[int, int], members: Collection[int], acknowledge: Acknowledge, *, min_in_sync: int = 1
 ) -> int:
-    """The greatest value that enough members have reached; a member that is not in `values` has reached 0."""
+    """Returns the greatest value that enough members have reached; a member that is not in `values` has reached 0."""
     reached = sorted((values.get(member, 0) for member in members), reverse=True)
     return reached[needed(len(reached), acknowledge, min_in_sync) - 1]

@@ -63,7 +63,7 @@ class EpochList:
 
     @classmethod
     def of(cls, entries: Iterable[tuple[int, int]]) -> "EpochList":
-        """A list from elsewhere. Raises `BadEpochs` when it is none."""
+        """Returns a list from elsewhere. Raises `BadEpochs` when it is none."""
         made = tuple(Epoch(epoch, LogOffset(start)) for epoch, start in entries)
         if len(made) > EPOCHS_MAX:
             raise BadEpochs(f"{len(made)} epochs, {EPOCHS_MAX} at most")
@@ -74,7 +74,7 @@ class EpochList:
 
     @classmethod
     def of_frames(cls, headers: Iterable[Header]) -> "EpochList":
-        """The list that the frames of a log tell, in place of a file that is lost.
+        """Returns the list that the frames of a log tell, in place of a file that is lost.
 
         Empty epochs are not in it, and where the log was trimmed its oldest begins later than it did.
         """
@@ -105,15 +105,15 @@ class EpochList:
         return EpochList((*kept, Epoch(epoch, start))[-EPOCHS_MAX:])
 
     def cut(self, end: LogOffset) -> "EpochList":
-        """Without the epochs that begin behind a log's end."""
+        """Returns the list without the epochs that begin behind a log's end."""
         return EpochList(self.entries[: bisect_right(self.entries, end, key=_by_start)])
 
     def until(self, epoch: int) -> "EpochList":
-        """Without the epochs that are newer."""
+        """Returns the list without the epochs that are newer."""
         return EpochList(tuple(entry for entry in self.entries if entry.epoch <= epoch))
 
     def trim(self, first: LogOffset) -> "EpochList":
-        """Without the epochs that end at or before a log's first offset.
+        """Returns the list without the epochs that end at or before a log's first offset.
 
         The start of the one that is left over in part stays what it was: it is what other lists are compared with.
         """
@@ -128,7 +128,7 @@ class EpochList:
         return made
 
     def epoch_at(self, at: LogOffset) -> int | None:
-        """The epoch that what begins at a log offset was written in, None in front of the oldest known."""
+        """Returns the epoch that what begins at a log offset was written in, None in front of the oldest known."""
         index = bisect_right(self.entries, at, key=_by_start) - 1
         return self.entries[index].epoch if index >= 0 else None
 
@@ -147,13 +147,13 @@ class EpochList:
 
 
 def encode_epochs(epochs: EpochList, promised: int) -> bytes:
-    """The bytes of a file, an empty list's as well as any other's."""
+    """Returns the bytes of a file, an empty list's as well as any other's."""
     body = _COUNTS.pack(promised, len(epochs)) + b"".join(_ENTRY.pack(*entry) for entry in epochs.entries)
     return _HEAD.pack(_MAGIC, value(body)) + body
 
 
 def decode_epochs(data: bytes) -> tuple[EpochList, int]:
-    """The list and the epoch promised that `encode_epochs` was given. Raises `BadEpochs`."""
+    """Returns the list and the epoch promised that `encode_epochs` was given. Raises `BadEpochs`."""
     if len(data) < _HEAD.size + _COUNTS.size:
         raise BadEpochs(f"{len(data)} bytes")
     magic, crc = _HEAD.unpack_from(data)

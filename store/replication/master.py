@@ -113,7 +113,7 @@ class Master:
         self._advance()
 
     def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int, acknowledge: Acknowledge) -> None:
-        """The controller has another configuration of the group.
+        """Takes in another configuration of the group.
 
         With another `acknowledge` it makes the set the master alone, so that nobody is elected who has only what the
         rule of before asked for.
@@ -182,18 +182,18 @@ class Master:
     # ---- the log
 
     def written(self, end: LogOffset) -> None:
-        """The log was written up to here: it may be sent. Nothing in front of it is ever taken back."""
+        """Notes that the log was written up to here: it may be sent. Nothing in front of it is ever taken back."""
         assert end >= self.end
         self.end = end
 
     def flushed_to(self, end: LogOffset) -> None:
-        """The log is on disk up to here."""
+        """Notes that the log is on disk up to here."""
         assert self.flushed <= end <= self.end
         self.flushed = end
         self._advance()
 
     def trimmed(self, first: LogOffset) -> None:
-        """Retention has deleted the front of the log: a replica that has still to read it starts from a snapshot."""
+        """Notes that retention has deleted the front of the log: a replica that needs it starts from a snapshot."""
         self.first = max(first, self.first)
         self.epochs = self.epochs.trim(self.first)
         for peer in self.peers.values():
@@ -208,7 +208,7 @@ class Master:
     # ---- the replicas
 
     def receive(self, replica: int, message: FromReplica, *, now_ms: int) -> None:
-        """A message from the stream of a replica, whose identity the caller has checked."""
+        """Takes a message from the stream of a replica, whose identity the caller has checked."""
         self._now_ms = max(now_ms, self._now_ms)
         peer = self.peers.get(replica)
         if isinstance(message, Hello):
@@ -229,7 +229,7 @@ class Master:
             self._ack(peer, message)
 
     def left(self, replica: int) -> None:
-        """The stream of a replica has ended."""
+        """Notes that the stream of a replica has ended."""
         if replica in self.peers:
             self.peers[replica].stream = None
 
@@ -278,7 +278,7 @@ class Master:
     # ---- sending
 
     def take(self) -> list[tuple[int, FromMaster]]:
-        """Messages to send, with the replica each is for, in order."""
+        """Returns messages to send, with the replica each is for, in order."""
         if self.ended is None:
             for peer in self.peers.values():
                 if peer.stream is not None and peer.stream.ready:
@@ -314,7 +314,7 @@ class Master:
         return FramesToSend(sent, min(limit, LogOffset(sent + self._pace.batch_bytes)))
 
     def sent(self, replica: int, start: LogOffset, frames: bytes) -> Data:
-        """The message for what was read. From here on it counts as sent.
+        """Returns the message for what was read. From here on it counts as sent.
 
         `start` is that of the `batch`. Raises `BadMessage` when the stream has ended or begun anew since.
         """
@@ -367,19 +367,19 @@ class Master:
         self._advance()
 
     def ask(self) -> AlterSet | None:
-        """The command the controller is to be given now; None: none, or it was asked a moment ago."""
+        """Returns the command the controller is to be given now; None: none, or it was asked a moment ago."""
         members = self._set.due(now_ms=self._now_ms) if self.ended is None else None
         if members is None:
             return None
         return AlterSet(self.group, self.replica, self.epoch, self._set.epoch, members)
 
     def controller_contacted(self, *, now_ms: int) -> None:
-        """The controller has answered something, with a majority behind it."""
+        """Notes that the controller has answered something, with a majority behind it."""
         self._now_ms = max(now_ms, self._now_ms)
         self._set.contacted(now_ms=self._now_ms)
 
     def set_altered(self, sync_set: Collection[int], sync_epoch: int) -> None:
-        """A set is in force, with this replica master of this epoch: an answer to `ask`, or news; old ones are not."""
+        """Takes in a set in force, with this replica master of this epoch: an answer to `ask`, or news; no old one."""
         if self.ended is None and self._set.altered(sync_set, sync_epoch):
             assert self.replica in sync_set
             self._forget()
@@ -387,7 +387,7 @@ class Master:
             self._consider()
 
     def set_refused(self, sync_epoch: int) -> None:
-        """The controller refused what was asked on a sync epoch, and will: no copy of the question is under way.
+        """Takes a refusal of what was asked on a sync epoch, for good: no copy of the question is in flight.
 
         A question that a controller may still receive is unanswered; to one that was overtaken, `set_altered` is the
         answer.
@@ -485,7 +485,7 @@ class Master:
         return sound and self._now_ms - peer.caught_up_ms <= patience_ms
 
     def _consider(self) -> None:
-        """See whether the set should be another one, and if so, have it asked for."""
+        """Asks for another set where the set should be another one."""
         if self.ended is not None or not self._set.may_change(now_ms=self._now_ms):
             return
         members = self._set.members
@@ -500,14 +500,14 @@ class Master:
                 return
 
     def _changes(self, members: frozenset[int], wanted: frozenset[int]) -> list[frozenset[int]]:
-        """The next set on the way to the one wanted: majorities of two sets meet if they differ by one member."""
+        """Returns the next set on the way to the one wanted: majorities of two sets meet if one member differs."""
         if wanted == members or self._acknowledge is not Acknowledge.QUORUM:
             return [wanted] if wanted != members else []
         more = [members | {replica} for replica in sorted(wanted - members)]
         return more or [members - {replica} for replica in sorted(members - wanted)]
 
     def _joining(self) -> set[int]:
-        """Replicas that can join: they have what is confirmed, and have reached this epoch.
+        """Returns replicas that can join: they have what is confirmed, and have reached this epoch.
 
         Under load they are always a little behind. So confirming waits for those that are near, for a moment.
         """
@@ -528,7 +528,7 @@ class Master:
         return outside and peer.ready and fresh and not peer.damaged and peer.acked >= self.start
 
     def _forget(self) -> None:
-        """Replicas that are no more, but for those that still count."""
+        """Forgets replicas that are no more, but for those that still count."""
         for replica in [n for n in self.peers if n not in self._known and n not in self._set.all()]:
             del self.peers[replica]
         self._held &= self.peers.keys()

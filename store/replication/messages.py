@@ -150,7 +150,7 @@ def decode(data: bytes | memoryview) -> Message:
 
 
 def listed(message: Hello | Welcome) -> EpochList:
-    """The epochs of a message that `decode` has let pass."""
+    """Returns the epochs of a message that `decode` has let pass."""
     return EpochList.of(message.epochs)
 
 

@@ -53,7 +53,7 @@ class Peer:
         return self.stream is not None and self.stream.ready
 
     def greet(self, session: int, at: LogOffset, *, now_ms: int) -> None:
-        """A new stream, on which the log goes on at an offset; there is nothing else of the log behind it."""
+        """Begins a stream on which the log goes on at an offset; nothing else of the log is behind it."""
         self.stream = PeerStream(session=session, sent=at, confirmed_sent=LogOffset(0), received_ms=now_ms)
         self._mark = _Mark(self._mark.end, NEVER_MS)
         if at < self.acked:

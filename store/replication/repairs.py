@@ -76,7 +76,7 @@ class Repairs:
             self._judge(hole, now_ms)
 
     def _hole(self, one: FrameRange, now_ms: int) -> _MissingRange:
-        """A range that is part of a known one inherits what is known of that; any other one is new."""
+        """Returns the known range, a part of it with what is known of that, or a new one."""
         for hole in self._holes:
             if hole.range == one:
                 return hole
@@ -85,7 +85,7 @@ class Repairs:
         return _MissingRange(one, now_ms, due_ms=now_ms)
 
     def ask(self, *, now_ms: int) -> AskReplica | None:
-        """The next request: for the first range that is due, to the first replica not asked in this round."""
+        """Returns the next request: for the first range that is due, to the first replica not asked in this round."""
         for hole in self._holes:
             if hole.due_ms <= now_ms:
                 for replica in self._peers:
@@ -94,7 +94,7 @@ class Repairs:
         return None
 
     def answered(self, ask: AskReplica, found: RangeOutcome, *, now_ms: int) -> None:
-        """A request has come to its end, and `look` has been told of what is left since."""
+        """Ends a request; `look` has been told of what is left since."""
         for hole in self._holes:
             if ask.start <= hole.range.start and hole.range.end <= ask.end:
                 hole.asked[ask.replica] = found

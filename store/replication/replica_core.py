@@ -145,7 +145,7 @@ class ReplicaCore:
     # ---- the stream
 
     def connect(self, epoch: int, *, session: int, now_ms: int, unclean_epoch: int = 0) -> None:
-        """A stream to the master of an epoch is open: greet it. `session` is a number by chance, below 2**63.
+        """Greets the master of an epoch on a stream that is open. `session` is a number by chance, below 2**63.
 
         `unclean_epoch` is the newest epoch of the group that began with an unclean election.
         """
@@ -174,7 +174,7 @@ class ReplicaCore:
         self._effects.append(Send(hello))
 
     def close(self) -> None:
-        """The stream has ended, or is given up. Effects that were handed out are done all the same."""
+        """Forgets a stream that has ended, or is given up. Effects that were handed out are done all the same."""
         if self.stage is not Stage.DIVERGED:
             self.stage = Stage.IDLE
         self._session = 0
@@ -196,7 +196,7 @@ class ReplicaCore:
             self._end("the master is silent")
 
     def receive(self, message: FromMaster, *, now_ms: int) -> None:
-        """A message from the master; one of another stream is ignored."""
+        """Takes a message from the master; ignores one of another stream."""
         listens = {Stage.GREETING, Stage.CUTTING, Stage.STREAMING}
         if message.session != self._session or self.stage not in listens:
             return
@@ -227,7 +227,7 @@ class ReplicaCore:
     # ---- what the driver has done
 
     def prepared(self) -> None:
-        """`Prepare` is done: cut, synced and saved."""
+        """Notes that `Prepare` is done: cut, synced and saved."""
         done, self._preparing = self._preparing, None
         assert done is not None
         if done.cut_to is not None:
@@ -262,7 +262,7 @@ class ReplicaCore:
         return True
 
     def trimmed(self, first: LogOffset) -> None:
-        """Retention has deleted the front of the log."""
+        """Notes that retention has deleted the front of the log."""
         assert first <= self.confirmed
         self.first = max(first, self.first)
         self.epochs = self.epochs.trim(self.first)
@@ -331,14 +331,14 @@ class ReplicaCore:
         return True
 
     def _loss_start(self) -> LogOffset:
-        """The log offset from which on the group has given up what was in its log. Raises `BadMessage`."""
+        """Returns the log offset from which on the group has given up what was in its log. Raises `BadMessage`."""
         starts = [entry.start for entry in self._master.entries if entry.epoch >= self._elected_uncleanly]
         if not starts:
             raise BadMessage(f"the master's log does not have epoch {self._elected_uncleanly} nor a newer one")
         return starts[0]
 
     def _behind(self, message: Welcome, common: Common | None) -> None:
-        """The master cannot go on from here: either it has trimmed its log, or this one was never a part of it."""
+        """Starts from a snapshot, or diverges: the master has trimmed its log, or this one was never a part of it."""
         if common is not None and common.at < self.confirmed:
             self._diverge(common.at, message.epoch)
         elif message.confirmed < self.confirmed:
@@ -347,7 +347,7 @@ class ReplicaCore:
             self._snapshot(message.epoch, starting_over=self._guessed)
 
     def _diverge(self, at: LogOffset, epoch: int) -> None:
-        """The master lacks what was confirmed: an unclean election, or a disk that forgot what it had synced."""
+        """Starts over, or stops: the master lacks what was confirmed, by an unclean election or a disk that forgot."""
         if self._unclean_election or self._gives_up:
             self._snapshot(epoch)
             return
@@ -387,7 +387,7 @@ class ReplicaCore:
         self._learn(message.confirmed)
 
     def _parse(self, data: memoryview, start: LogOffset) -> tuple[Placed, ...]:
-        """The frames, both checksums verified, each in its place and all of the epoch that the master's list says."""
+        """Returns the frames, checksums verified, each in its place and of the epoch that the master's list says."""
         epoch = self._master.epoch_at(start)
         limit = self._master.end_at(start, LogOffset((1 << 63) - 1))
         frames: list[Placed] = []
@@ -417,7 +417,7 @@ class ReplicaCore:
         self._confirm()
 
     def _confirm(self) -> None:
-        """Both logs are the same up to this one's end only while streaming: elsewhere the master's word is no use."""
+        """Confirms while streaming alone: elsewhere the two logs may differ, and the master's word is no use."""
         if self.stage is Stage.STREAMING:
             self.confirmed = max(self.confirmed, min(self._master_confirmed, self.flushed))
 

@@ -34,7 +34,7 @@ class SyncSet:
         self._contacted_ms = NEVER_MS
 
     def both(self) -> Sequence[frozenset[int]]:
-        """The sets of which one is in force."""
+        """Returns the sets of which one is in force."""
         return (self.members,) if self.pending is None else (self.members, self.pending)
 
     def all(self) -> frozenset[int]:
@@ -67,7 +67,7 @@ class SyncSet:
         return self.pending
 
     def contacted(self, *, now_ms: int) -> None:
-        """The controller has answered something."""
+        """Notes that the controller has answered something."""
         self._contacted_ms = max(now_ms, self._contacted_ms)
 
     def altered(self, members: Collection[int], epoch: int) -> bool:

@@ -360,7 +360,7 @@ class OfQueueGroup(Arguments):
 
 
 def packed_operations(operations: Sequence[Put | Delete]) -> tuple[_Operation, ...]:
-    """A transaction's operations as they travel."""
+    """Returns a transaction's operations as they travel."""
     return tuple(
         (one.key, one.value, one.expires_at_ms, one.ttl_ms) if isinstance(one, Put) else (one.key, None, None, None)
         for one in operations

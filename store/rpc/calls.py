@@ -80,7 +80,7 @@ _decode_answers = msgspec.msgpack.Decoder(CallAnswers).decode
 
 
 def decode_calls(message: bytes) -> list[StoreCall]:
-    """The calls of a client's message. Raises `BadRequest`."""
+    """Returns the calls of a client's message. Raises `BadRequest`."""
     try:
         return _decode_calls(message)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:
@@ -88,7 +88,7 @@ def decode_calls(message: bytes) -> list[StoreCall]:
 
 
 def decode_answers(message: bytes) -> CallAnswers:
-    """A server's message. Raises `BadAnswer`."""
+    """Returns a server's message. Raises `BadAnswer`."""
     try:
         return _decode_answers(message)
     except (msgspec.MsgspecError, UnicodeDecodeError) as error:

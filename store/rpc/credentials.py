@@ -19,7 +19,7 @@ class CredentialFiles(NamedTuple):
     authority: Path
 
     def server(self) -> Any:
-        """`grpc.ServerCredentials` that ask every client for a certificate of the CA; with `tls`, the same for pipes.
+        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes.
 
         Raises OSError.
         """
@@ -32,7 +32,7 @@ class CredentialFiles(NamedTuple):
         return made
 
     def channel(self) -> Any:
-        """`grpc.ChannelCredentials` of a client; with `tls`, the same for pipes. Raises OSError."""
+        """Returns `grpc.ChannelCredentials` of a client; with `tls`, the same for pipes. Raises OSError."""
         made = grpc.ssl_channel_credentials(
             root_certificates=self.authority.read_bytes(),
             private_key=self.key.read_bytes(),
@@ -42,7 +42,7 @@ class CredentialFiles(NamedTuple):
         return made
 
     def _tls(self, side: int) -> ssl.SSLContext:
-        """Either side proves who it is to the other."""
+        """Returns a context by which either side proves to the other who it is."""
         tls = ssl.SSLContext(side)
         tls.minimum_version = ssl.TLSVersion.TLSv1_2
         try:

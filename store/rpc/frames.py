@@ -61,17 +61,17 @@ _ROUND = Struct("<I")
 
 
 def packed(frame: UnplacedFrame) -> tuple[Buffer, Buffer, Buffer]:
-    """A frame as it travels to the store, in three parts."""
+    """Returns a frame as it travels to the store, in three parts."""
     return frame.header(log_offset=0, epoch=0, stored_at_ms=0), frame.rows, frame.payload
 
 
 def packed_message(round_: int, parts: Iterable[Buffer]) -> bytes:
-    """A message of an append stream; the parts of its frames are as `packed` makes them."""
+    """Returns a message of an append stream; the parts of its frames are as `packed` makes them."""
     return b"".join((_ROUND.pack(round_ & 0xFFFF_FFFF), *parts))
 
 
 def parse_appends(message: bytes) -> tuple[int, list[UnplacedFrame | StoreError]]:
-    """A message's round and frames, and for each that is damaged why.
+    """Returns a message's round and frames, and for each that is damaged why.
 
     Raises `BadRequest` where no next one can be found.
     """
@@ -117,7 +117,7 @@ _decode_acks = msgspec.msgpack.Decoder(Acks).decode
 
 
 def ack_of(number: int, outcome: Appended | StoreError) -> AppendAck:
-    """An outcome as it travels."""
+    """Returns an outcome as it travels."""
     if isinstance(outcome, StoreError):
         return AppendAck(number, error=describe(outcome))
     return AppendAck(number, outcome.frame, outcome.duplicate, None, tuple(outcome.failed))
@@ -134,7 +134,7 @@ def outcome_of(ack: AppendAck) -> Appended | StoreError:
 
 
 def decode_acks(message: bytes) -> Acks:
-    """A message of acknowledgements. Raises `BadAnswer`."""
+    """Returns a message of acknowledgements. Raises `BadAnswer`."""
     try:
         return _decode_acks(message)
     except msgspec.MsgspecError as error:
@@ -153,7 +153,7 @@ class Tailed(NamedTuple):
 
 
 def encode_tailed(frames: Iterable[Frame], following: LogOffset, confirmed: LogOffset) -> bytes:
-    """One message of a tail."""
+    """Returns one message of a tail."""
     return b"".join((_TAIL.pack(following, confirmed), *(frame.data for frame in frames)))
 
 
@@ -251,7 +251,7 @@ class FramesSent:
         self.kept = _Kept()
 
     def send(self, frame: Frame) -> FrameAnswer:
-        """A frame for the next answer."""
+        """Adds a frame to the next answer."""
         start = frame.start
         if start in self.kept:
             self.kept.move_to_end(start)
@@ -260,16 +260,16 @@ class FramesSent:
         return start, frame.data
 
     def fetched(self, fetched: Fetched) -> bytes:
-        """The body of an answer to `fetch`."""
+        """Returns the body of an answer to `fetch`."""
         rows = [np.asarray(some, dtype="<u4").tobytes() for some in fetched.rows]
         return encode(FetchedAnswer([*map(self.send, fetched.frames)], rows, fetched.offset, fetched.next))
 
     def scanned(self, frames: Sequence[Frame], following: LogOffset) -> bytes:
-        """The body of an answer to `scan`."""
+        """Returns the body of an answer to `scan`."""
         return encode(ScannedAnswer([*map(self.send, frames)], following))
 
     def taken(self, leases: Sequence[Lease]) -> bytes:
-        """The body of an answer to `take`."""
+        """Returns the body of an answer to `take`."""
         index: dict[LogOffset, int] = {}
         frames: list[FrameAnswer] = []
         lent: list[tuple[int, int, int, int]] = []
@@ -294,7 +294,7 @@ class FramesKept:
         self.kept = _Kept()
 
     def frames(self, answers: Iterable[FrameAnswer]) -> list[Frame]:
-        """The frames of one answer, both checksums verified.
+        """Returns the frames of one answer, both checksums verified.
 
         Raises `CorruptFrame`, `BadAnswer`: then the two sides do not keep the same any more, and the session must end.
         """
@@ -322,7 +322,7 @@ def _placed(data: bytes, start: LogOffset) -> Frame:
 
 
 def fetched_of(answer: FetchedAnswer, kept: FramesKept) -> Fetched:
-    """A `Fetched` again. Raises `BadAnswer`, `CorruptFrame`."""
+    """Returns a `Fetched` again. Raises `BadAnswer`, `CorruptFrame`."""
     offset, following = QueueOffset(answer.offset), QueueOffset(answer.next)
     frames = kept.frames(answer.frames)
     if not frames and not answer.rows:

@@ -19,5 +19,5 @@ class TailRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 def path(method: str) -> str:
-    """A method as gRPC names it."""
+    """Returns a method as gRPC names it."""
     return f"/{NODE_SERVICE}/{method}"

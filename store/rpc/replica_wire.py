@@ -151,7 +151,7 @@ _decoders: dict[Any, msgspec.msgpack.Decoder[Any]] = {}
 
 
 def decode(data: bytes, kind: type[_T]) -> _T:
-    """A message of this kind. Raises `BadMessage`."""
+    """Returns a message of this kind. Raises `BadMessage`."""
     decoder = _decoders.get(kind)
     if decoder is None:
         decoder = _decoders[kind] = msgspec.msgpack.Decoder(kind)
@@ -163,7 +163,7 @@ def decode(data: bytes, kind: type[_T]) -> _T:
 
 
 def path(method: str) -> str:
-    """A method as gRPC names it."""
+    """Returns a method as gRPC names it."""
     return f"/{SERVICE}/{method}"
 
 

@@ -138,7 +138,7 @@ _decode_header = msgspec.msgpack.Decoder(ChunkHeader).decode
 
 
 def encode_chunk(fetched: Fetched) -> bytes:
-    """One gRPC message of what a store's `fetch` answered."""
+    """Returns one gRPC message of what a store's `fetch` answered."""
     selected = [np.asarray(rows, dtype="<u4") for rows in fetched.rows]
     header = encode(
         ChunkHeader(

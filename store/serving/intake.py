@@ -72,7 +72,7 @@ class Intake:
             self._append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
-        """The last word on queues and timers: the client has decided by what it had heard."""
+        """Returns why a frame is refused by queues and timers: its client decided by what it had heard."""
         gone = self._dropped()
         if gone and (queues := _queues(frame) & gone):
             return QueueDropped(f"queue {min(queues)} is no more")
@@ -101,7 +101,7 @@ class Intake:
         self.news.set()
 
     def take_message(self) -> bytes | None:
-        """The next message to send, None when there is none."""
+        """Returns the next message to send, None when there is none."""
         if not self._acks:
             return None
         sent, self._acks = self._acks[:ACKS_IN_MESSAGE], self._acks[ACKS_IN_MESSAGE:]

@@ -24,7 +24,7 @@ OFFSETS_COUNT_MAX = 1 << 20  # named by one call
 
 
 def _offsets(ranges: Sequence[tuple[int, int]]) -> Sequence[QueueOffset]:
-    """Ranges of queue offsets one by one. Raises `BadRequest` where that would take too long."""
+    """Returns ranges of queue offsets one by one. Raises `BadRequest` where that would take too long."""
     if sum(max(end - start, 0) for start, end in ranges) > OFFSETS_COUNT_MAX:
         raise wire.BadRequest(f"more than {OFFSETS_COUNT_MAX} offsets in one call")
     return [QueueOffset(at) for at in chain.from_iterable(range(start, end) for start, end in ranges)]

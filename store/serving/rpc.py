@@ -100,7 +100,7 @@ class StoreService:
             await self._server.stop(grace_s)
 
     def _handlers(self) -> dict[str, Any]:
-        """Method name to handler; bytes go in and out as they are."""
+        """Returns handlers by method name; bytes go in and out as they are."""
         unary = {
             wire.TOPICS: self._topics,
             wire.BOUNDS: self._bounds,
@@ -150,7 +150,7 @@ class StoreService:
             await wire.ERRORS.refuse(context, error, logger=_log)
 
     async def _chunks(self, asked: wire.FetchRequest) -> AsyncIterator[bytes]:
-        """The chunks of `[offset, end)`, which must lie within the queue's bounds."""
+        """Yields the chunks of `[offset, end)`, which must lie within the queue's bounds."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
         store = self._reading()
         bounds = await store.queues.bounds(queue)
@@ -167,7 +167,7 @@ class StoreService:
 
 
 def _parse(request: bytes, kind: type[RequestT]) -> RequestT:
-    """The request as a value; raises `BadRequest`."""
+    """Returns the request as a value; raises `BadRequest`."""
     if len(request) > wire.REQUEST_BYTES_MAX:
         raise wire.BadRequest(f"a request of {len(request)} bytes, which may have {wire.REQUEST_BYTES_MAX}")
     try:
@@ -177,7 +177,7 @@ def _parse(request: bytes, kind: type[RequestT]) -> RequestT:
 
 
 def _guarded(answer: Unary) -> Callable[[bytes, Any], Awaitable[bytes]]:
-    """The method as gRPC calls it, its errors turned into statuses."""
+    """Returns the method as gRPC calls it, its errors turned into statuses."""
 
     async def call(request: bytes, context: Any) -> bytes:
         try:

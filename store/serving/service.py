@@ -64,7 +64,7 @@ class _GrowthSignal:
             self._events.pop(event, None)
 
     def grew(self, _frames: object) -> None:
-        """The log has grown."""
+        """Signals that the log has grown."""
         for event in self._events:
             event.set()
 
@@ -160,7 +160,7 @@ class NodeService:
             await asyncio.sleep(0.005)
 
     def point_to(self, hint: str | None) -> None:
-        """The master is another one, while this node is a replica: clients that come now are sent there."""
+        """Sends clients that come now to another master, while this node is a replica."""
         self._hint = hint
         if self._term is not None and not self._term.terms.master:
             self._term.terms = self._term.terms._replace(hint=hint)
@@ -171,7 +171,7 @@ class NodeService:
         return self._streams[CALLS]
 
     def handlers(self) -> dict[str, Any]:
-        """Method name to handler; bytes go in and out as they are."""
+        """Returns handlers by method name; bytes go in and out as they are."""
         return {
             CALLS: grpc.stream_stream_rpc_method_handler(self._calls),
             APPEND: grpc.stream_stream_rpc_method_handler(self._append),

@@ -79,7 +79,7 @@ class ServingSession:
         methods: Mapping[str, Method],
         waiters: QueueWaiters | None = None,
     ) -> None:
-        """`methods` are run with the session, by their names; `waiters` is shared by the sessions of a node."""
+        """Begins a session. `methods` are run with it, by their names; a node's sessions share `waiters`."""
         self.store = terms.store
         self._terms = terms
         self._methods = methods
@@ -212,7 +212,7 @@ class ServingSession:
     # ---- the end
 
     async def close(self) -> None:
-        """The client is gone: so is all that it had."""
+        """Gives up all that the client had, which is gone."""
         self._unlisten()
         self._waiters.leave(self._wake_up)
         tasks = [*self._tasks.values(), *self._unanswered]
@@ -257,7 +257,7 @@ class ServingSession:
         return _VOID
 
     def _cancelled(self, number: int, task: asyncio.Task[None]) -> None:
-        """Every call has an answer, so that the client knows when there is none to wait for."""
+        """Answers the call that was cancelled, so that the client knows when there is no answer to wait for."""
         self._tasks.pop(number, None)
         if task.cancelled():
             self._put(number, RemoteFailure("cancelled"))
@@ -339,7 +339,7 @@ class ServingSession:
         return _VOID
 
     def owner(self, owner: int) -> int:
-        """The store's owner for one of the client's, which may never have been lent anything."""
+        """Returns the store's owner for one of the client's, which may never have been lent anything."""
         return self._owners.get(owner, -1)
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:

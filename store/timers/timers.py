@@ -123,7 +123,7 @@ class TimerOverlay:
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
-        """While the view is read nothing is let go: what the read may have missed is still here when it ends."""
+        """Lets nothing go while the view is read: what the read may have missed is still here when it ends."""
         self._pins += 1
         try:
             yield
@@ -137,7 +137,7 @@ class TimerOverlay:
         return found is not None and found[1] is None
 
     def get(self, key: TimerKey) -> TimerSet | None:
-        """A timer that was set and may be missing in the view."""
+        """Returns a timer that was set and may be missing in the view."""
         found = self._changes.get(key)
         return found[1] if found is not None else None
 
@@ -361,7 +361,7 @@ class Timers:
 
 
 def firing_frame(batch: Sequence[tuple[TimerKey, TimerSet]], now_ms: int) -> UnplacedFrame:
-    """One frame of what timers hold, and of the record that they have fired."""
+    """Returns one frame of what timers hold, and of the record that they have fired."""
     fired = encode(TimersFired(pack_keys([key for key, _ in batch])))
     rows = np.frombuffer(b"".join([record.rows for _, record in batch]), ROWS_DTYPE).copy()
     sizes = np.array([len(record.payload) for _, record in batch], np.int64)

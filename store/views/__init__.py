@@ -327,7 +327,7 @@ class Views:
         return self._resizing
 
     def _grow(self) -> None:
-        """Double the map, with no transaction open (LMDB, mdb_env_set_mapsize)."""
+        """Doubles the map, with no transaction open (LMDB, mdb_env_set_mapsize)."""
         with self._gate:
             self._resizing = True
             self._gate.wait_for(lambda: self._readers == 0)
@@ -342,7 +342,7 @@ class Views:
                 self._gate.notify_all()
 
     def reading(self) -> "_Reading":
-        """A read transaction, by `with`: everything applied before, nothing applied later."""
+        """Returns a read transaction, by `with`: everything applied before, nothing applied later."""
         return _Reading(self)
 
     def _begin(self) -> Any:
@@ -373,7 +373,7 @@ class Views:
                 self._gate.notify_all()
 
     def snapshot(self) -> ViewsSnapshot:
-        """A read transaction for longer than a call; to be closed."""
+        """Returns a read transaction for longer than a call; to be closed."""
         with self._gate:
             self._gate.wait_for(lambda: not self._resizing)
             snapshot = ViewsSnapshot(ReadTxn(self.env.begin()), self._gate, self.snapshots.discard)
@@ -381,15 +381,15 @@ class Views:
             return snapshot
 
     def entries(self) -> Iterator[Entry]:
-        """Every entry of every view as (view, key, value): for comparing two environments."""
+        """Returns every entry of every view as (view, key, value): for comparing two environments."""
         return entries(self.env)
 
     def copy(self, path: Path) -> None:
-        """A consistent copy of the environment, while it is in use, into an existing empty directory."""
+        """Copies the environment, while it is in use, consistently into an existing empty directory."""
         self.env.copy(str(path))
 
     def write_copy(self, fd: int) -> None:
-        """The same, without what is free in it, into an open file or pipe; the map does not grow meanwhile.
+        """Copies it without what is free in it, into an open file or pipe; the map does not grow meanwhile.
 
         Raises `lmdb.Error` when writing fails.
         """

@@ -37,7 +37,7 @@ class AddressesView:
         return txn.get(_PREFIX + address.encode(), db=self._db) is not None
 
     def after(self, txn: Any, prefix: str, after: str) -> Iterator[str]:
-        """Addresses that begin with `prefix` and are greater than `after`, ascending."""
+        """Yields addresses that begin with `prefix` and are greater than `after`, ascending."""
         start, skip = _PREFIX + prefix.encode(), _PREFIX + after.encode()
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(max(start, skip))

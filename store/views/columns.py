@@ -27,7 +27,7 @@ class Columns(NamedTuple):
 
     @classmethod
     def of(cls, keys: npt.NDArray[Any], values: npt.NDArray[Any]) -> "Columns":
-        """`keys` and `values` are arrays of one dimension whose items are a key and a value each."""
+        """Joins `keys` and `values`, arrays of one dimension whose items are a key and a value each."""
         count, key_size, value_size = len(keys), keys.dtype.itemsize, values.dtype.itemsize
         rows = np.empty((count, key_size + value_size), np.uint8)
         rows[:, :key_size] = np.ascontiguousarray(keys).view(np.uint8).reshape(count, key_size)

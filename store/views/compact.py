@@ -101,7 +101,7 @@ class CompactView:
     # ---- reading
 
     def queues(self, txn: Any) -> Iterator[tuple[int, LogOffset]]:
-        """The compacted queues, and since which frame each has been one."""
+        """Yields the compacted queues, and since which frame each has been one."""
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(_QUEUE)
             while found and (key := cursor.key()).startswith(_QUEUE):
@@ -109,7 +109,7 @@ class CompactView:
                 found = cursor.next()
 
     def live(self, txn: Any, below: LogOffset) -> Iterator[Live]:
-        """The newest records that lie in front of a log offset. Costs a step for each key there is."""
+        """Yields the newest records that lie in front of a log offset. Costs a step for each key there is."""
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(_ENTRY)
             while found and (key := cursor.key()).startswith(_ENTRY):

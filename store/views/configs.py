@@ -25,12 +25,12 @@ class ConfigsView:
                     txn.delete(record.queue.to_bytes(4, "big"), db=self._db)
 
     def get(self, txn: Any, queue: QueueNumber) -> QueueConfig | None:
-        """A queue's configuration, None when it has none of its own."""
+        """Returns a queue's configuration, None when it has none of its own."""
         value = txn.get(queue.to_bytes(4, "big"), db=self._db)
         return None if value is None else _config(value)
 
     def all(self, txn: Any) -> Iterator[QueueConfig]:
-        """Every configuration, by queue."""
+        """Yields every configuration, by queue."""
         with txn.cursor(db=self._db) as cursor:
             for _, value in cursor:
                 yield _config(value)

@@ -119,7 +119,7 @@ class ConsumeQueueView:
     # ---- reading
 
     def queues(self, txn: Any) -> Iterator[QueueNumber]:
-        """The queues that have a chunk."""
+        """Yields the queues that have a chunk."""
         with txn.cursor(db=self._db) as cursor:
             found = cursor.first()
             while found:
@@ -139,22 +139,22 @@ class ConsumeQueueView:
         return QueueEnd(QueueOffset(following), size)
 
     def next_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset:
-        """The offset that the queue's next record will have; 0 for one that was never written."""
+        """Returns the offset that the queue's next record will have; 0 for one that was never written."""
         return self.end(txn, queue).next
 
     def last_chunk(self, txn: Any, queue: QueueNumber) -> Chunk | None:
-        """The newest chunk of a queue."""
+        """Returns the newest chunk of a queue."""
         with txn.cursor(db=self._db) as cursor:
             return self._at_or_before(cursor, queue, (1 << 64) - 1)
 
     def first_offset(self, txn: Any, queue: QueueNumber) -> QueueOffset:
-        """The offset of the oldest record of a queue; the next one's when it has none."""
+        """Returns the offset of the oldest record of a queue; the next one's when it has none."""
         for chunk in self.chunks(txn, queue, QueueOffset(0)):
             return chunk.first
         return self.end(txn, queue).next
 
     def chunks(self, txn: Any, queue: QueueNumber, offset: QueueOffset) -> Iterator[Chunk]:
-        """The chunks of a queue from the one that holds an offset on; the first one above it when none does."""
+        """Yields the chunks of a queue from the one that holds an offset on; the first one above it when none does."""
         prefix = queue.to_bytes(4, "big")
         with txn.cursor(db=self._db) as cursor:
             start = self._at_or_before(cursor, queue, offset)
@@ -170,7 +170,7 @@ class ConsumeQueueView:
                 found = cursor.next()
 
     def search(self, txn: Any, queue: QueueNumber, reached: Callable[[Chunk], bool]) -> QueueOffset:
-        """The first offset of the first chunk for which `reached` is true; the next offset when there is none.
+        """Returns the first offset of the first chunk for which `reached` is true; the next offset when there is none.
 
         `reached` must be false up to some chunk of the queue and true from there on.
         """
@@ -193,7 +193,7 @@ class ConsumeQueueView:
 
     @staticmethod
     def _at_or_before(cursor: Any, queue: QueueNumber, offset: int) -> Chunk | None:
-        """The chunk that begins at an offset or nearest before it; the cursor is left on it."""
+        """Returns the chunk that begins at an offset or nearest before it; the cursor is left on it."""
         key = _KEY.pack(queue, offset)
         if cursor.set_range(key):
             if cursor.key() != key and not cursor.prev():

@@ -53,12 +53,12 @@ class IndexQuery(NamedTuple):
 
     @classmethod
     def of(cls, kind: IndexKind, hash_: int, *, from_ms: int, until_ms: int, below: Position | None) -> "IndexQuery":
-        """The question, with no `below` meaning the newest."""
+        """Returns the query; without `below`, for the newest."""
         wanted = cls(kind, hash_, from_ms, until_ms)
         return wanted if below is None else wanted._replace(below=below)
 
     def in_front_of(self, frame: LogOffset) -> "IndexQuery":
-        """The same of what lies in front of a frame too."""
+        """Returns the same of what lies in front of a frame too."""
         return self._replace(below=min(self.below, Position(frame, 0)))
 
 
@@ -71,7 +71,7 @@ def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool
 
 
 def find_in_run(run: FrameRun, wanted: IndexQuery) -> Iterator[Position]:
-    """The positions in a run that the view may lack, newest first."""
+    """Yields the positions in a run that the view may lack, newest first."""
     rows = run.rows
     hit = rows[_COLUMN[wanted.kind]] == wanted.hash
     if not hit.any():
@@ -174,7 +174,7 @@ class IndexView:
     # ---- reading
 
     def find(self, txn: Any, wanted: IndexQuery, first: LogOffset) -> Iterator[Position]:
-        """Positions from `first` on, newest first. Costs two searches for each part that is passed."""
+        """Yields positions from `first` on, newest first. Costs two searches for each part that is passed."""
         with txn.cursor(db=self._db) as cursor:
             newest = max(wanted.below.frame - self._origin, 0) >> PART_BITS
             part: int | None = newest
@@ -240,7 +240,7 @@ def _concerned(run: FrameRun) -> bool:
 
 
 def _seek(cursor: Any, prefix: bytes, within: int) -> tuple[int, int] | None:
-    """The newest entry at or before a place in the part: its place and when it was stored; the cursor is left on it."""
+    """Returns the newest entry at or before a place in the part: place and time of storage; leaves the cursor there."""
     if within < 0 or not cursor.set_range(prefix + (_WITHIN_MAX - within).to_bytes(4, "big")):
         return None
     key = cursor.key()
@@ -250,7 +250,7 @@ def _seek(cursor: Any, prefix: bytes, within: int) -> tuple[int, int] | None:
 
 
 def _stored_before(cursor: Any, prefix: bytes, most: int, until_ms: int) -> tuple[int, int] | None:
-    """The newest entry at or before a place that was stored before a time; the cursor is left on it."""
+    """Returns the newest entry at or before a place that was stored before a time; the cursor is left on it."""
     low, high, best = 0, most, -1
     while low <= high:
         middle = (low + high) // 2

@@ -56,7 +56,7 @@ class KvView:
         return None if data is None else SlotContent.unpack(data)
 
     def get(self, txn: Any, key: str, namespace: str = "") -> Entry | None:
-        """One entry, expired or not."""
+        """Returns one entry, expired or not."""
         at = slot(namespace, key)
         held = self.held(txn, at)
         return None if held is None else held.entry(at)
@@ -70,7 +70,7 @@ class KvView:
                 found = cursor.next()
 
     def due(self, txn: Any, now_ms: int) -> Iterator[tuple[bytes, int]]:
-        """Slot and revision of what expires up to a time, earliest first."""
+        """Yields slot and revision of what expires up to a time, earliest first."""
         with txn.cursor(db=self._expiry) as cursor:
             found = cursor.first()
             while found:
@@ -86,7 +86,7 @@ class KvView:
             return int.from_bytes(cursor.key()[:8], "big") if cursor.first() else None
 
     def voids(self, txn: Any, first: int, end: int) -> Iterator[tuple[int, bytes]]:
-        """The records of some revisions that did less than they say: revision and `Verdict.void`."""
+        """Yields the records of some revisions that did less than they say: revision and `Verdict.void`."""
         with txn.cursor(db=self._void) as cursor:
             found = cursor.set_range(_u64(first))
             while found and (at := int.from_bytes(cursor.key(), "big")) < end:
@@ -101,7 +101,7 @@ class KvView:
                 found = cursor.delete()
 
     def spaces(self, txn: Any) -> Iterator[tuple[str, KeySpace]]:
-        """All namespaces."""
+        """Yields all namespaces."""
         with txn.cursor(db=self._spaces) as cursor:
             for name, data in cursor:
                 yield name[1:].decode(), KeySpace.unpack(data)
@@ -148,7 +148,7 @@ class StoredState:
         return space
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """The same, changed; kept here until `finish`."""
+        """Keeps what a namespace holds and may hold until `finish`."""
         self._changed[namespace] = space
 
     def finish(self) -> None:

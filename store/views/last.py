@@ -43,7 +43,7 @@ class LastView:
             cursor.put_columns(Columns.of(found.astype(">u8"), values))
 
     def get(self, txn: Any, address_hash: int) -> Position | None:
-        """The position, None for an address that has no record."""
+        """Returns the position, None for an address that has no record."""
         value = txn.get(address_hash.to_bytes(8, "big"), db=self._db)
         if value is None:
             return None

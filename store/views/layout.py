@@ -83,7 +83,7 @@ def check_pages(file: Path) -> None:
 
 @contextmanager
 def opened_to_read(path: Path, *, subdir: bool = True) -> Iterator[Any]:
-    """An environment that nobody writes, opened without changing anything. Raises `lmdb.Error`."""
+    """Opens an environment that nobody writes, without changing anything. Raises `lmdb.Error`."""
     file = path / "data.mdb" if subdir else path
     check_pages(file)
     options: dict[str, Any] = {"map_size": MAP_BYTES_MAX, "max_dbs": DBS_MAX, "readonly": True, "create": False}
@@ -92,7 +92,7 @@ def opened_to_read(path: Path, *, subdir: bool = True) -> Iterator[Any]:
 
 
 def entries(env: Any) -> Iterator[Entry]:
-    """Every entry of every view, in the order of view and key."""
+    """Yields every entry of every view, in the order of view and key."""
     with env.begin() as txn:
         for name in [key for key, _ in txn.cursor()]:
             for key, held in txn.cursor(db=env.open_db(name, txn=txn, create=False)):
@@ -100,7 +100,7 @@ def entries(env: Any) -> Iterator[Entry]:
 
 
 def marks_in(env: Any, txn: Any) -> ViewMarks | None:
-    """The marks of an environment; None where there are none, or none that can be read. Raises `lmdb.Error`."""
+    """Returns the marks of an environment; None where there are none, or none that can be read. Raises `lmdb.Error`."""
     meta = env.open_db(META.encode(), txn=txn, create=False)
     found = {name: txn.get(name, b"", db=meta) for name in (b"format", b"dispatched", b"first")}
     marks = {name: unseal(_META_SALT, name, held) for name, held in found.items()}
@@ -119,7 +119,7 @@ def marks_in(env: Any, txn: Any) -> ViewMarks | None:
 
 
 def read_marks(path: Path, *, subdir: bool = True) -> ViewMarks | None:
-    """The marks of the views in a directory, or in a file; None where there are none, or none that can be read."""
+    """Returns the marks of the views in a directory or a file; None where there are none, or none can be read."""
     try:
         with opened_to_read(path, subdir=subdir) as env, env.begin() as txn:
             return marks_in(env, txn)
@@ -128,7 +128,7 @@ def read_marks(path: Path, *, subdir: bool = True) -> ViewMarks | None:
 
 
 def plain_table(env: Any, txn: Any, name: str, format_: bytes) -> tuple[Any, Any]:
-    """A transaction and a table to read a view of an older format, or of this one, by the same methods."""
+    """Returns a transaction and a table to read a view of an older format, or of this one, by the same methods."""
     handle = env.open_db(name.encode(), txn=txn, create=False)
     if format_ == FORMAT:
         return ReadTxn(txn), Table(name, handle, _damaged)

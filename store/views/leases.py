@@ -127,7 +127,7 @@ class SettledView:
     # ---- reading
 
     def get(self, txn: Any, queue: QueueNumber, group: str = "") -> list[Range]:
-        """The settled ranges of a group and queue, ascending."""
+        """Returns the settled ranges of a group and queue, ascending."""
         prefix = _SETTLED + _key(group, queue)
         ranges = []
         with txn.cursor(db=self._db) as cursor:
@@ -138,7 +138,7 @@ class SettledView:
         return ranges
 
     def first_unsettled(self, txn: Any, queue: QueueNumber, offset: QueueOffset, group: str = "") -> QueueOffset:
-        """The first offset from one on that is not settled."""
+        """Returns the first offset from one on that is not settled."""
         prefix = _SETTLED + _key(group, queue)
         with txn.cursor(db=self._db) as cursor:
             before = cursor.prev() if cursor.set_range(prefix + _OFFSET.pack(offset + 1)) else cursor.last()
@@ -151,7 +151,7 @@ class SettledView:
         return max(self._number(txn, _TRIMMED) - 1, self._deleted(txn, queue, group))
 
     def _deleted(self, txn: Any, queue: int, group: str) -> int:
-        """The last deletion of either that the log has, -1: none."""
+        """Returns the last deletion of either that the log has, -1: none."""
         return max(
             self._number(txn, _QUEUE_DELETED + _QUEUE.pack(queue)), self._number(txn, _GROUP_DELETED + _group(group))
         )

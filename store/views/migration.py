@@ -65,7 +65,7 @@ def _place(txn: Any, meta: Table) -> tuple[int, bytes]:
 
 
 def _some(cursor: Any, after: bytes) -> Iterator[tuple[bytes, bytes]]:
-    """The entries behind a key, as many as one transaction changes; the cursor may be written with meanwhile."""
+    """Yields the entries behind a key, as many as one transaction changes; the cursor may be written with meanwhile."""
     found = cursor.set_range(after) if after else cursor.first()
     if found and after and cursor.key() == after:
         found = cursor.next()

@@ -56,7 +56,7 @@ class _Newest:
         self._count = -1  # of the producers; not known yet
 
     def add(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
-        """The next frame."""
+        """Adds the next frame."""
         key = _U64.pack(producer_id)
         older = self._changed.pop(key, None) or self._txn.get(key, db=self._db)
         if older is None:

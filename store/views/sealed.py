@@ -45,17 +45,17 @@ class Report(Protocol):
     """Keeps what is wrong in a view; returns what to raise."""
 
     def __call__(self, view: str, why: str, found_by: str = "read", /) -> ViewsDamaged:
-        """`found_by`: "read" or "verification"."""
+        """Takes a report of damage; `found_by`: "read" or "verification"."""
 
 
 def seal(salt: int, key: bytes, data: bytes) -> bytes:
-    """A value with its checksum; `salt` is the checksum of the view's name."""
+    """Returns a value with its checksum; `salt` is the checksum of the view's name."""
     crc: int = extend(salt, key + data)
     return data + crc.to_bytes(CRC_BYTES, "little")
 
 
 def unseal(salt: int, key: bytes, held: bytes) -> bytes | None:
-    """The value; None where it is not what was sealed."""
+    """Returns the value; None where it is not what was sealed."""
     return held[:-CRC_BYTES] if len(held) >= CRC_BYTES and extend(salt, key + held) == RESIDUE else None
 
 
@@ -74,7 +74,7 @@ def _is_in_value(salt: int, key: bytes, held: bytes) -> bool:
 
 
 def crc_of(held: bytes) -> int:
-    """The checksum that a sealed value carries."""
+    """Returns the checksum that a sealed value carries."""
     return int.from_bytes(held[-CRC_BYTES:], "little")
 
 
@@ -115,7 +115,7 @@ class Table:
         self._walked_new = (0, 0)
 
     def changed(self, key: bytes, count: int, total: int) -> None:
-        """The open transaction has so many entries more, at this key, and so much more in the sum."""
+        """Counts so many entries more in the open transaction, at this key, and so much more in the sum."""
         if not self.summed:
             total = 0
         before = self._new
@@ -125,7 +125,7 @@ class Table:
             self._walked_new = (before[0] + count, before[1] + total)
 
     def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
-        """An entry is not what was written: what to raise. Where that may be its key, nothing of the table is served.
+        """Notes a damaged entry, and returns what to raise. Where its key may be damaged, the table serves nothing.
 
         Another key than the one that was written is not found by a search for that.
         """
@@ -137,7 +137,7 @@ class Table:
         return self.report(self.name, f"the value of key {key[:64].hex()} is not what was written", found_by)
 
     def sums(self) -> bytes:
-        """Number and sum, the open transaction's changes included."""
+        """Returns number and sum, the open transaction's changes included."""
         return _SUMS.pack(self.count + self._new[0], (self.total + self._new[1]) & _MASK)
 
     def load(self, sums: bytes) -> None:
@@ -145,14 +145,14 @@ class Table:
         self.count, self.total = _SUMS.unpack(sums)
 
     def commit(self) -> None:
-        """The open transaction is committed."""
+        """Takes over the counts of the open transaction, which is committed."""
         self.count, self.total = self.count + self._new[0], (self.total + self._new[1]) & _MASK
         self.walked_count += self._walked_new[0]
         self.walked_total += self._walked_new[1]
         self._new = self._walked_new = (0, 0)
 
     def abort(self) -> None:
-        """The open transaction is given up."""
+        """Forgets the counts of the open transaction, which is given up."""
         self._new = self._walked_new = (0, 0)
 
 
@@ -174,7 +174,7 @@ class _Cursor:
         self._cursor.close()
 
     def value(self) -> bytes:
-        """The value at the cursor. Raises `ViewsDamaged`."""
+        """Returns the value at the cursor. Raises `ViewsDamaged`."""
         key, held = self._cursor.item()
         if not key:  # behind the last entry
             return b""
@@ -185,7 +185,7 @@ class _Cursor:
         return data
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values from the cursor on. Raises `ViewsDamaged`."""
+        """Yields keys and values from the cursor on. Raises `ViewsDamaged`."""
         table = self._table
         for key, held in self._cursor:
             data = unseal(table.salt, key, held)
@@ -194,7 +194,7 @@ class _Cursor:
             yield key, data
 
     def each_key(self) -> Iterator[bytes]:
-        """Keys from the cursor on."""
+        """Yields keys from the cursor on."""
         found: Iterator[bytes] = self._cursor.iternext(keys=True, values=False)
         return found
 
@@ -272,7 +272,7 @@ class ReadTxn:
         self._txn = txn
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
-        """A value, None where there is none. Raises `ViewsDamaged`."""
+        """Returns a value, None where there is none. Raises `ViewsDamaged`."""
         if db.broken:
             raise db.report(db.name, db.broken)
         held = self._txn.get(key, db=db.handle)
@@ -284,7 +284,7 @@ class ReadTxn:
         return data
 
     def cursor(self, *, db: Table) -> _Cursor:
-        """A cursor. Raises `ViewsDamaged`."""
+        """Returns a cursor. Raises `ViewsDamaged`."""
         if db.broken:
             raise db.report(db.name, db.broken)
         return _Cursor(self._txn.cursor(db=db.handle), db)
@@ -298,7 +298,7 @@ class ReadTxn:
         return int(self._txn.stat(db.handle)["entries"])
 
     def held(self, db: Table, start: bytes) -> Iterator[tuple[bytes, bytes]]:
-        """Keys and values as they lie there, unchecked, from a key on: for searches for damage."""
+        """Yields keys and values as they lie there, unchecked, from a key on: for searches for damage."""
         cursor = self._txn.cursor(db=db.handle)
         found: Iterator[tuple[bytes, bytes]] = cursor.iternext() if cursor.set_range(start) else iter(())
         return found
@@ -310,7 +310,7 @@ class WriteTxn(ReadTxn):
     __slots__ = ()
 
     def get(self, key: bytes, *, db: Table) -> bytes | None:
-        """A value, None where there is none. Raises `ViewsDamaged`."""
+        """Returns a value, None where there is none. Raises `ViewsDamaged`."""
         held = self._txn.get(key, db=db.handle)
         if held is None:
             return None
@@ -320,7 +320,7 @@ class WriteTxn(ReadTxn):
         return data
 
     def cursor(self, *, db: Table) -> _WriteCursor:
-        """A cursor."""
+        """Returns a cursor."""
         return _WriteCursor(self._txn.cursor(db=db.handle), db, self)
 
     def put(self, key: bytes, data: bytes, *, db: Table, overwrite: bool = True) -> bool:

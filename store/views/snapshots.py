@@ -25,7 +25,7 @@ class ViewsSnapshot:
 
     @contextmanager
     def reading(self) -> Iterator[Any]:
-        """The transaction. Raises `SnapshotLost`."""
+        """Opens the transaction. Raises `SnapshotLost`."""
         with self._gate:
             self._gate.wait_for(lambda: not self._reading)
             if self._lost or self._closed:

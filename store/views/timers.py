@@ -140,5 +140,5 @@ class TimersView:
 
 
 def queues_of(record: TimerSet) -> list[QueueNumber]:
-    """The queues of messages that a timer puts something in."""
+    """Returns the queues of messages that a timer puts something in."""
     return [QueueNumber(queue) for queue, *_ in ROW.iter_unpack(record.rows) if queue >= FIRST_QUEUE]

@@ -40,12 +40,12 @@ _routes: dict[str, bytes] = {}
 
 
 def deliver_prefix(consumer_tag: str) -> bytes:
-    """The beginning of every basic.deliver to a consumer."""
+    """Returns the beginning of every basic.deliver to a consumer."""
     return _DELIVER + short_string(consumer_tag)
 
 
 def _route(address: str) -> bytes:
-    """Exchange and routing key as short strings; a key too long for one is cut, and kept whole in a header."""
+    """Returns exchange and routing key as short strings; cuts a key too long for one, which a header has whole."""
     exchange, key = routing_of(address)
     exchange = local_name(exchange)
     raw = key.encode()
@@ -60,7 +60,7 @@ def _route(address: str) -> bytes:
 
 
 def _properties(message: Message, size_max: int, now_ms: int) -> bytes:
-    """The properties of a message, without what does not fit a frame.
+    """Returns the properties of a message, without what does not fit a frame.
 
     A message whose properties cannot be written is a fault of ours, and only its own: it is delivered without them, and
     neither its consumer nor the messages behind it are hurt.
@@ -83,7 +83,7 @@ def deliver_frames(
     payload_max: int,
     now_ms: int,
 ) -> list[bytes]:
-    """The frames of messages for one consumer, their delivery tags counting up from `first_tag`.
+    """Returns the frames of messages for one consumer, their delivery tags counting up from `first_tag`.
 
     A body in parts is for the caller to send: only the last message may have one.
     """
@@ -117,7 +117,7 @@ def deliver_frames(
 
 
 def _add_chunks(out: list[bytes], channel: int, body: bytes, payload_max: int) -> None:
-    """A body in as many frames as it needs, but for the end of the last."""
+    """Adds a body in as many frames as it needs, but for the end of the last."""
     for at in range(0, len(body), payload_max):
         chunk = body[at : at + payload_max]
         out += (_BODY.pack(FRAME_END, FRAME_BODY, channel, len(chunk)), chunk)
@@ -138,14 +138,14 @@ def _content_frames(channel: int, method: bytes, message: Message, payload_max: 
 def get_ok_frames(
     channel: int, tag: int, message: Message, *, redelivered: bool, remaining: int, payload_max: int, now_ms: int
 ) -> list[bytes]:
-    """The answer to basic.get that found a message (AMQP 0-9-1, 1.8.3.10)."""
+    """Returns the answer to basic.get that found a message (AMQP 0-9-1, 1.8.3.10)."""
     route = _routes.get(message.address) or _route(message.address)
     method = _GET_OK + _TAG.pack(tag, redelivered) + route + min(remaining, 0xFFFFFFFF).to_bytes(4, "big")
     return _content_frames(channel, method, message, payload_max, now_ms)
 
 
 def return_frames(channel: int, message: Message, *, payload_max: int, now_ms: int) -> list[bytes]:
-    """A mandatory message that no queue wanted goes back to its publisher (AMQP 0-9-1, 1.8.3.8)."""
+    """Returns the frames that give a mandatory message, which no queue wanted, back (AMQP 0-9-1, 1.8.3.8)."""
     route = _routes.get(message.address) or _route(message.address)
     method = _RETURN + _NO_ROUTE.to_bytes(2, "big") + short_string("NO_ROUTE") + route
     return _content_frames(channel, method, message, payload_max, now_ms)

@@ -9,7 +9,7 @@ _LEFT_OUT: Final = "x-headers-left-out"  # how many headers the frame had no roo
 
 
 def fitted(raw: bytes, size_max: int) -> bytes:
-    """Properties that are longer than `size_max` bytes, without the headers that do not fit.
+    """Returns properties that are longer than `size_max` bytes without the headers that do not fit.
 
     Headers are kept in their order, each one there is room for, and `x-headers-left-out` says how many are missing. All
     other properties are short: they fit any frame.

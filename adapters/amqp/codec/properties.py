@@ -58,7 +58,7 @@ class Template(NamedTuple):
     def message(
         self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int, user: str = ""
     ) -> Message:
-        """One message with these properties. Raises `ProtocolError` (PRECONDITION_FAILED).
+        """Returns one message with these properties. Raises `ProtocolError` (PRECONDITION_FAILED).
 
         A `user` is who was authenticated, where that is not the device's name. A connection that publishes plain
         templates by the thousand makes the same message of `tail`, without this call.
@@ -124,7 +124,7 @@ def read_properties(raw: bytes) -> Template:
 
 
 def _milliseconds(timestamp: int | None) -> int | None:
-    """Seconds, as the specification says, or milliseconds, as many clients write. None: neither."""
+    """Returns seconds, as the specification says, or milliseconds, as many clients write. None: neither."""
     if timestamp is None or timestamp > NUMBER_MAX:
         return None
     return timestamp * 1000 if timestamp < 1 << 33 else timestamp
@@ -257,7 +257,7 @@ _MAPPED: Final = frozenset(
 
 
 def _sort_headers(headers: Table) -> tuple[Table, dict[str, str] | None, dict[str, str]]:
-    """Headers with a place of their own, the attributes of a CloudEvent, and all others that have a text."""
+    """Returns headers with a place of their own, the attributes of a CloudEvent, and all others that have a text."""
     event: dict[str, str] = {}
     mapped: Table = {}
     others: dict[str, str] = {}
@@ -282,7 +282,7 @@ def _delay(headers: Table) -> int | None:
 
 
 def _number(headers: Table, name: str) -> int | None:
-    """A header that is a number of milliseconds. Raises `ProtocolError` when it is there and is none."""
+    """Returns a header that is a number of milliseconds. Raises `ProtocolError` when it is there and is none."""
     value = headers.get(name)
     if value is None:
         return None
@@ -301,7 +301,7 @@ def _failed(why: str) -> ProtocolError:
 
 
 def properties_of(message: Message, *, now_ms: int) -> bytes:
-    """The property flags and fields of a message: those it came with, or those its fields make."""
+    """Returns the property flags and fields of a message: those it came with, or those its fields make."""
     streamed = split_offset(message)
     if streamed is not None:
         return edited(properties_of(streamed[0], now_ms=now_ms), added={X_OFFSET: streamed[1]})
@@ -345,7 +345,7 @@ def _deaths(own: Mapping[str, Any]) -> list[Any]:
 
 
 def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int, bytes]:
-    """The flags and fields of short strings; one too long to be one becomes a header."""
+    """Returns the flags and fields of short strings; one too long to be one becomes a header."""
     flags = 0
     packed: list[bytes] = []
     for bit, text in texts:
@@ -360,7 +360,7 @@ def _texts(headers: Table, texts: Sequence[tuple[int, str | None]]) -> tuple[int
 
 
 def _headers_of(message: Message, now_ms: int) -> Table:
-    """The headers of a message that came by another protocol: typed where AMQP has a type for it."""
+    """Returns the headers of a message that came by another protocol: typed where AMQP has a type for it."""
     headers: Table = {"timestamp_in_ms": min(message.time_ms, _SIGNED_MAX)}
     repeats: dict[str, int] = {}
     if (
@@ -402,7 +402,7 @@ def add_property(headers: Table, repeats: dict[str, int], name: str, text: str) 
 
 
 def _text(correlation: bytes | None) -> str | None:
-    """A correlation as short text; None where it is none."""
+    """Returns a correlation as short text; None where it is none."""
     if not correlation or len(correlation) > SHORT_BYTES_MAX:
         return None
     try:

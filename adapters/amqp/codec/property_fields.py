@@ -40,7 +40,7 @@ FIELDS: Final[dict[int, tuple[str, Reader]]] = {
 
 @lru_cache(256)
 def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
-    """The fields that property flags announce, and what reads them. Raises ValueError for flags that mean none."""
+    """Returns the fields that property flags announce, and their readers. Raises ValueError for flags of none."""
     if flags & 3:  # more flag words, or a flag that class basic does not have
         raise ValueError("properties that class basic does not have")
     return tuple(field for bit, field in FIELDS.items() if flags >> bit & 1)

@@ -73,7 +73,7 @@ def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
 
 
 def read_short_string(data: bytes, at: int) -> tuple[str, int]:
-    """A short string and where it ends. Raises ValueError, IndexError."""
+    """Returns a short string and where it ends. Raises ValueError, IndexError."""
     raw, end = _take(data, at + 1, data[at])
     return raw.decode(), end
 
@@ -84,7 +84,7 @@ def _long_bytes(data: bytes, at: int) -> tuple[bytes, int]:
 
 
 def _long_string(data: bytes, at: int) -> tuple[str | bytes, int]:
-    """Text where it is text: the type is used for both (AMQP 0-9-1, 4.2.5.3)."""
+    """Returns text where it is text: the type is used for both (AMQP 0-9-1, 4.2.5.3)."""
     raw, end = _long_bytes(data, at)
     try:
         return raw.decode(), end
@@ -93,7 +93,7 @@ def _long_string(data: bytes, at: int) -> tuple[str | bytes, int]:
 
 
 def _decimal(data: bytes, at: int) -> tuple[str, int]:
-    """A decimal as its text: no other type of ours keeps its scale."""
+    """Returns a decimal as its text: no other type of ours keeps its scale."""
     scale, digits = struct.unpack_from(">Bi", data, at)
     sign, text = "-" if digits < 0 else "", str(abs(digits)).rjust(scale + 1, "0")
     return sign + (f"{text[:-scale]}.{text[-scale:]}" if scale else text), at + 5
@@ -133,7 +133,7 @@ _TABLE, _ARRAY = ord("F"), ord("A")
 
 
 def read_table(data: bytes, at: int) -> tuple[Table, int]:
-    """A field table and where it ends. Raises ValueError, and nothing else, for whatever is malformed.
+    """Returns a field table and where it ends. Raises ValueError, and nothing else, for whatever is malformed.
 
     Values are plain: bool, int (a timestamp too, in seconds), float, str (a decimal too), bytes, None, list, dict.
     """
@@ -217,7 +217,7 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
 
 
 def read_method(payload: bytes) -> Frame:
-    """The method in a frame's payload, its arguments as attributes; long strings are bytes.
+    """Returns the method in a frame's payload, its arguments as attributes; long strings are bytes.
 
     Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED).
     """
@@ -250,7 +250,7 @@ def read_method(payload: bytes) -> Frame:
 
 
 def short_string(text: str) -> bytes:
-    """A text of at most 255 bytes."""
+    """Returns a text of at most 255 bytes."""
     raw = text.encode("utf-8", "replace")
     return bytes((len(raw),)) + raw
 
@@ -260,7 +260,7 @@ class Timestamp(int):
 
 
 def write_table(table: Table) -> bytes:
-    """A field table, of values as `_value` takes, in order; names are at most 255 bytes."""
+    """Returns a field table, of values as `_value` takes, in order; names are at most 255 bytes."""
     parts: list[bytes] = []
     for name, value in table.items():
         raw = name.encode()
@@ -270,7 +270,7 @@ def write_table(table: Table) -> bytes:
 
 
 def _value(value: object) -> bytes:
-    """A field's type and value: a text, bytes, an integer, a timestamp, a boolean, a table or an array of these."""
+    """Encodes a field's type and value: text, bytes, integer, timestamp, boolean, a table or an array of these."""
     match value:
         case str():
             raw = value.encode()
@@ -320,6 +320,6 @@ _WRITERS: Final[dict[str, Callable[[Any], bytes]]] = {
 
 
 def method_frame(channel: int, method: type[Frame], *values: Any) -> bytes:
-    """A method of ours as a frame, its arguments in the specification's order; long strings are bytes."""
+    """Returns a method of ours as a frame, its arguments in the specification's order; long strings are bytes."""
     payload = _U32.pack(method.index) + b"".join(_pack(method, values))
     return HEAD.pack(FRAME_METHOD, channel, len(payload)) + payload + b"\xce"

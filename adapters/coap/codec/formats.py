@@ -16,12 +16,12 @@ _REGISTERED: dict[int, tuple[str, str | None]] = {
 
 
 def media_type(number: int) -> tuple[str, str | None] | None:
-    """The media type and coding that a number stands for; None for one that is not registered."""
+    """Returns the media type and coding that a number stands for; None for one that is not registered."""
     return _REGISTERED.get(number)
 
 
 def number_of(content_type: str, content_encoding: str | None) -> int | None:
-    """The number of a media type and coding; None where there is none.
+    """Returns the number of a media type and coding; None where there is none.
 
     White space and case do not count. UTF-8 is what JSON always is and what text is here, said or unsaid.
     """

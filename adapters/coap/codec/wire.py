@@ -41,7 +41,7 @@ class Packet(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_options(data: bytes, at: int) -> tuple[list[Option], int]:
-    """The options of a datagram from `at` on, and where they end: at the payload marker, or with the datagram.
+    """Returns the options of a datagram from `at` on, and where they end: at the payload marker, or with the datagram.
 
     Raises `MessageFormatError` (RFC 7252, 3.1), also for a payload marker with no payload behind it.
     """
@@ -100,7 +100,7 @@ def decode(data: bytes) -> Packet:
 
 
 def encode(packet: Packet) -> bytes:
-    """The datagram of a message whose fields are within their limits."""
+    """Returns the datagram of a message whose fields are within their limits."""
     assert len(packet.token) <= TOKEN_BYTES_MAX
     first = VERSION << 6 | packet.type << 4 | len(packet.token)
     head = bytes((first, packet.code, packet.mid >> 8, packet.mid & 0xFF))
@@ -109,7 +109,7 @@ def encode(packet: Packet) -> bytes:
 
 
 def encode_options(options: Iterable[Option]) -> bytes:
-    """Options in their wire form, put in ascending order of their numbers."""
+    """Encodes options in their wire form, put in ascending order of their numbers."""
     out = bytearray()
     last = 0
     for number, value in sorted(options, key=itemgetter(0)):
@@ -132,10 +132,10 @@ def _nibble(value: int) -> tuple[int, bytes]:
 
 
 def read_uint(value: bytes) -> int:
-    """An option value of format uint; leading zero bytes are allowed (RFC 7252, 3.2)."""
+    """Returns an option value of format uint; leading zero bytes are allowed (RFC 7252, 3.2)."""
     return int.from_bytes(value, "big")
 
 
 def encode_uint(value: int) -> bytes:
-    """A number as an option value, in as few bytes as it takes."""
+    """Returns a number as an option value, in as few bytes as it takes."""
     return value.to_bytes((value.bit_length() + 7) // 8, "big")

@@ -121,7 +121,7 @@ class CoapEndpoint:
     def receive(  # noqa: C901, PLR0912, PLR0915 - one loop over a wake, with nothing called that can be had in place
         self, datagrams: Sequence[tuple[bytes, Peer]], *, now_ms: int
     ) -> Sequence[Effect]:
-        """Datagrams that arrived together: one `Publish` for all they publish, one `Call` for each they read.
+        """Takes datagrams that arrived together: one `Publish` for all they publish, one `Call` for each they read.
 
         This loop is the hot path: from datagram to response a POST whose options have been seen before costs 1.6 us
         here; read by way of its `Request` it would cost 11. The options of a device's telemetry do not change, so they
@@ -290,7 +290,7 @@ class CoapEndpoint:
         return self.observers.take_effects()
 
     def deadline_ms(self) -> int | None:
-        """The earliest of all that waits."""
+        """Returns the earliest of all that waits."""
         slow = self._slow
         while slow and slow[0][1] not in self._publishing and self._readings.waiting(slow[0][1]) is None:
             slow.popleft()
@@ -304,7 +304,7 @@ class CoapEndpoint:
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
-        """The datagrams to send now."""
+        """Returns the datagrams to send now."""
         return self._sender.take()
 
     # ---- admission
@@ -319,7 +319,7 @@ class CoapEndpoint:
         return effects
 
     def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
-        """A refusal for good is kept; one that may pass answers what is parked, and the next datagrams ask again."""
+        """Keeps a refusal for good; answers by one that may pass what is parked, and the next datagrams ask again."""
         if isinstance(outcome.value, Principal):
             self.admit(outcome.value)
         effects = self.receive(self.admission.answered(outcome), now_ms=now_ms)
@@ -424,6 +424,6 @@ class CoapEndpoint:
         return token
 
     def _quick_token(self) -> Token:
-        """A new token that no request waits for."""
+        """Returns a new token that no request waits for."""
         self._next_token += 1
         return Token(self._next_token)

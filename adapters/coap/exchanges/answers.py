@@ -59,12 +59,12 @@ class EchoRequired(ProtocolError):
 
 
 def _diagnostic(text: str) -> bytes:
-    """A diagnostic payload (RFC 7252, 5.5.2), cut between characters."""
+    """Returns a diagnostic payload (RFC 7252, 5.5.2), cut between characters."""
     return text.encode("utf-8", "replace")[:DIAGNOSTIC_BYTES_MAX].decode("utf-8", "ignore").encode()
 
 
 def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
-    """The response to a request that is at fault; 4.13 says what would have been taken (RFC 7959, 2.9.3)."""
+    """Returns the response to a request that is at fault; 4.13 says what would have been taken (RFC 7959, 2.9.3)."""
     if isinstance(error, EchoRequired):
         return Answer(error.code, ((ECHO, error.echo),))
     options: tuple[Option, ...] = ()
@@ -74,7 +74,7 @@ def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
 
 
 def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
-    """The response to what the gateway refuses; Max-Age says when to try again (RFC 7252, 5.9.3.4; RFC 8516)."""
+    """Returns the response to a refusal; Max-Age says when to try again (RFC 7252, 5.9.3.4; RFC 8516)."""
     code = _CODES[refusal.cause]
     if code in _WITH_MAX_AGE and not refusal.timeless:
         seconds = -(-refusal.retry_after_ms // 1000) or RETRY_AFTER_S
@@ -83,5 +83,5 @@ def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
 
 
 def busy(detail: str) -> Answer:
-    """The response when a limit of ours is reached."""
+    """Returns the response when a limit of ours is reached."""
     return refused(Refusal(Cause.OVERLOAD, detail), max_body_bytes=0)

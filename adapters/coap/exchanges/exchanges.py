@@ -68,7 +68,7 @@ class Exchanges:
         return self.total_max - self._count
 
     def find(self, peer: Peer, tag: bytes, now_ms: int) -> Exchange | None:
-        """The exchange that a message repeats: the same Message ID from the same peer within EXCHANGE_LIFETIME.
+        """Returns the exchange that a message repeats: the same Message ID from the same peer within EXCHANGE_LIFETIME.
 
         A different Token tells that the peer has used a Message ID again too soon; that is a new request.
         """

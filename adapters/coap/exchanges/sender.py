@@ -31,7 +31,7 @@ class Sender:
         )
 
     def take(self) -> Sequence[tuple[bytes, Peer]]:
-        """The datagrams to send now."""
+        """Returns the datagrams to send now."""
         out, self.output = self.output, []
         return out
 

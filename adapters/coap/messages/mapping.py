@@ -59,7 +59,7 @@ class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
     silence: int = 0  # as `CoapRequest` has it
 
     def message(self, body: bytes, *, confirmable: bool, host: str, now_ms: int) -> Message:
-        """The message of one request. Raises `Refusal` (MALFORMED) when it should be a CloudEvent and is none."""
+        """Returns the message of one request. Raises `Refusal` (MALFORMED) for a CloudEvent that is none."""
         fields = dict(self.fields)
         fields["qos"] = int(confirmable) if self.qos is None else self.qos
         if self.expiry_ms is not None:
@@ -142,7 +142,7 @@ def make_plan(request: CoapRequest, settings: CoapOptions, *, device: str = "") 
 
 
 def _content_type(number: int | None, cloudevents_format: int, fields: dict[str, Any]) -> str | None:
-    """The media type of a Content-Format; its coding, or a number that means nothing here, goes into `fields`."""
+    """Returns the media type of a Content-Format; puts its coding, or a number without meaning here, into `fields`."""
     if number is None:
         return None
     if number == cloudevents_format:
@@ -158,7 +158,7 @@ def _content_type(number: int | None, cloudevents_format: int, fields: dict[str,
 
 
 def read_query(query: tuple[str, ...]) -> tuple[dict[str, Any], tuple[tuple[str, str], ...]]:
-    """Uri-Query items: what those with a meaning say, by their names, and the others as properties.
+    """Returns Uri-Query items: those with a meaning by their names, and the others as properties.
 
     Raises `ProtocolError` (4.00), its text beginning with the item's name.
     """

@@ -78,12 +78,12 @@ class Block(NamedTuple):
         return self.number * self.size
 
     def encode(self) -> bytes:
-        """The option's value."""
+        """Returns the option's value."""
         return encode_uint(self.number << 4 | self.more << 3 | self.exponent)
 
     @classmethod
     def of_size(cls, size: int) -> "Block":
-        """The first block of a body in blocks of `size` bytes, a power of two from 16 to 1024."""
+        """Returns the first block of a body in blocks of `size` bytes, a power of two from 16 to 1024."""
         return cls(0, False, size.bit_length() - 5)
 
     @classmethod

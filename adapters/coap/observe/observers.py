@@ -135,7 +135,7 @@ class Observers:
         return self._numbered(observation, answer, now_ms)
 
     def begun(self, exchange: Exchange, now_ms: int) -> None:
-        """The response to a request has been sent: a message that came meanwhile follows it."""
+        """Notes that the response to a request has been sent: a message that came meanwhile follows it."""
         observation = self._registering(exchange)
         if observation is None:
             return
@@ -166,7 +166,7 @@ class Observers:
             self._end(observation)
 
     def failed(self, exchange: Exchange) -> None:
-        """A request that was to register is refused."""
+        """Forgets a request that was to register and is refused."""
         observation = self._registering(exchange)
         if observation is not None:
             self._end(observation)

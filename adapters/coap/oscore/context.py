@@ -137,14 +137,14 @@ class SecurityContext:
         return piv, self._algorithm.encrypt(plaintext, aad, self.sender_key, nonce)
 
     def _nonce(self, kid: bytes, piv: bytes) -> bytes:
-        """RFC 8613, 5.2: the length of the kid, the kid and the Partial IV, each padded, and the common IV."""
+        """Returns the nonce (RFC 8613, 5.2): length of the kid, kid and Partial IV, each padded, and the common IV."""
         id_bytes = len(self.common_iv) - 1 - PIV_BYTES
         padded = bytes((len(kid),)) + kid.rjust(id_bytes, b"\0") + piv.rjust(PIV_BYTES, b"\0")
         return bytes([one ^ other for one, other in zip(padded, self.common_iv, strict=True)])
 
 
 def _aad(algorithm: int, request: RequestId) -> bytes:
-    """RFC 8613, 5.4; no option is of class I."""
+    """Returns the additional authenticated data (RFC 8613, 5.4); no option is of class I."""
     external = cbor2.dumps([VERSION, [algorithm], request.kid, request.piv, b""])
     structure: bytes = cbor2.dumps(["Encrypt0", b"", external])
     return structure

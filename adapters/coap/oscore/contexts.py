@@ -41,7 +41,7 @@ class Contexts:
     def __init__(
         self, *, new_token: Callable[[], Token], forget_peers: Callable[[HeldContext], None], random: Random
     ) -> None:
-        """`forget_peers` is told of a context that is given up."""
+        """Begins without contexts; tells `forget_peers` of one that is given up."""
         self._new_token = new_token
         self._forget_peers = forget_peers
         self._random = random

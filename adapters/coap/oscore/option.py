@@ -24,7 +24,7 @@ class Fields(NamedTuple):
     kid: bytes | None = None
 
     def encode(self) -> bytes:
-        """The option's value; empty where there is no field (RFC 8613, 6.1)."""
+        """Returns the option's value; empty where there is no field (RFC 8613, 6.1)."""
         flags, parts = 0, b""
         if self.piv is not None:
             flags |= len(self.piv)

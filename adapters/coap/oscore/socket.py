@@ -71,7 +71,7 @@ class OscoreSocket:
         self._effects: list[Effect] = []
 
     def _new_endpoint(self, who: Principal | None) -> CoapEndpoint:
-        """Peers behind OSCORE share what holds blocks; they are no strangers, and repeat nothing that gets here."""
+        """Makes an endpoint. Peers behind OSCORE share what holds blocks, are no strangers, and repeat nothing here."""
         if who is None:
             return CoapEndpoint(self._settings, random=self._random)
         endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers)
@@ -126,14 +126,14 @@ class OscoreSocket:
         return self._turn(self._endpoints.tick(now_ms), now_ms)
 
     def deadline_ms(self) -> int | None:
-        """The earliest of all that waits; at once where something is to be asked of the gateway."""
+        """Returns the earliest of all that waits; at once where something is to be asked of the gateway."""
         if self._effects or self._contexts.effects:
             return 0
         deadlines = (self._endpoints.deadline_ms(), self._replies.deadline_ms())
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
-        """The datagrams to send now."""
+        """Returns the datagrams to send now."""
         output, self._output = self._output, []
         return output
 

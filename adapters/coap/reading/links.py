@@ -24,7 +24,7 @@ class Filter(NamedTuple):
 
 
 def read_filter(query: Sequence[str]) -> list[Filter]:
-    """The items of a query; `*` at the end stands for anything (RFC 6690, 4.1)."""
+    """Returns the items of a query; `*` at the end stands for anything (RFC 6690, 4.1)."""
     filters = []
     for item in query:
         name, _, text = item.partition("=")
@@ -58,7 +58,7 @@ def _text(part: str) -> str:
 
 
 def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str) -> str:
-    """Links to addresses below a root, or with "" to the roots themselves and all addresses below the first."""
+    """Returns links to addresses below a root, or with "" to the roots themselves and all addresses below the first."""
     below = root or ROOTS[0]
     entries = []
     if not root:
@@ -70,7 +70,7 @@ def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str)
 
 
 def _link(attributes: dict[str, str]) -> str:
-    """One link; numbers stand without quotation marks."""
+    """Returns one link; numbers stand without quotation marks."""
     text = f"<{attributes['href']}>"
     for name, value in attributes.items():
         if name != "href":

@@ -57,7 +57,7 @@ class Listings:
         return (Call(request=question, token=self._under_way[0]),)
 
     def answered(self, token: Token) -> list[Token]:
-        """The requests that an answer is for: the one of that token, and with a list all that share it."""
+        """Returns the requests that an answer is for: the one of that token, and with a list all that share it."""
         if not self._under_way or self._under_way[0] != token:
             return [token]
         tokens, self._under_way = self._under_way, []

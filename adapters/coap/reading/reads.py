@@ -172,7 +172,7 @@ class Reads:
         return LastValues(pattern=read.observable.pattern, limit=left, after=page.after)
 
     def links(self, read: Read, addresses: list[str]) -> bytes:
-        """The links that a request asks for: a `value` for `finish`, the same for all with its path and query."""
+        """Returns the links that a request asks for, as a `value` for `finish`; same path and query, same links."""
         return link_list(addresses, read_filter(read.request.query), root=read.target.root).encode()
 
     def finish(
@@ -211,7 +211,7 @@ class Reads:
         return self._answer(read, body, options, now_ms)
 
     def etags(self, message: Message | None, now_ms: int) -> frozenset[bytes]:
-        """The ETags of a last value in each Content-Format it is given in; none where there is no value."""
+        """Returns the ETags of a last value in each Content-Format it is given in; none where there is no value."""
         if message is None or message.expired(now_ms):
             return frozenset()
         formats = (None, self._settings.cloudevents_format)
@@ -219,7 +219,7 @@ class Reads:
         return frozenset([_etag(body, message.id, str(number)) for body, number in both])
 
     def _representation(self, message: Message, request: CoapRequest) -> tuple[bytes, int | None]:
-        """The body and Content-Format that a request will take; raises `ProtocolError` (4.06)."""
+        """Returns the body and Content-Format that a request will take; raises `ProtocolError` (4.06)."""
         cloudevents = self._settings.cloudevents_format
         if request.accept == cloudevents or (request.accept is None and f"ct={STRUCTURED_JSON}" in request.query):
             return to_structured(message), cloudevents
@@ -233,7 +233,7 @@ class Reads:
         return message.body, number
 
     def _answer(self, read: Read, body: bytes, options: tuple[Option, ...], now_ms: int) -> Answer:
-        """2.03 when the peer has this already, else 2.05, in blocks when it is large or they were asked for."""
+        """Returns 2.03 when the peer has this already, else 2.05, in blocks when it is large or they were asked for."""
         request, block = read.request, read.request.block2
         if options[0][1] in request.etags and (block is None or block.number == 0):
             return Answer(VALID, options[:2])
@@ -246,7 +246,7 @@ class Reads:
         return self._slice(snapshot, block or first)
 
     def _slice(self, snapshot: BodySnapshot, block: Block) -> Answer:
-        """One block, no larger than asked for and no larger than ours (RFC 7959, 2.4)."""
+        """Returns one block, no larger than asked for and no larger than ours (RFC 7959, 2.4)."""
         exponent = min(block.exponent, Block.of_size(self._settings.block_size).exponent)
         offset, body = block.offset, snapshot.body
         if offset and offset >= len(body):
@@ -260,7 +260,7 @@ class Reads:
 
 
 def _options(number: int | None, etag: bytes, max_age_s: int) -> tuple[Option, ...]:
-    """ETag, Max-Age and, where there is one, Content-Format."""
+    """Returns ETag, Max-Age and, where there is one, Content-Format."""
     fresh = ((ETAG, etag), (MAX_AGE, encode_uint(max_age_s)))
     return fresh if number is None else (*fresh, (CONTENT_FORMAT, encode_uint(number)))
 

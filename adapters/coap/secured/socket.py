@@ -29,14 +29,14 @@ class SecuredSocket:
         return endpoint
 
     def joined(self, peer: Peer, who: Principal | None) -> None:
-        """A peer has a session; without a principal it is a stranger, and let in as such."""
+        """Lets a peer in that has a session; without a principal it is a stranger, and let in as such."""
         self.left(peer)
         self._next_session += 1
         endpoint = self._endpoints.plain if who is None else self._endpoints.of(who.name, who)
         self._sessions[peer] = endpoint, (*peer, self._next_session)
 
     def left(self, peer: Peer) -> None:
-        """A peer has no session any more."""
+        """Forgets a peer that has no session any more."""
         session = self._sessions.pop(peer, None)
         if session is not None:
             endpoint, name = session
@@ -70,11 +70,11 @@ class SecuredSocket:
         return self._take_effects()
 
     def deadline_ms(self) -> int | None:
-        """The earliest of all endpoints; at once where something is to be asked of the gateway."""
+        """Returns the earliest of all endpoints; at once where something is to be asked of the gateway."""
         return 0 if self._effects else self._endpoints.deadline_ms()
 
     def take_output(self) -> Sequence[tuple[bytes, Peer]]:
-        """The datagrams to send now, to peers that still have the session that they are for."""
+        """Returns the datagrams to send now, to peers that still have the session that they are for."""
         output, self._endpoints.output = self._endpoints.output, []
         found = [(data, name, self._sessions.get(name[:-1])) for _, data, name in output]
         return [(data, name[:-1]) for data, name, session in found if session is not None and session[1] == name]

@@ -105,7 +105,7 @@ class CoapConnection(Adapter):
         return self._endpoint is not None and self._endpoint.admission.token is not None
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Frames, cut anywhere."""
+        """Takes frames, cut anywhere."""
         if self._closed:
             return ()
         self._received_ms, self._pinged = now_ms, False
@@ -150,7 +150,7 @@ class CoapConnection(Adapter):
         return self._turn(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """The earliest of all that waits."""
+        """Returns the earliest of all that waits."""
         if self._closed:
             return None
         if self._received_ms is None or (self._starved and len(self._output) <= OUTPUT_BYTES_MAX):
@@ -175,7 +175,7 @@ class CoapConnection(Adapter):
         return ()
 
     def take_output(self) -> bytes:
-        """The bytes to write to the peer now."""
+        """Returns the bytes to write to the peer now."""
         output, self._output = bytes(self._output), bytearray()
         return output
 
@@ -229,7 +229,7 @@ class CoapConnection(Adapter):
             del data[:at]
 
     def _datagram(self, head: Head, at: int) -> bytes:
-        """The Confirmable message that a request is handed on in."""
+        """Returns the Confirmable message that a request is handed on in."""
         self._next_mid = self._next_mid + 1 & 0xFFFF
         token_bytes = head.options_at - head.token_at
         first = bytes((0x40 | CON << 4 | token_bytes, head.code, self._next_mid >> 8, self._next_mid & 0xFF))
@@ -276,7 +276,7 @@ class CoapConnection(Adapter):
             raise SignalError(error.detail) from error
 
     def _new_endpoint(self) -> CoapEndpoint:
-        """The endpoint, whose blocks are as large as the peer can take."""
+        """Returns the endpoint, whose blocks are as large as the peer can take."""
         settings = self._context.settings
         room = max(16, self._capabilities.message_bytes_max - OVERHEAD_BYTES)
         changed = msgspec.structs.replace(
@@ -301,7 +301,7 @@ class CoapConnection(Adapter):
         self._frame_until_ms = now_ms + FRAME_TIME_MS + size_bytes // FRAME_BYTES_PER_MS
 
     def _release_frame(self) -> None:
-        """The frame is whole, or given up."""
+        """Gives back what a frame held that is whole, or given up."""
         self._context.arriving_bytes -= self._reserved_bytes
         self._reserved_bytes = 0
         self._frame_until_ms = NEVER_MS

@@ -47,7 +47,7 @@ def read_head(data: bytes | bytearray, at: int) -> Head | None:
 
 
 def encode_frame(code: int, token: bytes = b"", rest: bytes = b"") -> bytes:
-    """The frame of a message; `rest` is its options and, behind a marker, its payload."""
+    """Returns the frame of a message; `rest` is its options and, behind a marker, its payload."""
     length = len(rest)
     if length < 13:
         head = bytes((length << 4 | len(token), code))

@@ -45,17 +45,17 @@ class Capabilities(NamedTuple):
 
 
 def csm(message_bytes_max: int) -> bytes:
-    """The first frame of a connection: the largest message taken, and that bodies may come in blocks."""
+    """Returns the first frame of a connection: the largest message taken, and that bodies may come in blocks."""
     options = [(MAX_MESSAGE_SIZE, encode_uint(message_bytes_max)), (BLOCK_WISE_TRANSFER, b"")]
     return encode_frame(CSM, rest=encode_options(options))
 
 
 def pong(token: bytes, *, custody: bool) -> bytes:
-    """The answer to a Ping; with `custody`, all that was asked for before it has been done."""
+    """Returns the answer to a Ping; with `custody`, all that was asked for before it has been done."""
     return encode_frame(PONG, token, encode_options([(CUSTODY, b"")]) if custody else b"")
 
 
 def abort(error: SignalError) -> bytes:
-    """The last frame of a connection that cannot go on."""
+    """Returns the last frame of a connection that cannot go on."""
     options = [] if error.bad_option is None else [(BAD_CSM_OPTION, encode_uint(error.bad_option))]
     return encode_frame(ABORT, rest=encode_options(options) + b"\xff" + str(error).encode()[:DIAGNOSTIC_BYTES_MAX])

@@ -57,12 +57,12 @@ def read_credentials(request: HttpRequest) -> Credentials:
 
 
 def behind(credentials: Credentials, address: str) -> Credentials:
-    """The same of somebody who is behind a proxy, at an address."""
+    """Returns the same of somebody who is behind a proxy, at an address."""
     return (credentials or Offered("", b"", "anonymous"))._replace(address=address) if address else credentials
 
 
 def authentication(credentials: Credentials) -> Authenticate:
-    """The question who this is."""
+    """Returns the question who this is."""
     if credentials is None:
         return Authenticate(mechanism="anonymous")
     username, secret, mechanism, address = credentials
@@ -70,7 +70,7 @@ def authentication(credentials: Credentials) -> Authenticate:
 
 
 def denied(credentials: Credentials, refusal: Refusal) -> Response:
-    """The response to a request whose sender is not who it says, or nobody."""
+    """Returns the response to a request whose sender is not who it says, or nobody."""
     response = refused(refusal)
     if response.status == 401 and credentials is not None and credentials.mechanism == "bearer":
         return msgspec.structs.replace(response, headers=[*response.headers, INVALID_TOKEN])
@@ -98,22 +98,22 @@ class Identities:
         return principal
 
     def learn(self, credentials: Credentials, principal: Principal) -> None:
-        """The gateway knows who says this."""
+        """Remembers the principal that the gateway has found for credentials."""
         self._principals[credentials] = principal
         if len(self._principals) > PRINCIPALS_COUNT_MAX:
             self._principals.popitem(last=False)
 
     def streams_to(self, principal: Principal, exchange: Exchange) -> None:
-        """A response begins that has no end of its own."""
+        """Notes a response that begins and has no end of its own."""
         if principal.expires_at_ms is not None:
             self._streams[exchange] = principal.expires_at_ms
 
     def gone(self, exchange: Exchange) -> None:
-        """A response has ended."""
+        """Forgets a response that has ended."""
         self._streams.pop(exchange, None)
 
     def expired(self, now_ms: int) -> list[Exchange]:
-        """The streams that have to end now."""
+        """Returns the streams that have to end now."""
         return [exchange for exchange, at_ms in self._streams.items() if at_ms <= now_ms]
 
     def deadline_ms(self) -> int | None:

@@ -22,7 +22,7 @@ _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wai
 
 
 def finding(request: HttpRequest) -> FindMessages:
-    """The question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
+    """Returns the question that a request asks. Raises `HttpError` and `AttributeRefusal`."""
     query = read_query(request, *_KNOWN)
     given = [name for name in _ONE_OF if query.get(name)]
     if len(given) != 1:
@@ -40,7 +40,7 @@ def finding(request: HttpRequest) -> FindMessages:
 
 
 def messages_response(request: HttpRequest, found: FoundMessages) -> Response:
-    """The answer; with more to come, the next page is a link (RFC 8288)."""
+    """Returns the answer; with more to come, the next page is a link (RFC 8288)."""
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:
         query = [(name, text) for name, text in request.query() if name != "after"]
@@ -61,7 +61,7 @@ def last_values(request: HttpRequest, pattern: str) -> LastValues:
 
 
 def last_values_response(request: HttpRequest, asked: LastValues, found: LastValuesPage) -> Response:
-    """The answer, as that to a search."""
+    """Returns the answer, as that to a search."""
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
     if found.after is not None:
         following = urlencode([("limit", str(asked.limit)), ("after", found.after)], quote_via=quote)
@@ -88,7 +88,7 @@ def _check(text: str) -> None:
 
 
 def wait_ms(text: str) -> int:
-    """`wait` in seconds, with up to three places, in ms. Raises `AttributeRefusal`."""
+    """Returns `wait`, seconds with up to three places, in ms. Raises `AttributeRefusal`."""
     found = _SECONDS.fullmatch(text)
     if found is not None:
         ms = int(found[1]) * 1_000 + int((found[2] or "").ljust(3, "0"))

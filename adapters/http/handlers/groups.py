@@ -96,7 +96,7 @@ def post_member(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def put_member(request: HttpRequest, context: HandlerContext) -> Action:
-    """Still be there."""
+    """Renews a member."""
     group, member = _names(context)
     read_query(request)
 
@@ -123,7 +123,7 @@ def delete_member(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def get_messages(request: HttpRequest, context: HandlerContext) -> Action:
-    """Messages of a member's queues."""
+    """Reads messages of a member's queues."""
     group, member = _names(context)
     query = read_query(request, "max", "wait", "after")
     asked = PollGroup(
@@ -162,7 +162,7 @@ def _document(polled: Polled) -> dict[str, Any]:
 
 
 def _batch(polled: Polled) -> bytes:
-    """CloudEvents; an extension's integer has 32 bits, so that these are strings."""
+    """Returns a batch of CloudEvents; an extension's integer has 32 bits, so that these are strings."""
     return encode_json(
         [
             {**to_document(message), "headgatequeue": str(queue), "headgateoffset": str(offset)}
@@ -256,7 +256,7 @@ def post_reset(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def _names(context: HandlerContext) -> list[str]:
-    """The group, and the member where there is one, of a path that has them."""
+    """Returns the group, and the member where there is one, of a path that has them."""
     return context.below.split("/")[:3:2]
 
 
@@ -283,7 +283,7 @@ def _offsets(given: Mapping[str, int]) -> dict[int, int]:
 
 
 def _time_ms(given: str | int) -> int:
-    """Milliseconds since 1970, or an RFC 3339 timestamp."""
+    """Returns milliseconds since 1970 from such a number, or an RFC 3339 timestamp."""
     try:
         found = given if isinstance(given, int) else parse_ms(given)
     except ValueError as error:

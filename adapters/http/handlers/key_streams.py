@@ -52,12 +52,12 @@ class KeyStreams:
         return iter(list(self._streams))
 
     def open(self, exchange: Exchange, request: HttpRequest, asked: WatchKeys, *, now_ms: int) -> None:
-        """A request to watch."""
+        """Takes a request to watch."""
         self._streams[exchange] = _Stream(exchange, request, now_ms)
         self._ask(exchange, msgspec.structs.replace(asked, watch=int(exchange)))
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> bool:
-        """The answer to a question of a stream; False when it is of somebody else's."""
+        """Takes the answer to a question of a stream; False when it is of somebody else's."""
         exchange = self._asked.pop(token, None)
         if exchange is None:
             return False
@@ -77,7 +77,7 @@ class KeyStreams:
         return True
 
     def _refused(self, stream: _Stream, error: Refusal, now_ms: int) -> None:
-        """The watch cannot begin, or go on: with a revision that is compacted, or a damaged log."""
+        """Ends a watch that cannot begin, or go on: with a revision that is compacted, or a damaged log."""
         if not stream.begun:
             del self._streams[stream.exchange]
             self._respond(stream.exchange, stream.request, refused(error))
@@ -105,13 +105,13 @@ class KeyStreams:
         self._asked[self._call(asked)] = exchange
 
     def gone(self, exchange: Exchange) -> None:
-        """A response has ended."""
+        """Ends the watch of a response that has ended."""
         stream = self._streams.pop(exchange, None)
         if stream is not None:
             self._ask(exchange, UnwatchKeys(watch=int(exchange)))
 
     def has_room(self, exchange: Exchange) -> None:
-        """A stream that had no room has some."""
+        """Goes on with a stream that had no room and has some."""
         stream = self._streams.get(exchange)
         if stream is not None and stream.begun and not stream.asking:
             self._go_on(stream)

@@ -53,7 +53,7 @@ _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 
 
 def get_key(request: HttpRequest, context: HandlerContext) -> Action:
-    """The value of a key."""
+    """Reads the value of a key."""
     query = read_query(request, "ns")
     wanted = _tags(request, b"if-none-match")
 
@@ -111,7 +111,7 @@ def delete_key(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def list_keys(request: HttpRequest, context: HandlerContext) -> Action:
-    """A page of keys, how many there are, or what becomes of them."""
+    """Reads a page of keys, how many there are, or what becomes of them."""
     known = ("ns", "prefix", "start", "end", "after", "limit", "revision", "keys", "count", "watch", "from")
     query = read_query(request, *known)
     start, end = _range(query)
@@ -162,7 +162,7 @@ def _entry(entry: Entry, *, bare: bool) -> dict[str, Any]:
 
 
 def change_event(change: Change, *, last: bool) -> bytes:
-    """A change as a server-sent event; the `last` one of a revision has the id behind which a watch goes on."""
+    """Returns a change as a server-sent event; the `last` one of a revision has the id behind which a watch goes on."""
     data: dict[str, Any] = {"key": change.key, "revision": change.revision}
     if change.kind == "put":
         data["value_base64"] = b64encode(change.value).decode()
@@ -268,7 +268,7 @@ def _range(query: Mapping[str, str]) -> tuple[str, str | None]:
 
 
 def _since(request: HttpRequest, query: Mapping[str, str]) -> int | None:
-    """The revision from which a watch begins: behind the last event seen, or as `from` says."""
+    """Returns the revision from which a watch begins: behind the last event seen, or as `from` says."""
     seen = request.get(b"last-event-id")
     if seen:
         return read_number({"last-event-id": seen}, "last-event-id", 0, _REVISION_MAX) + 1
@@ -283,7 +283,7 @@ def _flag(query: Mapping[str, str], name: str) -> bool:
 
 
 def _ttl_ms(query: Mapping[str, str]) -> int | None:
-    """`ttl` in seconds, with up to three places."""
+    """Returns `ttl`, seconds with up to three places, in ms."""
     text = query.get("ttl")
     if text is None:
         return None
@@ -298,7 +298,7 @@ def _ttl_ms(query: Mapping[str, str]) -> int | None:
 
 
 def _match(request: HttpRequest) -> Match:
-    """The condition of a change. A tag that no entry of ours can have matches nothing."""
+    """Returns the condition of a change. A tag that no entry of ours can have matches nothing."""
     any_of, none_of = _tags(request, b"if-match"), _tags(request, b"if-none-match")
     if request.get(b"if-none-match") is not None and none_of == (EXISTS,) and not any_of:
         return Match(any_of=(0,))
@@ -308,7 +308,7 @@ def _match(request: HttpRequest) -> Match:
 
 
 def _tags(request: HttpRequest, name: bytes) -> tuple[int, ...]:
-    """The revisions that a header's entity tags stand for; weak ones only where they are compared weakly."""
+    """Returns the revisions that a header's entity tags stand for; weak ones only where they are compared weakly."""
     text = request.get(name)
     if text is None:
         return ()

@@ -78,7 +78,7 @@ _CONSUMED: Final = OURS | frozenset(  # which are for the gateway alone to say
 def read_message(
     request: HttpRequest, address: str, principal: Principal, options: HttpOptions, *, now_ms: int
 ) -> Message:
-    """The message of a POST to an address: a plain one, or an event in binary or structured mode.
+    """Returns the message of a POST to an address: a plain one, or an event in binary or structured mode.
 
     Raises `Refusal` (MALFORMED) or `HttpError`.
     """
@@ -149,7 +149,7 @@ def _device_at(level: int, host: str, address: str) -> str:
 
 
 def _event_kind(request: HttpRequest) -> tuple[str | None, bool]:
-    """The media type of a structured event or batch, None for any other body."""
+    """Returns the media type of a structured event or batch, None for any other body."""
     content_type = request.get(b"content-type")
     if content_type is None or not content_type.lower().startswith("application/cloudevents"):
         return None, False
@@ -203,7 +203,7 @@ def _plain(request: HttpRequest, attributes: Mapping[str, str], fields: dict[str
 
 
 def _common_fields(request: HttpRequest, principal: Principal, options: HttpOptions, now_ms: int) -> dict[str, Any]:
-    """The fields that plain messages and events have in common."""
+    """Returns the fields that plain messages and events have in common."""
     fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.device}
     given: set[str] = set()
     for name, text in request.query():
@@ -280,13 +280,13 @@ _QUERY: Final[dict[str, Callable[[str, str, int], tuple[str, Any]]]] = {
 
 
 def idempotency_key(request: HttpRequest) -> str:
-    """The key, a string of RFC 9651, 3.3.3, or bare as older clients send it; "" when there is none."""
+    """Returns the key, a string of RFC 9651, 3.3.3, or bare as older clients send it; "" when there is none."""
     key = request.get(b"idempotency-key") or ""
     return _unquote(key) if key.startswith('"') else key
 
 
 def _attributes(request: HttpRequest) -> dict[str, str]:
-    """The `ce-` headers, without their prefix, decoded (CloudEvents HTTP binding 1.0.2, 3.1.3)."""
+    """Returns the `ce-` headers, without their prefix, decoded (CloudEvents HTTP binding 1.0.2, 3.1.3)."""
     attributes: dict[str, str] = {}
     for name, value in request.headers:
         if name.startswith(b"ce-"):
@@ -304,7 +304,7 @@ def _unquote(text: str) -> str:
 
 
 def _decode_value(name: str, text: str) -> str:
-    """A header's value: quotes are taken off, then percent-encoding is undone (HTTP binding 1.0.2, 3.1.3.2)."""
+    """Returns a header's value: quotes are taken off, then percent-encoding is undone (HTTP binding 1.0.2, 3.1.3.2)."""
     if text.startswith('"'):
         text = _unquote(text)
     if text.isascii() and "%" not in text:
@@ -316,7 +316,7 @@ def _decode_value(name: str, text: str) -> str:
 
 
 def _lenient(value: bytes) -> str:
-    """A header's value that nobody has agreed the encoding of."""
+    """Returns a header's value that nobody has agreed the encoding of."""
     try:
         return value.decode()
     except UnicodeDecodeError:
@@ -327,7 +327,7 @@ def _lenient(value: bytes) -> str:
 
 
 def message_response(message: Message, options: HttpOptions, *headers: tuple[bytes, bytes]) -> Response:
-    """A message as it is: its body, its content type, and its fields in headers."""
+    """Returns a message as it is: its body, its content type, and its fields in headers."""
     attributes = placed(message)
     if attributes is None:
         attributes = wrap(message)
@@ -359,7 +359,7 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
 
 
 def event_response(message: Message, kind: str, *headers: tuple[bytes, bytes]) -> Response:
-    """A message as an event in structured mode, in JSON, Protobuf or Avro."""
+    """Returns a message as an event in structured mode, in JSON, Protobuf or Avro."""
     encode = _ENCODERS.get(kind)
     if encode is not None:
         return Response(status=200, headers=((b"content-type", kind.encode()), *headers), body=encode(message))
@@ -379,7 +379,7 @@ _AS_IT_IS: Final = re.compile("[\x21\x23\x24\x26-\x7e]*")
 
 
 def _encode_value(text: str) -> bytes:
-    """An attribute as a header's value: all but visible ASCII, the quotation mark and the percent sign is encoded."""
+    """Returns an attribute as a header's value: all but visible ASCII, quotation mark and percent sign is encoded."""
     if _AS_IT_IS.fullmatch(text) is not None:
         return text.encode()
     return b"".join(

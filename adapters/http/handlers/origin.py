@@ -59,7 +59,7 @@ def check_host(request: HttpRequest, credentials: Credentials, options: HttpOpti
 
 
 def finished(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
-    """The response as the client accepts it, with the headers that let an allowed origin's page read it."""
+    """Returns the response as the client accepts it, with the headers that let an allowed origin's page read it."""
     if response.body:
         response = compressed(request, response, options.compress_bytes_min)
     if not options.cors_origins:
@@ -73,7 +73,7 @@ def finished(request: HttpRequest, response: Response, options: HttpOptions) -> 
 
 
 def with_options(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
-    """The response to OPTIONS, with what a preflight request of a page asks for, or a sender of events."""
+    """Returns the response to OPTIONS, with what a preflight request of a page asks for, or a sender of events."""
     return _with_consent(request, _with_preflight(request, response, options), options)
 
 

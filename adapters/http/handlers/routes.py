@@ -153,7 +153,7 @@ def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def get_topic(request: HttpRequest, context: HandlerContext) -> Action:
-    """The last value of an address, or of all that a filter matches."""
+    """Reads the last value of an address, or of all that a filter matches."""
     if is_filter(context.below):
         asked = last_values(request, context.below)
         return Ask(asked, lambda page: last_values_response(request, asked, page))
@@ -186,18 +186,18 @@ _TAGS: Final = {STRUCTURED_JSON: ".ce", STRUCTURED_PROTOBUF: ".pb", STRUCTURED_A
 
 
 def _etag(message: Message, kind: str | None) -> bytes:
-    """A strong validator (RFC 9110, 8.8.3): of the message, and of the form it is given in."""
+    """Returns a strong validator (RFC 9110, 8.8.3): of the message, and of the form it is given in."""
     digest = blake2b(encode(message), digest_size=16).hexdigest()
     return f'"{digest}{_TAGS[kind]}"'.encode()
 
 
 def _tag_matches(wanted: str, tag: str) -> bool:
-    """If-None-Match compares weakly (RFC 9110, 13.1.2)."""
+    """Compares with If-None-Match, weakly (RFC 9110, 13.1.2)."""
     return wanted == "*" or tag in (item.strip().removeprefix("W/") for item in wanted.split(","))
 
 
 def list_topics(request: HttpRequest, context: HandlerContext) -> Action:
-    """Addresses that begin with a prefix."""
+    """Lists addresses that begin with a prefix."""
     query = dict(request.query())
     prefix, limit = query.pop("prefix", ""), query.pop("limit", str(LIST_MAX))
     if query:
@@ -249,7 +249,7 @@ def subscribe(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def _start(request: HttpRequest) -> Cursor | None:
-    """Behind the last event that a client says it has seen."""
+    """Returns the positions behind the last event that a client says it has seen."""
     seen = request.get(b"last-event-id")
     if not seen:
         return None
@@ -263,7 +263,7 @@ def _start(request: HttpRequest) -> Cursor | None:
 
 
 def get_messages(request: HttpRequest, context: HandlerContext) -> Action:
-    """Stored messages by key, address or id."""
+    """Finds stored messages by key, address or id."""
     return Ask(finding(request), lambda found: messages_response(request, found))
 
 
@@ -313,7 +313,7 @@ def _allowed(methods: Mapping[str, Handler]) -> str:
 
 
 def resolve(request: HttpRequest) -> RouteMatch | Response:
-    """The handler for a request, or the answer where there is none. HEAD is served as GET, its body left out."""
+    """Returns a request's handler, or the answer where there is none. HEAD is served as GET, its body left out."""
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
     methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)

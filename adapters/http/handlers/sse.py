@@ -77,7 +77,7 @@ class EventStreams:
         return iter(list(self._streams.values()))
 
     def open(self, stream: EventStream, asked: Follow, token: Token, who: Principal | None) -> Sequence[Subscribe]:
-        """A response to somebody begins: what to subscribe to. The outcome under the token goes to `begun`."""
+        """Begins a response to somebody: returns what to subscribe to. The outcome under the token goes to `begun`."""
         self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:
             self._by_sub[sub] = stream
@@ -95,7 +95,7 @@ class EventStreams:
         return stream is not None
 
     def remove(self, exchange: Exchange) -> EventStream | None:
-        """A response has ended."""
+        """Ends the stream of a response that has ended."""
         stream = self._streams.pop(exchange, None)
         if stream is not None:
             for sub in stream.subs:
@@ -103,7 +103,7 @@ class EventStreams:
         return stream
 
     def has_room(self, exchange: Exchange) -> None:
-        """A stream that had no room has some."""
+        """Goes on with a stream that had no room and has some."""
         stream = self._streams.get(exchange)
         if stream is not None:
             stream.stalled = False
@@ -179,13 +179,13 @@ class EventStreams:
 
 
 def _with_id(event: bytes, elsewhere: bytes) -> bytes:
-    """The event whose id says of other logs, too, where the stream goes on."""
+    """Returns the event whose id says of other logs, too, where the stream goes on."""
     end = event.index(b"\n")
     return event[:end] + elsewhere + event[end:]
 
 
 def _event(batch: Batch, index: int) -> bytes:
-    """A message as an event, encoded once for all its subscribers."""
+    """Returns a message as an event, encoded once for all its subscribers."""
     events: dict[int, bytes] = batch.memo.setdefault(MEMO, {})
     event = events.get(index)
     if event is None:

@@ -134,7 +134,7 @@ class AbuseLimiter:
         return self._control_frames <= CONTROL_FRAMES_MAX
 
     def progress(self) -> None:
-        """We have sent it a frame of data: two window updates may answer that."""
+        """Notes that we have sent a frame of data: two window updates may answer that."""
         self._control_frames = max(self._control_frames - 2, 0)
 
     def _enter(self, now_ms: int) -> None:

@@ -54,7 +54,7 @@ class Http1:
         self._clear()
 
     def _clear(self) -> None:
-        """Between two requests."""
+        """Forgets the request before, between two requests."""
         self._target = bytearray()
         self._headers: list[tuple[bytes, bytes]] = []
         self._body: list[bytes] = []
@@ -166,7 +166,7 @@ class Http1:
         self.send(exchange, response.body, now_ms=now_ms)
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
-        """One chunk."""
+        """Sends one chunk."""
         slot = self._by_exchange.get(exchange)
         if slot is None or slot.complete:
             return
@@ -175,7 +175,7 @@ class Http1:
         self._write()
 
     def finish(self, exchange: Exchange) -> None:
-        """The last chunk."""
+        """Sends the last chunk."""
         slot = self._by_exchange.get(exchange)
         if slot is None or slot.complete:
             return
@@ -224,7 +224,7 @@ class Http1:
         return events
 
     def deadline_ms(self) -> int | None:
-        """The next thing that `tick` would do."""
+        """Returns the next thing that `tick` would do."""
         if self._starved and len(self._out) < OUTPUT_BYTES_MAX:
             return 0
         if self._lingering_until_ms is not None:
@@ -234,14 +234,14 @@ class Http1:
         return self._started_ms + self._options.request_timeout_s * 1000
 
     def take_output(self) -> bytes:
-        """The responses that are due."""
+        """Returns the responses that are due."""
         if not self._out:
             return b""
         out, self._out = bytes(self._out), bytearray()
         return out
 
     def release(self) -> None:
-        """The parser knows us, and we know it: that ring would keep what has arrived of a body."""
+        """Breaks the ring of the parser and this, which would keep what has arrived of a body."""
         del self._parser
         self._stop()
         self._out, self._events = bytearray(), []
@@ -249,7 +249,7 @@ class Http1:
     # ---- the parser's callbacks
 
     def on_message_begin(self) -> None:
-        """A request begins."""
+        """Begins a request."""
         self._clear()
         self._started_ms = self._now_ms
 
@@ -259,14 +259,14 @@ class Http1:
         self._seen(len(part))
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        """A header, or behind the body a trailer, which is passed over."""
+        """Takes a header; passes over a trailer, behind the body."""
         value = value or b""
         self._seen(len(name) + len(value) + _HEADER_OVERHEAD)
         if not self._head_done:
             self._headers.append((name.lower(), value.strip(b" \t")))
 
     def on_headers_complete(self) -> None:
-        """The head is complete: check what says where the body ends (RFC 9112, 6.3), and whether it may come."""
+        """Checks, as the head is complete, what says where the body ends (RFC 9112, 6.3), and whether it may come."""
         self._head_done = True
         self._seen(0)
         version = self._parser.get_http_version()
@@ -296,11 +296,11 @@ class Http1:
         self._body.append(part)
 
     def on_chunk_header(self) -> None:
-        """A chunk begins."""
+        """Notes the beginning of a chunk."""
         self._unseen_bytes = 0
 
     def on_message_complete(self) -> None:
-        """A whole request."""
+        """Takes a whole request."""
         if self._parser.should_upgrade():
             return  # `HttpParserUpgrade` follows
         slot = self._open_slot(keep_alive=self._parser.should_keep_alive())
@@ -361,7 +361,7 @@ class Http1:
         self.respond(slot.exchange, refusal.response, now_ms=self._now_ms)
 
     def _upgrade(self, rest: bytes) -> bytes | None:
-        """A request with an Upgrade header: the parser has stopped behind its head, whatever its body."""
+        """Answers a request with an Upgrade header: the parser has stopped behind its head, whatever its body."""
         if self._method() == "CONNECT":
             self._refuse(_Refused(problem(501, "this server is not a proxy")))
             return None

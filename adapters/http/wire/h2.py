@@ -159,7 +159,7 @@ class Http2:
             self._add(exchange, stream, data)
 
     def finish(self, exchange: Exchange) -> None:
-        """END_STREAM behind what is held."""
+        """Sends END_STREAM behind what is held."""
         stream = self._streams.get(exchange)
         if stream is not None:
             stream.ended = True
@@ -182,7 +182,7 @@ class Http2:
                 self._refuse_body(exchange, 503, CROWDED)
 
     def begin_shutdown(self) -> None:
-        """GOAWAY: streams that are open may end, no others begin."""
+        """Sends GOAWAY: streams that are open may end, no others begin."""
         if self._leaving or self._failed:
             return
         self._leaving = True
@@ -215,7 +215,7 @@ class Http2:
         return min(times, default=None)
 
     def take_output(self) -> bytes:
-        """The frames to write."""
+        """Returns the frames to write."""
         out: bytes = self._h2.data_to_send()
         self._unwritten_bytes = 0
         if self._goaway:
@@ -230,7 +230,7 @@ class Http2:
         return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
     def release(self) -> None:
-        """h2's own rings keep no more than a frame and what was not written yet."""
+        """Lets h2's own rings keep no more than a frame and what was not written yet."""
         self._streams.clear()
         self._events = []
 
@@ -319,7 +319,7 @@ class Http2:
         self._check(allowed=self._abuse.control(self._now_ms))
 
     def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
-        """The peer waits for responses to what it has begun, and may begin more until none is left (RFC 9113, 6.8)."""
+        """Goes on with what the peer has begun, which it may add to until none is left (RFC 9113, 6.8)."""
         if event.error_code != ErrorCodes.NO_ERROR:
             self._failed = True  # it has closed the connection (RFC 9113, 5.4.1)
         elif not (self._leaving or self._deserted):
@@ -414,7 +414,7 @@ class Http2:
     # ---- the end of streams
 
     def _end(self, exchange: Exchange, stream: H2Stream) -> None:
-        """The response is sent. Where the request is not all there, the stream stays until it is."""
+        """Ends a stream whose response is sent. Where the request is not all there, the stream stays until it is."""
         stream.answered = True
         if stream.arrived:
             self._forget(exchange)
@@ -454,7 +454,7 @@ class Http2:
             self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _fail(self, code: ErrorCodes) -> None:
-        """GOAWAY with an error; nothing else is said behind it."""
+        """Sends GOAWAY with an error; nothing else is said behind it."""
         if not self._failed:
             self._failed = True
             with suppress(H2Error):  # the peer has said GOAWAY before

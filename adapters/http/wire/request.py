@@ -50,7 +50,7 @@ class HttpRequest:
         return self.method in {"GET", "HEAD", "OPTIONS"}
 
     def get(self, name: bytes) -> str | None:
-        """A header's value, repeats joined by a comma (RFC 9110, 5.3); those that stand alone raise `HttpError`."""
+        """Returns a header's value, repeats joined by a comma (RFC 9110, 5.3). Raises `HttpError` for some repeats."""
         value = self._values.get(name)
         if value is None:
             return None
@@ -62,7 +62,7 @@ class HttpRequest:
         return value.decode("latin-1").strip()
 
     def split_target(self) -> tuple[str, str]:
-        """Path and query, both still percent-encoded. Raises `HttpError`."""
+        """Returns path and query, both still percent-encoded. Raises `HttpError`."""
         target = self.target
         if (origin := _ABSOLUTE_FORM.match(target)) is not None:
             target = target[origin.end() :] or b"/"
@@ -75,7 +75,7 @@ class HttpRequest:
         return path, query
 
     def query(self) -> list[tuple[str, str]]:
-        """The query's items, decoded. Raises `HttpError`."""
+        """Returns the query's items, decoded. Raises `HttpError`."""
         text = self.split_target()[1]
         items: list[tuple[str, str]] = []
         for item in text.split("&"):
@@ -86,7 +86,7 @@ class HttpRequest:
 
 
 def percent_decode(text: str) -> str:
-    """A part of a URI, decoded (RFC 3986, 2.1). A plus sign is itself: it is a wildcard in filters."""
+    """Returns a part of a URI, decoded (RFC 3986, 2.1). A plus sign is itself: it is a wildcard in filters."""
     if "%" not in text:
         return text
     if _BAD_ESCAPE.search(text) is not None:
@@ -98,7 +98,7 @@ def percent_decode(text: str) -> str:
 
 
 def media_type(value: str) -> tuple[str, dict[str, str]]:
-    """A media type in lower case and its parameters (RFC 9110, 8.3.1)."""
+    """Returns a media type in lower case and its parameters (RFC 9110, 8.3.1)."""
     essence, *parameters = value.split(";")
     pairs = (parameter.partition("=") for parameter in parameters)
     return essence.strip().lower(), {name.strip().lower(): text.strip().strip('"') for name, _, text in pairs}

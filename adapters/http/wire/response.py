@@ -47,30 +47,30 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def reason_phrase(status: int) -> str:
-    """The phrase of RFC 9110 for a status."""
+    """Returns the phrase of RFC 9110 for a status."""
     return "Content Too Large" if status == 413 else HTTPStatus(status).phrase
 
 
 @lru_cache(maxsize=4)
 def date_header(now_s: int) -> bytes:
-    """The value of the Date header (RFC 9110, 6.6.1); the same for everybody in one second."""
+    """Returns the value of the Date header (RFC 9110, 6.6.1); the same for everybody in one second."""
     return formatdate(now_s, usegmt=True).encode()
 
 
 def json_response(status: int, value: Any, *headers: tuple[bytes, bytes]) -> Response:
-    """A response with a JSON body."""
+    """Returns a response with a JSON body."""
     return Response(status=status, headers=((b"content-type", b"application/json"), *headers), body=encode_json(value))
 
 
 def problem(status: int, detail: str, *headers: tuple[bytes, bytes], **members: Any) -> Response:
-    """A problem document (RFC 9457); `members` are extension members such as `attribute`."""
+    """Returns a problem document (RFC 9457); `members` are extension members such as `attribute`."""
     document = {"type": "about:blank", "title": reason_phrase(status), "status": status, "detail": detail, **members}
     kind = (b"content-type", b"application/problem+json")
     return Response(status=status, headers=(kind, *headers), body=encode_json(document))
 
 
 def refused(error: Refusal | HttpError, **members: Any) -> Response:
-    """The problem document of an error, with the headers that its status asks for."""
+    """Returns the problem document of an error, with the headers that its status asks for."""
     if isinstance(error, HttpError):
         return problem(error.code, error.detail, *error.headers, **{**error.members, **members})
     status = 410 if isinstance(error, Compacted) else STATUS_OF[error.cause]

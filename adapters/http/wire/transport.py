@@ -69,19 +69,19 @@ class Transport(Protocol):
         """Returns whether all is said: the connection can be closed once the output is written."""
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
-        """Bytes from the peer. Malformed requests are answered here, and `finished` follows."""
+        """Takes bytes from the peer. Malformed requests are answered here, and `finished` follows."""
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """A whole response."""
+        """Sends a whole response."""
 
     def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
-        """A response whose body follows by `send` and ends by `finish`."""
+        """Sends the head of a response whose body follows by `send` and ends by `finish`."""
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Sends a part of the body."""
 
     def finish(self, exchange: Exchange) -> None:
-        """The end of the body."""
+        """Ends the body."""
 
     def room(self, exchange: Exchange) -> int:
         """Returns how many bytes of a body are welcome now. `Drained` follows where there is no room."""
@@ -93,13 +93,13 @@ class Transport(Protocol):
         """Refuses further requests; those in progress may end."""
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """`deadline_ms` has come."""
+        """Does what is due, as `deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
         """Returns when a request or a response in progress takes too long."""
 
     def take_output(self) -> bytes:
-        """The bytes to write now."""
+        """Returns the bytes to write now."""
 
     def release(self) -> None:
-        """The connection is gone, and nothing more is called: hold nothing, so that no collector has to find it."""
+        """Lets go of everything, as the connection is gone and nothing more is called: no collector has to find it."""

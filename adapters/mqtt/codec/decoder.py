@@ -44,7 +44,7 @@ class PacketSpan(NamedTuple):
 
 
 def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> PacketSpan | None:
-    """The packet at `at`, whose `end` may lie behind the buffer's; None when the fixed header is not all there yet.
+    """Returns the packet at `at`, whose `end` may lie behind the buffer's; None: the fixed header is not all there.
 
     Raises `ProtocolError` (0x81) for a Remaining Length that is none (2.1.4); 5.0 wants it `minimal`.
     """
@@ -55,7 +55,7 @@ def read_fixed_header(data: bytes, at: int = 0, *, minimal: bool = False) -> Pac
 
 
 def check_topic_name(topic: str) -> str:
-    """The topic name itself. Raises `ProtocolError` (0x90) when it is empty or holds a wildcard (4.7)."""
+    """Returns the topic name itself. Raises `ProtocolError` (0x90) when it is empty or holds a wildcard (4.7)."""
     if not topic:
         raise ProtocolError(ReasonCode.TOPIC_NAME_INVALID, "an empty topic name")
     if "+" in topic or "#" in topic:
@@ -64,7 +64,7 @@ def check_topic_name(topic: str) -> str:
 
 
 def peek_version(body: bytes) -> Version | None:
-    """The protocol version to refuse a CONNECT in, whatever else is wrong with it; None when it is none of ours."""
+    """Returns the version to refuse a CONNECT in, whatever else is wrong with it; None when it is none of ours."""
     for name, version in _OPENINGS:
         if body.startswith(name) and len(body) > len(name):
             return version or min(max(body[len(name)], 4), 5)
@@ -266,7 +266,7 @@ _FLAGS: dict[int, int] = {int(kind): flags for kind, flags in FLAGS.items()}
 
 
 def decode(first: int, body: bytes, version: Version) -> Packet:
-    """The packet of a first byte and a body; `version` is the connection's and has no meaning for a CONNECT.
+    """Returns the packet of a first byte and a body; `version` is the connection's and has no meaning for a CONNECT.
 
     Raises `ProtocolError`: 0x81 malformed, 0x82 forbidden, 0x84 a protocol level we do not speak, 0x90 a topic name
     that is none.

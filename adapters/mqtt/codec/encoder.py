@@ -29,7 +29,7 @@ from adapters.mqtt.codec.properties import NO_PROPERTIES, WILL, Properties, Scop
 
 
 def frame(first: int, body: bytes) -> bytes:
-    """A fixed header (2.1) and the body it announces."""
+    """Returns a fixed header (2.1) and the body it announces."""
     return bytes((first,)) + encode_varint(len(body)) + body
 
 
@@ -152,7 +152,7 @@ _ENCODERS: dict[type[Any], tuple[PacketType, Callable[[Any, Version], tuple[int,
 
 
 def encode(packet: Packet, version: Version) -> bytes:
-    """The bytes of a packet on a connection of `version`, in the shortest form the specification allows."""
+    """Returns the bytes of a packet on a connection of `version`, in the shortest form the specification allows."""
     kind, encoder = _ENCODERS[type(packet)]
     flags, body = encoder(packet, version)
     return frame(kind << 4 | flags, body)

@@ -13,12 +13,12 @@ CUT = "the packet ends inside a field"
 
 
 def malformed(detail: str) -> ProtocolError:
-    """The error of a packet that is not what the specification's format says (0x81)."""
+    """Returns the error of a packet that is not what the specification's format says (0x81)."""
     return ProtocolError(ReasonCode.MALFORMED_PACKET, detail)
 
 
 def encode_varint(number: int) -> bytes:
-    """A variable byte integer (1.5.5), in as few bytes as it takes."""
+    """Encodes a variable byte integer (1.5.5), in as few bytes as it takes."""
     assert 0 <= number <= VARINT_MAX
     if number < 128:
         return bytes((number,))
@@ -30,7 +30,7 @@ def encode_varint(number: int) -> bytes:
 
 
 def read_varint(data: bytes, at: int, end: int, *, minimal: bool) -> tuple[int, int] | None:
-    """The variable byte integer at `at` and where it ends; None when `data[at:end]` does not hold all of it.
+    """Returns the variable byte integer at `at` and where it ends; None when `data[at:end]` does not hold all of it.
 
     Raises `ProtocolError` (0x81) for a fifth byte and, with `minimal`, for more bytes than it takes (MQTT-1.5.5-1).
     """
@@ -49,7 +49,7 @@ def read_varint(data: bytes, at: int, end: int, *, minimal: bool) -> tuple[int, 
 
 
 def decode_text(raw: bytes) -> str:
-    """A UTF-8 string (1.5.4). Raises `ProtocolError` (0x81) for bad UTF-8, surrogates and U+0000."""
+    """Decodes a UTF-8 string (1.5.4). Raises `ProtocolError` (0x81) for bad UTF-8, surrogates and U+0000."""
     try:
         text = raw.decode()  # Python's decoder refuses surrogates and overlong forms, as MQTT-1.5.4-1 asks
     except UnicodeDecodeError as error:
@@ -60,18 +60,18 @@ def decode_text(raw: bytes) -> str:
 
 
 def encode_text(text: str) -> bytes:
-    """A UTF-8 string with its length; `text` is known to fit."""
+    """Encodes a UTF-8 string with its length; `text` is known to fit."""
     raw = text.encode()
     return len(raw).to_bytes(2, "big") + raw
 
 
 def encode_binary(raw: bytes) -> bytes:
-    """Binary data with its length (1.5.6); `raw` is known to fit."""
+    """Encodes binary data with its length (1.5.6); `raw` is known to fit."""
     return len(raw).to_bytes(2, "big") + raw
 
 
 def clean_text(text: str) -> str | None:
-    """A text of another protocol's as one MQTT can carry: U+FFFD for what it cannot; None when it is too long."""
+    """Returns another protocol's text as MQTT can carry it: U+FFFD for what it cannot; None when it is too long."""
     if not text.isascii() or "\0" in text:
         text = _UNSENDABLE.sub("\ufffd", text)
     return text if len(text.encode()) <= TEXT_BYTES_MAX else None
@@ -88,7 +88,7 @@ class PacketReader:
         self.end = len(data) if end is None else end
 
     def take(self, count: int) -> bytes:
-        """The next `count` bytes."""
+        """Reads the next `count` bytes."""
         at, self.at = self.at, self.at + count
         if self.at > self.end:
             raise malformed(CUT)
@@ -97,25 +97,25 @@ class PacketReader:
     # The small ones do not go by `take`: a CONNECT has a dozen of them.
 
     def u8(self) -> int:
-        """A byte."""
+        """Reads a byte."""
         at, self.at = self.at, self.at + 1
         if self.at > self.end:
             raise malformed(CUT)
         return self.data[at]
 
     def u16(self) -> int:
-        """A two byte integer (1.5.2)."""
+        """Reads a two byte integer (1.5.2)."""
         at, self.at = self.at, self.at + 2
         if self.at > self.end:
             raise malformed(CUT)
         return self.data[at] << 8 | self.data[at + 1]
 
     def u32(self) -> int:
-        """A four byte integer (1.5.3)."""
+        """Reads a four byte integer (1.5.3)."""
         return int.from_bytes(self.take(4), "big")
 
     def varint(self) -> int:
-        """A variable byte integer (1.5.5)."""
+        """Reads a variable byte integer (1.5.5)."""
         found = read_varint(self.data, self.at, self.end, minimal=True)
         if found is None:
             raise malformed("the packet ends inside a variable byte integer")
@@ -123,15 +123,15 @@ class PacketReader:
         return number
 
     def text(self) -> str:
-        """A UTF-8 string (1.5.4)."""
+        """Reads a UTF-8 string (1.5.4)."""
         return decode_text(self.take(self.u16()))
 
     def binary(self) -> bytes:
-        """Binary data (1.5.6)."""
+        """Reads binary data (1.5.6)."""
         return self.take(self.u16())
 
     def packet_id(self) -> int:
-        """A packet identifier, which is never 0 (MQTT-2.2.1-3)."""
+        """Reads a packet identifier, which is never 0 (MQTT-2.2.1-3)."""
         found = self.u16()
         if not found:
             raise malformed("packet identifier 0")

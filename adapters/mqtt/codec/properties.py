@@ -164,7 +164,7 @@ assert {row.field for row in _TABLE} == set(Properties.__struct_fields__)
 
 
 def decode_properties(reader: PacketReader, scope: Scope) -> Properties:
-    """Property length and properties, of a packet or (`WILL`) of a will message.
+    """Decodes property length and properties, of a packet or (`WILL`) of a will message.
 
     Raises `ProtocolError`: 0x81 for what cannot be read or has no place in this packet, 0x82 for what may not repeat
     or has a forbidden value, 0x97 for more than anybody can need.
@@ -200,7 +200,7 @@ def decode_properties(reader: PacketReader, scope: Scope) -> Properties:
 
 
 def encode_properties(properties: Properties, scope: Scope) -> bytes:
-    """Property length and properties; every one of them has its place in `scope`."""
+    """Encodes property length and properties; every one of them has its place in `scope`."""
     if properties == NO_PROPERTIES:
         return b"\0"
     out = bytearray()

@@ -54,7 +54,7 @@ class Authentication:
         return self._ask(data)
 
     def receive(self, packet: Auth) -> Authenticate:
-        """An AUTH of the client's: the question for the gateway.
+        """Takes an AUTH of the client's, and returns the question for the gateway.
 
         Raises `ProtocolError`: 0x82 for one of another method or out of turn (MQTT-4.12.0-3, 4.12.0-5, 4.12.1-1), 0x87
         for data that no mechanism needs.
@@ -77,7 +77,7 @@ class Authentication:
         self._send(ReasonCode.CONTINUE_AUTHENTICATION, challenge.data)
 
     def proven(self, principal: Principal) -> None:
-        """A connected client has proven again who it is: say so (3.15.2.1). Raises `ProtocolError` (0x87)."""
+        """Tells a connected client that it has proven again who it is (3.15.2.1). Raises `ProtocolError` (0x87)."""
         if principal.device != self._context.device:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "a re-authentication cannot change the user of a connection")
         self.end()

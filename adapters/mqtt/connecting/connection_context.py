@@ -55,12 +55,12 @@ class ConnectionContext:
         self._next_token = 0
 
     def speak(self, version: Version) -> None:
-        """The client's version is known."""
+        """Notes the client's version."""
         self.version = version
         self.dialect = dialect_of(version, plain_events=version < 5 and self.options.events_as_data)
 
     def token(self) -> Token:
-        """A token nobody has had on this connection."""
+        """Returns a token nobody has had on this connection."""
         self._next_token += 1
         return Token(self._next_token)
 
@@ -70,7 +70,7 @@ class ConnectionContext:
         self.effects.append(Call(request=request, token=token))
 
     def expect(self, answer: Answer) -> Token:
-        """A token for an effect of whose outcome `answer` wants to know."""
+        """Returns a token for an effect of whose outcome `answer` wants to know."""
         token = self.token()
         self._answers[token] = answer
         return token
@@ -104,7 +104,7 @@ class ConnectionContext:
             self._last_words, self.out = self.out, []
 
     def take_output(self) -> bytes:
-        """All output since the last call. A single piece, such as a batch shared by many clients, is not copied."""
+        """Returns all output since the last call. A single piece, such as a batch of many clients, is not copied."""
         out, self.out = self.out, []
         if self._last_words is not None:
             out, self._last_words = self._last_words, []
@@ -114,7 +114,7 @@ class ConnectionContext:
         return out[0] if len(out) == 1 else b"".join(out)
 
     def take_effects(self) -> list[Effect]:
-        """All effects since the last call."""
+        """Returns all effects since the last call."""
         effects = self.effects
         if effects:
             self.effects = []

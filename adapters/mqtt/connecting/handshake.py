@@ -59,7 +59,7 @@ class ConnectTerms(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def will_of(terms: ConnectTerms, context: ConnectionContext) -> port.Will | None:
-    """The will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
+    """Returns the will, if there is one (3.1.2.5). It may wait for its client to come back (3.1.3.2.2)."""
     will = terms.will
     if will is None:
         return None
@@ -100,7 +100,7 @@ def granted_expiry(asked_s: int | None, options: Options) -> int | None:
 
 
 def agree(connect: Connect, options: Options, random: Random, gateway: str = "") -> ConnectTerms:
-    """The terms of a connection; `gateway` is our id.
+    """Returns the terms of a connection; `gateway` is our id.
 
     Raises `ProtocolError` (0x85, 0x8C, 0x90, 0x95, 0x97, 0x99, 0x9D) when there can be none.
     """
@@ -158,7 +158,7 @@ def _response_information(client_id: str, options: Options) -> str | None:
 
 
 def authentication(connect: Connect, terms: ConnectTerms) -> Authenticate:
-    """The question who this is. A client of 5.0 may send a password without a user name (3.1.2.9)."""
+    """Returns the question who this is. A client of 5.0 may send a password without a user name (3.1.2.9)."""
     if connect.username is None and connect.password is None:
         return Authenticate(mechanism="anonymous", client_id=terms.client_id)
     return Authenticate(
@@ -170,7 +170,7 @@ def authentication(connect: Connect, terms: ConnectTerms) -> Authenticate:
 
 
 def welcome(terms: ConnectTerms, options: Options, *, session_present: bool, final: bytes = b"") -> Connack:
-    """The CONNACK of a connection that is let in, with what it has to know and cannot guess.
+    """Returns the CONNACK of a connection that is let in, with what it has to know and cannot guess.
 
     `final` is the last word of its authentication method, which is named as often as it is spoken (MQTT-4.12.0-5).
     """
@@ -216,7 +216,7 @@ def leaving(options: Options, *, connected: bool, dismissed: bool) -> tuple[Reas
 
 
 def refusal(version: int, code: int, detail: str, options: Options) -> Connack | None:
-    """The CONNACK of a connection that is not let in; None when 3.1.1 has no word for the reason (3.1.4)."""
+    """Returns the CONNACK of a connection that is not let in; None: 3.1.1 has no word for the reason (3.1.4)."""
     if version == 5:
         return Connack(code=code, properties=explanation(code, detail, options))
     return_code = RETURN_CODES.get(ReasonCode(code))

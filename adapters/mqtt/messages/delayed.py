@@ -8,7 +8,7 @@ DELAY_MAX_S = 10**9  # some thirty years
 
 
 def delayed(topic: str) -> tuple[int, str]:
-    """The delay in seconds and the address that a topic name beginning with `PREFIX` stands for.
+    """Returns the delay in seconds and the address that a topic name beginning with `PREFIX` stands for.
 
     Raises `ProtocolError` (0x90) when it does not say both.
     """

@@ -42,7 +42,7 @@ def is_structured(properties: Properties) -> bool:
 def event_of(
     body: bytes, properties: Properties, *, now_ms: int, native: dict[str, Any], protocol: str, **fields: Any
 ) -> Message:
-    """The message of an event; `fields` are what its PUBLISH says besides.
+    """Returns the message of an event; `fields` are what its PUBLISH says besides.
 
     Raises `Refusal` (MALFORMED), with the attribute's name, for what is no event.
     """
@@ -65,7 +65,7 @@ def event_of(
 
 
 def event_attributes(message: Message) -> tuple[list[tuple[str, str]], list[tuple[str, str]]]:
-    """The attributes of an event for binary mode, and the properties that are none of them."""
+    """Returns the attributes of an event for binary mode, and the properties that are none of them."""
     attributes = attributes_of(message) or {}
     left = dict(attributes)
     others: list[tuple[str, str]] = []
@@ -78,7 +78,7 @@ def event_attributes(message: Message) -> tuple[list[tuple[str, str]], list[tupl
 
 
 def structured_body(message: Message, extra: int) -> tuple[bytes, tuple[tuple[str, str], ...]]:
-    """The payload of structured mode, and the last `extra` properties, which are not the event's own."""
+    """Returns the payload of structured mode, and the last `extra` properties, which are not the event's own."""
     own = len(message.properties) - extra
     event = replace(message, properties=message.properties[:own]) if extra else message
     return to_structured(event), message.properties[own:]

@@ -59,7 +59,7 @@ class Dialect(NamedTuple):
 
 @cache
 def dialect_of(version: int, *, plain_events: bool = False) -> Dialect:
-    """The same one for all clients that understand the same; there are few."""
+    """Returns the dialect, the same one for all clients that understand the same; there are few."""
     return Dialect(version, plain_events)
 
 
@@ -76,7 +76,7 @@ class Template(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, properties: Properties, client_id: str | None = None) -> "Template":
-        """The template of a PUBLISH's or a will's properties; `client_id` is what `own_client_id` says."""
+        """Returns the template of a PUBLISH's or a will's properties; `client_id` is what `own_client_id` says."""
         native: dict[str, Any] = {} if client_id is None else {_CLIENT_ID: client_id}
         fields: dict[str, str] = {}
         event = is_event(properties)
@@ -101,7 +101,7 @@ class Template(msgspec.Struct, frozen=True):
         )
 
     def message(self, address: str, body: bytes, *, qos: int, retain: bool, device: str, now_ms: int) -> Message:
-        """The message of a PUBLISH; `address` is a checked topic name.
+        """Returns the message of a PUBLISH; `address` is a checked topic name.
 
         Raises `Refusal` (MALFORMED) when the payload is not the text, or the event, that it is said to be.
         """
@@ -156,18 +156,18 @@ NO_TEMPLATE = Template.of(NO_PROPERTIES)
 
 
 def own_client_id(client_id: str, device: str) -> str | None:
-    """The client identifier that messages must carry to be known as this client's; None when their device says it."""
+    """Returns the client identifier by which messages are known as this client's; None when their device says it."""
     return None if client_id == device else client_id
 
 
 def bridged(template: Template, bridge: str) -> Template:
-    """The template of messages that a bridge brings: they say so, and that no client of ours is their publisher."""
+    """Returns the template of messages that a bridge brings, which say so: no client of ours is their publisher."""
     native = {} if template.native is None else template.native[PROTOCOL]
     return msgspec.structs.replace(template, native={PROTOCOL: {**native, _CLIENT_ID: "", _BRIDGE: bridge}})
 
 
 def with_sparkplug(message: Message, said: Sparkplug, *, client_id: str | None = None) -> Message:
-    """A message with what its topic says of it and its publisher does not; no client of MQTT is shown that.
+    """Returns a message with what its topic says of it and its publisher does not; no client of MQTT is shown that.
 
     `client_id` is that of a client without an identity: its messages speak for the topic's device.
     """
@@ -184,7 +184,7 @@ def with_sparkplug(message: Message, said: Sparkplug, *, client_id: str | None =
 
 
 def publisher_of(message: Message) -> str | None:
-    """The identifier of the client that published a message; None when it came by another protocol."""
+    """Returns the identifier of the client that published a message; None when it came by another protocol."""
     if message.protocol != PROTOCOL:
         return None
     client_id = _own(message, PROTOCOL).get(_CLIENT_ID)
@@ -219,7 +219,7 @@ def _move_fields(user: _Pairs, fields: dict[str, str], *, event: bool) -> _Pairs
 
 
 def _take_time(user: _Pairs, native: dict[str, Any]) -> tuple[int | None, _Pairs]:
-    """The time that the first user property `time` says, and the others; one that is no timestamp stays among them."""
+    """Returns the time of the first user property `time`, and the others; one that is no timestamp stays among them."""
     for index, (name, text) in enumerate(user):
         if name == _TIME:
             try:
@@ -232,12 +232,12 @@ def _take_time(user: _Pairs, native: dict[str, Any]) -> tuple[int | None, _Pairs
 
 
 def _time_of(message: Message, native: dict[str, Any]) -> str | None:
-    """The user property `time` of a message that is no event: as its publisher wrote it, ours for other protocols."""
+    """Returns the user property `time` of a message that is no event: its publisher's, or ours for other protocols."""
     return native.get(_TIME) if message.protocol == PROTOCOL else format_ms(message.time_ms)
 
 
 def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tuple[str, str]]:
-    """Pairs in the order of their names as they once stood; those without a place there come last."""
+    """Returns pairs in the order of their names as they once stood; those without a place there come last."""
     by_name: dict[str, list[str]] = {}
     for name, value in pairs:
         by_name.setdefault(name, []).append(value)
@@ -253,7 +253,7 @@ def _shown(message: Message) -> Iterable[tuple[str, str]]:
 
 
 def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -> list[tuple[str, str]]:
-    """The user properties a subscriber is shown: the inverse of `_move_fields` and of reading an event."""
+    """Returns the user properties a subscriber is shown: the inverse of `_move_fields` and of reading an event."""
     if event:
         attributes, others = event_attributes(message)
         pairs = attributes + others
@@ -269,14 +269,14 @@ def _user_properties(message: Message, native: dict[str, Any], *, event: bool) -
 
 
 def _own(message: Message, key: str) -> dict[str, Any]:
-    """The part of `native` under a key, empty when there is none."""
+    """Returns the part of `native` under a key, empty when there is none."""
     return message.native.get(key) or {} if message.native is not None else {}
 
 
 def publish_properties(
     message: Message, user: Iterable[tuple[str, str]], content_type: str | None, now_ms: int, ids: tuple[int, ...]
 ) -> bytes:
-    """Property length and properties of a PUBLISH to a client (3.3.2.3)."""
+    """Returns property length and properties of a PUBLISH to a client (3.3.2.3)."""
     out = bytearray()
     payload_format = _own(message, PROTOCOL).get(_FORMAT)
     if payload_format is not None:
@@ -301,7 +301,7 @@ def publish_properties(
 
 
 def _text_property(identifier: bytes, text: str) -> bytes:
-    """A property with a string; nothing when MQTT cannot carry the text (longer than 65,535 bytes)."""
+    """Returns a property with a string; nothing when MQTT cannot carry the text (longer than 65,535 bytes)."""
     cleaned = clean_text(text)
     return b"" if cleaned is None else identifier + encode_binary(cleaned.encode())
 
@@ -331,7 +331,7 @@ def publish_pieces(
     now_ms: int,
     subscription_ids: tuple[int, ...] = (),
 ) -> tuple[bytes, bytes]:
-    """A PUBLISH to a client in two pieces: what stands before the packet identifier and what stands behind it."""
+    """Returns a PUBLISH to a client in two pieces: before the packet identifier, and behind it."""
     topic = message.address.encode("utf-8", "replace")  # other protocols let surrogates in; MQTT may not show them
     tail = _tail(message, dialect, now_ms, subscription_ids)
     length = 2 + len(topic) + (2 if qos else 0) + len(tail)

@@ -22,11 +22,11 @@ class Aliases:
         self._of: dict[str, bytes] = {}
 
     def get(self, address: str) -> bytes | None:
-        """The alias that the client knows for an address."""
+        """Returns the alias that the client knows for an address."""
         return self._of.get(address)
 
     def give(self, address: str, qos: int) -> bytes | None:
-        """A new alias for the topic of a packet that is sent now; None when it may not be, or there are enough.
+        """Returns a new alias for the topic of a packet that is sent now; None when it may not be, or there are enough.
 
         A packet that waits for a save is overtaken by others, which may not use the alias before it.
         """
@@ -36,7 +36,7 @@ class Aliases:
         return alias
 
     def over(self, encoded: Encoded) -> "Aliased":
-        """Packets as this client gets them."""
+        """Returns packets as this client gets them."""
         return Aliased(self, encoded, self._context.packet_bytes_max)
 
 
@@ -53,7 +53,7 @@ class Aliased:
         self.pieces: list[Piece | None] = [None] * len(encoded.pieces)
 
     def make(self, index: int) -> Piece:
-        """One packet: with its topic alone, with an alias, or with both, which gives it the alias."""
+        """Returns one packet: with its topic alone, with an alias, or with both, which gives it the alias."""
         encoded = self._encoded
         piece = encoded.pieces[index] or encoded.make(index)
         qos, head, _ = piece

@@ -42,7 +42,7 @@ class WithoutTopic(NamedTuple):
 
 
 def encode_message(message: Message, plan: DeliveryPlan, dialect: Dialect, now_ms: int, *, retained: bool) -> Piece:
-    """A message as its subscriber gets it; at QoS 0 all is before. Nothing when it has expired (MQTT-3.3.2-5)."""
+    """Returns a message as its subscriber gets it; at QoS 0 all is before. Nothing: it has expired (MQTT-3.3.2-5)."""
     if message.expired(now_ms):
         return _NOTHING
     qos = min(message.qos, plan.qos)
@@ -55,7 +55,7 @@ def encode_message(message: Message, plan: DeliveryPlan, dialect: Dialect, now_m
 
 
 def size_bytes(piece: Piece) -> int:
-    """The whole packet's size."""
+    """Returns the whole packet's size."""
     qos, head, tail = piece
     return len(head) + len(tail) + (2 if qos else 0)
 
@@ -110,7 +110,7 @@ class Encoded:
         return self._messages[index].address
 
     def without_topic(self, index: int) -> WithoutTopic:
-        """A piece that has been made, for clients that know its topic by an alias."""
+        """Returns a piece that has been made, for clients that know its topic by an alias."""
         found = self._without.get(index)
         if found is None:
             piece = self.pieces[index]

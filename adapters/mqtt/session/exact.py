@@ -67,7 +67,7 @@ class Exact:
         return len(self._storing) + len(self._received)
 
     def begin(self, marks: OpenedMarks = NO_MARKS) -> None:
-        """The session is open, and `restore` follows if it is to go on. Otherwise old marks say nothing of new uses."""
+        """Begins a session; `restore` follows if it is to go on. Otherwise old marks say nothing of new uses."""
         self._key, self._marking = marks.key if self._context.durable else "", marks.used
         self._fence = marks.fence
         self._uses = max([_use_of(mark) + 1 for mark in marks.found], default=0)
@@ -95,13 +95,13 @@ class Exact:
         return identifier in self._storing and identifier not in self.halves
 
     def use(self, identifier: bytes) -> None:
-        """A message is about to be stored."""
+        """Notes a message that is about to be stored."""
         if identifier not in self.halves:
             self._storing[identifier] = self._uses
             self._uses += 1
 
     def marks(self, exact: Sequence[Indexed]) -> Marks | None:
-        """The marks of messages that are stored together."""
+        """Returns the marks of messages that are stored together."""
         if not self._key:
             return None
         uses = [self._storing[identifier] for _, identifier in exact]
@@ -116,13 +116,13 @@ class Exact:
     # ---- what became of it
 
     def stored(self, identifiers: Iterable[bytes]) -> None:
-        """The log has these messages."""
+        """Notes that the log has these messages."""
         for identifier in identifiers:
             del self._storing[identifier]
             self._received[identifier] = None
 
     def refused(self, identifier: bytes) -> None:
-        """The log has not, and the client is told so."""
+        """Notes that the log has not, which the client is told."""
         del self._storing[identifier]
 
     def release(self, identifier: bytes) -> bool:
@@ -135,7 +135,7 @@ class Exact:
     # ---- what outlives the connection
 
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
-        """`PacketExchanges.received`, `storing` and `uses`."""
+        """Returns `PacketExchanges.received`, `storing` and `uses`."""
         storing = set(self._storing.values())
         self._covering = [slot for slot, uses in self._slots.items() if storing.isdisjoint(uses)]
         received = tuple([int.from_bytes(identifier, "big") for identifier in self._received])

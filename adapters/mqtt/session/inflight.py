@@ -18,7 +18,7 @@ PACKET_ID_MAX = 65_535
 
 
 def group_of(place: PositionTuple) -> int:
-    """The store group whose log a place is in: places of different logs have no order."""
+    """Returns the store group whose log a place is in: places of different logs have no order."""
     return place[0] >> GROUP_SHIFT
 
 
@@ -93,7 +93,7 @@ class Resume:
         return gone
 
     def pending(self) -> Iterable[SavedDelivery]:
-        """The deliveries that the logs have not brought again yet."""
+        """Returns the deliveries that the logs have not brought again yet."""
         return self._sent.values()
 
     def over(self, place: PositionTuple) -> bool:
@@ -204,7 +204,7 @@ class Inflight:
             yield packet_id
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
-        """PUBACKs. Raises `ProtocolError` (0x82) for a QoS 2 delivery; unknown identifiers are passed over."""
+        """Takes PUBACKs; passes over unknown identifiers. Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
         sent, exact = self.sent, self.exact
         self.moved = self.freed = True
         for packet_id in packet_ids:
@@ -219,13 +219,13 @@ class Inflight:
             self.acknowledged += [lent.pop(packet_id) for packet_id in packet_ids if packet_id in lent]
 
     def take_back(self, packet_id: int) -> None:
-        """A QoS 2 message is not sent after all."""
+        """Takes back a QoS 2 message that is not sent after all."""
         if packet_id in self.sent:
             del self.sent[packet_id], self.exact[packet_id]
             self._drop_kept(packet_id)
 
     def keep(self, packet_id: int, kept: Kept) -> None:
-        """A retained or shared message has been sent, which a later connection may have to send again."""
+        """Keeps a retained or shared message that has been sent, which a later connection may have to send again."""
         self._kept[packet_id] = kept
         self.kept_bytes += len(kept.record)
 
@@ -255,13 +255,13 @@ class Inflight:
         return not refused
 
     def completed(self, packet_id: int) -> None:
-        """PUBCOMP; an unknown identifier is passed over."""
+        """Takes a PUBCOMP; passes over an unknown identifier."""
         if packet_id in self.released:
             del self.released[packet_id]
             self.freed = True
 
     def took(self, place: PositionTuple) -> None:
-        """Deliveries of one log have been taken; `place` is behind the last of them."""
+        """Notes that deliveries of one log have been taken; `place` is behind the last of them."""
         group = group_of(place)
         self.taken[group] = place
         self.moved = True
@@ -269,12 +269,12 @@ class Inflight:
             self._first.pop(group, None)
 
     def oldest(self) -> tuple[PositionTuple, ...]:
-        """The first place in each log whose delivery is not acknowledged, where there is one."""
+        """Returns the first place in each log whose delivery is not acknowledged, where there is one."""
         found = [self._oldest(group) for group in self.taken]
         return tuple([place for place in found if place is not None])
 
     def _oldest(self, group: int) -> PositionTuple | None:
-        """Looked for again only when it is acknowledged: with two logs it need not be near the front."""
+        """Returns the oldest, looked for anew once it is acknowledged: with two logs it need not be near the front."""
         sent = self.sent
         if group in self._first:
             first = self._first[group]

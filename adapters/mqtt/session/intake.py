@@ -246,7 +246,7 @@ class Intake:
             raise ProtocolError(ReasonCode.RECEIVE_MAXIMUM_EXCEEDED, "more unacknowledged messages than agreed")
 
     def _topic(self, raw: bytes) -> str:
-        """The address of a topic name, remembered if nothing is special about it.
+        """Returns the address of a topic name, remembered if nothing is special about it.
 
         Raises `ProtocolError` (0x81, 0x90).
         """
@@ -257,7 +257,7 @@ class Intake:
         return address
 
     def _publish(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message | None, bytes]:
-        """Any PUBLISH, and its packet identifier.
+        """Takes any PUBLISH, and returns its packet identifier.
 
         No message when there is nothing to store: a repetition at QoS 2 (MQTT-4.3.3-10), or one that is refused.
         """
@@ -321,7 +321,7 @@ class Intake:
         return Template.of(properties, self._client_id)
 
     def _resolve(self, name: bytes, alias: int | None) -> str:
-        """The address of a topic name or a topic alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
+        """Returns the address of a topic name or alias (3.3.2.3.4). Raises `ProtocolError` (0x82, 0x90, 0x94)."""
         if alias is None:
             if not name and self.context.version == 5:
                 raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "neither a topic name nor a topic alias")
@@ -352,14 +352,14 @@ class Intake:
         self.context.effects.append(Publish(messages, token, marks=self.exact.marks(exact) if exact else None))
 
     def _store_apart(self, messages: list[Message], ids: list[bytes], exact: list[Indexed], size: int) -> None:
-        """The same, one by one: of some of them, a part is stored already."""
+        """Stores them one by one: of some of them, a part is stored already."""
         acks, exacts = iter(ids), dict(exact)
         for index, message in enumerate(messages):
             own = [next(acks)] if message.qos == 1 else []
             self._store([message], own, [(0, exacts[index])] if message.qos == 2 else [], 0 if index else size)
 
     def stored(self, token: Token, outcome: Outcome) -> bool:
-        """The outcome of a `Publish`; False when it is not one of ours.
+        """Returns the outcome of a `Publish`; False when it is not one of ours.
 
         Raises `ProtocolError` when a message was refused in a way that only ending the connection can tell.
         """
@@ -414,7 +414,7 @@ class Intake:
 
 @lru_cache
 def body_bytes_max(packet_bytes: int) -> int:
-    """The largest Remaining Length of a packet of at most `packet_bytes`, fixed header included."""
+    """Returns the largest Remaining Length of a packet of at most `packet_bytes`, fixed header included."""
     return max(min(packet_bytes - 1 - width, (1 << 7 * width) - 1) for width in range(1, 5))
 
 

@@ -60,7 +60,7 @@ class SessionKeeper:
         self._steps_saving: Sequence[Step] = ()
 
     def begin(self, expiry_s: int | None) -> None:
-        """The session is open and lasts this long behind its connection."""
+        """Begins to keep a session that lasts this long behind its connection."""
         self._expiry_s = expiry_s
 
     def after_save(self, packet: bytes) -> None:

@@ -50,7 +50,7 @@ class _Feed:
             self.turn()
 
     def turn(self) -> None:
-        """All of the last page is sent."""
+        """Goes on to the next page, as all of the last one is sent."""
         if self.after is not None:
             self.page, self.last = self.after, None
 
@@ -118,7 +118,7 @@ class RetainedFeed:
         self._wanted[sub] = self._subscriptions.draw_ticket(sub, above=self._fed)
 
     def forget(self, sub: SubscriptionId) -> None:
-        """The subscription has ended: nothing more is sent for it (MQTT-3.10.4-2)."""
+        """Sends nothing more for a subscription that has ended (MQTT-3.10.4-2)."""
         self._wanted.pop(sub, None)
         if self._feed is not None and self._feed.sub == sub:
             self._feed = None
@@ -146,7 +146,7 @@ class RetainedFeed:
         return self._fed, None if feed is None else SavedFeed(feed.ticket, feed.page, feed.last)
 
     def save(self) -> tuple[int, SavedFeed | None]:
-        """`progress`, which is about to be saved."""
+        """Returns `progress`, which is about to be saved."""
         self._saved = self.progress()
         return self._saved
 
@@ -297,7 +297,7 @@ class RetainedFeed:
                 context.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
 
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
-        """The PUBLISH with DUP; None when its time is over, or the client may not read it, or takes none as large.
+        """Returns the PUBLISH with DUP; None: its time is over, or the client may not read it, or takes none as large.
 
         At QoS 2 what has been sent does not expire any more (MQTT-4.3.3-7).
         """

@@ -79,7 +79,7 @@ class MqttSession:
         self._leaving: tuple[port.SubscriptionId, ...] = ()  # subscriptions that have ended for the client
 
     def begin(self, opened: OpenedSession, terms: ConnectTerms) -> None:
-        """The session is open."""
+        """Begins the session, which is open now."""
         self.context.durable = self.inflight.durable = terms.expiry_s != 0
         self.inflight.limit = terms.inflight_max
         if terms.aliases_max:
@@ -89,7 +89,7 @@ class MqttSession:
         self.intake.begin()
 
     def advance(self, now_ms: int) -> None:
-        """Behind every input: what there is room for now, what has got on, what has to be saved."""
+        """Does, behind every input, what there is room for now, reports progress, and saves what has to be saved."""
         if self._leaving:
             self._leave()
         self.retained.pump(now_ms)
@@ -140,7 +140,7 @@ class MqttSession:
                 self.keeper.last_words()
 
     def end(self) -> None:
-        """The connection is gone."""
+        """Ends the session here, as the connection is gone."""
         self.last_words()
         # These parts refer to others that refer to them: forgetting frees a connection without the garbage collector.
         self.keeper.forget()
@@ -148,7 +148,7 @@ class MqttSession:
         self.context.forget()
 
     def handle(self, packet: Packet) -> None:
-        """A packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
+        """Takes a packet other than PUBLISH. Raises `ProtocolError` (0x82) for one that no client may send now."""
         handler = _HANDLERS.get(type(packet))
         if handler is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, f"{type(packet).__name__.upper()} is not sent by clients")
@@ -177,11 +177,11 @@ class MqttSession:
     # ---- packets
 
     def on_puback(self, packet: Puback) -> None:
-        """PUBACK (3.4). Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
+        """Takes a PUBACK (3.4). Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
         self.inflight.acknowledge((packet.packet_id,))
 
     def on_pubrec(self, packet: Pubrec) -> None:
-        """PUBREC (3.5): the PUBREL follows. Raises `ProtocolError` (0x82) for a QoS 1 delivery."""
+        """Takes a PUBREC (3.5) and answers PUBREL. Raises `ProtocolError` (0x82) for a QoS 1 delivery."""
         packet_id, refused = packet.packet_id, packet.code >= ReasonCode.UNSPECIFIED_ERROR
         if self.inflight.received(packet_id, refused=refused):
             self.keeper.after_save(encode(Pubrel(packet_id=packet_id), self.context.version))
@@ -189,11 +189,11 @@ class MqttSession:
             self.context.send(Pubrel(packet_id=packet_id, code=ReasonCode.PACKET_IDENTIFIER_NOT_FOUND))
 
     def on_pubcomp(self, packet: Pubcomp) -> None:
-        """PUBCOMP (3.7): the end of a QoS 2 delivery."""
+        """Takes a PUBCOMP (3.7), the end of a QoS 2 delivery."""
         self.inflight.completed(packet.packet_id)
 
     def on_pubrel(self, packet: Pubrel) -> None:
-        """PUBREL (3.6): the end of a QoS 2 publish; the PUBCOMP follows."""
+        """Takes a PUBREL (3.6), the end of a QoS 2 publish; the PUBCOMP follows."""
         identifier = packet.packet_id.to_bytes(2, "big")
         if self.exact.release(identifier):  # which another use of it may not come before
             self.keeper.after_save(encode(Pubcomp(packet_id=packet.packet_id), self.context.version))
@@ -202,13 +202,13 @@ class MqttSession:
             self.context.send(Pubcomp(packet_id=packet.packet_id, code=code))
 
     def on_pingreq(self, _packet: Pingreq) -> None:
-        """PINGREQ (3.12)."""
+        """Answers a PINGREQ (3.12)."""
         self.context.send(Pingresp())
 
     # ---- subscriptions
 
     def on_subscribe(self, packet: Subscribe) -> None:
-        """SUBSCRIBE (3.8): the SUBACK follows when the session knows of it durably."""
+        """Takes a SUBSCRIBE (3.8); the SUBACK follows when the session knows of it durably."""
         self._check_count(packet.requests)
         identifiers = packet.properties.subscription_ids
         identifier = identifiers[0] if identifiers else None
@@ -248,7 +248,7 @@ class MqttSession:
             then()
 
     def _joined(self, packet: Subscribe, codes: list[int], refused: Refused) -> None:
-        """The shared subscriptions of a SUBSCRIBE are joined, or refused: the SUBACK follows."""
+        """Goes on with a SUBSCRIBE whose shared subscriptions are joined, or refused: the SUBACK follows."""
         for index, request in enumerate(packet.requests):
             if (why := refused.get(request.pattern)) is not None:
                 codes[index] = SUBACK_CODES[why.cause] if self.context.version == 5 else SUBACK_FAILURE
@@ -285,7 +285,7 @@ class MqttSession:
         self.sys.add(subscription)
 
     def _denied(self, pattern: str) -> ReasonCode | None:
-        """The code for a filter of which the client may read nothing, or shared by others, not all."""
+        """Returns the code for a filter of which the client may read nothing, or shared by others, not all."""
         permissions = self.context.permissions
         if permissions.access is not None:
             shared = shared_name(pattern)
@@ -299,7 +299,7 @@ class MqttSession:
         return None
 
     def on_unsubscribe(self, packet: Unsubscribe) -> None:
-        """UNSUBSCRIBE (3.10): the UNSUBACK follows when the session knows of it durably."""
+        """Takes an UNSUBSCRIBE (3.10); the UNSUBACK follows when the session knows of it durably."""
         self._check_count(packet.patterns)
         codes: list[int] = []
         shared: list[Subscription] = []
@@ -333,7 +333,7 @@ class MqttSession:
             self._leaving = ()
 
     def _left(self, packet: Unsubscribe, codes: list[int], failed: set[str]) -> None:
-        """The shared subscriptions of an UNSUBSCRIBE are left: the UNSUBACK follows."""
+        """Goes on with an UNSUBSCRIBE whose shared subscriptions are left: the UNSUBACK follows."""
         said = [
             ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if pattern in failed and not code else code
             for pattern, code in zip(packet.patterns, codes, strict=True)

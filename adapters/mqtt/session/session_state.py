@@ -97,12 +97,12 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 def dump(part: SessionState | PacketExchanges) -> bytes:
-    """The bytes to keep."""
+    """Returns the bytes to keep."""
     return _FORMAT + _encode(part)
 
 
 def load(raw: bytes, nothing: P) -> P | None:
-    """The part that `dump` was given; `nothing` when it was never saved, None for bytes that are not understood."""
+    """Returns the part that `dump` was given; `nothing` when it was never saved, None for unknown bytes."""
     if not raw:
         return nothing
     if raw[:1] != _FORMAT:
@@ -114,5 +114,5 @@ def load(raw: bytes, nothing: P) -> P | None:
 
 
 def positions(places: Iterable[PositionTuple]) -> Cursor:
-    """The port's form of places, one for each log."""
+    """Returns the port's form of places, one for each log."""
     return tuple([Position(*place) for place in sorted(places)])

@@ -107,7 +107,7 @@ class SharedFeed:
     # ---- joining and leaving
 
     def want(self, subscription: Subscription) -> None:
-        """A SUBSCRIBE names a shared subscription; `join` follows."""
+        """Notes that a SUBSCRIBE names a shared subscription; `join` follows."""
         member = self._members.get(subscription.sub)
         if member is None:
             member = self._members[subscription.sub] = _Member(subscription)
@@ -170,7 +170,7 @@ class SharedFeed:
             self._changed()
 
     def _changed(self) -> None:
-        """A change has been made: make the next."""
+        """Makes the next change, as one has been made."""
         self._changing = bool(self._changes)
         if self._changes:
             self._changes.pop(0)()
@@ -402,7 +402,7 @@ class SharedFeed:
                 self._context.effects.append(Ready(consumer=consumer, credit=None if member.settles else room))
 
     def lost(self) -> None:
-        """The connection is gone: what is not saved as this session's is for others."""
+        """Gives what is not saved as this session's back for others, as the connection is gone."""
         for packet_id, claim in self._unsaved.items():
             self._inflight.take_back(packet_id)
             self._claimed.pop(claim, None)

@@ -20,7 +20,7 @@ class SparkplugTopics:
         self._topics: Cache[Message] = topic_cache()  # an empty message with what the topic says
 
     def with_sparkplug(self, message: Message) -> Message:
-        """A message with what its topic says of it."""
+        """Returns a message with what its topic says of it."""
         context = self._context
         said = sparkplug_of(message.address) if context.options.sparkplug else None
         return (
@@ -39,7 +39,7 @@ class SparkplugTopics:
         return True
 
     def known(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message, bytes] | None:
-        """The message of a PUBLISH that has no properties and whose topic is remembered, and its packet identifier.
+        """Returns message and packet identifier of a PUBLISH without properties whose topic is remembered.
 
         None: look closer, as at QoS 2, and at what is repeated or malformed. Hot for clients of Sparkplug: 1.5 us.
         """

@@ -61,7 +61,7 @@ class Subscriptions:
         return iter(self._by_id.values())
 
     def get(self, sub: SubscriptionId) -> Subscription | None:
-        """A subscription by its id."""
+        """Returns a subscription by its id."""
         return self._by_id.get(sub)
 
     def refusal(self, request: SubscriptionRequest) -> ReasonCode | None:
@@ -111,7 +111,7 @@ class Subscriptions:
         ), old is None
 
     def draw_ticket(self, sub: SubscriptionId, *, above: int) -> int:
-        """A subscription wants retained messages: the number of this wish, higher than all others and `above`."""
+        """Returns the number of a subscription's wish for retained messages, higher than all others and `above`."""
         self._ticket = max(self._ticket, above) + 1
         self._keep(self._by_id[sub]._replace(ticket=self._ticket))
         return self._ticket
@@ -150,7 +150,7 @@ class Subscriptions:
             return self._remember(self._plans, subs, [s for i in subs if (s := self._by_id.get(i)) is not None])
 
     def plan_for_own(self, subs: tuple[SubscriptionId, ...]) -> DeliveryPlan | None:
-        """The same for a message of this very client: subscriptions with No Local do not count (MQTT-3.8.3-3)."""
+        """Returns the plan for a message of this very client: those with No Local do not count (MQTT-3.8.3-3)."""
         try:
             return self._own[subs]
         except KeyError:

@@ -175,7 +175,7 @@ class MqttUpstream:
         self._client.send(Subscribe(packet_id=SUBSCRIBE_ID, requests=tuple(requests)))
 
     def _reads_from(self, gateway: str) -> None:
-        """The upstream has said which gateway it is; "": another broker."""
+        """Notes which gateway the upstream has said it is; "": another broker."""
         if gateway == self._gateway:
             return
         self._gateway = gateway
@@ -263,7 +263,7 @@ class MqttUpstream:
         return True
 
     def _refuse(self, qos: int, identifier: bytes, cause: Cause) -> None:
-        """Never store a message: it is acknowledged in its turn, or the upstream would send it for ever."""
+        """Passes over a message for good: it is acknowledged in its turn, or the upstream would send it for ever."""
         self._pass_by(qos, identifier, cause.value, PUBACK_CODES.get(cause, ReasonCode.UNSPECIFIED_ERROR))
 
     def _pass_by(self, qos: int, identifier: bytes, why: str, code: int) -> None:

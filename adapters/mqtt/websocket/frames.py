@@ -69,7 +69,7 @@ class Frames:
         self.fault: Fault | None = None  # which rule was broken, behind which nothing counts
 
     def receive(self, data: bytes) -> bytes:
-        """The payload in a read, unmasked in one step."""
+        """Returns the payload in a read, unmasked in one step."""
         if self._head:
             data, self._head = self._head + data, b""
         parts: list[bytes] = []
@@ -117,7 +117,7 @@ class Frames:
         return at + length
 
     def _control(self, opcode: int, payload: bytes) -> None:
-        """A control frame (5.5). A pong answers nothing that was asked. Raises `Fault`."""
+        """Takes a control frame (5.5). A pong answers nothing that was asked. Raises `Fault`."""
         if opcode == Opcode.PING:
             self.ping = payload
         elif opcode == Opcode.CLOSE:
@@ -143,7 +143,7 @@ def _check(first: int, second: int, *, fragmented: bool) -> None:
 
 
 def _long(field: bytes) -> int:
-    """A payload length of 16 or 64 bits (5.2). Raises `Fault`."""
+    """Returns a payload length of 16 or 64 bits (5.2). Raises `Fault`."""
     length = int.from_bytes(field, "big")
     if length < (126 if len(field) == 2 else 65_536) or length >= 1 << 63:
         raise Fault(CloseCode.PROTOCOL_ERROR, "a length in more bytes than it takes")
@@ -151,7 +151,7 @@ def _long(field: bytes) -> int:
 
 
 def _close_code(payload: bytes) -> int:
-    """The code of a close frame (5.5.1). Raises `Fault`."""
+    """Returns the code of a close frame (5.5.1). Raises `Fault`."""
     if not payload:
         return CloseCode.NO_STATUS
     code = int.from_bytes(payload[:2], "big")
@@ -165,7 +165,7 @@ def _close_code(payload: bytes) -> int:
 
 
 def _xor(data: bytes, mask: bytes) -> bytes:
-    """Two sequences of one length, bit by bit."""
+    """Returns two sequences of one length, bit by bit."""
     size = len(data)
     if size < _ARRAY_BYTES_MIN:
         return (int.from_bytes(data, "little") ^ int.from_bytes(mask, "little")).to_bytes(size, "little")
@@ -173,7 +173,7 @@ def _xor(data: bytes, mask: bytes) -> bytes:
 
 
 def frame(opcode: Opcode, payload: bytes) -> bytes:
-    """One whole frame to the client (5.2)."""
+    """Returns one whole frame to the client (5.2)."""
     size = len(payload)
     if size < 126:
         return bytes((0x80 | opcode, size)) + payload
@@ -183,7 +183,7 @@ def frame(opcode: Opcode, payload: bytes) -> bytes:
 
 
 def data_frames(payload: bytes) -> bytes:
-    """Binary frames to the client: one, unless it were larger than many clients take."""
+    """Returns binary frames to the client: one, unless it were larger than many clients take."""
     if len(payload) <= FRAME_BYTES_MAX:
         return frame(Opcode.BINARY, payload)
     starts = range(0, len(payload), FRAME_BYTES_MAX)
@@ -191,7 +191,7 @@ def data_frames(payload: bytes) -> bytes:
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
-    """A close frame; the reason is cut to what fits in."""
+    """Returns a close frame; the reason is cut to what fits in."""
     if code == CloseCode.NO_STATUS:
         return frame(Opcode.CLOSE, b"")
     text = reason.encode("utf-8", "replace")[: CONTROL_BYTES_MAX - _CODE.size].decode("utf-8", "ignore").encode()

@@ -62,7 +62,7 @@ class Upgrade:
         self._headers = Headers()
 
     def receive(self, data: bytes) -> bytes:
-        """Bytes from the client; those that came behind the request."""
+        """Takes bytes from the client; returns those that came behind the request."""
         self._fed_bytes += len(data)
         try:
             rest = self._feed(data)
@@ -107,7 +107,7 @@ class Upgrade:
         self.output = _head(status, list(said.items())) + body
 
     def header(self, name: str) -> str:
-        """A header of the request, all its lines together."""
+        """Returns a header of the request, all its lines together."""
         return ", ".join(self._headers.get_all(name))
 
     # ---- called by the parser
@@ -117,16 +117,16 @@ class Upgrade:
         self._target += part
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        """A header."""
+        """Takes a header."""
         self._headers[name.decode("latin-1")] = (value or b"").decode("latin-1")
 
     def on_headers_complete(self) -> None:
-        """The request has no body."""
+        """Ends the request, which has no body."""
         self._complete = True
 
 
 def answer(method: str, target: bytes, version: str, headers: Headers, pages: AllowedPages) -> list[tuple[str, str]]:
-    """The headers that accept a request (4.2.2). Raises `_Refused`."""
+    """Returns the headers that accept a request (4.2.2). Raises `_Refused`."""
     if target.partition(b"?")[0] != PATH:
         raise _Refused(404, f"MQTT is at {PATH.decode()}")
     if method != "GET":

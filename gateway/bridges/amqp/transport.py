@@ -61,7 +61,7 @@ class ContentReader:
         return self._contents.pop(int(number or 0))
 
     def release(self, size_bytes: int) -> None:
-        """Messages are stored, or refused for good: there is room for others."""
+        """Makes room for others, as messages are stored, or refused for good."""
         self.held_bytes -= size_bytes
         self._room.set()
 

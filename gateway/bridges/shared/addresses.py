@@ -41,7 +41,7 @@ class DestinationMap:
         self._subscriptions = [(one.matched.split("/"), one) for one in subscriptions]
 
     def __call__(self, topic: str) -> Destination | None:
-        """The place of a topic's messages; None when no filter matches it."""
+        """Returns the place of a topic's messages; None when no filter matches it."""
         levels = topic.split("/")
         for pattern, one in self._subscriptions:
             found = captured(pattern, levels)
@@ -116,7 +116,7 @@ def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] |
 
 
 def filled(template: str, values: Mapping[str, str | None], *, separator: str = "/") -> str:
-    """A template with its blanks filled in; one that has no value is left out, with the separator before it."""
+    """Returns a template with its blanks filled in; one that has no value is left out, with the separator before it."""
     made = ""
     end = 0
     for blank in _BLANK.finditer(template):

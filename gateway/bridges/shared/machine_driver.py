@@ -23,7 +23,7 @@ class Machine(Protocol):
         """Notes the time."""
 
     def take_output(self) -> bytes:
-        """Bytes to be sent since the last call."""
+        """Returns bytes to be sent since the last call."""
 
 
 class MachineDriver:

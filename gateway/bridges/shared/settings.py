@@ -134,7 +134,7 @@ def bridge_mistakes(bridges: Mapping[str, BridgeConfig]) -> Iterator[tuple[str, 
 
 
 def _url_mistakes(path: str, bridge: BridgeConfig) -> Generator[tuple[str, str], None, SplitResult | None]:
-    """Mistakes; it returns the URL when it is one."""
+    """Yields mistakes; returns the URL when it is one."""
     key = f"{path}.url"
     try:
         url: SplitResult = urlsplit(bridge.url)

@@ -37,7 +37,7 @@ class UpstreamStream(Protocol):
 
 
 async def dial(config: BridgeConfig, schemes: Mapping[str, Scheme]) -> UpstreamStream:
-    """A connection to a bridge's upstream. Raises `UpstreamError`."""
+    """Returns a connection to a bridge's upstream. Raises `UpstreamError`."""
     url = urlsplit(config.url)
     scheme = schemes[url.scheme]
     host, port = url.hostname or "", url.port or scheme.port

@@ -37,7 +37,7 @@ def attribute(name: str) -> Eval:
 
 
 def presence(name: str) -> Eval:
-    """EXISTS; a valid event has the required attributes."""
+    """Returns EXISTS; a valid event has the required attributes."""
     return (lambda _: True) if name in _REQUIRED else (lambda event: event.get(name) is not None)
 
 
@@ -50,7 +50,7 @@ def cast(kind: ValueType, part: Eval, known: ValueType) -> Eval:
 
 
 def negated(part: Eval) -> Eval:
-    """NOT."""
+    """Returns NOT."""
     return lambda event: not part(event)
 
 
@@ -65,7 +65,7 @@ LOGIC: Final = frozenset({"AND", "OR", "XOR"})
 
 
 def logic(first: Eval, steps: Sequence[tuple[str, Eval]]) -> Eval:
-    """AND, OR and XOR; the first two do not evaluate what cannot change their answer."""
+    """Returns AND, OR and XOR; the first two do not evaluate what cannot change their answer."""
 
     def evaluate(event: Event) -> bool:
         answer = bool(first(event))
@@ -136,7 +136,7 @@ def equality(left: Eval, right: Eval, *, same: bool) -> Eval:
 
 
 def one_of(left: Eval, members: Sequence[Eval], *, same: bool) -> Eval:
-    """IN: the members are cast to the type of the value."""
+    """Returns IN: the members are cast to the type of the value."""
 
     def evaluate(event: Event) -> bool:
         value = left(event)
@@ -146,7 +146,7 @@ def one_of(left: Eval, members: Sequence[Eval], *, same: bool) -> Eval:
 
 
 def like(part: Eval, pattern: str, *, same: bool) -> Eval:
-    """LIKE. A text that is too long to be looked at is an error. Raises ValueError for no pattern."""
+    """Returns LIKE. A text that is too long to be looked at is an error. Raises ValueError for no pattern."""
     matches = Like(_plain_escapes(pattern), "\\").matches
 
     def evaluate(event: Event) -> bool:

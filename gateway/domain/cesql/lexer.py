@@ -9,7 +9,7 @@ _KEYWORDS: Final = frozenset({"AND", "OR", "XOR", "NOT", "LIKE", "EXISTS", "IN",
 
 
 def _text(match: re.Match[str]) -> tuple[str, Any]:
-    """A backslash keeps what is behind it; it goes where that is the quotation mark that ends the text (CESQL, 2.2)."""
+    """Returns a text without its escapes. A backslash goes where it keeps the text's quotation mark (CESQL, 2.2)."""
     quote = match[0][0]
     return "text", re.sub(r"\\(.)", lambda found: quote if found[1] == quote else found[0], match[1], flags=re.DOTALL)
 

@@ -65,7 +65,7 @@ class Parser(TokenParser):
         kind: ValueType,
         join: Callable[[Eval, Sequence[tuple[str, Eval]]], Eval],
     ) -> TypedNode:
-        """Operators of one rank, which take and give values of one type."""
+        """Parses operators of one rank, which take and give values of one type."""
         first = part()
         if self._peek.kind not in signs:
             return first

@@ -14,7 +14,7 @@ _NUMBER_CHARS_MAX = 64  # a longer text is no number
 
 
 def all_of(parts: tuple[Eval, ...]) -> Eval:
-    """AND: false where one is, else unknown where one is."""
+    """Returns AND: false where one is, else unknown where one is."""
 
     def evaluate(message: Message) -> bool | None:
         answer: bool | None = True
@@ -30,7 +30,7 @@ def all_of(parts: tuple[Eval, ...]) -> Eval:
 
 
 def any_of(parts: tuple[Eval, ...]) -> Eval:
-    """OR: true where one is, else unknown where one is."""
+    """Returns OR: true where one is, else unknown where one is."""
 
     def evaluate(message: Message) -> bool | None:
         answer: bool | None = False
@@ -46,7 +46,7 @@ def any_of(parts: tuple[Eval, ...]) -> Eval:
 
 
 def negated(part: Eval) -> Eval:
-    """NOT."""
+    """Returns NOT."""
 
     def evaluate(message: Message) -> bool | None:
         found = part(message)
@@ -56,12 +56,12 @@ def negated(part: Eval) -> Eval:
 
 
 def is_null(part: Eval, *, negated: bool) -> Eval:
-    """IS NULL, or with `negated` IS NOT NULL."""
+    """Returns IS NULL, or with `negated` IS NOT NULL."""
     return (lambda message: part(message) is not None) if negated else (lambda message: part(message) is None)
 
 
 def comparison(compare: Callable[[Any, Any], bool], left: Eval, right: Eval, constant: Value) -> Eval:
-    """Two values compared; `constant` is what the right one always is, if that is known."""
+    """Returns the comparison of two values; `constant` is what the right one always is, if that is known."""
     if constant is not None:
 
         def with_constant(message: Message) -> bool | None:
@@ -78,7 +78,7 @@ def comparison(compare: Callable[[Any, Any], bool], left: Eval, right: Eval, con
 
 
 def in_set(get: Eval, members: frozenset[Value]) -> Eval:
-    """IN, where all members are literals."""
+    """Returns IN, where all members are literals."""
 
     def evaluate(message: Message) -> bool | None:
         found = get(message)
@@ -88,7 +88,7 @@ def in_set(get: Eval, members: frozenset[Value]) -> Eval:
 
 
 def calculation(first: Eval, steps: tuple[tuple[Callable[[Any, Any], Any], Eval], ...]) -> Eval:
-    """A chain of operators of one rank, from the left."""
+    """Returns a chain of operators of one rank, from the left."""
 
     def evaluate(message: Message) -> int | float | None:
         total = first(message)
@@ -103,7 +103,7 @@ def calculation(first: Eval, steps: tuple[tuple[Callable[[Any, Any], Any], Eval]
 
 
 def minus(part: Eval) -> Eval:
-    """A number with its sign turned."""
+    """Returns a number with its sign turned."""
 
     def evaluate(message: Message) -> int | float | None:
         found = part(message)
@@ -113,7 +113,7 @@ def minus(part: Eval) -> Eval:
 
 
 def divide(left: float, right: float) -> float | None:
-    """Division: of whole numbers towards zero, by zero NULL."""
+    """Divides: whole numbers towards zero; by zero it is NULL."""
     if not right:
         return None
     if isinstance(left, int) and isinstance(right, int):
@@ -123,14 +123,14 @@ def divide(left: float, right: float) -> float | None:
 
 
 def _fit(value: float | None) -> int | float | None:
-    """A result in 64 bits: a whole number beyond them is an approximate one, what is no number NULL."""
+    """Returns a result in 64 bits: a whole number beyond them is an approximate one, what is no number NULL."""
     if isinstance(value, int):
         return fit_whole(value)
     return None if value is None or value != value else value  # noqa: PLR0124 - NaN alone is not itself
 
 
 def fit_whole(value: int) -> int | float:
-    """A whole number, approximate beyond 64 bits."""
+    """Returns a whole number, approximate beyond 64 bits."""
     return value if -(1 << 63) <= value < 1 << 63 else float(value)
 
 
@@ -139,7 +139,7 @@ _NUMBER_TEXT = re.compile(r"[+-]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][+-]?[0-9]+)
 
 
 def as_number(get: Eval) -> Eval:
-    """A text read as a number."""
+    """Returns a text read as a number."""
 
     def evaluate(message: Message) -> int | float | None:
         text = get(message)
@@ -156,7 +156,7 @@ _BOOLEANS = {"true": True, "false": False}
 
 
 def as_boolean(get: Eval) -> Eval:
-    """A text read as TRUE or FALSE."""
+    """Returns a text read as TRUE or FALSE."""
 
     def evaluate(message: Message) -> bool | None:
         text = get(message)
@@ -169,7 +169,7 @@ def as_boolean(get: Eval) -> Eval:
 
 
 def likeness(get: Eval, like: Like) -> Eval:
-    """LIKE."""
+    """Returns LIKE."""
     matches = like.matches
 
     def evaluate(message: Message) -> bool | None:

@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 def _text_field(name: str) -> Eval:
-    """A field where an empty text means that nothing was said."""
+    """Returns a field where an empty text means that nothing was said."""
     get = operator.attrgetter(name)
     return lambda message: get(message) or None
 
@@ -49,7 +49,7 @@ FIELDS: dict[str, tuple[Kind, Eval]] = {
 
 
 def _property(name: str) -> Eval:
-    """The first property of a name."""
+    """Returns the first property of a name."""
 
     def get(message: Message) -> str | None:
         for found, value in message.properties:
@@ -61,5 +61,5 @@ def _property(name: str) -> Eval:
 
 
 def field(name: str) -> tuple[Kind, Eval]:
-    """The field of a name, else the property."""
+    """Returns the field of a name, else the property."""
     return FIELDS.get(name) or (Kind.ANY, _property(name.removeprefix(PREFIX)))

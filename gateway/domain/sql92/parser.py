@@ -102,7 +102,7 @@ class Parser(TokenParser):
         return node
 
     def _compared(self, sign: str, left: _Node, right: _Node, at: int) -> Eval:
-        """Two values compared, as what the one that is no property is."""
+        """Returns two values compared, as what the one that is no property is."""
         kind = left.kind if left.kind is not Kind.ANY else right.kind
         if kind is Kind.ANY:
             kind = Kind.TEXT
@@ -190,7 +190,7 @@ class Parser(TokenParser):
         return _Node(*field(token.value), token.at)
 
     def _as(self, kind: Kind, node: _Node) -> _Node:
-        """A node as what it has to be: a property is read so, anything else has to be so already."""
+        """Returns a node as what it has to be: a property is read so, anything else has to be so already."""
         if node.kind is kind or kind is Kind.ANY:
             return node
         if node.kind is Kind.ANY:

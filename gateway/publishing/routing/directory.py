@@ -30,7 +30,7 @@ class Directory:
         self._noting = False
 
     def offer(self, address: str) -> None:
-        """An address that is published to. Reserved ones and those that no cache keeps are not listed."""
+        """Lists an address that is published to, unless it is reserved or no cache keeps it."""
         if address.startswith("$") or len(address) > REMEMBERED_LENGTH_MAX or len(self.pending) >= PENDING_MAX:
             return
         self.pending[address] = None
@@ -59,7 +59,7 @@ class Directory:
         controller: ControllerClient,
         readable: Callable[[str], bool] = lambda _address: True,
     ) -> Sequence[str]:
-        """Up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out.
+        """Returns up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out.
 
         So are those that are not `readable`.
         """

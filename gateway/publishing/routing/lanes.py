@@ -30,7 +30,7 @@ class Lanes:
         return bool(self._numbers)
 
     def set(self, number: int, lanes: Iterable[int]) -> None:
-        """A queue has these lanes; without any it is forgotten."""
+        """Sets the lanes of a queue; without any it is forgotten."""
         numbers = tuple(QueueNumber(lane) for lane in lanes)
         if numbers:
             self._numbers[number] = numbers

@@ -53,7 +53,7 @@ class LengthGate:
         return self._admitted
 
     def landed(self, admitted: int) -> None:
-        """The first so many messages are in the log, or never will be."""
+        """Notes that the first so many messages are in the log, or never will be."""
         while self._landed < admitted:
             self._way.popleft()
             self._landed += 1

@@ -101,7 +101,7 @@ class Router:
         index: Sequence[str] = (),
         zone: str = "",
     ) -> None:
-        """`index` is what messages are found by in topics whose configuration does not say: "key", "address".
+        """Takes the `index` of topics whose configuration says none: "key", "address".
 
         `zone` is where this process runs, "" where that does not matter.
         """
@@ -133,14 +133,14 @@ class Router:
         return self._controller.group_of_queue(queue)
 
     def topic_of(self, address: str) -> str:
-        """The topic an address belongs to: the first rule of the configuration that matches, else its first level."""
+        """Returns the topic of an address: by the first rule of the configuration, else its first level."""
         found = self._rules.match(address)
         if found:
             return self._rule_topics[min(found)]
         return address.split("/", 1)[0] or ROOT_TOPIC
 
     def topics_of(self, pattern: str) -> Sequence[str] | None:
-        """The topics that addresses of a filter can belong to; None when that may be any."""
+        """Returns the topics that addresses of a filter can belong to; None when that may be any."""
         first = pattern.split("/", 1)[0]
         if first in {"+", "#"} or len(self._rules):
             return None

@@ -42,7 +42,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     ) = None
 
     def config(self) -> dict[str, Any]:
-        """The topic's configuration for the controller: what is said and not the default."""
+        """Returns the topic's configuration for the controller: what is said and not the default."""
         said = msgspec.structs.asdict(self)
         values = {
             key: said[key] for key in ("retention_ms", "retention_bytes", "prefer", "index") if said[key] is not None
@@ -84,7 +84,7 @@ def queue_configs(topic: Topic) -> Sequence[QueueConfig]:
 
 
 def summary(config: Mapping[str, Any]) -> str:
-    """A topic's configuration in a line, "" for one that says nothing."""
+    """Returns a topic's configuration in a line, "" for one that says nothing."""
     return " ".join(f"{key}={_shown(value)}" for key, value in sorted(config.items()))
 
 

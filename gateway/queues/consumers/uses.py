@@ -27,11 +27,11 @@ class QueueUses:
         self._used_ms: dict[int, int] = {}  # by queue number
 
     def used(self, number: int) -> None:
-        """A queue has been used."""
+        """Notes that a queue has been used."""
         self._used_ms[number] = self._now_ms()
 
     def forget(self, number: int) -> None:
-        """A queue is gone."""
+        """Forgets a queue that is gone."""
         self._used_ms.pop(number, None)
 
     def due_ms(self, number: int, expires_ms: int) -> int:

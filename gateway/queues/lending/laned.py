@@ -43,7 +43,7 @@ class _Found:
                 self._arrivals[lane] += 1
 
     def forget(self, lanes: Iterable[int]) -> None:
-        """Lanes are gone."""
+        """Forgets lanes that are gone."""
         for lane in lanes:
             self._arrivals.pop(lane, None)
             self._empty.pop(lane, None)

@@ -90,7 +90,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
-    """The filters that match the addresses a binding takes: one, or two where a wildcard begins a key of amq.topic.
+    """Yields the filters for a binding's addresses: one, or two where a wildcard begins a key of amq.topic.
 
     Keys of amq.topic that are empty or begin with `$` are below `$amqp/amq.topic`, which no leading wildcard reaches.
     """
@@ -110,7 +110,7 @@ def patterns(exchange: Exchange, routing_key: str) -> Iterator[str]:
 
 
 def _topic_filter(routing_key: str) -> str:
-    """AMQP's `*` is one word and `#` any number (AMQP 0-9-1, 3.1.3.3)."""
+    """Returns the filter of a pattern, whose `*` is one word and `#` any number (AMQP 0-9-1, 3.1.3.3)."""
     words = routing_key.split(".")
     return "/".join("+" if word == "*" else "#" if word == "#" else from_routing_key(word) for word in words)
 

@@ -21,11 +21,11 @@ class HashedBindings:
         return choice.add((target, binding.identity), text, hash_weight(binding))
 
     def remove(self, binding: Binding, target: tuple[str, str]) -> None:
-        """A binding has ended."""
+        """Removes a binding that has ended."""
         choice = self._choices.get(binding.exchange)
         if choice is not None:
             choice.remove((target, binding.identity))
 
     def forget(self, exchange: str) -> None:
-        """An exchange is gone."""
+        """Forgets an exchange that is gone."""
         self._choices.pop(exchange, None)

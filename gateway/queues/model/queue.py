@@ -44,7 +44,7 @@ class QueueRouter(Protocol):
         """Sets the exchanges there are, and which of them are internal, by their roots; alternates by name."""
 
     def named_queues(self, message: Message) -> list[int]:
-        """The named queues a message would be put in."""
+        """Returns the named queues a message would be put in."""
 
 
 class Queue:

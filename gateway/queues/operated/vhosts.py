@@ -73,14 +73,14 @@ class Vhosts:
         return bool(new)
 
     def delete(self, vhost: str) -> None:
-        """A virtual host is deleted: closes its connections, as RabbitMQ does."""
+        """Closes the connections of a virtual host that is deleted, as RabbitMQ does."""
         self.deleted[vhost] = False
         self.names.pop(vhost, None)
         for connection in list(self._connections.get(vhost, {}).values()):
             connection.force_close(f"vhost '{vhost}' is deleted")
 
     def made(self, vhost: str) -> None:
-        """A virtual host is there, again perhaps."""
+        """Notes a virtual host that is there, perhaps again."""
         self.deleted.pop(vhost, None)
         self.names[vhost] = None
 
@@ -140,7 +140,7 @@ class Vhosts:
         self._count(vhost)
 
     def leave(self, connection: int) -> None:
-        """A connection has ended."""
+        """Forgets a connection that has ended."""
         vhost = self._vhosts.pop(connection, None)
         if vhost is None:
             return

@@ -21,7 +21,7 @@ class SharedRegistry(VhostRegistry):
     """Changes exchanges, queues and bindings, and the queues of shared subscriptions."""
 
     async def share(self, shared: SharedName, *, groups_max: int) -> Queue:
-        """The queue of a shared subscription, made if there is none.
+        """Returns the queue of a shared subscription, made if there is none.
 
         Raises `Refusal` (QUOTA where there are `groups_max` already), `StoreError`, `ControllerError`.
         """
@@ -70,7 +70,7 @@ class SharedRegistry(VhostRegistry):
         return self._definitions.guard(queue.definition, queue.revision)
 
     async def look_again(self, name: str) -> None:
-        """A queue has changed at another proxy. Raises `StoreError`."""
+        """Takes up a change of a queue at another proxy. Raises `StoreError`."""
         async with self._changing:
             await self._look_again(name, exchange=False)
 

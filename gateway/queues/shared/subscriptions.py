@@ -71,7 +71,7 @@ class SessionKeys(Protocol):
     """The interface to sessions that shared subscriptions need."""
 
     def key_of(self, holder: Any) -> str | None:
-        """The session that a connection holds, by its key."""
+        """Returns the session that a connection holds, by its key."""
 
     def holds(self, key: str) -> bool:
         """Returns whether a connection of this process has the session, or the session's last record is not written."""
@@ -170,7 +170,7 @@ class SharedSubscriptions:
         await self._forget([SharedMemberRecord(name, session) for name in names])
 
     async def ended(self, session: str, owned: Owned | None = None, *, lasting: bool = True) -> None:
-        """A session is gone, and with it its memberships. Raises `StoreError`, `OwnershipLost`.
+        """Ends the memberships of a session that is gone. Raises `StoreError`, `OwnershipLost`.
 
         `owned` is what its owner writes by; None where it is known that nobody owns it. One that does not last beyond
         its connection has joined here if at all.
@@ -183,7 +183,7 @@ class SharedSubscriptions:
         self._joined.pop(session, None)
 
     def left(self, conn: SharedMember) -> None:
-        """A connection has ended: it may not use its queues any more."""
+        """Takes the use of its queues from a connection that has ended."""
         here = self._here.pop(conn.id, None)
         if here is not None:
             for queue in here.queues:

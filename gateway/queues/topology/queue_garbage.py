@@ -40,7 +40,7 @@ class QueueGarbage:
         await self._store.keys.put(kv_key(self._namespace, name), name.encode())
 
     async def fresh(self, name: str, group: int | None = None) -> NamedQueue:
-        """The number for a new queue of this name: one without rows, in a store group where one is said.
+        """Returns the number for a new queue of this name: one without rows, in a store group where one is said.
 
         Raises `StoreError`, `ControllerError`.
         """
@@ -52,7 +52,7 @@ class QueueGarbage:
         return queue
 
     async def clear(self, name: str, number: int) -> None:
-        """A queue is gone: clear away what is left of it, or remember to."""
+        """Clears away what is left of a queue that is gone, or remembers to."""
         self._left[name] = number
         await self._try(name)
 

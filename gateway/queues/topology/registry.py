@@ -61,7 +61,7 @@ class QueueRegistry(ExchangeRegistry):
     """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
-        """The proxy that owned the name of a queue is gone: so is a queue that was its connection's own."""
+        """Removes an exclusive queue, as the proxy that owned its name is gone, and its connection with it."""
         queue_name = name.removeprefix(PREFIX)
         async with self._changing:
             owned = await take()
@@ -194,7 +194,7 @@ class QueueRegistry(ExchangeRegistry):
             self._unfinished()
 
     async def _release_name(self, owned: Owned) -> None:
-        """The queue is gone or was never ours: its name is free, or becomes so when this process ends."""
+        """Releases the name of a queue that is gone or was never ours: it is free now, or when this process ends."""
         try:
             await owned.release()
         except (StoreError, Refusal) as error:

@@ -259,18 +259,18 @@ class Topology(ABC):
                 await asyncio.sleep(CLAIM_RETRY_S)
 
     async def look_up(self, name: str, conn: ConsumerConnection) -> Queue:
-        """The same as `find`, of a queue that was perhaps declared elsewhere a moment ago. Raises `StoreError` too."""
+        """Returns the same as `find`, also of a queue just declared elsewhere. Raises `StoreError` too."""
         if name not in self.queues and self._definitions.shared:
             async with self._changing:
                 await self._learn_of(name)
         return self.find(name, conn)
 
     def exchange(self, name: str) -> Exchange | None:
-        """An exchange that is known here."""
+        """Returns an exchange that is known here."""
         return self._exchanges.get(name)
 
     def find(self, name: str, conn: ConsumerConnection) -> Queue:
-        """A queue that a connection may use. Raises `Refusal`."""
+        """Returns a queue that a connection may use. Raises `Refusal`."""
         self.vhosts.check(name)
         queue = self.queues.get(name)
         if queue is None or name in self._doomed:
@@ -305,7 +305,7 @@ class Topology(ABC):
         return None if name is None else in_vhost(vhost_of(exchange.name), name)
 
     def _set_exchange(self, exchange: Exchange) -> None:
-        """An exchange is there, or has other bindings; those of exchanges that are gone are left out."""
+        """Takes in an exchange, or its other bindings; leaves out those of exchanges that are gone."""
         before = self._exchanges.get(exchange.name)
         self._exchanges[exchange.name] = exchange
         kept = tuple(b for b in exchange.bindings if b.exchange in self._exchanges)
@@ -320,7 +320,7 @@ class Topology(ABC):
                 self._link(exchange.name, binding)
 
     def _forget_exchange(self, name: str) -> None:
-        """An exchange is gone, and with it the bindings that lead to it and away from it."""
+        """Forgets an exchange, and the bindings that lead to it and away from it."""
         exchange = self._exchanges.pop(name, None)
         for binding in () if exchange is None else exchange.bindings:
             self._unlink(name, binding)
@@ -388,7 +388,7 @@ class Topology(ABC):
         return stream_config(number, arguments, self._policies.applied(name, arguments).effective)
 
     async def _remove(self, queue: Queue) -> None:
-        """A queue is gone: nothing goes there, and nobody is delivered anything of it."""
+        """Removes a queue: nothing goes there, and nobody is delivered anything of it."""
         name = queue.definition.name
         del self.queues[name]
         for number in queue.numbers:
@@ -407,7 +407,7 @@ class Topology(ABC):
             self._owned.get(queue.owner, {}).pop(name, None)
 
     def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
-        """A queue has other bindings."""
+        """Takes in the other bindings of a queue."""
         before = {b.identity: b for b in queue.definition.bindings}
         after = {b.identity: b for b in definition.bindings}
         queue.definition = definition

@@ -13,7 +13,7 @@ SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
 
 def stacked(id_: str, named: Mapping[str, tuple[Sequence[int], Sequence[float]]], *, unit: str, keep: str) -> Any:
-    """Areas on top of each other: name -> (ms since 1970, values). The zoom stays while `keep` is the same."""
+    """Draws areas on top of each other: name -> (ms since 1970, values). The zoom stays while `keep` is the same."""
     traces = [
         {
             "type": "scatter",
@@ -34,7 +34,7 @@ Mark = tuple[int, float, str]  # ms since 1970, value, sentence
 
 
 def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str, marks: Sequence[Mark] = ()) -> Any:
-    """A series: its mean, the band from the least to the greatest value, and the median to the 95th percentile.
+    """Returns a series: its mean, the band from the least to the greatest value, and the median to the 95th percentile.
 
     `marks` are anomalies, which stand out.
     """
@@ -92,7 +92,7 @@ def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:
-    """Ranges of indexes without a gap: an area over a gap would show values that nobody reported."""
+    """Returns ranges of indexes without a gap: an area over a gap would show values that nobody reported."""
     found, start = [], 0
     for at, value in enumerate([*values, None]):
         if value is None:
@@ -123,7 +123,7 @@ def _graph(id_: str, traces: list[dict[str, Any]], unit: str, keep: str, more: M
 
 
 def sparkline(values: Sequence[float | None]) -> Any:
-    """A small line as a picture; nothing for less than two values."""
+    """Returns a small line as a picture; nothing for less than two values."""
     those = [one for one in values if one is not None]
     if len(those) < 2:
         return html.Span("-", className="dimmed")

@@ -19,7 +19,7 @@ REFRESH = {"0": "No refresh", "5": "Every 5 s", "30": "Every 30 s"}  # seconds
 
 
 def frame() -> Any:
-    """The layout of the application; pages are put into `page`."""
+    """Returns the layout of the application; pages are put into `page`."""
     links = dmc.Group(
         [
             dcc.Link(words, href=path, className="page-link", id={"type": "link", "path": path})

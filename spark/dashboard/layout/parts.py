@@ -8,7 +8,7 @@ from dash import html
 
 
 def figure(title: str, value: str, more: str = "", *, color: str | None = None) -> Any:
-    """A number with a title above it and a word below."""
+    """Returns a number with a title above it and a word below."""
     return dmc.Paper(
         [
             dmc.Text(title, size="sm", c="dimmed"),
@@ -22,18 +22,18 @@ def figure(title: str, value: str, more: str = "", *, color: str | None = None) 
 
 
 def figures(*those: Any) -> Any:
-    """Figures in a row; two beside each other on a phone."""
+    """Shows figures in a row; two beside each other on a phone."""
     return dmc.SimpleGrid(list(those), cols={"base": 2, "md": min(4, len(those))}, spacing="sm", mb="sm")
 
 
 def section(title: str, *content: Any, right: Any = None) -> Any:
-    """A part of a page with its title."""
+    """Returns a part of a page with its title."""
     head = dmc.Group([dmc.Title(title, order=3, size="h5"), right or html.Span()], justify="space-between", mb="xs")
     return dmc.Paper([head, *content], withBorder=True, p="md", radius="md", mb="sm")
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], *, empty: str, numbers: Sequence[int] = ()) -> Any:
-    """A table that scrolls sideways where it is wider than the page; `numbers` are the columns set to the right."""
+    """Shows a table that scrolls sideways where it is wider than the page; `numbers` are set to the right."""
     body = list(rows)
     if not body:
         return note(empty)
@@ -58,15 +58,15 @@ def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], *, empty: str, num
 
 
 def note(text: str) -> Any:
-    """A sentence where there is nothing to show."""
+    """Returns a sentence where there is nothing to show."""
     return dmc.Text(text, c="dimmed", py="md", ta="center")
 
 
 def trouble(title: str, text: str, *, color: str = "yellow") -> Any:
-    """A sentence about what does not work, and what to do about it."""
+    """Shows a sentence about what does not work, and what to do about it."""
     return dmc.Alert(text, title=title, color=color, mb="sm", variant="light", className="trouble")
 
 
 def badge(text: str, color: str) -> Any:
-    """A word with a color."""
+    """Returns a word with a color."""
     return dmc.Badge(text, color=color, variant="light", radius="sm", miw="max-content")

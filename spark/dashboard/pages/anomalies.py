@@ -24,7 +24,7 @@ KINDS = {  # and the color of each
 
 
 def page(where: PageAddress, _sources: Sources) -> Any:
-    """The choice of device and kind, and a place for the list."""
+    """Returns the choice of device and kind, and a place for the list."""
     return html.Div(
         [
             dmc.Group(
@@ -56,7 +56,7 @@ def page(where: PageAddress, _sources: Sources) -> Any:
 
 
 def body(sources: Sources, search: str, kind: str, range_name: str) -> tuple[Any, str]:
-    """The list, and the address of all of it as CSV."""
+    """Returns the list, and the address of all of it as CSV."""
     wanted = (search, kind if kind in KINDS else "")
     content = with_tables(sources, lambda reading: _body(reading, wanted, range_name, sources.now_ms))
     export = href("/export/anomalies.csv", device=search or None, kind=wanted[1] or None, range=range_name)

@@ -22,7 +22,7 @@ BODY_CHARS_SHOWN = 4_000
 
 
 def page(where: PageAddress, sources: Sources) -> Any:
-    """The name of the device, a place for its figures, and the command."""
+    """Returns the name of the device, a place for its figures, and the command."""
     return html.Div(
         [
             dcc.Link("← Fleet", href=href("/fleet", range=where.range)),
@@ -35,12 +35,12 @@ def page(where: PageAddress, sources: Sources) -> Any:
 
 
 def body(sources: Sources, where: PageAddress) -> Any:
-    """The chart of the metric that the address names, by default the first, and the values."""
+    """Returns the chart of the metric that the address names, by default the first, and the values."""
     return with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
 
 
 def message(sources: Sources, where: PageAddress, who: Credentials | None) -> Any:
-    """The message that the address names by its place in the log, as the gateway has it."""
+    """Returns the message that the address names by its place in the log, as the gateway has it."""
     position = where.query.get("message")
     if not position or sources.gateway is None:
         return None
@@ -244,7 +244,7 @@ def _row(row: dict[str, Any], where: PageAddress, chosen: str, now_ms: int) -> l
 
 
 def _place(row: Mapping[str, Any], where: PageAddress, metric: str) -> Any:
-    """Queue and offset, which lead to the message."""
+    """Returns queue and offset, which lead to the message."""
     text = f"{row['queue']}, {row['offset']}"
     if not row["position"]:
         return text

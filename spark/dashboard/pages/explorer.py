@@ -14,7 +14,7 @@ from spark.errors import SparkError
 
 
 def page(where: PageAddress, sources: Sources) -> Any:
-    """The text of the query, its examples, and a place for its rows."""
+    """Returns the text of the query, its examples, and a place for its rows."""
     first = next(iter(explorer.EXAMPLES.values()))
     return html.Div(
         [
@@ -56,7 +56,7 @@ def page(where: PageAddress, sources: Sources) -> Any:
 
 
 def body(sources: Sources, sql: str) -> Any:
-    """The rows of a query, or why there are none."""
+    """Returns the rows of a query, or why there are none."""
     return with_tables(sources, lambda reading: _rows(reading, sql))
 
 

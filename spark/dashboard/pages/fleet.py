@@ -16,7 +16,7 @@ COLUMNS = {"device": "Device", "heard": "Heard", "metrics": "Metrics", "address"
 
 
 def page(where: PageAddress, _sources: Sources) -> Any:
-    """The search, the pages, and a place for the devices."""
+    """Returns the search, the pages, and a place for the devices."""
     return html.Div(
         [
             dcc.Store(id="fleet-sort", data=DEFAULT_SORT),
@@ -50,7 +50,7 @@ def sorted_by(before: dict[str, Any], column: str) -> dict[str, Any]:
 def body(
     sources: Sources, search: str, order: dict[str, Any], page_number: int, range_name: str
 ) -> tuple[Any, int, str]:
-    """The devices of a page, the count of pages, and the address of all of them as CSV."""
+    """Returns the devices of a page, the count of pages, and the address of all of them as CSV."""
     pages = 1
 
     def make(reading: Reading) -> Any:

@@ -16,12 +16,12 @@ IDLE_MS = 60_000  # without a commit, that are worth a word
 
 
 def page(_where: PageAddress, _sources: Sources) -> Any:
-    """The page, still empty."""
+    """Returns the page, still empty."""
     return html.Div(id="overview-body")
 
 
 def body(sources: Sources, range_name: str) -> Any:
-    """The figures and charts of now."""
+    """Returns the figures and charts of now."""
     answer, now_ms, chosen = sources.admin.ask(), sources.now_ms, range_named(range_name)
     return [
         with_tables(sources, lambda reading: _of_tables(reading, chosen, range_name, now_ms)),

@@ -14,12 +14,12 @@ from spark.dashboard.queries.time_ranges import range_named
 
 
 def page(_where: PageAddress, _sources: Sources) -> Any:
-    """The page, still empty."""
+    """Returns the page, still empty."""
     return html.Div(id="quality-body")
 
 
 def body(sources: Sources, range_name: str) -> Any:
-    """The figures of now."""
+    """Returns the figures of now."""
     return with_tables(sources, lambda reading: _body(reading, range_name, sources.now_ms))
 
 

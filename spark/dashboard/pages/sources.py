@@ -35,7 +35,7 @@ def with_tables(sources: Sources, make: Callable[[Reading], Any]) -> Any:
 
 
 def no_tables(sources: Sources) -> Any:
-    """The sentence for a job that has not committed anything."""
+    """Returns the sentence for a job that has not committed anything."""
     return parts.trouble(
         "No tables yet",
         f"No telemetry job has written to {sources.tables.place.url}. Start one with: headgate spark telemetry "

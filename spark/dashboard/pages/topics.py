@@ -14,12 +14,12 @@ TOPICS_COUNT_MAX = 200
 
 
 def page(_where: PageAddress, _sources: Sources) -> Any:
-    """The page, still empty."""
+    """Returns the page, still empty."""
     return html.Div(id="topics-body")
 
 
 def body(sources: Sources, who: Credentials | None = None) -> Any:
-    """The topics of now, those with the most records first, and the consumer groups, as `who` may see them."""
+    """Returns the topics of now, those with the most records first, and the consumer groups, as `who` may see them."""
     answer = sources.admin.ask()
     if answer.error:
         return parts.trouble(
@@ -68,7 +68,7 @@ def _lags(queues: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _groups(sources: Sources, who: Credentials | None) -> Any:
-    """The consumer groups, with what they have not read yet."""
+    """Returns the consumer groups, with what they have not read yet."""
     if sources.gateway is None:
         return None
     try:

@@ -36,7 +36,7 @@ class NotReading(SparkError):
 
 
 def explore(reading: Reading, sql: str, *, rows_max: int = ROWS_SHOWN_MAX) -> Result:
-    """The first rows of one statement. Raises `NotReading`, `QueryStopped` and, for its mistakes, `SparkError`."""
+    """Returns the first rows of one statement. Raises `NotReading`, `QueryStopped`, and `SparkError` for mistakes."""
     if len(sql) > SQL_CHARS_MAX:
         raise NotReading(f"a query has at most {SQL_CHARS_MAX:,} characters")
     statements = reading.statements(sql)

@@ -69,14 +69,14 @@ class Reading:
         return not self.names
 
     def rows(self, sql: str, values: Sequence[object] = ()) -> list[dict[str, Any]]:
-        """The rows of a query, as dictionaries."""
+        """Returns the rows of a query, as dictionaries."""
         found: list[dict[str, Any]] = self.table(sql, values).rows.to_pylist()
         return found
 
     def table(
         self, sql: str, values: Sequence[object] = (), *, rows_max: int = ROWS_MAX, seconds_max: float = QUERY_S_MAX
     ) -> Result:
-        """The first rows of a query. Raises `QueryStopped`, and `SparkError` for what DuckDB refuses."""
+        """Returns the first rows of a query. Raises `QueryStopped`, and `SparkError` for what DuckDB refuses."""
         clock = threading.Timer(seconds_max, self._con.interrupt)
         clock.daemon = True
         clock.start()
@@ -95,14 +95,14 @@ class Reading:
             clock.cancel()
 
     def statements(self, sql: str) -> list[Any]:
-        """The statements of a text, as DuckDB parses it. Raises `SparkError`."""
+        """Returns the statements of a text, as DuckDB parses it. Raises `SparkError`."""
         try:
             return list(self._con.extract_statements(sql))
         except duckdb.Error as error:
             raise SparkError(str(error).strip()) from error
 
     def close(self) -> None:
-        """Release the database."""
+        """Releases the database."""
         self._con.close()
 
 
@@ -132,7 +132,7 @@ class TelemetryTables:
 
     @contextmanager
     def read(self) -> Iterator[Reading]:
-        """The tables as of the last pass. Raises `SparkError` when they cannot be read."""
+        """Opens the tables as of the last pass. Raises `SparkError` when they cannot be read."""
         try:
             manifest = Manifest.load(self.place) or Manifest(job="", buckets=1)
             tables = {name: self._dataset(name, version) for name, version in manifest.versions.items()}

@@ -13,7 +13,7 @@ class _Side(asyncio.Protocol):
     """One side: what comes goes to the other, which may be made later than bytes come."""
 
     def __init__(self, ended: asyncio.Event, came: Callable[[int], object]) -> None:
-        """`ended` is set when this side has; `came` is called with the size of each piece that comes from it."""
+        """Sets `ended` when this side has; calls `came` with the size of each piece that comes from it."""
         self.transport: Any = None
         self.other: _Side
         self.lost = asyncio.Event()

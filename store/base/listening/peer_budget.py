@@ -39,7 +39,7 @@ class PeerBudget(Generic[H]):
             largest.cancel()
 
     def release(self, holder: H, origin: bytes) -> None:
-        """A connection holds nothing more, or is admitted."""
+        """Gives back what a connection held that holds nothing more, or is admitted."""
         self._set(holder, origin, 0)
 
     def _set(self, holder: H, origin: bytes, size_bytes: int) -> None:

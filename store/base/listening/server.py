@@ -46,7 +46,7 @@ class Server:
         unauthenticated: PeerBudget[Holder] = UNAUTHENTICATED,
         **options: Any,
     ) -> None:
-        """The other options are those of `grpc.aio.server`."""
+        """Takes the options of `grpc.aio.server` besides its own."""
         self._loop = asyncio.get_running_loop()
         # gRPC gives two minutes for TLS and the first words.
         hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
@@ -127,7 +127,7 @@ class Server:
             self.unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
 
     def _served(self, accepted: socket.socket, origin: bytes, serving: "asyncio.Task[None]") -> None:
-        """A connection is over, maybe before it was looked at."""
+        """Forgets a connection that is over, maybe before it was looked at."""
         self.serving.discard(serving)
         self.unopened.leave(serving)
         self.passed_on.leave(serving)
@@ -139,7 +139,7 @@ class Server:
             self._loop.add_reader(listener, self._accept, listener)
 
     async def _serve(self, accepted: socket.socket, origin: bytes) -> None:
-        """One connection, from its first byte to its end."""
+        """Serves one connection, from its first byte to its end."""
         keep_alive(accepted)
         try:
             async with asyncio.timeout(OPENING_S) as opening:
@@ -154,7 +154,7 @@ class Server:
             logger.exception("a connection has failed")
 
     async def _begin(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
-        """A connection that began with this byte, until its end."""
+        """Serves a connection that began with this byte, until its end."""
         if self._inner:
             await self._pass_on(first, accepted, origin, opening)
 

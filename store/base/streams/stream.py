@@ -19,7 +19,7 @@ FIXED_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WIND
 
 
 def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> Any:
-    """A gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
+    """Returns a gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
     options = (
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_send_message_length", message_bytes_max),

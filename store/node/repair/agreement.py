@@ -82,7 +82,7 @@ class Agreement:
                 await self._differ(store, seal, verdict)
 
     async def _differ(self, store: LocalStore, seal: Seal, verdict: SealVerdict) -> None:
-        """Replicas have different frames with sound checksums: say so, and repair the one that is wrong."""
+        """Reports replicas that have different frames with sound checksums, and repairs the one that is wrong."""
         if verdict is SealVerdict.OWN:
             logger.critical(
                 "the other replicas have other frames than this one in the segment from %d to %d, all with sound "
@@ -115,7 +115,7 @@ class Agreement:
         return at == seal.end
 
     async def _ask(self, address: str, seals: Sequence[Seal]) -> Sequence[bytes]:
-        """The digests that a replica has. Raises `StoreUnreachable`, `BadMessage`."""
+        """Returns the digests that a replica has. Raises `StoreUnreachable`, `BadMessage`."""
         context = self._context
         request = SealsRequest(
             group=context.group,

@@ -16,7 +16,7 @@ SILENCE_S = 10.0  # a replica that sends nothing for so long is given up
 async def fetch_range(
     context: ReplicaContext, address: str, start: LogOffset, end: LogOffset, *, log_end: LogOffset
 ) -> AsyncGenerator[RangePart, None]:
-    """The sound frames that the replica at an address has of a range, in parts, in order; there may be gaps.
+    """Yields the sound frames that the replica at an address has of a range, in parts, in order; there may be gaps.
 
     They are whole, in their places and of the epochs that this log has there; their checksums are for `mend` to
     verify. Raises `BadMessage` (also `CorruptFrame`): what was sent is not that; `StoreUnreachable`.

@@ -79,7 +79,7 @@ class Repairer:
     # ---- how it stands
 
     def look(self) -> None:
-        """See which damages there are now, and begin with their repair."""
+        """Takes in which damages there are now, and begins with their repair."""
         context, store = self._context, self._disk.store
         if context is not None and store is None and self._disk.unusable is not None and not self.unusable:
             self.unusable = self.needs_repair = self.cut_short = True  # the end of the log is not known
@@ -172,7 +172,7 @@ class Repairer:
     # ---- the work
 
     def _peers(self, context: ReplicaContext) -> list[int]:
-        """The other replicas, those to be asked first in front: the master, those in sync, the rest."""
+        """Returns the other replicas, those to be asked first in front: the master, those in sync, the rest."""
         group: Group = context.known()
         others = [one.id for one in group.replicas if one.id != context.replica]
         return sorted(others, key=lambda id_: (id_ != group.master, id_ not in group.sync_set, id_))

@@ -52,7 +52,7 @@ class RangeServer:
             self._busy.discard(asked.replica)
 
     def seals(self, request: bytes) -> bytes:
-        """The digests of closed segments. Raises `StoreError`."""
+        """Returns the digests of closed segments. Raises `StoreError`."""
         asked = wire.decode(request, SealsRequest)
         self._check(asked)
         known: dict[tuple[int, int], bytes] = {(one.start, one.end): one.digest for one in self._store().seals()}
@@ -96,7 +96,7 @@ class RangeServer:
             await context.write(wire.encode(RangeEnd(common)))
 
     def _common(self, asked: RangeRequest) -> LogOffset:
-        """The log offset up to which this log is the same as the asker's, and on disk."""
+        """Returns the log offset up to which this log is the same as the asker's, and on disk."""
         store = self._store()
         try:
             theirs = EpochList.of(asked.epochs)

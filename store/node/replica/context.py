@@ -39,7 +39,7 @@ class RepairServices(Protocol):
         """Sends the sound frames of a range. Raises `StoreError`, OSError."""
 
     def seals(self, request: bytes) -> bytes:
-        """The digests of closed segments. Raises `StoreError`."""
+        """Returns the digests of closed segments. Raises `StoreError`."""
 
 
 class Repairing(Protocol):
@@ -52,7 +52,7 @@ class Repairing(Protocol):
     cut_short: bool
 
     def look(self) -> None:
-        """See which damages there are now, and begin with their repair."""
+        """Takes in which damages there are now, and begins with their repair."""
 
     def blocks(self, at: LogOffset) -> bool:
         """Returns whether the log is damaged at a log offset."""
@@ -79,7 +79,7 @@ class RoleServices:
         await self._node.stand_down(hint, grace_s=grace_s)
 
     def point_to(self, hint: str | None) -> None:
-        """The master is another one, to which clients are sent."""
+        """Sends clients to another master from now on."""
         self._node.point_to(hint)
 
     def _read_from(self, store: StoreClient | None) -> None:

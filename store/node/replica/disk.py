@@ -244,7 +244,7 @@ class Disk:
 
 
 async def _epochs_of(store: LocalStore) -> EpochList:
-    """The epochs that the frames of a log tell. Raises `CorruptFrame`."""
+    """Returns the epochs that the frames of a log tell. Raises `CorruptFrame`."""
     headers: list[Header] = []
     at = store.replication.first
     while data := await store.replication.read_log(at, SCAN_BYTES):

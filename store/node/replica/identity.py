@@ -117,7 +117,7 @@ def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
 
 
 def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:
-    """The id of the log in a directory; one of an older version is given its own. Raises `ForeignLog`, OSError."""
+    """Returns the id of the log in a directory, its own for one of an older version. Raises `ForeignLog`, OSError."""
     log = log_id(files, data_dir)
     if group is None:  # which is said when an id is asked for
         return log
