@@ -34,7 +34,7 @@ from store.format.body_parts import PART_BYTES
 from store.format.frame import QueueOffset
 
 OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more is fetched for basic.get
-FETCHING_COUNT_MAX: Final = 8  # basic.get under way, on all channels
+FETCHING_COUNT_MAX: Final = 8  # basic.get in flight, on all channels
 BEHIND_COUNT_MAX: Final = 4_096  # pieces of output that wait for a body in parts; beyond, nothing more is read
 
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
@@ -53,7 +53,7 @@ class ConnectionOutput(ABC):
         self.cancel_notify = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
         self.transaction_bytes = 0  # of messages in transactions, on all channels
-        self.fetching_count = 0  # basic.get under way
+        self.fetching_count = 0  # basic.get in flight
         self.waits_for_room = False  # a basic.get does, until what is to be written has been taken
         self._out: list[bytes] = []
         self._behind: deque[bytes | Download] = deque()  # the body that is being sent, and what waits for it

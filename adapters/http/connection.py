@@ -193,7 +193,7 @@ class HttpConnection(Adapter):
         return min(times, default=None)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """Ends streams, answers what is under way, then closes: the gateway is going down.
+        """Ends streams, answers what is in flight, then closes: the gateway is going down.
 
         A client that is dismissed hears no more than that: it will be told when it asks again.
         """
@@ -202,7 +202,7 @@ class HttpConnection(Adapter):
         return self._end_turn()
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """Frees all bodies, as the connection is gone. Requests under way still refer to the object."""
+        """Frees all bodies, as the connection is gone. Requests in flight still refer to the object."""
         self._closed, self._requests = True, Requests()
         if self.transport is not None:
             self.transport.release()
@@ -221,7 +221,7 @@ class HttpConnection(Adapter):
 
     @property
     def busy(self) -> bool:
-        """Returns whether an exchange is under way."""
+        """Returns whether an exchange is in progress."""
         return self.transport is not None and self.transport.busy
 
     def _begin_turn(self, now_ms: int) -> None:

@@ -40,7 +40,7 @@ logger = logging.getLogger(__name__)
 
 COMPACT_BYTES = 8 << 20  # of applied entries between two snapshots, at least; or as much as the snapshot has
 KEEP_ENTRIES = 8_192  # that stay behind a snapshot, for followers that are a little late
-PROPOSALS_MAX = 10_000  # under way
+PROPOSALS_MAX = 10_000  # in flight
 FULL_AGAIN_S = 1.0  # until a full disk is tried again
 ENTRY_BYTES = 64  # bytes that count for an entry without data
 

@@ -51,7 +51,7 @@ PART_BYTES = 1 << 20  # of what is sent in parts
 MESSAGE_BYTES = 1 << 20  # of many in one message, unless the first alone has more
 MESSAGE_BYTES_MAX = 8 << 20
 SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
-ASKED_MAX = 1_024  # commands of one client under way
+ASKED_MAX = 1_024  # commands of one client in flight
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
 SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
 

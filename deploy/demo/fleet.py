@@ -2,7 +2,7 @@
 
 It is told what to do on standard input, a word a line, and says how far it is on standard output, a JSON object a line:
 
-    starting -> ready, then "go" -> publishing, then "stop" -> stopped (nothing is under way), then "end"
+    starting -> ready, then "go" -> publishing, then "stop" -> stopped (nothing is in flight), then "end"
 
 Its readers go on reading until "end", or until whoever started it is gone.
 """

@@ -28,7 +28,7 @@ from store.base.errors import StoreError
 
 READY_S = 30.0  # for the gateway to be ready
 FLEETS_READY_S = 60.0
-DRAIN_S = 60.0  # for everything under way to be answered
+DRAIN_S = 60.0  # for everything in flight to be answered
 HEARD_S = 30.0  # for the last findings to be heard
 FAULT_DUE = 2 * DEVICES * FAULT_AT  # messages of a fleet among which there is a faulty one, at least
 LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # for the log, the readers and Spark to have everything

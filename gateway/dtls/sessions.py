@@ -1,6 +1,6 @@
 """All DTLS sessions of one UDP socket, without the socket: records in, plaintext and records out.
 
-A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes under way, and sessions, are
+A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes in progress, and sessions, are
 limited; the session that was silent longest gives way to a new one, and a silent one is forgotten after a time.
 """
 
@@ -19,7 +19,7 @@ from gateway.port.adapter import Peer
 RECORD_BYTES: Final = 13  # of a record's header
 HANDSHAKE, CLIENT_HELLO = 22, 1
 SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket: some 30 KB each
-HANDSHAKES_COUNT_MAX: Final = 512  # under way
+HANDSHAKES_COUNT_MAX: Final = 512  # in progress
 HANDSHAKE_MS: Final = 30_000  # that a handshake may take
 IDLE_MS: Final = 3_600_000  # that a session may be silent
 CHECK_MS: Final = 10_000  # how long the key of a session counts as provisioned
@@ -73,7 +73,7 @@ class DtlsSessions:
 
     @property
     def handshakes(self) -> int:
-        """Returns how many handshakes are under way."""
+        """Returns how many handshakes are in progress."""
         return len(self._handshakes)
 
     # ---- input

@@ -159,7 +159,7 @@ class Metrics:
     def watch_log(
         self, *, end: Callable[[], float], confirmed: Callable[[], float], pending: Callable[[], float]
     ) -> None:
-        """Reads the log's positions and the bytes under way when somebody looks, not before."""
+        """Reads the log's positions and the bytes in flight when somebody looks, not before."""
         self.log_end_bytes.set_function(end)
         self.log_confirmed_bytes.set_function(confirmed)
         self.pending_bytes.set_function(pending)

@@ -183,7 +183,9 @@ class ClusterOwners:
                     continue  # it may have been released before the owner could hear of this
                 if loop.time() >= until_s:
                     log.warning(
-                        "a proxy does not release a name that another one has requested", name=name, proxy=owner
+                        "a proxy does not release the ownership of a name that another proxy has requested",
+                        name=name,
+                        proxy=owner,
                     )
                     break
                 await wait_at_most(waiting.changed, until_s - loop.time())
@@ -269,9 +271,9 @@ class ClusterOwners:
             if listener is not None:
                 await listener.on_release_requested(name, record.user)
         except Taken:
-            log.debug("a name has another owner already", name=name)
+            log.debug("another proxy owns the name already", name=name)
         except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
-            log.warning("a name could not be handed over", name=name, error=str(error))
+            log.warning("the ownership of a name could not be handed over", name=name, error=str(error))
         finally:
             if self.asked.get(name) is record:
                 del self.asked[name]

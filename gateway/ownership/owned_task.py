@@ -102,10 +102,10 @@ class OwnedTask:
         failure = None if working.cancelled() else working.exception()
         if isinstance(failure, OwnershipLost):
             if self._owned is not None:
-                log.warning("another process owns a name by now; its work stops here", name=self._name)
+                log.warning("another process owns the name by now; the work for it stops here", name=self._name)
             self._owned = None
         elif failure is not None:  # our own bug
-            log.error("the work of a name failed", name=self._name, exc_info=failure)
+            log.error("the work for an owned name failed", name=self._name, exc_info=failure)
 
     def _stop_work(self) -> None:
         if self._working is not None and not self._stopping:
@@ -125,7 +125,7 @@ class OwnedTask:
                 pass
             except StoreError as error:
                 log.warning(
-                    "a name was not released; other processes take it over when this one has ended",
+                    "the ownership of a name was not released; other processes take it over when this one has ended",
                     name=self._name,
                     error=str(error),
                 )

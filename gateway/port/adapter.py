@@ -183,7 +183,7 @@ class Close(Value, frozen=True, kw_only=True):
 class HandOver(Value, frozen=True, kw_only=True):
     """Hands the connection over to the adapter of another listener, which reads from `data` on.
 
-    Nothing of this adapter's is under way, and nothing follows: it is told nothing more.
+    Nothing of this adapter's is in flight, and nothing follows: it is told nothing more.
     """
 
     listener: str  # one of `ConnectionInfo.others`

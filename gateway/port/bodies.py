@@ -4,7 +4,7 @@ A message with such a body has none of its own. It names the parts, which are st
 (`store.format.body_parts`), and goes to named queues alone: subscribers and readers of topics, who take messages whole,
 never meet it.
 
-To publish one: `BeginBody`, `StorePart` for each part in order, of which several may be under way, and `PublishBody`
+To publish one: `BeginBody`, `StorePart` for each part in order, of which several may be in flight, and `PublishBody`
 once all are answered. To deliver one: `ReadPart` for each of its frames.
 """
 

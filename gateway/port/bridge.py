@@ -2,7 +2,7 @@
 
 It is the adapter port turned round: we connect, and the peer publishes. An adapter whose factory is a `BridgeFactory`
 can do it, and is found by the schemes of the URLs that it speaks. Messages are taken in batches (`take`), and
-acknowledged upstream only when the gateway has said that the batch is durable (`settled`): one batch is under way at a
+acknowledged upstream only when the gateway has said that the batch is durable (`settled`): one batch is in flight at a
 time, and all messages that come meanwhile are the next one.
 
 Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:

@@ -1,4 +1,4 @@
-"""The part of the adapter port for connections with one message under way, which needs no effect, token or outcome."""
+"""The part of the adapter port for connections with one message in flight, which needs no effect, token or outcome."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -31,9 +31,9 @@ Singles: TypeAlias = Callable[[Sequence[tuple[Any, bytes]], int], Sequence[Singl
 
 @runtime_checkable
 class SingleAdapter(Protocol):
-    """An adapter whose peers often have one message under way: for that one it makes no effect, token and outcome.
+    """An adapter whose peers often have one message in flight: for that one it makes no effect, token and outcome.
 
-    The shell asks only while nothing that the connection has published is under way. Where the message is stored it
+    The shell asks only while nothing that the connection has published is in flight. Where the message is stored it
     writes the acknowledgement; where anything else comes of it, it takes the general way: `publish_of`.
     """
 

@@ -220,7 +220,7 @@ class Gateway:
     # ---- down
 
     async def stop(self) -> None:
-        """Stops listening, lets connections end, and waits until nothing is under way."""
+        """Stops listening, lets connections end, and waits until nothing is in flight."""
         self._stopping = True
         for server in self._servers:
             server.close()

@@ -65,7 +65,7 @@ class Ingest:
     holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
     told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored,
     row by row from a position on.
-    `gathers`: few single messages wait for a frame under way, which costs no time where the store is in this process.
+    `gathers`: few single messages wait for a frame in flight, which costs no time where the store is in this process.
     """
 
     def __init__(
@@ -140,7 +140,7 @@ class Ingest:
     def publish_singles(self, singles: Sequence[WaitingSingle]) -> None:
         """Stores messages of as many publishers; `acknowledged` follows, or `failed` of each.
 
-        Nothing else that they have published is under way. None has a guard, a key or a time to be delivered at.
+        Nothing else that they have published is in flight. None has a guard, a key or a time to be delivered at.
         """
         self._singles.add(singles)
         if not self._scheduled:

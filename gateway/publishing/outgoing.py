@@ -29,7 +29,7 @@ from store.format.frame import FRAME_ASYNC, FRAME_GUARDED, ONCE_PRODUCER, Positi
 
 
 class OutgoingFrames:
-    """Frames under way, and the receipts that wait for them. The callables are those of `Ingest`."""
+    """Frames in flight, and the receipts that wait for them. The callables are those of `Ingest`."""
 
     def __init__(
         self,
@@ -60,7 +60,7 @@ class OutgoingFrames:
         self._last: dict[PublishSource, Receipt] = {}  # the last one of each that is not answered
         self.under_way = 0  # frames that were handed over and have not ended
         self._commits: set[asyncio.Future[Appended | StoreError]] = set()
-        self.alone: dict[PublishSource, Receipt | None] = {}  # with a single message under way; the first behind it
+        self.alone: dict[PublishSource, Receipt | None] = {}  # with a single message in flight; the first behind it
 
     @property
     def idle(self) -> bool:

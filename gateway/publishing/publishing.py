@@ -39,7 +39,7 @@ class PublishSource(Protocol):
 
 
 class SinglePublisher(PublishSource, Protocol):
-    """A connection that has published one message, and nothing else that is under way."""
+    """A connection that has published one message, and nothing else that is in flight."""
 
     protocol: str
 

@@ -18,7 +18,7 @@ from gateway.publishing.routing.router import SPREAD, Router
 from store.api.message import encode
 from store.format.frame import ROW
 
-GATHERED_MAX: Final = 256  # messages that wait for a frame under way; so many are worth a frame of their own
+GATHERED_MAX: Final = 256  # messages that wait for a frame in flight; so many are worth a frame of their own
 
 
 class Singles:
@@ -54,7 +54,7 @@ class Singles:
         self.size_bytes += sum([size_bytes for _, _, size_bytes in singles])
 
     def gather(self) -> bool:
-        """Returns whether the next frame may wait for more of them: for the end of one that is under way.
+        """Returns whether the next frame may wait for more of them: for the end of one that is in flight.
 
         A commit of few messages costs as much as one of many, and would wait for that frame's sync anyway.
         """
@@ -67,7 +67,7 @@ class Singles:
         )
 
     def _is_urgent(self) -> bool:
-        """Returns whether one of them is answered before the sync of the frame under way."""
+        """Returns whether one of them is answered before the sync of the frame in flight."""
         routes, waiting = self._router.routes, self._waiting
         while self._seen < len(waiting):
             route = routes.get(waiting[self._seen][1].message.address)

@@ -44,7 +44,10 @@ class TimerSecrets:
             self._key = entry.value
             self._made.clear()
         except StoreError as error:
-            log.warning("the key of timers' tickets cannot be stored", error=str(error))
+            log.warning(
+                "the key of timers' tickets cannot be stored: this process alone takes the tickets that it gives",
+                error=str(error),
+            )
 
     def of(self, principal: str) -> bytes:
         """Returns the secret of a principal."""

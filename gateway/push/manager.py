@@ -253,7 +253,7 @@ class _Runner:
         try:
             done = await self._context.store.keys.transact({put.key: self._revision}, [put])
             self._record, self._revision = record, done.revision
-            log.warning("a sink wants nothing more: its subscription is paused", subscription=record.id)
+            log.warning("a sink answers 410 Gone: its subscription is paused", subscription=record.id)
         except (RevisionConflict, StoreError) as error:
             log.warning("a subscription could not be paused yet", subscription=record.id, error=str(error))
             await asyncio.sleep(AGAIN_S)

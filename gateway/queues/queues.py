@@ -401,7 +401,7 @@ class NamedQueues:
 
     def _pump_failed(self, name: str, error: BaseException) -> None:
         """Ends the consumers of a pump that a bug of ours has ended."""
-        log.error("delivering a queue has failed", queue=name, exc_info=error)
+        log.error("delivering a queue has failed; its consumers are cancelled", queue=name, exc_info=error)
         queue = self._registry.queues.get(name)
         if queue is not None:
             self._cancel_all(queue)

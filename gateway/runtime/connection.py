@@ -158,7 +158,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
     def _complete_alone(self) -> None:
-        """Tells the adapter of the single message under way, whose outcome it then answers."""
+        """Tells the adapter of the single message in flight, whose outcome it then answers."""
         if isinstance(self.alone, Single):
             self.alone = self.publish_of(self.alone)
 
@@ -351,7 +351,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """See `HandOver`: whoever it has been to the adapter before, the next one takes it for unauthenticated."""
         hub, listener, transport = self._hub, self._hub.others[effect.listener], self.transport
         if self.gone or transport is None or self._asked:
-            self.close("an upgrade while requests are under way")
+            self.close("an upgrade while requests are in flight")
             return
         self.flow.open -= 1
         self._listener, self.protocol, self.flow = listener, listener.protocol, hub.metrics.flow(listener.protocol)

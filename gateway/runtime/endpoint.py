@@ -333,13 +333,13 @@ class Endpoint:
             self.all_answered()
 
     def all_answered(self) -> None:
-        """Tells who waits for it, when nothing that was published is under way."""
+        """Tells who waits for it, when nothing that was published is in flight."""
         if self.unanswered is not None and not self.outstanding_count:
             self.unanswered.set_result(None)
             self.unanswered = None
 
     async def answered(self) -> None:
-        """Waits until nothing that was published is under way."""
+        """Waits until nothing that was published is in flight."""
         if self.outstanding_count:
             self.unanswered = self.unanswered or asyncio.get_running_loop().create_future()
             await asyncio.shield(self.unanswered)

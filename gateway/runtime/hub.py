@@ -59,7 +59,7 @@ from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
-CALLS_MAX = 1_024  # requests of one connection under way; more are refused
+CALLS_MAX = 1_024  # requests of one connection in flight; more are refused
 
 log = logs.get(__name__)
 
@@ -126,7 +126,7 @@ class ProcessHub(StreamHub):
         self._tasks = tasks
         self._loop = asyncio.get_running_loop()
         self._ids = 0
-        self._calls: dict[int, int] = {}  # endpoint id -> requests under way
+        self._calls: dict[int, int] = {}  # endpoint id -> requests in flight
         self._paused: dict[Endpoint, None] = {}  # not read from while it is crowded
         self._relief: asyncio.TimerHandle | None = None
         self.topics = TopicKeeper(
@@ -280,7 +280,7 @@ class ProcessHub(StreamHub):
                 endpoint.subscriber.receiver = NOBODY  # each knows the other; nobody has to look for such pairs
 
     async def quiet(self) -> None:
-        """Waits until no connection is open and nothing they asked for is under way."""
+        """Waits until no connection is open and nothing they asked for is in flight."""
         while self.connections or self._releasing or self._calls or not self.ingest.idle:
             self._changed.clear()
             await self._changed.wait()
@@ -361,7 +361,9 @@ class ProcessHub(StreamHub):
         under_way = self._calls.get(endpoint.id, 0)
         if under_way >= CALLS_MAX and token is not None:
             work.close()
-            refusal = Refusal(Cause.OVERLOAD, f"{CALLS_MAX} requests are under way", retry_after_ms=1000)
+            refusal = Refusal(
+                Cause.OVERLOAD, f"{CALLS_MAX} requests are in flight; wait for answers", retry_after_ms=1000
+            )
             self._loop.call_soon(endpoint.completed, token, Outcome(error=refusal))
             return
         self._await(endpoint, token, outcome(work))

@@ -49,7 +49,7 @@ class StreamEndpoint(Endpoint):
     ended: bool  # the peer has closed its half
     early_bytes: int  # unauthenticated input that nothing has come of; it counts in the process's budget
     singles: Singles | None  # None: its adapter knows no single messages
-    alone: Single | Publish | None  # the single message under way; an effect once the adapter knows it
+    alone: Single | Publish | None  # the single message in flight; an effect once the adapter knows it
 
     @abstractmethod
     def receive(self, data: bytes) -> None:

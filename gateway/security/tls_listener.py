@@ -16,7 +16,7 @@ from gateway.sockets.listening import TcpListener
 from gateway.sockets.paced import PacedTransport
 from store.base import logs
 
-HANDSHAKES_COUNT_MAX: Final = 4_096  # under way; each takes some 50 KiB
+HANDSHAKES_COUNT_MAX: Final = 4_096  # in progress; each takes some 50 KiB
 CROWD_COUNT: Final = 1_024  # so many, and a network may have only
 NETWORK_COUNT_MAX: Final = 128  # of them
 
@@ -68,7 +68,7 @@ class TlsListener(TcpListener):
         self._shaking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
-        """Accepts no more, and ends handshakes that are under way."""
+        """Accepts no more, and ends handshakes in progress."""
         super().close()
         for task in self._shaking:
             task.cancel()

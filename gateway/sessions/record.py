@@ -44,7 +44,7 @@ class SessionHolder(Protocol):
         """Tells the client that its session cannot be served here any more, and closes."""
 
     async def answered(self) -> None:
-        """Waits until nothing that the connection has published is under way."""
+        """Waits until nothing that the connection has published is in flight."""
 
 
 class LiveSession:

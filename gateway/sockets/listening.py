@@ -79,7 +79,7 @@ class TcpListener(ABC):
             except (BlockingIOError, InterruptedError, ConnectionAbortedError):
                 return
             except OSError as error:  # no file descriptor, no memory
-                log.error("no connections are accepted for a moment", error=str(error))
+                log.error("connections cannot be accepted; tried again in a moment", error=str(error))
                 self._loop.remove_reader(listening)
                 self._loop.call_later(OUT_OF_FILES_S, self._accept_again, listening)
                 return

@@ -17,7 +17,7 @@ def run(options: TelemetryOptions, say: Callable[[str], None] | None = None) -> 
     """Runs the telemetry job until it ends (`once`), fails, or the process gets SIGTERM or SIGINT.
 
     `say` gets lines about its progress, in the main thread.
-    A signal lets the batch under way be committed, then ends the job; a second one ends it at once. Raises
+    A signal lets the batch in progress be committed, then ends the job; a second one ends it at once. Raises
     `MissingJdk`, `OutputBusy`, `OutputMismatch` before anything starts, and `SparkError` when the query fails. To be
     called in the main thread.
     """

@@ -24,7 +24,7 @@ class ProgressLines:
     def look(self, now_s: float, manifest: Manifest, unread: Unread, stage: str) -> str | None:
         """Returns the line for now; None where nothing has changed.
 
-        `stage` tells of a batch that has been under way for long, and is empty otherwise.
+        `stage` tells of a batch that has been in progress for long, and is empty otherwise.
         """
         progress, took_s = manifest.progress, max(now_s - self._said_s, 1e-3)
         came = progress.records - self._records

@@ -256,7 +256,7 @@ class _Job:
         self._session = session
         self._commits = commits
         self._options = options
-        self._idle = threading.Lock()  # held while a batch is under way
+        self._idle = threading.Lock()  # held while a batch is in progress
         self._stage: tuple[str, float] | None = None  # of a batch: in words, and since when
         self._ending = False
 
@@ -301,7 +301,7 @@ class _Job:
     def tick(self, clock_ms: int) -> bool:
         """Settles what is settled at a time by the store's clock, and finds who is silent; returns whether it could.
 
-        It cannot while a batch is under way, or half committed. Raises `SparkError`.
+        It cannot while a batch is in progress, or half committed. Raises `SparkError`.
         """
         if not self._idle.acquire(blocking=False):
             return False

@@ -85,7 +85,7 @@ class GroupProgress:
                 self._client.ask("POST", f"{self._path}/reset", content=msgspec.json.encode(document), again=_NONE)
             self._known, self._next = self._next, None
         except (GatewayUnreachable, PublishRefused) as error:
-            log.warning("the offsets of group %s could not be told: %s", self._group, error)
+            log.warning("the offsets of group %s could not be committed: %s", self._group, error)
 
     def _prepare(self) -> None:
         """Makes the group if it is not there."""

@@ -59,7 +59,7 @@ class RemoteFailure(StoreError):
 
 
 class AppendOutcomeUnknown(StoreError):
-    """Perhaps stored: write or fdatasync failed, or the connection broke, with it under way.
+    """Perhaps stored: write or fdatasync failed, or the connection broke, with it in flight.
 
     Only an idempotent retry is safe.
     """

@@ -46,14 +46,17 @@ class WallClock:
             leap = ahead - self._ahead
             if leap <= LEAP_MS:
                 if self._leapt_ms is not None:
-                    logger.warning("the clock was set back to where it was")
+                    logger.warning("the clock that had leapt ahead was set back")
                 self._ahead, self._leapt_ms = ahead, None
                 return wall
             if self._leapt_ms is None:
                 self._leapt_ms = steady
-                logger.error("the clock has leapt far ahead and is not followed yet", extra={"leap_ms": leap})
+                logger.error(
+                    "the clock has leapt far ahead; stored times do not follow it yet; check NTP",
+                    extra={"leap_ms": leap},
+                )
             elif steady - self._leapt_ms >= BELIEF_MS:
-                logger.error("the clock has stayed far ahead and is followed now", extra={"leap_ms": leap})
+                logger.error("the clock has stayed far ahead; stored times follow it now", extra={"leap_ms": leap})
                 self._ahead, self._leapt_ms = ahead, None
                 return wall
             return steady + self._ahead

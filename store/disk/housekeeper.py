@@ -38,7 +38,7 @@ class Housekeeper:
         return self._stopped.wait(seconds)
 
     def stop(self) -> None:
-        """Ends after the chore under way. Again does nothing."""
+        """Ends after the chore in progress. Again does nothing."""
         self._stopped.set()
         self._thread.join()
 

@@ -168,7 +168,7 @@ class Committer:
         """Writes, syncs and reports what was appended before it returns, where that is plain and both threads are idle.
 
         That saves two hand-overs between threads. Returns False where the commit thread does it: frames that wait for
-        the views, a segment's end or a sync under way, and those that are answered before a sync.
+        the views, a segment's end or a sync in progress, and those that are answered before a sync.
         """
         if self._turn.acquire(blocking=False):
             try:

@@ -393,6 +393,6 @@ class Engine:
             first = self._error is None
             self._error = self._error or error
         if first:
-            logger.critical("the store takes no more until it is restarted")
+            logger.critical("a write or a sync has failed: the store refuses writes until it is restarted")
             self._on_failed()
         self._dispatcher.wake()

@@ -52,7 +52,7 @@ class Seal(NamedTuple):
 
 
 class Sealing:
-    """The digest of a segment under way."""
+    """The digest of an open segment."""
 
     def __init__(self, start: LogOffset) -> None:
         self.start = start

@@ -85,7 +85,7 @@ class ViewsHealth:
             self.deaths = int(state[1:2]) if state[1:2].isdigit() else 0
             if state[:1] == _BUSY:
                 self.deaths = min(self.deaths + 1, 9)
-                logger.warning("a process has died while it was at work on the views", extra={"times": self.deaths})
+                logger.warning("a process died while it read or wrote the views", extra={"times": self.deaths})
 
     # ---- damage
 

@@ -491,7 +491,7 @@ class CommitLog:
                 on_damage(damage)
             if tail is not None:
                 logger.warning(
-                    "cut a torn tail off the log",
+                    "a torn tail was cut off the log",
                     extra={"log_offset": tail.start, "bytes": last.end - tail.start, "why": tail.why},
                 )
                 last.truncate(tail.start)

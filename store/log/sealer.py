@@ -76,7 +76,7 @@ class SealCheck:
     def __init__(self, log: CommitLog, seal_of: Callable[[LogOffset], Seal | None]) -> None:
         self._log = log
         self._seal_of = seal_of
-        self._sealing: Sealing | None = None  # of the segment under way, read from its beginning
+        self._sealing: Sealing | None = None  # of the open segment, read from its beginning
 
     def take(self, item: Frame | BadRange) -> BadRange | None:
         """Takes what was read next; the segment that ends with it, if its frames are not those that were sealed."""
@@ -106,7 +106,7 @@ class Sealer:
     def __init__(self, log: CommitLog, seals: SealFile) -> None:
         self._log = log
         self._seals = seals
-        self._sealing: Sealing | None = None  # of the segment under way
+        self._sealing: Sealing | None = None  # of the open segment
         self._end = LogOffset(0)  # of it
         self._distrusted: LogOffset | None = None  # from here on, seals are made again
 
@@ -115,7 +115,7 @@ class Sealer:
         self._distrusted = at
 
     def step(self, seconds: float = SEALING_S_MAX) -> None:
-        """Reads on in the segment under way, for as long as allowed, and seals it at its end."""
+        """Reads on in the open segment, for as long as allowed, and seals it at its end."""
         distrusted, self._distrusted = self._distrusted, None
         if distrusted is not None:
             self._seals.drop_from(distrusted)

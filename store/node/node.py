@@ -240,10 +240,10 @@ class StoreNode:
                 except (StoreFull, ViewsDamaged) as error:
                     await self._begin_again(error)
         except (StoreError, OSError) as error:
-            logger.critical("this replica has failed, and does nothing any more: %s", error)
+            logger.critical("this replica has failed, and serves nothing until it is restarted: %s", error)
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))
         except Exception as error:
-            logger.exception("this replica has failed, and does nothing any more")
+            logger.exception("this replica has failed, and serves nothing until it is restarted")
             self._fail(StoreFailed(f"{type(error).__name__}: {error}"))
 
     def _fail(self, error: StoreError) -> None:

@@ -74,7 +74,7 @@ class MasterReachability:
         )
 
     async def close(self) -> None:
-        """Ends what is under way."""
+        """Ends what is in flight."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)

@@ -75,7 +75,7 @@ class Reporter:
         now_ms = self._now_ms()
         logs = {number: log for number, log in self._logs().items() if isinstance(log, RemoteStore)}
         for number in [number for number in self._reaches if number not in logs]:
-            del self._reaches[number]  # a probe that is under way ends by itself
+            del self._reaches[number]  # a probe that is in flight ends by itself
             self._received_s.pop(number, None)
         for number, log in logs.items():
             reach = self._reaches.get(number)

@@ -1,4 +1,4 @@
-"""The client's side of appends: a window of frames under way, and what happens to them when the master is another.
+"""The client's side of appends: a window of frames in flight, and what happens to them when the master is another.
 
 Frames are sent in the order of the calls, and the store keeps it. Frames in flight when the connection broke are
 perhaps stored. A frame of an idempotent producer is sent again to the master of that moment, in its place in the order:

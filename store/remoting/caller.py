@@ -1,4 +1,4 @@
-"""The client's side of a session: calls under way, and what happens to them when the connection breaks.
+"""The client's side of a session: calls in flight, and what happens to them when the connection breaks.
 
 A call that was not sent yet waits for the next connection. One that was is sent again if that changes nothing
 (`AGAIN`), or fails as perhaps done (`ONCE`). A refusal by a node that is no master any more, or takes nothing for now,
@@ -37,7 +37,7 @@ from store.rpc.wire import BadAnswer, failure_of, revive
 
 logger = logging.getLogger(__name__)
 
-CALLS_COUNT_MAX = 8_000  # under way, waiting ones included; less than a server refuses at
+CALLS_COUNT_MAX = 8_000  # in flight, waiting ones included; less than a server refuses at
 MESSAGE_BYTES = 1 << 20
 MESSAGE_CALLS_COUNT_MAX = 4_096
 PAUSE_S = 0.05  # before calls are sent again to a store that takes nothing for now
@@ -181,7 +181,7 @@ class Caller:
         for answer in answers:
             pending = self.sent.pop(answer.number, None)
             if pending is None:
-                return BadAnswer(f"call {answer.number} is answered, which is not under way")
+                return BadAnswer(f"call {answer.number} is answered, which is not in flight")
             if answer.kind == VALUE:
                 leave = self._succeeded(pending, answer) or leave
                 continue

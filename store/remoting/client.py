@@ -28,7 +28,7 @@ from store.remoting.log import RemoteLog
 from store.remoting.queues import RemoteQueues
 from store.remoting.timers import RemoteTimers
 
-CLOSE_S = 5.0  # that appends under way have when the client is closed
+CLOSE_S = 5.0  # that appends in flight have when the client is closed
 
 
 def _clock_ms() -> int:
@@ -97,7 +97,7 @@ class RemoteStore:
         await self.close()
 
     async def close(self) -> None:
-        """Waits a moment for what is under way, and disconnects; leases end. Again waits for the first call."""
+        """Waits a moment for what is in flight, and disconnects; leases end. Again waits for the first call."""
         if self._remote.closing is None:
             self._remote.closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._remote.closing)

@@ -27,7 +27,7 @@ BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.25  # between attempts
 STEADY_S = 1.0  # a connection that lasted so long was a good one
 PING_S = 1.0  # a client says something at least that often
 SILENCE_S = 4.0  # a node from which nothing came for so long is given up
-LEAVE_S = 0.5  # for answers under way, when the node says that it is no master any more
+LEAVE_S = 0.5  # for answers in flight, when the node says that it is no master any more
 POLL_S = 0.005
 EXPIRE_S = 0.1  # between two looks for requests that have waited too long
 
@@ -113,7 +113,7 @@ class StoreConnection:
         ]
 
     async def close(self, why: StoreError) -> None:
-        """Ends the connection. Calls under way fail with `why`, or as unknown."""
+        """Ends the connection. Calls in flight fail with `why`, or as unknown."""
         for task in self._tasks:
             task.cancel()
         await asyncio.wait(self._tasks)
@@ -355,7 +355,7 @@ class StoreConnection:
                 raise StoreUnreachable(f"nothing came from {streams.target} for {SILENCE_S:g} s")
 
     async def _beside(self, part: Coroutine[Any, Any, None]) -> None:
-        """Runs a stream beside the calls': its end gives up the connection, and calls under way are answered still."""
+        """Runs a stream beside the calls': its end gives up the connection, and calls in flight are answered still."""
         try:
             await part
         except StoreError as error:

@@ -20,7 +20,7 @@ class _Holding:
 
 
 class HeldLeases:
-    """Leases by owner, and takes under way. As large as what is held."""
+    """Leases by owner, and takes in flight. As large as what is held."""
 
     def __init__(self) -> None:
         self._owners: dict[int, dict[tuple[QueueNumber, str], _Holding]] = {}

@@ -85,7 +85,7 @@ class RemoteReader:
         self.close()
 
     def close(self) -> None:
-        """Closes the connection; fetches under way end with an error."""
+        """Closes the connection; fetches in flight end with an error."""
         self._channel.close()
 
     def _after(self, error: Any, patience: "_RetryLimit") -> None:

@@ -4,7 +4,7 @@
       Hello      ------------------------->            my epochs, my log: what do we have in common?
                  <-------------------------  Welcome   cut your log there / Refused
       Ack        ------------------------->            cut and on disk: send
-                 <-------------------------  Data      several under way, none waits for the one before
+                 <-------------------------  Data      several in flight, none waits for the one before
       Ack        ------------------------->            on disk up to here
                  <-------------------------  Confirmed readers may see up to here; also the heartbeat, which is answered
       Ack        ------------------------->

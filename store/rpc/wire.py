@@ -115,7 +115,7 @@ class HealthAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The store answers; `confirmed` is the log offset behind the last frame that readers may see."""
 
     confirmed: Offset
-    streams: int  # fetches under way
+    streams: int  # fetches in flight
     by_first_level: bool = False  # every topic is named by its addresses' first level: no routes say otherwise
 
 

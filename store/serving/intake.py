@@ -50,7 +50,7 @@ class Intake:
         self._taken = asyncio.Event()  # some were taken to be sent
 
     async def received(self, message: bytes) -> None:
-        """Appends the frames of a message; returns when all of them are under way. Raises `BadRequest`."""
+        """Appends the frames of a message; returns when all of them are in flight. Raises `BadRequest`."""
         round_, frames = parse_appends(message)
         if round_ != self._round:
             self._round, self._refused = round_, None

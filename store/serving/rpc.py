@@ -93,7 +93,7 @@ class StoreService:
         return service
 
     async def stop(self, grace_s: float | None = None) -> None:
-        """Takes no more calls, lets those under way go on for `grace_s` seconds, then ends them."""
+        """Takes no more calls, lets those in flight go on for `grace_s` seconds, then ends them."""
         if self.node is not None:
             await self.node.stand_down()
         if self._server is not None:

@@ -29,7 +29,7 @@ from store.serving.queue_waiters import QueueWaiters
 
 logger = logging.getLogger(__name__)
 
-CALLS_COUNT_MAX = 1 << 13  # of one session under way: those that wait for something included
+CALLS_COUNT_MAX = 1 << 13  # of one session in flight: those that wait for something included
 WATCHES_COUNT_MAX = 1 << 12  # of one session
 OWNERS_COUNT_MAX = 1 << 16  # of one session that were lent something and not released
 ANSWERS_BYTES = 32 << 20  # of what is read for one session and not yet sent: beyond, calls that read wait
@@ -98,7 +98,7 @@ class ServingSession:
         self._timers_sent: TimersHeld | None = None
         self._confirmed_sent = LogOffset(-1)
         self._greeted = False
-        self._waits = 0  # calls under way that only wait for something
+        self._waits = 0  # calls in flight that only wait for something
         self._standing_down: NotMaster | None = None  # set: what comes now is refused
         self._leave: str | None = None  # to be said once
         self.news = asyncio.Event()  # there may be something to send
@@ -107,7 +107,7 @@ class ServingSession:
     # ---- in
 
     def stand_down(self, refusal: NotMaster) -> None:
-        """Begins nothing any more, and lets the client know: what it has under way is answered."""
+        """Begins nothing any more, and lets the client know: what it has in flight is answered."""
         self._standing_down = refusal
         self._leave = refusal.master or ""
         self.news.set()

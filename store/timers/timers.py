@@ -62,7 +62,7 @@ class TimerOverlay:
         self._changes: dict[TimerKey, tuple[LogOffset, TimerSet | None]] = {}  # None: fired or cancelled
         self._order: deque[tuple[LogOffset, TimerKey]] = deque()
         self._due: list[TimerKey] = []  # a heap of those set; some of them are gone or in the view meanwhile
-        self._pins = 0  # reads of the view under way: nothing is let go until they end
+        self._pins = 0  # reads of the view in progress: nothing is let go until they end
         self._trim_to = LogOffset(0)
 
     # ---- following the log
@@ -210,7 +210,7 @@ class Timers:
         with views.reading() as txn:
             overlay.held = views.timers.held(txn)
         self._cancelling: set[TimerKey] = set()  # not fired until that has ended
-        self._firing: asyncio.Future[None] | None = None  # ends with the frame under way
+        self._firing: asyncio.Future[None] | None = None  # ends with the frame in flight
 
     @property
     def held(self) -> TimersHeld:

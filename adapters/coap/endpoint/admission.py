@@ -14,11 +14,11 @@ class AnonymousAdmission:
     def __init__(self) -> None:
         self.granted = False
         self.refusal: Refusal | None = None  # the answer to every request
-        self.token: Token | None = None  # of the question under way
+        self.token: Token | None = None  # of the question in flight
         self._parked: list[tuple[bytes, Peer]] = []
 
     def ask(self, datagrams: Sequence[tuple[bytes, Peer]], token: Token) -> Sequence[Call]:
-        """Parks datagrams until it is known; asks, with this token, unless that is under way."""
+        """Parks datagrams until it is known; asks, with this token, unless that is in flight."""
         self._parked += datagrams[: PARKED_DATAGRAMS_MAX - len(self._parked)]
         if self.token is not None:
             return ()

@@ -94,7 +94,7 @@ class CoapEndpoint:
 
     @property
     def idle(self) -> bool:
-        """Returns whether nothing is under way or remembered here, but for transfers in blocks."""
+        """Returns whether nothing is in flight or remembered here, but for transfers in blocks."""
         return not (self.outstanding or len(self.exchanges) or len(self.observers) or self.admission.token)
 
     @property

@@ -42,7 +42,7 @@ class Lookups:
     """The addresses that are asked for, and those that had a value of late."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Token] = {}  # by address: the lookup under way, or what it had published
+        self.waiting: dict[str, Token] = {}  # by address: the lookup in flight, or what it had published
         self._lookups: dict[Token, list[_Waiting]] = {}
         self._behind: dict[str, list[_Waiting]] = {}  # requests that came while the lookup's messages are being stored
         self._known: dict[str, int] = {}  # addresses that had a value, and until when that counts

@@ -1,4 +1,4 @@
-"""GET and FETCH requests under way: from the request to its response, once the gateway has answered."""
+"""GET and FETCH requests in flight: from the request to its response, once the gateway has answered."""
 
 from collections.abc import Callable, Sequence
 
@@ -21,7 +21,7 @@ HEADER_BYTES = 4
 
 
 class _Reading(msgspec.Struct, frozen=True):
-    """A request under way. Its response may have `room` bytes; None: as many as it takes."""
+    """A request in flight. Its response may have `room` bytes; None: as many as it takes."""
 
     exchange: Exchange
     read: Read
@@ -46,7 +46,7 @@ class Readings:
         return len(self._reading)
 
     def waiting(self, token: Token) -> Exchange | None:
-        """Returns the exchange of a request under way."""
+        """Returns the exchange of a request in flight."""
         reading = self._reading.get(token)
         return None if reading is None else reading.exchange
 

@@ -18,7 +18,7 @@ class _Pending:
 
 
 class Retransmitter:
-    """Messages under way. The first timeout is ACK_TIMEOUT, stretched by chance; each further one is twice the last."""
+    """Messages in flight. The first timeout is ACK_TIMEOUT, stretched by chance; each further one is twice the last."""
 
     def __init__(
         self, *, ack_timeout_ms: int, ack_random_factor: float, max_retransmit: int, pending_max: int, random: Random

@@ -48,11 +48,11 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         Meta(description="bytes of the largest block sent, and asked for"),
     ] = 1024
     block_transfers_max: Annotated[
-        int, Meta(ge=1, le=1_000_000, description="bodies under way in blocks, each direction")
+        int, Meta(ge=1, le=1_000_000, description="bodies sent or received in blocks at a time, each direction")
     ] = 1_024
     block_transfers_peer_max: Annotated[int, Meta(ge=1, le=65_536, description="of these, of one peer")] = 8
     block_bytes_max: Annotated[
-        int, Meta(ge=1, description="bytes held for bodies under way in blocks and their options, each direction")
+        int, Meta(ge=1, description="bytes held for bodies in blocks and their options, each direction")
     ] = 64 * MiB
 
     echo_fresh_s: Annotated[

@@ -80,7 +80,7 @@ class Observed:
     observable: Observable
     observations: dict[tuple[Peer, bytes], Observation] = field(default_factory=dict)  # by endpoint and token
     version: int = 0  # counts the messages delivered
-    check: tuple[Token, int] | None = None  # the read under way, and the version at its start
+    check: tuple[Token, int] | None = None  # the read in flight, and the version at its start
 
 
 @dataclass(slots=True, eq=False)

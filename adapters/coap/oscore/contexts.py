@@ -27,7 +27,7 @@ class HeldContext:
     kid: Kid
     opened: OpenedContext | None = None
     context: SecurityContext | None = None
-    asked: Token | None = None  # the question under way
+    asked: Token | None = None  # the question in flight
     numbers: int = 0  # that it asks for
     checked_ms: int = 0
     echo: bytes = b""  # that proves a request to be new where the replay window is lost

@@ -92,7 +92,7 @@ class CoapConnection(Adapter):
 
     @property
     def wants_data(self) -> bool:
-        """Returns False while enough requests are under way, or it is not known whether the peer is let in."""
+        """Returns False while enough requests are in flight, or it is not known whether the peer is let in."""
         return not self._closed and self._outstanding < REQUESTS_MAX and not self._waits_for_admission
 
     @property

@@ -51,7 +51,7 @@ class Repeats:
         self._learned = 0
 
     def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one such request and nothing else, while no other is under way."""
+        """Returns the message of a read that is one such request and nothing else, while no other is in flight."""
         template, transport = self._template, self._transport
         if template is None or transport is None or not transport.quiet:
             return None

@@ -108,7 +108,7 @@ def may_begin(
 ) -> bool:
     """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2).
 
-    `asked` are the questions under way, `publishing` says that messages are.
+    `asked` are the questions in flight, `publishing` says that messages are.
     """
     if transport is None:
         return True

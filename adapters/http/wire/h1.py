@@ -62,7 +62,7 @@ class Http1:
         self._head_bytes = 0
         self._unseen_bytes = 0  # fed without any callback: a header that does not end
         self._head_done = False
-        self._started_ms: int | None = None  # when the request under way began
+        self._started_ms: int | None = None  # when the request in flight began
 
     # ---- Transport
 

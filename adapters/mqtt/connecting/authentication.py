@@ -22,7 +22,7 @@ ROUNDS_COUNT_MAX = 8  # challenges of one exchange
 class AuthTurn(Enum):
     """The side whose turn it is."""
 
-    NOBODY = "no exchange is under way"
+    NOBODY = "no exchange is in progress"
     GATEWAY = "the gateway's answer is awaited"
     CLIENT = "the client's AUTH is awaited"
 

@@ -61,7 +61,7 @@ class Exact:
         self._slots: dict[int, Sequence[int]] = {}  # uses that marks tell of, and no save that is done
         self._free: list[int] = []  # slots that are not in use, a heap
         self._next_slot = 0  # neither in use nor free, as all from here on
-        self._covering: Sequence[int] = ()  # slots that are free when the save under way is done
+        self._covering: Sequence[int] = ()  # slots that are free when the save in progress is done
 
     def __len__(self) -> int:
         return len(self._storing) + len(self._received)

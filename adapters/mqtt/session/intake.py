@@ -41,7 +41,7 @@ Control = Callable[[int, bytes], bool]  # first byte and body of any packet but 
 
 
 class _Unstored(NamedTuple):
-    """Messages under way to the log, and how to acknowledge them.
+    """Messages in flight to the log, and how to acknowledge them.
 
     `trailer` are refusals of messages that came behind these: acknowledgements go in order (MQTT-4.6.0-2).
     """

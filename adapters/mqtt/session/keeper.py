@@ -14,7 +14,7 @@ Step = Callable[[], None]
 class SessionKeeper:
     """Holds output back until a `SaveSession` that covers it has completed.
 
-    One save is under way at a time; whatever waits meanwhile shares the next one, which stores the parts that have
+    One save is in progress at a time; whatever waits meanwhile shares the next one, which stores the parts that have
     changed: `state`, the subscriptions, or `exchanges`. A session that ends with its connection is never saved, and
     nothing waits.
     """
@@ -54,8 +54,8 @@ class SessionKeeper:
         self._expiry_s: int | None = 0
         self._state_changed = self._exchanges_changed = False  # in a way that no save covers
         self._state_late = False  # the same, and more of it is to come
-        self._waiting: list[bytes] = []  # for a save that is not under way; none when nothing has changed
-        self._saving: list[bytes] | None = None  # for the one under way; None: there is none
+        self._waiting: list[bytes] = []  # for a save that is not in progress; none when nothing has changed
+        self._saving: list[bytes] | None = None  # for the one in progress; None: there is none
         self._steps: list[Step] = []  # as `_waiting`, what is to be done then
         self._steps_saving: Sequence[Step] = ()
 

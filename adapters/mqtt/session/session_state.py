@@ -62,7 +62,7 @@ class SavedFeed(msgspec.Struct, frozen=True, array_like=True):
 
 
 class PacketExchanges(msgspec.Struct, frozen=True, array_like=True):
-    """Deliveries and packet identifiers under way (4.1). Fields are only ever added at the end.
+    """Deliveries and packet identifiers in flight (4.1). Fields are only ever added at the end.
 
     `settled`, `settled_elsewhere` and `done` speak of the logs: everything in a log before its place in one of the
     first two, and every place in `done`, has been delivered for good. They are saved in the same record as the packet

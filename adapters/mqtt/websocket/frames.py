@@ -61,9 +61,9 @@ class Frames:
 
     def __init__(self) -> None:
         self._head = b""  # of a frame whose header, or, where it is a control frame, whose payload is not all there
-        self._left = 0  # bytes that have not come of the payload under way
+        self._left = 0  # bytes that have not come of the payload in progress
         self._mask = b""  # of those bytes
-        self._fragmented = False  # the message under way has more frames to come
+        self._fragmented = False  # the message in progress has more frames to come
         self.ping: bytes | None = None  # the newest ping that has no answer yet (5.5.3)
         self.closed: int | None = None  # the code of the client's close frame, behind which nothing counts
         self.fault: Fault | None = None  # which rule was broken, behind which nothing counts

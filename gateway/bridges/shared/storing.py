@@ -1,4 +1,4 @@
-"""Storing what a bridge has read: one batch under way at a time, tried again for as long as the store refuses it."""
+"""Storing what a bridge has read: one batch in progress at a time, tried again for as long as the store refuses it."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from store.base import logs
 
 CROWDED_S: Final = 0.05  # between two looks whether there is room again
 AGAIN_S: Final = 1.0  # until what the store did not take is tried again, where it does not say itself
-LAST_OUTCOME_S: Final = 30.0  # how long the outcome of what is under way is waited for when the connection is gone
+LAST_OUTCOME_S: Final = 30.0  # how long the outcome of what is in flight is waited for when the connection is gone
 
 Store: TypeAlias = Callable[[PublishSource, Publish, int], None]  # `Ingest.publish`
 

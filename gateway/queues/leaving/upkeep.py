@@ -89,10 +89,15 @@ class Upkeep:
         try:
             due_ms = await look(number)
         except StoreError as error:
-            log.warning("a queue cannot be looked after", queue=number, error=str(error), retry_s=RETRY_MS / 1_000)
+            log.warning(
+                "limits and expiry of a queue cannot be applied now",
+                queue=number,
+                error=str(error),
+                retry_s=RETRY_MS / 1_000,
+            )
             due_ms = self._now_ms() + RETRY_MS
         except Exception:  # our own bug: it concerns one queue, and the others go on
-            log.exception("looking after a queue has failed", queue=number)
+            log.exception("applying limits and expiry of a queue has failed", queue=number)
             due_ms = self._now_ms() + SWEEP_MS
         if due_ms is not None:
             self._schedule(number, max(due_ms, self._looked[number] + 1))

@@ -266,7 +266,9 @@ class Pump:
                 if self._plenty:
                     self._ahead = 0
             except StoreError as error:
-                log.warning("cannot deliver a queue", queue=self._number, error=str(error), retry_s=RETRY_S)
+                log.warning(
+                    "messages of a queue cannot be delivered now", queue=self._number, error=str(error), retry_s=RETRY_S
+                )
                 await asyncio.sleep(RETRY_S)
                 self._wake.set()
 

@@ -126,7 +126,12 @@ class StreamPump:
                 if not any(served):
                     await self._wait()
             except StoreError as error:
-                log.warning("cannot deliver a stream", queue=self._number, error=str(error), retry_s=RETRY_S)
+                log.warning(
+                    "messages of a stream cannot be delivered now",
+                    queue=self._number,
+                    error=str(error),
+                    retry_s=RETRY_S,
+                )
                 await asyncio.sleep(RETRY_S)
 
     async def _serve(self, consumer: QueueConsumer) -> bool:

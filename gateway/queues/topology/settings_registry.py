@@ -142,7 +142,7 @@ class SettingsRegistry(Topology):
             await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
             self._streams_behind = False
         except StoreError as error:
-            log.warning("streams are kept as long as before, until the store takes their policies", error=str(error))
+            log.warning("policies of streams could not be stored yet: retention stays as it was", error=str(error))
             self._streams_behind = True
             self._unfinished()
 
