@@ -138,23 +138,21 @@ def _exchange_delete(channel: Channel, method: Any) -> None:
 
 
 def _exchange_bind(channel: Channel, method: Any) -> None:
-    request = BindExchange(
-        destination=channel.output.inside(method.destination),
-        source=channel.output.inside(method.source),
-        routing_key=method.routing_key,
-        arguments=method.arguments,
-    )
-    _ask(channel, method, request, Exchange.BindOk)
+    _ask(channel, method, BindExchange(**_exchange_binding(channel, method)), Exchange.BindOk)
 
 
 def _exchange_unbind(channel: Channel, method: Any) -> None:
-    request = UnbindExchange(
-        destination=channel.output.inside(method.destination),
-        source=channel.output.inside(method.source),
-        routing_key=method.routing_key,
-        arguments=method.arguments,
-    )
-    _ask(channel, method, request, Exchange.UnbindOk)
+    _ask(channel, method, UnbindExchange(**_exchange_binding(channel, method)), Exchange.UnbindOk)
+
+
+def _exchange_binding(channel: Channel, method: Any) -> dict[str, Any]:
+    """Returns the binding that exchange.bind and exchange.unbind name."""
+    return {
+        "destination": channel.output.inside(method.destination),
+        "source": channel.output.inside(method.source),
+        "routing_key": method.routing_key,
+        "arguments": method.arguments,
+    }
 
 
 # ---- class queue
@@ -182,23 +180,21 @@ def _queue_declare(channel: Channel, method: Any) -> None:
 
 
 def _queue_bind(channel: Channel, method: Any) -> None:
-    request = BindQueue(
-        queue=_queue(channel, method.queue),
-        exchange=channel.output.inside(method.exchange),
-        routing_key=method.routing_key or ("" if method.queue else channel.queue),
-        arguments=method.arguments,
-    )
-    _ask(channel, method, request, Queue.BindOk)
+    _ask(channel, method, BindQueue(**_queue_binding(channel, method)), Queue.BindOk)
 
 
 def _queue_unbind(channel: Channel, method: Any) -> None:
-    request = UnbindQueue(
-        queue=_queue(channel, method.queue),
-        exchange=channel.output.inside(method.exchange),
-        routing_key=method.routing_key or ("" if method.queue else channel.queue),
-        arguments=method.arguments,
-    )
-    _ask(channel, method, request, Queue.UnbindOk)
+    _ask(channel, method, UnbindQueue(**_queue_binding(channel, method)), Queue.UnbindOk)
+
+
+def _queue_binding(channel: Channel, method: Any) -> dict[str, Any]:
+    """Returns the binding that queue.bind and queue.unbind name."""
+    return {
+        "queue": _queue(channel, method.queue),
+        "exchange": channel.output.inside(method.exchange),
+        "routing_key": method.routing_key or ("" if method.queue else channel.queue),
+        "arguments": method.arguments,
+    }
 
 
 def _queue_purge(channel: Channel, method: Any) -> None:

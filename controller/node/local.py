@@ -127,14 +127,9 @@ class LocalController(StateClient):
             self.error = error
 
     def _moved(self) -> None:
-        if not self._metadata.news:
-            return
-        self._metadata.news = False
-        for listener in list(self._listeners.values()):
-            try:
-                listener()
-            except Exception:
-                logger.exception("a listener on the controller has failed")
+        if self._metadata.news:
+            self._metadata.news = False
+            self._listeners.tell()
 
     # ---- the only group
 

@@ -300,16 +300,9 @@ class ControllerNode(StateClient):
             for group, replica in metadata.forgotten:
                 self.registry.forget(group, replica)
             metadata.forgotten.clear()
-            self._notify()
+            self._listeners.tell()
             self._leadership.judge()
         self._changes.happened()
-
-    def _notify(self) -> None:
-        for listener in list(self._listeners.values()):
-            try:
-                listener()
-            except Exception:
-                logger.exception("a listener on the controller has failed")
 
     async def _become_current(self) -> None:
         """Catches up with what was done before this start; without a leader, goes by what is there after a while."""

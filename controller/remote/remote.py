@@ -289,13 +289,8 @@ class RemoteController(StateClient):
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():
                 future.set_result(None)
-        if not news:
-            return
-        for listener in list(self._listeners.values()):
-            try:
-                listener()
-            except Exception:
-                logger.exception("a listener on the controllers has failed")
+        if news:
+            self._listeners.tell()
 
 
 def _worth(route: GroupRoute) -> tuple[int, bool, int, int]:

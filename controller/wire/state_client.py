@@ -16,6 +16,7 @@ from controller.api.commands import (
 )
 from controller.metadata.state import MetadataState
 from controller.wire.wire import BadAnswer
+from store.base.listeners import Listeners
 
 T = TypeVar("T")
 _ASK: Final = object()  # the state here does not answer a command
@@ -28,8 +29,7 @@ class StateClient(ABC):
         self.state = state
         self._limits = limits
         self._now_ms = now_ms
-        self._listeners: dict[int, Callable[[], None]] = {}
-        self._next_listener = 0
+        self._listeners = Listeners[[]]("the state of the controllers")
 
     @abstractmethod
     async def _request(self, request: ControllerRequest[Any]) -> Any:
@@ -120,6 +120,4 @@ class StateClient(ABC):
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the event loop after every change. Returns what stops it."""
-        handle, self._next_listener = self._next_listener, self._next_listener + 1
-        self._listeners[handle] = listener
-        return lambda: self._listeners.pop(handle, None) and None
+        return self._listeners.add(listener)

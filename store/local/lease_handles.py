@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, TypeVar
 
 from store.api.handle import Grant, LeaseHandle
 from store.base.errors import LeaseLost, StoreError
@@ -11,6 +11,7 @@ from store.format.ranges import ranges_of
 from store.leases.leases import HandleClaim, LeaseQueue
 from store.local.lending import Lending, check_invisible
 
+T = TypeVar("T")
 _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 
 
@@ -87,41 +88,40 @@ class LeaseHandles:
 
     async def requeue(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
         """See `LeaseCalls.requeue_handles`."""
-        key = await self._key()
-        answers: list[StoreError | None] = []
-        for text in handles:
-            try:
-                leases, handle = await self._opened(text, key)
-                grant = self._current(leases, handle)
-            except StoreError as error:
-                answers.append(error)
-                continue
+
+        def requeue(leases: LeaseQueue, handle: LeaseHandle, grant: Grant) -> None:
             leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
             self._lending.give_up(leases)
-            answers.append(None)
-        return answers
+
+        return await self._each(handles, requeue)
 
     async def extend(self, handles: Sequence[str], invisible_ms: int) -> list[str | StoreError]:
         """See `LeaseCalls.extend_handles`."""
         check_invisible(invisible_ms)
+
+        def extend(leases: LeaseQueue, handle: LeaseHandle, grant: Grant) -> str:
+            longer = grant.until(self._now_ms() + invisible_ms)
+            leases.extend(grant.owner, (handle.offset,), longer)
+            return longer.handle(handle.offset, handle.deliveries)
+
+        return await self._each(handles, extend)
+
+    async def _each(
+        self, handles: Sequence[str], change: Callable[[LeaseQueue, LeaseHandle, Grant], T]
+    ) -> list[T | StoreError]:
+        """Changes the lease of each handle; returns the results, or why a handle stands for no lease."""
         key = await self._key()
-        answers: list[str | StoreError] = []
+        answers: list[T | StoreError] = []
         for text in handles:
             try:
-                leases, handle = await self._opened(text, key)
+                handle = LeaseHandle.decode(text, key)
+                leases, _ = await self._lending.leases(handle.queue, handle.group)
                 grant = self._current(leases, handle)
             except StoreError as error:
                 answers.append(error)
                 continue
-            longer = grant.until(self._now_ms() + invisible_ms)
-            leases.extend(grant.owner, (handle.offset,), longer)
-            answers.append(longer.handle(handle.offset, handle.deliveries))
+            answers.append(change(leases, handle, grant))
         return answers
-
-    async def _opened(self, text: str, key: bytes) -> tuple[LeaseQueue, LeaseHandle]:
-        handle = LeaseHandle.decode(text, key)
-        leases, _ = await self._lending.leases(handle.queue, handle.group)
-        return leases, handle
 
     def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
         grant = leases.grant(handle.offset)

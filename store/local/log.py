@@ -15,6 +15,7 @@ from store.base.errors import (
     StoreOverloaded,
     ViewsDamaged,
 )
+from store.base.listeners import Listeners
 from store.engine.commit import Committed
 from store.format.frame import FRAME_BYTES_MAX, ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame
 from store.format.records import AddressesSeen
@@ -64,8 +65,7 @@ class LocalLog:
         self._gathering = False  # appends of this turn of the loop are gathered; the next turn commits them
         self._committing = False  # the loop's thread writes, or tries to
         self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
-        self._listeners: dict[int, TailListener] = {}  # by the order of their calls to tail
-        self._listener_count = 0
+        self._listeners = Listeners[NewFrames]("the log's tail")
 
     # ---- in
 
@@ -163,14 +163,8 @@ class LocalLog:
                 done(outcome)
             except Exception:
                 logger.exception("an append's callback has failed")
-        if run is None or not self._listeners:
-            return
-        frames = NewFrames(self._cache, run.placed)
-        for listener in list(self._listeners.values()):
-            try:
-                listener(frames)
-            except Exception:
-                logger.exception("a listener on the log's tail has failed")
+        if run is not None and self._listeners:
+            self._listeners.tell(NewFrames(self._cache, run.placed))
 
     def _decide(self, run: FrameRun) -> dict[Position, Outcome] | None:
         """Takes a run in, and returns the outcomes of its records; None from the moment that the views are damaged."""
@@ -194,14 +188,7 @@ class LocalLog:
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
         """See `LogCalls.tail`."""
-        number = self._listener_count
-        self._listener_count += 1
-        self._listeners[number] = listener
-
-        def stop() -> None:
-            self._listeners.pop(number, None)
-
-        return stop
+        return self._listeners.add(listener)
 
     # ---- reading
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 
 from store.api.queues import Bounds, Fetched, QueuesListener
 from store.base.errors import OffsetOutOfRange
+from store.base.listeners import Listeners
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted
@@ -23,8 +24,7 @@ class LocalQueues:
     def __init__(self, core: Core, arrivals: Arrivals) -> None:
         self._core = core
         self._arrivals = arrivals
-        self._listener_count = 0
-        self._listeners: dict[int, QueuesListener] = {}
+        self._listeners = Listeners[Sequence[QueueNumber]]("queues")
 
     async def fetch(
         self,
@@ -94,19 +94,8 @@ class LocalQueues:
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""
-        number = self._listener_count
-        self._listener_count += 1
-        self._listeners[number] = listener
-
-        def stop() -> None:
-            self._listeners.pop(number, None)
-
-        return stop
+        return self._listeners.add(listener)
 
     def wake(self, queues: Sequence[QueueNumber]) -> None:
         """Tells the listeners that some queues have got something to lend."""
-        for listener in list(self._listeners.values()):
-            try:
-                listener(queues)
-            except Exception:
-                logger.exception("a listener on queues has failed")
+        self._listeners.tell(queues)

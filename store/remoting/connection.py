@@ -9,6 +9,7 @@ from store.api.log import TailListener
 from store.api.queues import QueuesListener
 from store.api.timers import TimersHeld
 from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
+from store.base.listeners import Listeners
 from store.base.streams import Backoff, keep_connected, until_one_ends
 from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting.appender import Appender
@@ -90,7 +91,7 @@ class StoreConnection:
         self._left: StoreError | None = None  # why this connection is to be given up
         self._leave, self._retry = asyncio.Event(), asyncio.Event()
         self._listeners: dict[int, _Listener] = {}
-        self._queue_listeners: dict[int, QueuesListener] = {}
+        self._queue_listeners = Listeners[Sequence[QueueNumber]]("queues")
         self._listener_count = 0
         self._tail_wanted = asyncio.Event()
         self._tail_running = False
@@ -158,14 +159,7 @@ class StoreConnection:
 
     def watch_queues(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""
-        number = self._listener_count
-        self._listener_count += 1
-        self._queue_listeners[number] = listener
-
-        def stop() -> None:
-            self._queue_listeners.pop(number, None)
-
-        return stop
+        return self._queue_listeners.add(listener)
 
     def lends(self, queue: QueueNumber) -> None:
         """Notes a queue that is asked for something to lend: on another connection somebody may want to ask again."""
@@ -176,11 +170,8 @@ class StoreConnection:
         self._lent_from.pop(queue, None)
 
     def _notify_queues(self, queues: Sequence[QueueNumber]) -> None:
-        for listener in list(self._queue_listeners.values()) if queues else ():
-            try:
-                listener(queues)
-            except Exception:
-                logger.exception("a listener on queues has failed")
+        if queues:
+            self._queue_listeners.tell(queues)
 
     def advance_confirmed(self, confirmed: int) -> None:
         """Raises the confirmed offset, which readers may read up to."""

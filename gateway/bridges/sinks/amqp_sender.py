@@ -55,12 +55,8 @@ class AmqpSender:
         self._ids: dict[str, asyncio.Event] = {}  # of mandatory messages: aio-pika knows returned ones by these alone
 
     async def consent(self) -> Consent:
-        """Connects: a broker that lets us in wants what its rules let us publish."""
-        try:
-            await self._link.get()
-        except (SinkUnreachable, SinkRefused) as error:
-            return Consent(str(error))
-        return Consent("")
+        """See `OneLink.consent`."""
+        return await self._link.consent()
 
     async def send(self, one: Attempt) -> Failure | None:
         """See `EventSender`."""

@@ -5,7 +5,8 @@ import ssl
 from collections.abc import Awaitable, Callable
 from typing import Final, Generic, Protocol, TypeVar
 
-from gateway.push.guard import SinkGuard, SinkUnreachable, connect_checked
+from gateway.push.guard import SinkGuard, SinkRefused, SinkUnreachable, connect_checked
+from gateway.push.sender import Consent
 from gateway.push.trust import refused_certificate
 
 CONNECT_S: Final = 10.0  # to connect, and to be let in
@@ -40,6 +41,14 @@ class OneLink(Generic[L]):
             opening = self._opening = asyncio.ensure_future(self._open())
             opening.add_done_callback(_seen)
         return await asyncio.shield(opening)
+
+    async def consent(self) -> Consent:
+        """Connects: a broker that lets us in wants what its rules let us publish."""
+        try:
+            await self.get()
+        except (SinkUnreachable, SinkRefused) as error:
+            return Consent(str(error))
+        return Consent("")
 
     async def close(self) -> None:
         """Ends the connection; one that is being opened is given up."""

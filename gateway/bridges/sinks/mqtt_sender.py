@@ -57,12 +57,8 @@ class MqttSender:
         self._link = OneLink(self._open)
 
     async def consent(self) -> Consent:
-        """Connects: a broker that lets us in wants what its rules let us publish."""
-        try:
-            await self._link.get()
-        except (SinkUnreachable, SinkRefused) as error:
-            return Consent(str(error))
-        return Consent("")
+        """See `OneLink.consent`."""
+        return await self._link.consent()
 
     async def send(self, one: Attempt) -> Failure | None:
         """See `EventSender`."""

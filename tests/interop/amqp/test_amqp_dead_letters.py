@@ -1,7 +1,7 @@
 """Pika and aio-pika against a whole gateway: where messages go that leave their queue, and what is written of that."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import aio_pika
@@ -9,20 +9,9 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import TIMEOUT_S, connect, deaths, first_death, fresh, get, queue
+from tests.support.amqp.pika_queues import TIMEOUT_S, deaths, first_death, fresh, get, queue
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
 
 
 def dead_letter_queue(channel: BlockingChannel, kind: str = "fanout", key: str = "") -> tuple[str, str]:

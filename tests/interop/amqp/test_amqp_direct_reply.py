@@ -1,6 +1,5 @@
 """Pika against a whole gateway: answers without a queue that the client declares (direct reply-to)."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pika
@@ -12,17 +11,6 @@ from tests.support.amqp.pika_queues import connect, fresh, get, until
 pytestmark = pytest.mark.slow
 
 REPLY_TO = "amq.rabbitmq.reply-to"
-
-
-@pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
 
 
 def asks(channel: BlockingChannel, name: str, number: str, **options: Any) -> None:

@@ -1,27 +1,16 @@
 """Pika against a whole gateway: queues that are limited, that end by themselves, and whose consumers have an order."""
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import bodies, connect, count, deaths, fresh, get, queue, until
+from tests.support.amqp.pika_queues import bodies, count, deaths, fresh, get, queue, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
 
 
 def publish(channel: BlockingChannel, name: str, *numbers: int, size: int = 0) -> list[int]:

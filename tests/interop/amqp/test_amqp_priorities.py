@@ -1,26 +1,14 @@
 """Pika against a whole gateway: queues with priorities behave as RabbitMQ's classic queues."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import bodies, connect, count, deaths, fresh, get, queue, until
+from tests.support.amqp.pika_queues import bodies, count, deaths, fresh, get, queue, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
 
 
 def publish(channel: BlockingChannel, name: str, *priorities: int | None, **properties: Any) -> None:

@@ -17,17 +17,6 @@ STREAM = {"x-queue-type": "stream"}
 
 
 @pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
-
-
-@pytest.fixture
 def stream(channel: BlockingChannel) -> Iterator[str]:
     name = fresh("stream")
     channel.queue_declare(name, durable=True, arguments=STREAM)

@@ -1,27 +1,13 @@
 """Pika and aio-pika against a whole gateway: transactions."""
 
-from collections.abc import Iterator
-from typing import Any
-
 import aio_pika
 import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import TIMEOUT_S, bodies, connect, count, deaths, fresh, get, queue, until
+from tests.support.amqp.pika_queues import TIMEOUT_S, bodies, count, deaths, fresh, get, queue, until
 
 pytestmark = pytest.mark.slow
-
-
-@pytest.fixture
-def connection(shared_gateway: Any) -> Iterator[pika.BlockingConnection]:
-    with connect(shared_gateway) as connection:
-        yield connection
-
-
-@pytest.fixture
-def channel(connection: pika.BlockingConnection) -> BlockingChannel:
-    return connection.channel()
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import queue
 import shutil
 import subprocess
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
@@ -13,23 +12,6 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, PahoClient, fresh, properties
-
-Make = Callable[..., PahoClient]
-
-
-@pytest.fixture
-def client(shared_gateway: Any) -> Iterator[Make]:
-    made: list[PahoClient] = []
-
-    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> PahoClient:
-        connect = options.pop("connect", {})
-        one = PahoClient(port or shared_gateway.port("mqtt"), version, **options)
-        made.append(one)
-        return one.connect(**connect)
-
-    yield make
-    for one in made:
-        one.close()
 
 
 @pytest.mark.parametrize("version", VERSIONS.values(), ids=VERSIONS)

@@ -8,34 +8,15 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import pika
 import pytest
-from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.subscribeoptions import SubscribeOptions
 
 from tests.support.mqtt.paho_client import TIMEOUT_S, VERSIONS, PahoClient, fresh, properties
 from tests.support.process.waiting import wait_until
-
-Make = Callable[..., PahoClient]
-
-
-@pytest.fixture
-def client(shared_gateway: Any) -> Iterator[Make]:
-    made: list[PahoClient] = []
-
-    def make(version: int = paho.MQTTv5, port: int | None = None, **options: Any) -> PahoClient:
-        connect = options.pop("connect", {})
-        one = PahoClient(port or shared_gateway.port("mqtt"), version, **options)
-        made.append(one)
-        return one.connect(**connect)
-
-    yield make
-    for one in made:
-        one.close()
 
 
 def durable(**options):

@@ -1,5 +1,6 @@
 """Clients of every protocol that publish numbers and remember which were acknowledged, and what the log has of them."""
 
+import contextlib
 import socket
 import struct
 import threading
@@ -53,15 +54,22 @@ class Sender(threading.Thread):
         return not self.stopping
 
 
+@contextlib.contextmanager
+def mqtt_connection(gateway, name):
+    """Yields the socket of an MQTT 3.1.1 client that has been let in."""
+    with socket.create_connection((gateway.host, gateway.port("mqtt")), timeout=10) as peer:
+        client_id = name.encode()
+        body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
+        peer.sendall(bytes([0x10, len(body)]) + body)
+        accepted(peer.recv(4))
+        yield peer
+
+
 class MqttSender(Sender):
     """QoS 1 with a window, by hand: the acknowledgement is the packet id's."""
 
     def send(self):
-        with socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10) as peer:
-            client_id = self.name.encode()
-            body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
-            peer.sendall(bytes([0x10, len(body)]) + body)
-            accepted(peer.recv(4))
+        with mqtt_connection(self.gateway, self.name) as peer:
             waiting, buffered = {}, b""
             while self.goes_on():
                 out = b""
@@ -133,11 +141,7 @@ class Mqtt2Sender(Sender):
     """QoS 2 with a window: acknowledged is what PUBREC has answered; PUBREL and PUBCOMP go on beside it."""
 
     def send(self):
-        with socket.create_connection((self.gateway.host, self.gateway.port("mqtt")), timeout=10) as peer:
-            client_id = self.name.encode()
-            body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
-            peer.sendall(bytes([0x10, len(body)]) + body)
-            accepted(peer.recv(4))
+        with mqtt_connection(self.gateway, self.name) as peer:
             under_way, buffered, out = {}, b"", b""
             while self.goes_on():
                 while len(under_way) < WINDOW:

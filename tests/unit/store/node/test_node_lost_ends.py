@@ -16,7 +16,6 @@ from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.node.replica.disk import Disk
 from store.replication.unclean_file import load_unclean, save_unclean
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.replica_kit import log_bytes
@@ -27,13 +26,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 COUNT = 20
 BODIES = [b"%03d" % n + bytes(100) for n in range(COUNT)]
 LOST = (700, 1_100, 900)  # bytes that the last files lose, by replica
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 async def fill(group):

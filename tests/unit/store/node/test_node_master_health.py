@@ -7,19 +7,11 @@ from controller.api.requests import AskService
 from store.base.errors import NotWritable, StoreFull
 from store.engine import engine
 from store.node import master_health
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 class Disks(StoreGroup):

@@ -10,19 +10,11 @@ from store.node import node as node_module
 from store.node import replica_role
 from store.node.replica.disk import Disk
 from store.replication.epoch_file import EpochFile
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 @pytest.fixture(autouse=True)

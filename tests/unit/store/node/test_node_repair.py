@@ -16,7 +16,6 @@ from store.node.master_role import MasterRole
 from store.node.repair.agreement import Agreement
 from store.node.repair.serving import RangeServer
 from store.node.run import _Process
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
@@ -27,13 +26,6 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 COUNT = 40
 BODIES = [b"%03d" % n + bytes(100) for n in range(COUNT)]
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 def group_of(tmp_path, controllers, **options):

@@ -5,19 +5,11 @@ import pytest
 from controller.api.client import GroupConfig
 from store.node import replica_role
 from store.node.replica_role import ReplicaRole
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 @pytest.mark.slow

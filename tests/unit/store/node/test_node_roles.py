@@ -18,20 +18,12 @@ from store.log.retention import RetentionLimits
 from store.remoting import RemoteStore
 from store.replication.errors import CannotSwitchOver
 from store.rpc.replica_wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, PACE, PATIENCE_S, Load, StoreGroup
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 @pytest.fixture

@@ -12,7 +12,6 @@ from store.node import replacing
 from store.node.snapshots import SnapshotSender
 from store.replication.epochs import EpochList
 from store.rpc.replica_wire import SnapshotRequest
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip_all
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
@@ -27,13 +26,6 @@ SMALL = {
     "retention_interval_s": 0.05,
     "scrub_bytes_per_s": 0,
 }
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 async def filled(group):

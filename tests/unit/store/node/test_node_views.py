@@ -5,7 +5,6 @@ import contextlib
 import pytest
 
 from store.base.errors import StoreError
-from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip_all
 from tests.support.store.node_kit import PATIENCE_S, StoreGroup
@@ -14,13 +13,6 @@ from tests.support.store.store_kit import append, bodies, frame
 pytestmark = pytest.mark.anyio
 
 VALUE = b"a value that nobody else has"
-
-
-@pytest.fixture
-async def controllers(tmp_path):
-    async with Controllers(tmp_path / "controllers", count=1) as found:
-        await found.leader()
-        yield found
 
 
 @pytest.fixture
