@@ -23,6 +23,11 @@ def ranges_of(numbers: Iterable[int]) -> list[Range]:
     return found
 
 
+def offsets_of(ranges: Iterable[Range]) -> Iterator[int]:
+    """Yields the integers of some ranges one by one."""
+    return (offset for start, end in ranges for offset in range(start, end))
+
+
 class RangeSet:
     """Disjoint, non-touching, non-empty ranges in ascending order. Cost is by ranges, never by integers."""
 

@@ -69,7 +69,7 @@ class LeaseHandles:
                 case HandleClaim.LOST:
                     answers[n] = _lost(handle)
         for leases, offsets in taken.items():
-            ending = self._lending.settling(leases, ranges_of(offsets), delivered=True)
+            ending = self._lending.settlements.settling(leases, ranges_of(offsets), delivered=True)
             endings.append(asyncio.shield(ending))
         for outcome in await asyncio.gather(*endings, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -91,7 +91,7 @@ class LeaseHandles:
 
         def requeue(leases: LeaseQueue, handle: LeaseHandle, grant: Grant) -> None:
             leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
-            self._lending.give_up(leases)
+            self._lending.dead_letters.give_up(leases)
 
         return await self._each(handles, requeue)
 

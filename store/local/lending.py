@@ -3,29 +3,25 @@ behind them.
 """
 
 import asyncio
-import logging
 from collections.abc import Awaitable, Callable, Iterable, Sequence
-from typing import Any, NamedTuple, Protocol
+from typing import NamedTuple
 
 from store.api.handle import Grant
 from store.api.leases import Lease
-from store.api.log import Appended, OnAppended
-from store.base.errors import LeaseLost, StoreError
+from store.api.log import OnAppended
+from store.base.errors import LeaseLost
 from store.base.futures import succeeded
-from store.format.dead_letters import dead_letters_frame
-from store.format.frame import FIRST_QUEUE, ROW, QueueNumber, QueueOffset, UnplacedFrame
+from store.format.frame import ROW, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.policy import INVISIBLE_MS_MAX, PASSED_OVER_MAX, LeasePolicy
-from store.format.ranges import Range, ranges_of
-from store.format.records import LEASES_QUEUE, LeasePolicySet, Record, Settled, encode
+from store.format.ranges import Range, offsets_of, ranges_of
+from store.format.records import LEASES_QUEUE, LeasePolicySet, Settled, encode
 from store.leases.leases import LeaseQueue
-from store.local.reader import Located
+from store.local.dead_letters import DeadLetters, Locate
+from store.local.settling import Recording, Settlements
 from store.recent.recent import Recent
-
-logger = logging.getLogger(__name__)
 
 PURGE_RANGES = 10_000  # in one settlement record
 LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be lent
-DEAD_BYTES = 1 << 20  # of dead letters in one frame
 RETRY_MS = 1_000  # until a failed release is tried again
 
 
@@ -36,14 +32,6 @@ class StoredLeases(NamedTuple):
     policy: LeasePolicy
     following: QueueOffset  # the offset that the queue's next record will have
     deleted_at: int  # log offset; what was lent before that is lost. -1: never
-
-
-class _Locate(Protocol):
-    def __call__(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Awaitable[Located]: ...
-
-
-class _Recording(Protocol):
-    def __call__(self, record: Record, *, urgent: bool = True) -> "asyncio.Future[Any]": ...
 
 
 class Lending:
@@ -57,9 +45,9 @@ class Lending:
         self,
         recent: Recent,
         *,
-        locate: _Locate,
+        locate: Locate,
         stored: Callable[[QueueNumber, str], Awaitable[StoredLeases]],
-        record: _Recording,
+        record: Recording,
         append: Callable[[UnplacedFrame, OnAppended], None],
         key: Callable[[], Awaitable[bytes]],
         steady_ms: Callable[[], int],
@@ -69,12 +57,12 @@ class Lending:
         self._locate = locate
         self._stored = stored
         self._record = record
-        self._append = append
         self._key = key
         self._now_ms = steady_ms
         self._on_available = on_available
         self._numbered = steady_ms() << 20  # the newest lease's number; those of an earlier start were lower
-        self._work: set[asyncio.Task[None]] = set()
+        self.settlements = Settlements(record, append, on_available)
+        self.dead_letters = DeadLetters(locate, self.settlements)
 
     async def leases(self, queue: QueueNumber, group: str) -> tuple[LeaseQueue, QueueOffset]:
         """Returns the leases of a group and queue, and the offset that the queue's next record will have."""
@@ -150,7 +138,7 @@ class Lending:
         try:
             located = await self._locate(leases.queue, lent, max_bytes=max_bytes)
         except BaseException:
-            leases.requeue(owner, _offsets(lent), delivered=False)
+            leases.requeue(owner, offsets_of(lent), delivered=False)
             raise
         held = leases.held(owner)
         found = [
@@ -158,10 +146,10 @@ class Lending:
             for offset, frame, row in located.records
             if offset in held
         ]
-        leases.abandon(leases.set_apart(owner, _offsets(located.unreadable)))
+        leases.abandon(leases.set_apart(owner, offsets_of(located.unreadable)))
         if len(found) < sum(end - start for start, end in lent):
             given = {lease.offset for lease in found}
-            leases.requeue(owner, [o for o in _offsets(lent) if o not in given], delivered=False)
+            leases.requeue(owner, [o for o in offsets_of(lent) if o not in given], delivered=False)
         return found, bool(located.unreadable)
 
     async def _take_ordered(
@@ -230,8 +218,8 @@ class Lending:
                 found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant))
         leases.in_flight.end(ranges_of(seen))
         leases.abandon(located.unreadable)
-        done = {*seen, *_offsets(located.unreadable)}
-        leases.give_up_take(ranges_of(offset for offset in _offsets(ranges) if offset not in done))
+        done = {*seen, *offsets_of(located.unreadable)}
+        leases.give_up_take(ranges_of(offset for offset in offsets_of(ranges) if offset not in done))
         return found, len(done)
 
     # ---- settling
@@ -242,7 +230,7 @@ class Lending:
         if leases is not None:
             ranges = leases.begin_settling(owner, offsets)
             if ranges:
-                await self.settle_ranges(leases, ranges, delivered=True)
+                await self.settlements.settle(leases, ranges, delivered=True)
 
     def settle_soon(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> "asyncio.Future[None]":
         """See `LeaseCalls.settle_soon`. When it fails, the messages will be lent again."""
@@ -251,39 +239,7 @@ class Lending:
         if leases is None or not ranges:
             return succeeded()
         # Of an ordered group the next messages of the same keys wait for it.
-        return self.settling(leases, ranges, delivered=True, urgent=leases.order is not None)
-
-    async def settle_ranges(self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """Settles ranges of offsets, and waits for it."""
-        await asyncio.shield(self.settling(leases, ranges, delivered=delivered))  # goes on when the caller goes away
-
-    def settling(
-        self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool, urgent: bool = True
-    ) -> "asyncio.Future[Any]":
-        """Settles what is on its way there; the future ends when it is durable, and is not to be cancelled.
-
-        It is lendable again when that fails; `delivered` as in `restore`.
-        """
-
-        def settled(outcome: asyncio.Future[Any]) -> None:
-            if outcome.cancelled() or outcome.exception() is not None:
-                leases.restore(ranges, delivered=delivered)
-            else:
-                self._advanced(leases)
-
-        try:
-            record = Settled(leases.queue, tuple(ranges), leases.group, leases.known)
-            settling = self._record(record, urgent=urgent)
-        except BaseException:
-            leases.restore(ranges, delivered=delivered)
-            raise
-        settling.add_done_callback(settled)
-        return settling
-
-    def _advanced(self, leases: LeaseQueue) -> None:
-        """Wakes waiters where settled messages unblock others of the same key."""
-        if leases.order is not None and (leases.order.waiting or leases.take_unblocked()):
-            self._on_available((leases.queue,))
+        return self.settlements.settling(leases, ranges, delivered=True, urgent=leases.order is not None)
 
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes, *, group: str
@@ -312,28 +268,7 @@ class Lending:
             record = encode(Settled(leases.queue, tuple(ranges), group, leases.known))
             rows += ROW.pack(LEASES_QUEUE, len(payload), len(record), 0, 0, 0, 0, 0)
             payload += record
-        await self._append_settling(taken, UnplacedFrame.build(rows, payload))
-
-    async def _append_settling(self, taken: Sequence[tuple[LeaseQueue, Sequence[Range]]], frame: UnplacedFrame) -> None:
-        """Appends a frame that settles what is nobody's. It is lendable again when that fails."""
-        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Appended | StoreError) -> None:
-            if isinstance(outcome, StoreError):
-                for leases, ranges in taken:
-                    leases.restore(ranges, delivered=True)
-                if not appended.done():
-                    appended.set_exception(outcome)
-                return
-            queues = dict.fromkeys(queue for queue, *_ in ROW.iter_unpack(frame.rows) if queue >= FIRST_QUEUE)
-            self._on_available([QueueNumber(queue) for queue in queues])
-            for leases, _ in taken:
-                self._advanced(leases)
-            if not appended.done():
-                appended.set_result(None)
-
-        self._append(frame, done)
-        await appended
+        await self.settlements.append(taken, UnplacedFrame.build(rows, payload))
 
     # ---- giving back
 
@@ -351,13 +286,13 @@ class Lending:
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             leases.requeue(owner, offsets, delivered=delivered, delay_ms=delay_ms, now_ms=self._now_ms())
-            self.give_up(leases)
+            self.dead_letters.give_up(leases)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `LeaseCalls.release`."""
         released = self._recent.leases.release(owner, now_ms=self._now_ms())
         for leases in released:
-            self.give_up(leases)
+            self.dead_letters.give_up(leases)
         return list(dict.fromkeys(leases.queue for leases in released))
 
     def extend(
@@ -387,55 +322,7 @@ class Lending:
         if leases is not None:
             ranges = leases.set_apart(owner, offsets)
             if ranges:
-                await self._dead_letter(leases, ranges, reason)
-
-    def give_up(self, leases: LeaseQueue) -> None:
-        """Moves messages that have come back too often to the dead letters."""
-        ranges = leases.take_given_up()
-        if ranges:
-            task = asyncio.get_running_loop().create_task(self._dead_letter_later(leases, ranges), name="dead letters")
-            self._work.add(task)
-            task.add_done_callback(self._work.discard)
-
-    async def _dead_letter_later(self, leases: LeaseQueue, ranges: Sequence[Range]) -> None:
-        try:
-            await self._dead_letter(leases, ranges, "delivery_limit")
-        except StoreError as error:  # they can be leased again, and are moved when they come back the next time
-            logger.warning("dead letters could not be moved", extra={"queue": leases.queue, "why": str(error)})
-        except Exception:
-            logger.exception("dead letters could not be moved", extra={"queue": leases.queue})
-
-    async def _dead_letter(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
-        """Moves what is nobody's to where dead letters go, or settles it where there is no such place."""
-        target = leases.policy.target
-        left = list(_offsets(ranges))
-        try:
-            while left and target is not None:
-                located = await self._locate(leases.queue, ranges_of(left), max_bytes=DEAD_BYTES)
-                if leases.gone:  # the queue was deleted meanwhile: these are messages of another one
-                    return
-                records = located.records
-                leases.abandon(located.unreadable)
-                if not records:
-                    break
-                moved = [offset for offset, *_ in records]
-                frame = dead_letters_frame(
-                    records,
-                    [leases.deliveries(offset) for offset in moved],
-                    queue=leases.queue,
-                    group=leases.group,
-                    reason=reason,
-                    target=target,
-                    known=leases.known,
-                )
-                gone = {*moved, *_offsets(located.unreadable)}
-                left = [offset for offset in left if offset not in gone]
-                await self._append_settling([(leases, ranges_of(moved))], frame)
-        except BaseException:
-            leases.restore(ranges_of(left), delivered=False)
-            raise
-        if left and target is None and not leases.gone:
-            await self.settle_ranges(leases, ranges_of(left), delivered=True)
+                await self.dead_letters.move(leases, ranges, reason)
 
     # ---- the others
 
@@ -466,7 +353,7 @@ class Lending:
         leases, following = await self.leases(queue, group)
         ranges = leases.begin_purge(following)
         parts = [ranges[i : i + PURGE_RANGES] for i in range(0, len(ranges), PURGE_RANGES)]
-        settling = [self.settling(leases, part, delivered=False) for part in parts]
+        settling = [self.settlements.settling(leases, part, delivered=False) for part in parts]
         await asyncio.gather(*map(asyncio.shield, settling))
         return sum(end - start for start, end in ranges)
 
@@ -476,23 +363,18 @@ class Lending:
         table = self._recent.leases
         more, seen = table.expire(now_ms)
         for leases in seen:
-            self.give_up(leases)
+            self.dead_letters.give_up(leases)
         if more:
             self._on_available(list(dict.fromkeys(leases.queue for leases in more)))
         following = table.next_deadline_ms
         return None if following is None else max(following - now_ms, 1)
 
     async def close(self) -> None:
-        """Waits for what is being moved."""
-        if self._work:
-            await asyncio.wait(self._work)
+        """Waits for the dead letters that are being moved."""
+        await self.dead_letters.close()
 
 
 def check_invisible(invisible_ms: int) -> None:
     """Raises ValueError for what is no time to lend a message for."""
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise ValueError(f"a lease lasts 1 to {INVISIBLE_MS_MAX} ms, not {invisible_ms}")
-
-
-def _offsets(ranges: Iterable[Range]) -> Iterable[int]:
-    return (offset for start, end in ranges for offset in range(start, end))

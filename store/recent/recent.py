@@ -34,7 +34,7 @@ from store.format.records import (
     TimerSet,
     TimersFired,
 )
-from store.leases.leases import LeaseTable
+from store.leases.table import LeaseTable
 from store.log.retention import LimitsTable
 from store.log.run import FrameRun
 from store.recent.kv_recent import KvRecent, StoredKeys

@@ -33,8 +33,6 @@ LONGER = {
     "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
     "controller/raft/core.py": 480,  # every message in every role
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
-    "store/leases/leases.py": 600,  # the life of a lease, told once
-    "store/local/lending.py": 500,  # all operations of a consumer on leased messages
     "store/replication/master.py": 540,  # the rules of one epoch, which only together keep what they promise
 }
 

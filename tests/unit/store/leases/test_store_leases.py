@@ -1,7 +1,8 @@
 """Leases, without a log."""
 
 from store.format.records import GroupDeleted, QueueDeleted, Settled
-from store.leases.leases import LeaseQueue, LeaseTable
+from store.leases.leases import LeaseQueue
+from store.leases.table import LeaseTable
 
 
 def test_the_lowest_are_lent_first_and_only_once():

@@ -10,6 +10,7 @@ from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, StoreO
 from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
+from store.local import dead_letters as dead_letters_module
 from store.local import lending as lending_module
 from store.local import recorder as recorder_module
 from store.local.local import LocalStore
@@ -239,7 +240,7 @@ async def test_without_a_place_for_dead_letters_they_are_settled(store):
 
 
 async def test_many_dead_letters_have_several_frames(store, monkeypatch):
-    monkeypatch.setattr(lending_module, "DEAD_BYTES", 100)
+    monkeypatch.setattr(dead_letters_module, "DEAD_BYTES", 100)
     await store.leases.set_policy(16, LeasePolicy(dead_letter_queue=40))
     await put(store, *(b"%030d" % n for n in range(10)))
     await take(store)
