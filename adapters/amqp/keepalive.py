@@ -1,4 +1,4 @@
-"""The times when something is due: heartbeats, and the ends of patience (AMQP 0-9-1, 4.2.7)."""
+"""The deadlines of a connection: heartbeats, and how long an answer is awaited (AMQP 0-9-1, 4.2.7)."""
 
 from typing import Final
 
@@ -64,7 +64,7 @@ class Keepalive:
         return self._heartbeat_ms > 0 and now_ms - self._sent_ms >= self._heartbeat_ms // 2
 
     def deadline_ms(self) -> int | None:
-        """Returns when the next of these is due; None: nothing is."""
+        """Returns the next of all deadlines; None: there is none."""
         if not self.started:
             return 0
         dues = [due for due in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms) if due is not None]

@@ -4,8 +4,8 @@
                     data: bytes, null, boolean, a map, an array, double or string
     CloudEventData  value: a map of null, boolean, maps and arrays of CloudEventData, double or string
 
-The schema is fixed, and is read and written here, value by value. The format has no batches. Data that is no bytes is a
-value of JSON, and its body the JSON that it stands for; a string is text where there is a content type other than JSON.
+The schema is fixed; this module reads and writes it value by value. The format has no batches. Data that is not bytes
+is a value of JSON, and the body is its JSON text; a string is text where there is a content type other than JSON.
 """
 
 import struct

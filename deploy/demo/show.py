@@ -302,7 +302,7 @@ class Show:
         return balance.rows(reports, self._logged(), counted)
 
     def _read_by_reader(self) -> dict[str, Mapping[str, int]]:
-        """reader -> fleet -> messages."""
+        """Returns reader -> fleet -> messages."""
         return {
             name: {fleet: read.get(fleet, 0) for fleet in self._fleets}
             for child in self._fleets.values()
@@ -310,7 +310,7 @@ class Show:
         }
 
     def _missed_by_reader(self) -> dict[str, Mapping[str, int]]:
-        """reader -> fleet -> messages of QoS 0 that its absences cost it."""
+        """Returns reader -> fleet -> messages of QoS 0 that its absences cost it."""
         return {name: missed for child in self._fleets.values() for name, missed in child.report.missed.items()}
 
     def _all_is_read(self) -> bool:

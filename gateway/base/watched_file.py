@@ -9,7 +9,7 @@ _NO_FILE: Final[_Stamp] = ()
 
 
 class WatchedFiles:
-    """Notices changes of files, which their user reads: it asks here first, and reads when the answer is yes.
+    """Notices changes of files. A user of files asks `changed` first, and reads them again where it is true.
 
     The files count as read when this is made, unless they are `unread`.
     """
@@ -21,7 +21,7 @@ class WatchedFiles:
         self._read: list[_Stamp] | None = None if unread else self._stamps()
 
     def changed(self) -> bool:
-        """Returns whether a file is another one than the one that was read, which it counts as from now on."""
+        """Returns whether a file has changed since it was read. From now on it counts as read."""
         stamps = self._stamps()
         if stamps == self._read:
             return False
@@ -36,7 +36,7 @@ class WatchedFiles:
         return self.changed()
 
     def read_again(self) -> None:
-        """Makes the next look say that the files have changed, as they could not be read."""
+        """Makes `changed` true the next time, as the files could not be read."""
         self._read = None
 
     def _stamps(self) -> list[_Stamp]:

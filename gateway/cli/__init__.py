@@ -9,7 +9,7 @@ spark.tables, store.api, store.base, store.cluster, store.engine, store.format.
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script."""
     from gateway.cli.commands import main as run  # noqa: PLC0415 - a room loads none of its files
 
     run()

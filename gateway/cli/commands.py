@@ -152,7 +152,7 @@ cli_passwords.register(app)
 
 
 def main() -> None:
-    """The console script."""
+    """Runs the console script."""
     try:
         app()
     except BrokenPipeError:
@@ -174,7 +174,7 @@ def main() -> None:
 
 
 def _explain(errors: list[BaseException]) -> int:
-    """Say errors that were to be expected, a line each; the exit code of the first."""
+    """Prints expected errors, a line each, and returns the exit code of the first."""
     for error in errors:
         for line in _sentence(error).splitlines():
             print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
@@ -201,7 +201,7 @@ def _leaves(error: BaseException) -> Iterator[BaseException]:
 
 
 def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, host: str | None) -> Any:
-    """The configuration with the command line laid over it."""
+    """Returns the configuration with the command line laid over it."""
     from gateway.config.config import adapter_factories, load  # noqa: PLC0415
 
     factories = adapter_factories()

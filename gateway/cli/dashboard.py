@@ -15,7 +15,7 @@ DASHBOARD_PORT = 8050
 
 
 def register(app: typer.Typer, load: Callable[..., Any]) -> None:
-    """Add the command; `load` reads a configuration."""
+    """Adds the command; `load` reads a configuration."""
 
     @app.command()
     def dashboard(

@@ -28,7 +28,7 @@ class Interest:
         self._any = False  # there is a filter that any queue can match
 
     def forget(self) -> None:
-        """Filters or topics are not what they were."""
+        """Forgets all marks, as filters or topics have changed."""
         self._marks = None
 
     def concerns(self, queues: npt.NDArray[np.uint32], patterns: Iterable[str]) -> bool:

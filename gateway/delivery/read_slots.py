@@ -1,8 +1,8 @@
 """Slots for reading stored messages for answers: what is read at a time counts as if each were the largest there is.
 
-Nobody knows the size of a message before it is read, and an answer counts as unread from when it is made. So as many
-messages are read at a time as fit, at their largest, into what unread answers leave of their limit; others wait for
-their turn. A few are read whatever is unread, so that clients that do not read hold up nobody else.
+The size of a message is not known before it is read, and an answer counts as unread from when it is made. So the
+gateway reads as many messages at a time as fit, at their largest, into what unread answers leave of their limit; others
+wait for their turn. It always reads a few, so that clients that do not read hold up no others.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""The controllers of a cluster, asked once: connected to, asked, and left."""
+"""Asks the controllers of a cluster once: connects, asks, and disconnects."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

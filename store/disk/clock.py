@@ -25,10 +25,9 @@ def _monotonic_ms() -> int:
 class WallClock:
     """The machine's clock, but for leaps ahead that it takes back soon; any thread may ask.
 
-    Stored times never go back, so a single wrong reading would be for ever: everything is over that has an end, and
-    retention takes what is older. A clock that was set ahead by more than `LEAP_MS`, as nobody does who only corrects
-    it, is followed when it has stayed so for `BELIEF_MS`; until then time goes on as it did. It is believed at once
-    when it begins.
+    Stored times never go back, so a single wrong reading would last for ever: everything with an end would expire, and
+    retention would delete what is older. A clock that is set ahead by more than `LEAP_MS`, which no correction does, is
+    followed when it has stayed so for `BELIEF_MS`; until then time goes on as before. The first reading is believed.
     """
 
     def __init__(self, wall_ms: Callable[[], int] = _wall_ms, monotonic_ms: Callable[[], int] = _monotonic_ms) -> None:
@@ -94,7 +93,7 @@ class RisingClock:
 
 
 class SteadyClock:
-    """Milliseconds that never go back, made of a clock that may: what went by is counted, steps back are not.
+    """Milliseconds that never go back, made of a clock that may: steps forward count, steps back do not.
 
     For durations, such as that of a lease. It is ahead of the other clock by as much as that was set back.
     """

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 class ReplicationPace:
     """Named limits of both cores; the defaults suit one data centre.
 
-    A replica that fails stops acknowledgements until it is out of the SyncStateSet, so `lag_ms` is how long senders
-    wait then: Kafka's 30 s and RocketMQ's 15 s are longer than most of them do. It may be short, because leaving the
+    A replica that fails stops acknowledgements until it is out of the SyncStateSet, so senders wait for `lag_ms` then:
+    Kafka's 30 s and RocketMQ's 15 s are longer than most senders wait. It may be short, because leaving the
     set costs one command of the controller and no data, never makes the set smaller than `min_in_sync`, and is undone a
     moment after the replica has caught up. A replica whose connection broke, which a killed process's does at once, is
     let go after `gone_ms` already.

@@ -1,6 +1,6 @@
 """The key-value view, in four sub-databases; all numbers big-endian.
 
-    kv         slot (`store.api.kv_rules`)                              -> what it holds (`SlotContent`)
+    kv         slot (`store.api.kv_rules`)                     -> what it holds (`SlotContent`)
     kv_expiry  expires_at_ms u64 | revision u64 | ordinal u16       -> slot
     kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`KeySpace`)
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)

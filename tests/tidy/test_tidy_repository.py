@@ -171,6 +171,24 @@ def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun():
     assert docstrings_that_begin(ast.parse(good), VAGUE_WORDS) == []
 
 
+def functions_without_a_verb(tree: ast.Module) -> list[int]:
+    """Returns the lines of functions' docstrings that do not begin with a verb in the third person, nor with "See"."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    plain = [one for one in functions if not any("property" in ast.unparse(mark) for mark in one.decorator_list)]
+    firsts = [(one.body[0], (ast.get_docstring(one) or "See").split()[0].rstrip(".,:;")) for one in plain]
+    return [statement.lineno for statement, first in firsts if not re.fullmatch(r"See|[A-Z][a-z-]+s", first)]
+
+
+def test_a_docstring_of_a_function_begins_with_a_verb():
+    """The command line is left out: it prints the docstrings of its commands, which are imperatives."""
+    paths = [path for path in MODULES if not name(path).startswith("gateway/cli/")]
+    found = {name(path): functions_without_a_verb(ast.parse(path.read_text("utf-8"))) for path in paths}
+    assert {path: lines for path, lines in found.items() if lines} == {}
+    bad = "def f():\n    'The peer is there.'\ndef g():\n    'A frame.'"
+    good = "def f():\n    'Notes a sign of life.'\n@property\ndef g():\n    'The frame.'\ndef h():\n    'See `F`.'"
+    assert (functions_without_a_verb(ast.parse(bad)), functions_without_a_verb(ast.parse(good))) == ([2, 4], [])
+
+
 # "Looks again; when to come back" leaves the reader to guess that this is returned, or a condition of what follows.
 QUESTION_BEHIND = re.compile(r"; (?:and )?(?:whether|how|which|when|where|why|what)\b")
 

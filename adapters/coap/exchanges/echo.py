@@ -59,7 +59,7 @@ class EchoVerifier:
     def room(self, peer: Peer, echo: bytes, request_bytes: int, now_ms: int) -> int | None:
         """Returns how large the response to a request may be, in bytes; None where nothing limits it.
 
-        An endpoint that sends an Echo value back is verified: it hears what is sent to its address.
+        An endpoint that sends an Echo value back is verified: it receives what is sent to its address.
         """
         if not self._amplification_max:
             return None

@@ -195,7 +195,7 @@ def _offsets_response(offsets: Mapping[int, int]) -> Response:
 
 
 def list_groups(request: HttpRequest, context: HandlerContext) -> Action:
-    """Groups, by name."""
+    """Lists groups, by name."""
     query = read_query(request, "limit", "after")
     limit = read_number(query, "limit", LIMIT, LIMIT_MAX, least=1)
 

@@ -68,7 +68,7 @@ def check(
 
 
 def _shown(config: Any, own: Any, origin: str) -> str:
-    """A rule as it was written."""
+    """Returns a rule as it was written."""
     rules = {f"access.rules[{i}]": rule for i, rule in enumerate(config.rules)}
     own_rules = () if own is None else own.rules
     number = origin.split(" ")[1] if origin.startswith("rule ") else ""

@@ -16,7 +16,7 @@ ControllersOption = Annotated[
 
 
 def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
-    """Do something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
+    """Does something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
     from gateway.operating.asking import asked  # noqa: PLC0415 - here and below: what only such commands need
 
     return asyncio.run(asked(_addresses(config, controllers), work, credentials=channel(config)))
@@ -41,7 +41,7 @@ def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
 
 
 def channel(config: Path | None) -> Any:
-    """The credentials of the configuration, if it has any."""
+    """Returns the credentials of the configuration, if it has any."""
     from gateway.config.config import load  # noqa: PLC0415
     from gateway.config.nodes import node_credentials  # noqa: PLC0415
 

@@ -13,7 +13,7 @@ PasswordFileOption = Annotated[
 
 
 def hashed_password(password_file: Path | None) -> str:
-    """The hash of a password that is in a file, or asked for. Raises `ConfigError` for one that cannot be."""
+    """Returns the hash of a password in a file, or asked for. Raises `ConfigError` for one that cannot be."""
     from gateway.security.passwords import hash_password  # noqa: PLC0415 - what only this needs is loaded by it
 
     if password_file is not None:
@@ -35,5 +35,5 @@ def print_hash(password_file: PasswordFileOption = None) -> None:
 
 
 def register(app: typer.Typer) -> None:
-    """Add the command."""
+    """Adds the command."""
     app.command("hash-password")(print_hash)

@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Adds the commands."""
 
     @app.command("list")
     def list_queues(
@@ -74,7 +74,7 @@ def register(app: typer.Typer) -> None:
 
 
 def _with_store(config: Any, controllers: str | None, work: Callable[[Any, Any], Awaitable[T]]) -> T:
-    """Do something with the controllers and all store groups. Raises `ControllerError`, `StoreError`."""
+    """Does something with the controllers and all store groups. Raises `ControllerError`, `StoreError`."""
     from store.cluster.cluster import ClusterStore, connect_remote  # noqa: PLC0415
 
     async def asked(controller: Any) -> T:

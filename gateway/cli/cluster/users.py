@@ -141,7 +141,7 @@ async def _known(controller: Any, name: str) -> Any:
 def rules_of(
     allow: Sequence[str] | None, deny: Sequence[str] | None, otherwise: str | None
 ) -> Mapping[str, Any] | None:
-    """The rules that options say, as a user's rights hold them; None for none. Raises `ConfigError`."""
+    """Returns the rules that options say, as a user's rights hold them; None for none. Raises `ConfigError`."""
     from gateway.domain.access_settings import OwnAccess, read_permission, rights_of  # noqa: PLC0415
     from store.base.process_errors import ConfigError  # noqa: PLC0415
 

@@ -18,7 +18,7 @@ OperatorOption = Annotated[
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Adds the commands."""
     add_listing(
         app,
         "policies",

@@ -18,7 +18,7 @@ LimitedOption = Annotated[str, typer.Option("--vhost", "-p", help="The virtual h
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Adds the commands."""
     add_listing(
         app,
         "vhosts",

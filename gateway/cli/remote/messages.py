@@ -40,7 +40,7 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Each as a CloudEvent i
 
 
 def register(app: typer.Typer) -> None:
-    """Add the commands."""
+    """Adds the commands."""
     app.command()(pub)
     app.command()(sub)
     app.command()(find)
@@ -147,7 +147,7 @@ def topics(
 
 
 def _shown(event: ServerSentEvent, *, verbose: bool) -> bytes:
-    """A message's body as it was published, from the CloudEvent that the event holds (JSON format, 3.1).
+    """Returns a message's body as it was published, from the CloudEvent that the event holds (JSON format, 3.1).
 
     Of JSON no more is lost than CR between its tokens, and white space around the whole.
     """

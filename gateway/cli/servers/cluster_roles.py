@@ -12,7 +12,7 @@ Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
 
 def _settings(load: Load, config: Path | None, data_dir: Path | None, id_: int | None, port_offset: int | None) -> Any:
-    """The configuration of a controller, with what the command line says."""
+    """Returns the configuration of a controller, with what the command line says."""
     import msgspec  # noqa: PLC0415
 
     settings = load(config, None, port_offset, None)
@@ -22,7 +22,7 @@ def _settings(load: Load, config: Path | None, data_dir: Path | None, id_: int |
 
 
 def register(app: typer.Typer, load: Load) -> None:
-    """Add the commands. `load` reads the configuration: file, data directory, port offset, host."""
+    """Adds the commands. `load` reads the configuration: file, data directory, port offset, host."""
 
     controllers = typer.Typer()
     app.add_typer(controllers, name="controller")

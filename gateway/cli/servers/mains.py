@@ -10,7 +10,7 @@ import typer
 
 
 def run_main(settings: Any, serve: Callable[[Any], int]) -> NoReturn:
-    """Run a server with its configuration. Raises `typer.Exit` with its exit status, and what `serve` raises."""
+    """Runs a server with its configuration. Raises `typer.Exit` with its exit status, and what `serve` raises."""
     from store.base import logs  # noqa: PLC0415 - what only a server needs is loaded by servers
 
     logs.configure(settings.log)

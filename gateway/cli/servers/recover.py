@@ -11,7 +11,7 @@ from store.base.process_errors import ConfigError, ServerFailed
 
 
 def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
-    """Recover the cluster from one controller's directory, when that is confirmed.
+    """Recovers the cluster from one controller's directory, when that is confirmed.
 
     Raises `ConfigError`, `ServerFailed`, `typer.Abort`.
     """

@@ -37,7 +37,7 @@ def verified_document(found: VerifiedLog, compared: ViewsVerified | None) -> dic
 
 
 def print_verified(found: VerifiedLog, compared: ViewsVerified | None) -> None:
-    """The same for people."""
+    """Prints the same for people."""
     typer.echo(f"{found.frames:,} frames with {found.records:,} records in {found.sound_bytes:,} bytes are sound")
     if found.torn is not None:
         size = found.torn.end - found.torn.start
@@ -96,7 +96,7 @@ def _message(record: bytes) -> dict[str, Any]:
 
 
 def print_line(line: dict[str, Any], *, as_json: bool) -> None:
-    """One record."""
+    """Prints one record."""
     if as_json:
         sys.stdout.buffer.write(msgspec.json.encode(line) + b"\n")
         return
@@ -128,7 +128,7 @@ def print_stats(found: Stats) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """A bar on standard error while somebody looks at it; called with how far it is."""
+    """Shows a bar on standard error while somebody looks at it. Yields a function to call with the progress."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:
