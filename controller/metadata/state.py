@@ -168,7 +168,9 @@ class MetadataState:
         except (msgspec.MsgspecError, UnicodeDecodeError) as error:
             raise ControllerDamaged(f"the snapshot of the metadata cannot be read: {error}") from error
         if held.version > SNAPSHOT_VERSION:
-            raise ControllerDamaged(f"the metadata was written by a newer version of Headgate ({held.version})")
+            raise ControllerDamaged(
+                f"the metadata has format {held.version}: start the newer version of Headgate that wrote it"
+            )
         state = cls()
         for topic in held.topics:
             state._topics.put(topic)

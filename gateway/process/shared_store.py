@@ -69,7 +69,10 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
     """
     said = config.store
     if said.group != HOME_GROUP:
-        raise ConfigError(f"store.group: is {said.group}; a gateway with workers has store group {HOME_GROUP} alone")
+        raise ConfigError(
+            f"store.group: is {said.group}; a gateway with workers has store group {HOME_GROUP} alone; "
+            f"write store.group = {HOME_GROUP}"
+        )
     options = store_options(said)
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))

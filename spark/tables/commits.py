@@ -76,7 +76,7 @@ class Commits:
     def maintaining(cls, place: Location, history_h: int) -> "Commits":
         """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
         if Manifest.load(place) is None:
-            raise OutputMismatch(f"{place.url} holds no tables of a telemetry job")
+            raise OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
         lock = _locked(place)
         try:
             manifest = Manifest.load(place)
@@ -128,7 +128,7 @@ class Commits:
         if batch > self.manifest.progress.batch + 1:
             raise OutputMismatch(
                 f"batch {batch} follows {self.manifest.progress.batch} in {self.place.url}: batches between them are "
-                "missing; the checkpoint is of another output"
+                "missing, as the checkpoint is of another output: name that output, or another checkpoint"
             )
         if wanted <= done:
             return None
@@ -341,11 +341,16 @@ def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Mani
         Location.of(checkpoint).write(JOB_FILE, job.encode())
     if manifest is None:
         if any((checkpoint / "commits").glob("[0-9]*")):
-            raise OutputMismatch(f"{checkpoint} has committed batches, but {place.url} holds none of them")
+            raise OutputMismatch(
+                f"{checkpoint} has committed batches, but {place.url} holds none of them: name its "
+                "output, or another checkpoint"
+            )
         manifest = Manifest(job=job or "", buckets=settings.buckets)
         manifest.save(place)
     if job != manifest.job:
-        raise OutputMismatch(f"{place.url} was written with another checkpoint than {checkpoint}")
+        raise OutputMismatch(
+            f"{place.url} was written with another checkpoint than {checkpoint}: name that one, or another output"
+        )
     _tidy_states(place, manifest)
     return manifest
 

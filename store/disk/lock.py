@@ -20,7 +20,9 @@ class DataDirLock:
         except BlockingIOError:
             holder = os.pread(self._fd, 32, 0).decode("ascii", "replace").strip() or "unknown"
             self.release()
-            raise DataDirLocked(f"{data_dir} is in use by process {holder}") from None
+            raise DataDirLocked(
+                f"{data_dir} is in use by process {holder}: stop it, or name another directory"
+            ) from None
         os.ftruncate(self._fd, 0)
         os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 

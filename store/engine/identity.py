@@ -41,7 +41,10 @@ def belong_to(files: Files, data_dir: Path, group: int, *, alone: bool = False) 
     known = read_small_file(files, data_dir / _NAME, _Identity)
     for found in (known.group if known is not None else None, of_log):
         if found not in {None, group}:
-            raise WrongGroup(f"{data_dir} belongs to store group {found}, and is opened as that of store group {group}")
+            raise WrongGroup(
+                f"{data_dir} belongs to store group {found}, and is opened as that of store group {group}: set "
+                "store.group or store.data_dir"
+            )
     if known is not None and (known.log or not alone):
         return
     if known is None and _NAME in names and of_log is None:

@@ -95,10 +95,14 @@ def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> 
     """Raises `WrongGroup`, `ForeignCluster`."""
     if found.group != group:
         raise WrongGroup(
-            f"{data_dir} is of replica {found.id} of store group {found.group}, not of store group {group}"
+            f"{data_dir} is of replica {found.id} of store group {found.group}, not of store group {group}: "
+            "set store.group or store.data_dir"
         )
     if found.cluster not in {"", cluster}:
-        raise ForeignCluster(f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}")
+        raise ForeignCluster(
+            f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}: set "
+            "store.data_dir or cluster.controllers"
+        )
 
 
 def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
