@@ -1,4 +1,4 @@
-"""The controller's interface for everybody else, in process or over the network.
+"""The controllers' interface for all other parts, in this process or over the network.
 
 A cluster is store groups; a group is replicas of one log, of which one is master. Words and fences are RocketMQ's: an
 epoch is the term of a master, and the SyncStateSet (`sync_set`) names the replicas that have everything the master has

@@ -1,4 +1,4 @@
-"""The heartbeats of a store node: to every controller, which answer with what the node's groups are."""
+"""Sends the heartbeats of a store node to every controller; the answers say the state of the node's groups."""
 
 import asyncio
 import logging

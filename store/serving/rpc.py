@@ -1,4 +1,4 @@
-"""The store's gRPC server: what readers in other processes, such as Spark's executors, are fed by, and proxies.
+"""The store's gRPC server, for readers in other processes, such as Spark's executors, and for proxies.
 
 It serves any `StoreClient`, so it stands in front of the store in its own process and in one process with
 everything else alike. For readers Topics, Bounds, OffsetAtTime and Health are unary, Fetch is a server stream of

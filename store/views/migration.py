@@ -1,4 +1,4 @@
-"""Making views of format 4, whose values carry no checksums, ones of format 5, where they lie.
+"""Migrates views of format 4, whose values carry no checksums, to format 5, in place.
 
 A log that has lost its beginning cannot make its views anew, so they are changed, not rebuilt. Each transaction seals
 some thousand entries and notes the last one; a crash goes on behind it. From the first one on the format is none that

@@ -1,4 +1,4 @@
-"""The views that were there before: those being made anew are told what the log alone does not say any more.
+"""The views from before a rebuild: the new ones take from them what the log does not hold any more.
 
 While views are made anew the old ones lie beside them, in a directory of their own; an empty one where there were none
 to keep. They know how far the log was on disk, so that damage there is not taken for what a crash has left; and how
