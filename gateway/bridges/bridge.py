@@ -10,7 +10,6 @@ bridge here.
 import asyncio
 import contextlib
 import random
-import time
 from collections.abc import Awaitable, Callable
 from functools import partial
 from typing import Final
@@ -145,10 +144,7 @@ class Bridge:
             while (messages := upstream.take()) is not None:
                 refused = await self._store.stored(messages)
                 upstream.settled(refused)
-                figures.stored += len(messages) - len(refused)
                 figures.unacknowledged = upstream.unacknowledged
-                if messages:
-                    figures.last_message_s = time.monotonic()
                 self._count_refused()
                 if not upstream.full:
                     self._room.set()

@@ -6,7 +6,6 @@ message that has been here before is acknowledged.
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -166,9 +165,6 @@ class BridgeReading:
         await self._answer(link, taken, never)
         figures = self._figures
         figures.unacknowledged -= len(taken)
-        figures.stored += at - len(refused)
-        if at:
-            figures.last_message_s = time.monotonic()
         link.content.release(sum(one.size for one in taken))
 
     async def _answer(self, link: Link, taken: Sequence[_Delivered], never: Sequence[_Delivered]) -> None:

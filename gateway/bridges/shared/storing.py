@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, TypeAlias
 
@@ -47,6 +48,7 @@ class BridgeStore:
         self._chance = chance
         self._hold = hold
         self._under_way: asyncio.Future[Outcome] | None = None
+        self._asked = 0  # messages of the batch that was handed to the store last
         self._never: Mapping[int, Refusal] = {}  # of the batch, what will never be stored
         self._tokens = 0
 
@@ -101,6 +103,7 @@ class BridgeStore:
 
     async def _publish(self, messages: Sequence[Message]) -> Outcome:
         self._tokens += 1
+        self._asked = len(messages)
         outcome = self._under_way = asyncio.get_running_loop().create_future()
         size = sum([len(message.body) for message in messages])
         self._store(self, Publish(messages, Token(self._tokens), fence=self.fence), size)
@@ -111,6 +114,11 @@ class BridgeStore:
         return found
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """See `gateway.publishing.publishing.PublishSource`."""
-        if token == self._tokens and self._under_way is not None and not self._under_way.done():
+        """See `PublishSource`. Counts what is stored, also once the connection has ended."""
+        if token != self._tokens:
+            return
+        if outcome.error is None and self._asked > len(outcome.refused):
+            self._figures.stored += self._asked - len(outcome.refused)
+            self._figures.last_message_s = time.monotonic()
+        if self._under_way is not None and not self._under_way.done():
             self._under_way.set_result(outcome)

@@ -13,8 +13,8 @@ class Relay:
         self._server = None
         self._writers = set()
         self._tasks = set()
-        self._flowing = asyncio.Event()
-        self._flowing.set()
+        self._there, self._back = asyncio.Event(), asyncio.Event()  # set while bytes flow that way
+        self.resume()
 
     async def __aenter__(self):
         self._server = await asyncio.start_server(self._accepted, "127.0.0.1", 0)
@@ -24,7 +24,7 @@ class Relay:
     async def __aexit__(self, *_):
         self._server.close()
         self.cut()
-        self._flowing.set()
+        self.resume()
         for task in list(self._tasks):
             task.cancel()
         if self._tasks:
@@ -39,13 +39,16 @@ class Relay:
         for writer in list(self._writers):
             writer.transport.abort()
 
-    def hold(self):
-        """Pass nothing on, and say nothing of it."""
-        self._flowing.clear()
+    def hold(self, *, back=True):
+        """Pass nothing on, and say nothing of it; with `back` False, nothing of what clients send."""
+        self._there.clear()
+        if back:
+            self._back.clear()
 
     def resume(self):
         """Pass on what was held up."""
-        self._flowing.set()
+        self._there.set()
+        self._back.set()
 
     async def _accepted(self, reader, writer):
         self._tasks.add(task := asyncio.current_task())
@@ -56,13 +59,15 @@ class Relay:
             writer.transport.abort()
             return
         self._writers |= {writer, there_writer}
-        await asyncio.gather(self._pass(reader, there_writer), self._pass(there_reader, writer))
+        await asyncio.gather(
+            self._pass(reader, there_writer, self._there), self._pass(there_reader, writer, self._back)
+        )
         self._writers -= {writer, there_writer}
 
-    async def _pass(self, reader, writer):
+    async def _pass(self, reader, writer, flowing):
         with contextlib.suppress(ConnectionError, OSError):
             while data := await reader.read(1 << 16):
-                await self._flowing.wait()
+                await flowing.wait()
                 writer.write(data)
                 await writer.drain()
         writer.transport.abort()

@@ -241,6 +241,23 @@ async def test_what_is_stored_when_the_connection_goes_is_known_again(rig):
     assert rig.stored == [7]
 
 
+@pytest.mark.parametrize("refused", [0, 1])
+async def test_what_is_stored_when_the_connection_goes_is_counted(rig, refused):
+    rig.crowded = True
+    wire = await rig.connected()
+    wire.publish(1, 2, 3)
+    await until(lambda: rig.broker.bridge.unacknowledged == 3)
+    rig.crowded = False
+    await until(lambda: rig.asked)
+    count = len(rig.asked[0][1].messages)
+    wire.cut()
+    await until(lambda: not rig.figures.connected)
+    rig.done(Outcome(refused=dict.fromkeys(range(refused), Refusal(Cause.UNAVAILABLE))))
+    await until(lambda: len(rig.wires) == 2)
+    assert rig.figures.stored == len(rig.stored) == count - refused
+    assert (rig.figures.last_message_s is not None) == (count > refused)
+
+
 async def test_what_was_not_stored_when_the_connection_went_comes_again(rig):
     rig.present = True
     wire = await rig.connected()
