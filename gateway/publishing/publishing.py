@@ -18,12 +18,21 @@ from gateway.publishing.fences import fence_change
 from gateway.publishing.session_marks import marks_change
 from store.api.log import Appended
 from store.api.message import Message
-from store.base.errors import AppendOutcomeUnknown, CorruptFrame, FrameTooLarge, StoreError, StoreFull, StoreOverloaded
+from store.base.errors import (
+    AppendOutcomeUnknown,
+    CorruptFrame,
+    FrameTooLarge,
+    StoreError,
+    StoreFull,
+    StoreOverloaded,
+    ViewsDamaged,
+)
 from store.format.frame import Position, QueueNumber, QueueOffset
 from store.guards.rows import guard_row
 
 FRAME_PAYLOAD_BYTES: Final = 512 << 10  # a frame is closed when its payload has grown past this
 FRAME_ROWS: Final = 16_384
+_DAMAGED_TEXT: Final = "what the store needs for this is damaged on its disk, and cannot be read until it is made anew"
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
@@ -363,4 +372,6 @@ def refusal_of(error: StoreError) -> Refusal:
     if isinstance(error, CorruptFrame):
         on = "" if error.next is None else f"; they are lost, and reading can go on at offset {error.next}"
         return Refusal(Cause.DAMAGED, f"{error}{on}")
+    if isinstance(error, ViewsDamaged):  # a view's name and LMDB's own words are for operators
+        return Refusal(Cause.UNAVAILABLE, _DAMAGED_TEXT, retry_after_ms=5000)
     return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)
