@@ -22,8 +22,17 @@ _REQUIRED: Final = ("specversion", "id", "source", "type")
 _NAME = re.compile("[a-z0-9]+")
 _PLANE_ENDS = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
 _FORBIDDEN = re.compile(f"[\x00-\x1f\x7f-\x9f\ud800-\udfff\ufdd0-\ufdef{_PLANE_ENDS}]")  # CloudEvents 1.0.2, 2.4
-_URI = re.compile(r"(?:[A-Za-z0-9\-._~:/?#\[\]@!$&'()*+,;=]|%[0-9A-Fa-f]{2})+")  # RFC 3986, 2: its characters
-_ABSOLUTE = re.compile("[A-Za-z][A-Za-z0-9+.-]*:.*")
+# A URI by the grammar of RFC 3986 (3, 4.1), without going back: a text may be as long as a message.
+_PLAIN = r"\w\-.~!$&'()*+,;="  # unreserved, and delimiters within the parts
+_ESCAPED = "%[0-9A-Fa-f]{2}"
+_SCHEME = "[A-Za-z][A-Za-z0-9+.-]*+:"
+_HOST = rf"(?:\[[{_PLAIN}:]++\]|(?:[{_PLAIN}]++|{_ESCAPED})*+)"
+_AUTHORITY = rf"(?>(?:[{_PLAIN}:]++|{_ESCAPED})*+@)?{_HOST}(?::\d*+)?"
+_SEGMENTS = rf"(?:[{_PLAIN}:@/]++|{_ESCAPED})*+"
+_QUERY = rf"(?:[{_PLAIN}:@/?]++|{_ESCAPED})*+"
+_BEHIND = rf"(?://{_AUTHORITY}(?=[/?#]|\Z){_SEGMENTS}|(?!//){_SEGMENTS})(?:\?{_QUERY})?(?:\#{_QUERY})?"
+_ABSOLUTE = re.compile(f"{_SCHEME}{_BEHIND}", re.ASCII)  # RFC 3986, 3: a URI, which may have a fragment
+_REFERENCE = re.compile(rf"(?:{_SCHEME}|(?![^/?#:]*+:)){_BEHIND}", re.ASCII)  # RFC 3986, 4.1
 _MEDIA_TYPE = re.compile(r"[\w!#$&^.+*'`|~%-]+/[\w!#$&^.+*'`|~%-]+\s*(?:;.*)?", re.ASCII)
 
 # One step of reversible escaping, as `gateway.domain.address` does it: "+" is "%2B", the text "%2B" is "%252B".
@@ -72,15 +81,20 @@ def check(attributes: Mapping[str, str]) -> None:
     names, values = "".join(attributes), "".join(attributes.values())
     if "" in attributes or _NAME.fullmatch(names) is None or not (values.isascii() and values.isprintable()):
         _check_each(attributes)
-    if _URI.fullmatch(attributes["source"]) is None:
+    if _REFERENCE.fullmatch(attributes["source"]) is None:
         raise malformed("source", "is not a URI-reference (RFC 3986)")
     if "data" in attributes:
         raise malformed("data", "is no context attribute")
     if attributes.get("subject") == "":
         raise malformed("subject", "must not be empty")
     schema = attributes.get("dataschema")
-    if schema is not None and (_URI.fullmatch(schema) is None or _ABSOLUTE.fullmatch(schema) is None):
+    if schema is not None and _ABSOLUTE.fullmatch(schema) is None:
         raise malformed("dataschema", "is not an absolute URI (RFC 3986)")
+    reference = attributes.get("dataref")
+    if reference is not None and (not reference or _REFERENCE.fullmatch(reference) is None):
+        raise malformed("dataref", "is not a URI-reference (RFC 3986)")
+    if attributes.get("sequence") == "":
+        raise malformed("sequence", "must not be empty")
     media_type = attributes.get("datacontenttype")
     if media_type is not None and _MEDIA_TYPE.fullmatch(media_type) is None:
         raise malformed("datacontenttype", "is not a media type (RFC 2046)")

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
-from adapters.cloudevents.structured import is_json
+from adapters.cloudevents.structured import data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -214,8 +214,8 @@ def to_protobuf(message: Message) -> bytes:
         attributes = wrap(message)
     elif message.native is not None:
         native = message.native[NATIVE]
-    if message.content_type is not None:
-        attributes["datacontenttype"] = message.content_type
+    if (kind := data_type(message)) is not None:
+        attributes["datacontenttype"] = kind
     if message.content_encoding:
         attributes.setdefault("contentencoding", message.content_encoding)
     typed = native.get("typed", {})

@@ -8,7 +8,16 @@ import msgspec
 
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
-from gateway.groups.state import GroupState, QueueRecord, decode_group, group_key, name_key, names_range, queue_key
+from gateway.groups.state import (
+    GroupRecord,
+    GroupState,
+    QueueRecord,
+    decode_group,
+    group_key,
+    name_key,
+    names_range,
+    queue_key,
+)
 from gateway.groups.store import load_group, queues_of
 from gateway.port.groups import (
     DeleteGroup,
@@ -70,6 +79,8 @@ async def describe(
     check_topic(group.header.record.topic)
     topic, strategy = group.header.record.topic, group.header.record.strategy
     queues = sorted(queues_of(controller, topic))
+    if group.header.record.terms is not None:
+        return await _describe_leases(store, group.name, group.header.record, queues)
     described = []
     for queue, bounds in zip(queues, await _bounds(store, queues), strict=True):
         held = group.queues.get(queue)
@@ -83,6 +94,29 @@ async def describe(
     )
 
 
+async def _describe_leases(
+    store: StoreClient, name: str, record: GroupRecord, queues: Sequence[int]
+) -> GroupDescription:
+    """Returns the description of a lease group."""
+    leases = store.leases
+    waiting = await asyncio.gather(*(leases.waiting(QueueNumber(one), group=record.leases) for one in queues))
+    firsts = await asyncio.gather(*(leases.first_waiting(QueueNumber(one), group=record.leases) for one in queues))
+    described = [
+        QueueDescription(
+            queue=queue,
+            offset=bounds.next if first is None else first,
+            first=bounds.first,
+            end=bounds.next,
+            member="",
+            waiting=count,
+        )
+        for queue, bounds, first, count in zip(queues, await _bounds(store, queues), firsts, waiting, strict=True)
+    ]
+    return GroupDescription(
+        group=name, topic=record.topic, strategy=record.strategy, members=(), queues=described, terms=record.terms
+    )
+
+
 async def reset(
     store: StoreClient, controller: ControllerClient, request: ResetGroup, check_topic: CheckTopic
 ) -> Mapping[int, int]:
@@ -90,7 +124,10 @@ async def reset(
     group = _there(await load_group(store, request.group))
     assert group.header is not None
     check_topic(group.header.record.topic)
-    wanted = await _places(store, queues_of(controller, group.header.record.topic), request)
+    record = group.header.record
+    wanted = await _places(store, queues_of(controller, record.topic), request)
+    if record.terms is not None:
+        return await _settle_all(store, record, request, list(wanted))
     bounds = await _bounds(store, list(wanted))
     places = {
         queue: min(max(at, found.first), found.next) for (queue, at), found in zip(wanted.items(), bounds, strict=True)
@@ -102,6 +139,18 @@ async def reset(
         raise _absent(group.name) from conflict
     log.info("a consumer group was reset", group=group.name, queues=len(places))
     return places
+
+
+async def _settle_all(
+    store: StoreClient, record: GroupRecord, request: ResetGroup, queues: Sequence[int]
+) -> Mapping[int, int]:
+    """Settles all that a lease group could be lent of queues; returns where they end."""
+    if request.to != "latest":
+        raise Refusal(
+            Cause.CONFLICT, f"the group {request.group!r} lends messages, which are settled one by one: to is latest"
+        )
+    await asyncio.gather(*(store.leases.purge(QueueNumber(queue), group=record.leases) for queue in queues))
+    return {queue: found.next for queue, found in zip(queues, await _bounds(store, queues), strict=True)}
 
 
 async def _places(store: StoreClient, queues: Sequence[int], request: ResetGroup) -> dict[int, int]:
@@ -136,6 +185,8 @@ async def delete(store: StoreClient, request: DeleteGroup) -> bool:
             await store.keys.transact({keys[0]: group.header.revision}, [Delete(key) for key in keys])
         except RevisionConflict:
             continue
+        if group.header.record.terms is not None:
+            await store.groups.delete(group.header.record.leases)
         log.info("a consumer group was deleted", group=group.name)
         return True
     raise Refusal(Cause.OVERLOAD, f"others have changed the group {request.group!r} at the same time; try again")

@@ -18,7 +18,7 @@ from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
-from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_same, new_group
+from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_reads, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
 from gateway.groups.reader import GroupRead, QueueReader, ReadLimits
 from gateway.groups.settings import GroupsConfig
@@ -133,13 +133,18 @@ class ConsumerGroups:
         self._may_come = may_come
         self._delivered = delivered
         self._patterns_of = patterns_of
-        self._reader = QueueReader(store, random=random)
-        self._wakes = GroupWakes(store, spawn)
+        self.reader = self._reader = QueueReader(store, random=random)  # bounds what groups of both kinds read at once
+        self.wakes = self._wakes = GroupWakes(store, spawn)
         self._lost_ends = LostEnds(controller, clock)
         self._renewed: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
         self._stopping = False
         controller.watch(self._wakes.wake_all)
+
+    @property
+    def stopping(self) -> bool:
+        """Returns whether those who wait for messages are to be answered now."""
+        return self._stopping
 
     def stop(self) -> None:
         """Answers all who wait for messages now."""
@@ -193,18 +198,14 @@ class ConsumerGroups:
 
         A member could only pass over messages that it may not read, for the whole group; and offsets count them.
         """
-        permissions = asker.principal.permissions
-        if permissions.access is not None:
-            try:
-                for pattern in self._patterns_of(topic):
-                    permissions.check_all("subscribe", pattern)
-            except Refusal:
-                raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
+        check_reads(asker.principal.permissions, group, self._patterns_of(topic))
 
     def _check_reader(self, asker: GroupClient, group: GroupState, member: str) -> None:
         """Raises `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
             self._check_topic(asker, group.name, group.header.record.topic)
+            if group.header.record.terms is not None:
+                raise Refusal(Cause.CONFLICT, f"the group {group.name!r} lends messages, and has no members")
         _check_member(asker, group, member)
 
     async def leave(self, asker: GroupClient, request: LeaveGroup) -> bool:

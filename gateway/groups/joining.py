@@ -2,8 +2,10 @@
 
 import asyncio
 import re
+from collections.abc import Sequence
 
 from controller.api.client import ControllerClient
+from gateway.domain.access import Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.assignment import STRATEGIES
 from gateway.groups.state import (
@@ -17,7 +19,7 @@ from gateway.groups.state import (
     queue_puts,
 )
 from gateway.groups.store import queues_of
-from gateway.port.groups import TTL_S_MAX, TTL_S_MIN, JoinGroup
+from gateway.port.groups import TTL_S_MAX, TTL_S_MIN, CreateLeaseGroup, JoinGroup
 from store.api.client import StoreClient
 from store.api.keys import Put
 from store.format.frame import QueueNumber
@@ -39,14 +41,30 @@ def check_group_name(name: str) -> str:
     return name
 
 
+def check_reads(permissions: Permissions, group: str, patterns: Sequence[str]) -> None:
+    """Raises `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic."""
+    if permissions.access is None:
+        return
+    try:
+        for pattern in patterns:
+            permissions.check_all("subscribe", pattern)
+    except Refusal:
+        raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
+
+
 def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: bool) -> None:
     """Raises `Refusal` for what can be no member of any group. `may_come`: a topic need not be there yet."""
     if request.strategy not in STRATEGIES:
         raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
-    if request.start not in {"earliest", "latest"}:
-        raise Refusal(Cause.MALFORMED, "start: is earliest or latest")
     if not TTL_S_MIN <= request.ttl_s <= TTL_S_MAX:
         raise Refusal(Cause.MALFORMED, f"ttl_s: is a whole number from {TTL_S_MIN} to {TTL_S_MAX}")
+    check_read(controller, request, may_come=may_come)
+
+
+def check_read(controller: ControllerClient, request: JoinGroup | CreateLeaseGroup, *, may_come: bool) -> None:
+    """Raises `Refusal` for a topic that no group can read, or no place to begin there."""
+    if request.start not in {"earliest", "latest"}:
+        raise Refusal(Cause.MALFORMED, "start: is earliest or latest")
     if not 0 < len(request.topic) <= TOPIC_CHARS_MAX:
         raise Refusal(Cause.MALFORMED, f"topic: has 1 to {TOPIC_CHARS_MAX} characters")
     if controller.topic(request.topic) is None and not may_come:
@@ -66,14 +84,24 @@ def check_same(group: GroupState, request: JoinGroup, *, members_max: int) -> No
         raise Refusal(Cause.QUOTA, f"a group has at most {members_max} members (groups.members_max)")
 
 
+async def check_room(store: StoreClient, groups_max: int) -> None:
+    """Raises `Refusal` (QUOTA) where there are as many groups as there may be."""
+    if await store.keys.count(*names_range()) >= groups_max:
+        raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
+
+
+def group_puts(group: str, record: GroupRecord) -> list[Put]:
+    """Returns the changes that write the record of a group."""
+    encoded = encode(record)
+    return [Put(name_key(group), encoded), Put(group_key(group), encoded)]
+
+
 async def new_group(
     store: StoreClient, controller: ControllerClient, request: JoinGroup, *, groups_max: int
 ) -> list[Put]:
     """Returns the changes that create a group; one that begins at the end has queue records. Raises `Refusal`."""
-    if await store.keys.count(*names_range()) >= groups_max:
-        raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
-    record = encode(GroupRecord(request.topic, request.strategy))
-    made = [Put(name_key(request.group), record), Put(group_key(request.group), record)]
+    await check_room(store, groups_max)
+    made = group_puts(request.group, GroupRecord(request.topic, request.strategy))
     if request.start == "latest":
         queues = queues_of(controller, request.topic)
         bounds = await asyncio.gather(*(store.queues.bounds(QueueNumber(queue)) for queue in queues))

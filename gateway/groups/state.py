@@ -12,7 +12,7 @@ from typing import Final, Generic, NamedTuple, TypeVar
 import msgspec
 
 from gateway.groups.assignment import STRATEGIES
-from gateway.port.groups import GroupCursor
+from gateway.port.groups import GroupCursor, LeaseTerms
 from store.api.keys import EXISTS, Page, Put
 
 NAMES, STATE = "consumer-groups/names", "consumer-groups/state"
@@ -24,10 +24,16 @@ encode = msgspec.msgpack.encode
 
 
 class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A group's topic, and the strategy that allocates its queues."""
+    """A group's topic, and the strategy that allocates its queues, or `LEASED`.
+
+    A lease group has its terms, and the name by which the store knows its leases: one of the same name that was deleted
+    had another.
+    """
 
     topic: str
     strategy: str
+    terms: LeaseTerms | None = None
+    leases: str = ""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):

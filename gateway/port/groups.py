@@ -1,6 +1,10 @@
 """Consumer groups at the port: requests that adapters make by `Call`, and why they are refused.
 
-A group reads one topic. It is there from its first member on until it is deleted, with or without members. A name is a
+A group reads one topic, in one of two ways. A *cursor group* has members, each of which reads queues of its own in
+order and commits offsets. A *lease group* lends single messages to whoever asks, by handles, until they are settled,
+given back, or their time is over (`store.api.leases`).
+
+A group is there from its first member, or its creation, on until it is deleted, with or without members. A name is a
 letter or digit, then letters, digits and `. _ -`, up to 64 in all; others are refused with MALFORMED. A member is named
 by the id that it was given, and is the principal's who joined: refused with NOT_FOUND where it is not there any more,
 with FORBIDDEN where it is another's.
@@ -19,6 +23,12 @@ TTL_S = 30  # unless it says something else
 WAIT_MS_MAX = 60_000  # for messages
 MESSAGES_COUNT_MAX = 1_000  # in one answer
 CURSOR_CHARS_MAX = 40_000  # a thousand queues, the largest numbers
+LEASED = "leases"  # in the place of a strategy: the group lends messages
+LEASE_S_MAX = 12 * 3_600  # that a message may be lent for at a time
+LEASE_S = 30  # unless the group says something else
+ATTEMPTS_MAX = 1_000  # deliveries before a message is a dead letter
+RETRY_S_MAX = 24 * 3_600  # that a message may be kept back for
+HANDLES_COUNT_MAX = 1_000  # in one request
 
 _CURSOR = re.compile(r"[0-9]{1,19}(?:~[0-9]{1,10}\.[0-9]{1,19})*")
 _NUMBER_MAX: Final = (1 << 63) - 1  # that there can be: an offset, a generation
@@ -142,6 +152,92 @@ class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
     cursor: GroupCursor
 
 
+class LeaseTerms(Value, frozen=True, kw_only=True):
+    """The rules by which a lease group lends messages.
+
+    A message is lent for `lease_s`, unless it is asked for otherwise. One that comes back is lent again after
+    `retry_s`, twice that the next time, and so on up to `retry_max_s`. After `attempts` deliveries it goes to the
+    address `dead_letter`; both are given, or neither: then it is lent for ever. An `ordered` group lends no two
+    messages of one key at the same time, and those of one key in their order.
+    """
+
+    lease_s: int = LEASE_S
+    attempts: int | None = None
+    dead_letter: str | None = None
+    retry_s: int = 0
+    retry_max_s: int = 0
+    ordered: bool = False
+
+
+class LeaseGroup(Value, frozen=True, kw_only=True):
+    """A lease group; `created` says whether it is new."""
+
+    group: str
+    topic: str
+    terms: LeaseTerms
+    created: bool
+
+
+class CreateLeaseGroup(Request[LeaseGroup], frozen=True, kw_only=True):
+    """Creates a lease group, or agrees with the one that exists. Refusals as of `JoinGroup`; CONFLICT for other terms.
+
+    `start` is "earliest" or "latest".
+    """
+
+    group: str
+    topic: str
+    start: str = "earliest"
+    terms: LeaseTerms = LeaseTerms()
+
+
+class Received(NamedTuple):
+    """A message that was lent. `deliveries` is how often, this time included; the holder of `handle` may settle it."""
+
+    queue: int
+    offset: int
+    deliveries: int
+    handle: str
+    message: Message
+
+
+class ReceiveMessages(Request[Sequence[Received]], frozen=True, kw_only=True):
+    """Leases messages of a lease group, for `lease_s` or as the group says. Waits up to `wait_ms` for the first one.
+
+    Refused with NOT_FOUND, and CONFLICT for a cursor group, as are the requests below.
+    """
+
+    group: str
+    limit: int = 10
+    wait_ms: int = 0
+    lease_s: int | None = None
+
+
+class SettleReceived(Request[Sequence[Refusal | None]], frozen=True, kw_only=True):
+    """Settles messages for good. Each handle has its answer: CONFLICT where its lease has ended, MALFORMED for none."""
+
+    group: str
+    handles: Sequence[str]
+
+
+class ReturnReceived(Request[Sequence[Refusal | None]], frozen=True, kw_only=True):
+    """Gives messages back, to be lent again after `delay_s` or as the group says. Answers as `SettleReceived`."""
+
+    group: str
+    handles: Sequence[str]
+    delay_s: int | None = None
+
+
+class ExtendReceived(Request[Sequence[Refusal | str]], frozen=True, kw_only=True):
+    """Lets leases end `lease_s`, or what the group says, from now.
+
+    Answers with a handle each; the old one stays good.
+    """
+
+    group: str
+    handles: Sequence[str]
+    lease_s: int | None = None
+
+
 class GroupName(Value, frozen=True, kw_only=True):
     """A group, and how it reads what."""
 
@@ -165,28 +261,35 @@ class ListGroups(Request[GroupsPage], frozen=True, kw_only=True):
 
 
 class QueueDescription(Value, frozen=True, kw_only=True):
-    """A group's `offset` in a queue that can be read from `first` to `end`; `member` is "" where none has the queue."""
+    """A group's `offset` in a queue that can be read from `first` to `end`; `member` is "" where none has the queue.
+
+    Of a lease group it is the first offset that is neither settled nor lent, and `waiting` says how many are.
+    """
 
     queue: int
     offset: int
     first: int
     end: int
     member: str
+    waiting: int | None = None
 
     @property
     def lag(self) -> int:
         """Returns how many messages are left to read."""
+        if self.waiting is not None:
+            return self.waiting
         return max(0, self.end - max(self.offset, self.first))
 
 
 class GroupDescription(Value, frozen=True, kw_only=True):
-    """A group with its live members and the queues of its topic, both ascending."""
+    """A group with its live members and the queues of its topic, both ascending; `terms` are of a lease group."""
 
     group: str
     topic: str
     strategy: str
     members: Sequence[str]
     queues: Sequence[QueueDescription]
+    terms: LeaseTerms | None = None
 
 
 class DescribeGroup(Request[GroupDescription], frozen=True, kw_only=True):
@@ -200,7 +303,8 @@ class ResetGroup(Request[Mapping[int, int]], frozen=True, kw_only=True):
 
     One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. An offset outside
     of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be committed
-    any more. Refused with NOT_FOUND for a group or a queue that is not there.
+    any more. A lease group goes on at the end alone ("latest"), which settles all that is not lent. Refused with
+    NOT_FOUND for a group or a queue that is not there, CONFLICT for what a lease group cannot do.
     """
 
     group: str

@@ -12,27 +12,26 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from controller.api.client import ControllerClient, ControllerError
-from controller.api.commands import CreateTopic
-from gateway.domain.errors import Cause, Refusal
+from controller.api.client import ControllerClient
+from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.bodies import parts_of
 from gateway.port.queues import DEATHS
 from gateway.publishing.bodies import Bodies
+from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
-from gateway.publishing.routing.router import Route, Router, UnknownTopicError
+from gateway.publishing.routing.router import Router
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.model.queue import Queue
 from store.api.client import StoreClient
 from store.api.leases import Lease
-from store.api.log import Appended
 from store.api.message import Message
 from store.base import logs
-from store.base.errors import CorruptFrame, LeaseLost, OffsetOutOfRange, StoreError, StoreOverloaded
-from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
+from store.base.errors import CorruptFrame, LeaseLost, OffsetOutOfRange, StoreError
+from store.format.frame import QueueNumber, QueueOffset
 from store.format.ranges import ranges_of
 
 READ_BYTES: Final = 1 << 20  # of rejected messages read at once
@@ -60,13 +59,12 @@ class DeadLetters:
         creates_topics: bool,
     ) -> None:
         self._store = store
-        self._controller = controller
         self._router = router
         self._bodies = bodies
         self._queue_of = queue_of
         self._appended = appended
         self._now_ms = now_ms
-        self._creates_topics = creates_topics
+        self._mover = Mover(store, controller, router, appended=appended, creates_topics=creates_topics)
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
         self._outside: list[tuple[Queue, Message]] = []  # messages that full queues have not taken
         self._publishing: asyncio.Task[None] | None = None
@@ -157,7 +155,7 @@ class DeadLetters:
             try:
                 for queue, message in some:
                     await self._add(parts, queue, message, Reason.MAXLEN)
-                await asyncio.gather(*(self._append(*part) for part in parts.elsewhere()))
+                await self._mover.store_elsewhere(parts)
             except StoreError as error:
                 log.warning("dead letters are dropped", count=len(some), why=str(error))
             else:
@@ -176,15 +174,15 @@ class DeadLetters:
             offsets.append(letter.offset)
             full = parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS
             if full or parts_of(letter.message) is not None:  # the parts have just been stored anew
-                await self._store_all(parts, queue, owner, offsets)
+                await self._mover.move(parts, queue.number, owner, offsets)
                 parts, offsets = Parts(self._router, queue.definition.group), []
         if offsets:
-            await self._store_all(parts, queue, owner, offsets)
+            await self._mover.move(parts, queue.number, owner, offsets)
         for why, count in dropped.items():
             log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
 
     async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
-        """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `_route`."""
+        """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `Mover.route`."""
         rules, name = queue.rules, queue.definition.name
         assert rules.dead_letter_exchange is not None
         try:
@@ -196,7 +194,7 @@ class DeadLetters:
                 routing_key=rules.dead_letter_key,
                 now_ms=self._now_ms(),
             )
-            route = await self._route(letter.address)
+            route = await self._mover.route(letter.address, inside=True)
         except Refusal as refusal:
             return refusal.detail
         targets = list(self._router.named(letter, route))
@@ -220,42 +218,3 @@ class DeadLetters:
     def _has_died_in(self, number: int, deaths: Sequence[dict[str, Any]]) -> bool:
         queue = self._queue_of(number)
         return queue is not None and is_cycle(local_name(queue.definition.name), deaths)
-
-    async def _route(self, address: str) -> Route:
-        """Returns the route of a dead letter; makes its topic. Raises `Refusal`, and `StoreError` to try again."""
-        while True:
-            try:
-                return self._router.resolve(address, inside=True)
-            except UnknownTopicError as unknown:
-                if not self._creates_topics:
-                    raise Refusal(Cause.NOT_FOUND, f"there is no topic {unknown.topic!r}") from unknown
-                try:
-                    await self._controller.do(CreateTopic(name=unknown.topic))
-                except ControllerError as error:
-                    raise StoreOverloaded(f"the topic {unknown.topic!r} cannot be made: {error}") from error
-
-    async def _store_all(self, parts: Parts, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Stores dead letters: first what other groups take, then the rest with the settlement of all."""
-        rows, payload = parts.take_here()
-        elsewhere = parts.elsewhere()
-        if elsewhere:
-            await asyncio.gather(*(self._append(*part) for part in elsewhere))
-        if rows:
-            await self._store.leases.forward(queue.number, owner, offsets, rows, payload)
-        else:
-            await self._store.leases.settle(queue.number, owner, offsets)
-        self._appended(parts.named)
-
-    async def _append(self, rows: bytes, payload: bytes) -> None:
-        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-
-        def done(outcome: Appended | StoreError) -> None:
-            if appended.done():
-                return
-            if isinstance(outcome, StoreError):
-                appended.set_exception(outcome)
-            else:
-                appended.set_result(None)
-
-        self._store.log.append(UnplacedFrame.build(rows, payload), done)
-        await appended

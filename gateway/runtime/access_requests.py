@@ -15,13 +15,18 @@ from gateway.port.adapter import Consume, Request
 from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import (
     CommitOffsets,
+    CreateLeaseGroup,
     DeleteGroup,
     DescribeGroup,
+    ExtendReceived,
     JoinGroup,
     LeaveGroup,
     PollGroup,
+    ReceiveMessages,
     RenewMember,
     ResetGroup,
+    ReturnReceived,
+    SettleReceived,
 )
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
@@ -200,7 +205,18 @@ def counts_keys(_hub: Hub, permissions: Permissions, request: CountKeys) -> None
 
 
 def reads_by_group(
-    _hub: Hub, permissions: Permissions, request: JoinGroup | PollGroup | CommitOffsets | RenewMember | LeaveGroup
+    _hub: Hub,
+    permissions: Permissions,
+    request: JoinGroup
+    | PollGroup
+    | CommitOffsets
+    | RenewMember
+    | LeaveGroup
+    | CreateLeaseGroup
+    | ReceiveMessages
+    | SettleReceived
+    | ReturnReceived
+    | ExtendReceived,
 ) -> None:
     """Needs the right to read by the group; the right to its topic is checked where the group is read."""
     permissions.check("subscribe", group_address(request.group))

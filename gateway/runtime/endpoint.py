@@ -17,6 +17,7 @@ from gateway.domain.batch import Batch
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.lease_groups import LeaseGroups
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
 from gateway.oscore.keeper import ContextKeeper
@@ -102,6 +103,7 @@ class Hub(ABC):
     queues: NamedQueues
     shared: SharedSubscriptions
     groups: ConsumerGroups
+    lease_groups: LeaseGroups
     keys: KeyValues
     push: Push
 

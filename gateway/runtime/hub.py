@@ -18,6 +18,8 @@ from gateway.delivery.read_slots import MessageReads
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.forwarding import ForwardingSettings
 from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.lease_groups import LeaseGroups
+from gateway.groups.lease_letters import LeaseLetters
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
 from gateway.ops.pressure import Pressure, memory_limit_bytes
@@ -152,6 +154,24 @@ class ProcessHub(StreamHub):
         controller.watch(self.topics.changed)
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
         self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
+        self.lease_groups = LeaseGroups(
+            store,
+            controller,
+            config.groups,
+            groups=self.groups,
+            letters=LeaseLetters(
+                store,
+                controller,
+                self.router,
+                appended=self.queues.appended,
+                creates_topics=config.topics.auto_create,
+            ),
+            random=self.random,
+            now_ms=now_ms,
+            may_come=config.topics.auto_create,
+            delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
+            patterns_of=self.router.patterns_of,
+        )
         self.keys, self.contexts = (
             KeyValues(store, config.kv),
             ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),

@@ -18,19 +18,25 @@ from gateway.domain.filters import is_sys
 from gateway.domain.idempotency import StoredRequest, recall
 from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
+from gateway.groups.lease_groups import LeaseGroups
 from gateway.kv.kv import KeyClient, KeyValues
 from gateway.port.adapter import DONE, Authenticate, Call, CancelTimer, Challenge, Outcome, Request
 from gateway.port.bodies import BeginBody, PublishBody, ReadPart, StoredBody, StorePart
 from gateway.port.groups import (
     CommitOffsets,
+    CreateLeaseGroup,
     DeleteGroup,
     DescribeGroup,
+    ExtendReceived,
     JoinGroup,
     LeaveGroup,
     ListGroups,
     PollGroup,
+    ReceiveMessages,
     RenewMember,
     ResetGroup,
+    ReturnReceived,
+    SettleReceived,
 )
 from gateway.port.kv import (
     CountKeys,
@@ -319,6 +325,12 @@ def _groups(
     return lambda asked, request: asked.hub.groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
 
 
+def _lease_groups(
+    method: Callable[[LeaseGroups, GroupClient, R], Awaitable[T]],
+) -> Callable[[RequestContext, R], Awaitable[T]]:
+    return lambda asked, request: asked.hub.lease_groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
+
+
 def _push(method: Callable[[PushRegistry, Principal, R], Awaitable[T]]) -> Callable[[RequestContext, R], Awaitable[T]]:
     return lambda asked, request: method(asked.hub.push.registry, asked.who, request)
 
@@ -396,6 +408,13 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(CommitOffsets, _groups(ConsumerGroups.commit), rights.reads_by_group),
         _served(RenewMember, _groups(ConsumerGroups.renew), rights.reads_by_group),
         _served(LeaveGroup, _groups(ConsumerGroups.leave), rights.reads_by_group),
+        _served(
+            CreateLeaseGroup, _lease_groups(LeaseGroups.create), rights.reads_by_group
+        ),  # and publishes dead letters
+        _served(ReceiveMessages, _lease_groups(LeaseGroups.receive), rights.reads_by_group),
+        _served(SettleReceived, _lease_groups(LeaseGroups.settle), rights.reads_by_group),
+        _served(ReturnReceived, _lease_groups(LeaseGroups.give_back), rights.reads_by_group),
+        _served(ExtendReceived, _lease_groups(LeaseGroups.extend), rights.reads_by_group),
         _served(ListGroups, _groups(ConsumerGroups.list_groups), rights.own, on_grid=True),  # those that it may read by
         _served(DescribeGroup, _groups(ConsumerGroups.describe), rights.describes_group),
         _served(ResetGroup, _groups(ConsumerGroups.reset), rights.manages_group),

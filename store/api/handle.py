@@ -78,6 +78,15 @@ def queue_of(text: str) -> QueueNumber | None:
         return None
 
 
+def group_of_handle(text: str) -> str | None:
+    """Returns the group of consumers that a handle says it is of; None: it is no handle. Nothing is verified."""
+    try:
+        raw = base64.b64decode(text[:HANDLE_CHARS_MAX] + "=" * (-len(text) % 4), altchars=b"-_", validate=True)
+        return raw[_FIELDS.size : -_MAC_BYTES].decode()
+    except ValueError:
+        return None
+
+
 class Grant:
     """The common part of all messages lent by one `take`; their leases share it, so that lending one costs nothing.
 

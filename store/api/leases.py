@@ -53,8 +53,9 @@ class LeaseCalls(Protocol):
         """Lends up to `max_count` messages that are not settled and not lent, lowest offset first.
 
         A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
-        policy says, 0: no such limit). After that the message is lent again. In an ordered group at most one message
-        of a key is lent at a time, and those behind it wait.
+        policy says, 0: no such limit). After that the message is lent again. No more are lent for a time than
+        `store.format.policy.TIMED_LEASES_MAX`. In an ordered group at most one message of a key is lent at a time, and
+        those behind it wait.
         """
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:

@@ -16,6 +16,7 @@ from store.format.frame import QueueNumber
 
 INVISIBLE_MS_MAX = 12 * 3600 * 1000  # how long one lease may be asked for; it can be extended again and again
 BACKOFF_MS_MAX = 24 * 3600 * 1000  # how long a message may be kept back before it is lent again
+TIMED_LEASES_MAX = 100_000  # messages of one queue that a group has lent for a time, or keeps back
 PASSED_OVER_MAX = 10_000  # messages an ordered group holds back, of one queue, behind those of their keys
 
 _Milliseconds = Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)]

@@ -13,7 +13,7 @@ from typing import TypeAlias
 
 from store.api.handle import Grant
 from store.format.frame import QueueNumber
-from store.format.policy import DEFAULT, LeasePolicy
+from store.format.policy import DEFAULT, TIMED_LEASES_MAX, LeasePolicy
 from store.format.ranges import Range, RangeSet, ranges_of
 from store.leases.in_flight import InFlight
 from store.leases.ordering import KeyOrder
@@ -126,6 +126,11 @@ class LeaseQueue:
     def known(self) -> int:
         """Returns the value of `Settled.known` for messages of this queue."""
         return self.deleted_at + 1
+
+    @property
+    def timed_room(self) -> int:
+        """Returns how many more messages may be lent for a time."""
+        return max(0, TIMED_LEASES_MAX - len(self._grants) - len(self._kept_back))
 
     @property
     def untouched(self) -> bool:

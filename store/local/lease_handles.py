@@ -16,12 +16,23 @@ _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 
 
 class LeaseHandles:
-    """Settles, gives back and extends by handle. `key` is what handles are signed with, `steady_ms` never goes back."""
+    """Settles, gives back and extends by handle. `key` is what handles are signed with, `steady_ms` never goes back.
 
-    def __init__(self, lending: Lending, *, key: Callable[[], Awaitable[bytes]], steady_ms: Callable[[], int]) -> None:
+    `on_available` is told of queues with something to lend again.
+    """
+
+    def __init__(
+        self,
+        lending: Lending,
+        *,
+        key: Callable[[], Awaitable[bytes]],
+        steady_ms: Callable[[], int],
+        on_available: Callable[[Sequence[QueueNumber]], None],
+    ) -> None:
         self._lending = lending
         self._key = key
         self._now_ms = steady_ms
+        self._on_available = on_available
 
     async def settle(self, handles: Sequence[str]) -> list[StoreError | None]:
         """See `LeaseCalls.settle_handles`."""
@@ -88,12 +99,16 @@ class LeaseHandles:
 
     async def requeue(self, handles: Sequence[str], delay_ms: int | None) -> list[StoreError | None]:
         """See `LeaseCalls.requeue_handles`."""
+        queues: dict[QueueNumber, None] = {}
 
         def requeue(leases: LeaseQueue, handle: LeaseHandle, grant: Grant) -> None:
             leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
             self._lending.dead_letters.give_up(leases)
+            queues[handle.queue] = None
 
-        return await self._each(handles, requeue)
+        answers = await self._each(handles, requeue)
+        self._on_available([*queues])
+        return answers
 
     async def extend(self, handles: Sequence[str], invisible_ms: int) -> list[str | StoreError]:
         """See `LeaseCalls.extend_handles`."""

@@ -43,7 +43,7 @@ class LocalLeases:
             steady_ms=steady_ms,
             on_available=queues.wake,
         )
-        self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=steady_ms)
+        self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=steady_ms, on_available=queues.wake)
 
     def expire(self) -> int | None:
         """Ends the leases and delays whose time has come; in how many milliseconds the next one ends."""

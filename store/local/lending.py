@@ -86,6 +86,8 @@ class Lending:
         while True:
             leases, following = await self.leases(queue, group)
             grant = await self._grant(leases, owner, invisible_ms)
+            if grant is not None:
+                max_count = min(max_count, leases.timed_room)
             found = await self._take(leases, owner, grant, below=following, max_count=max_count, max_bytes=max_bytes)
             if found or not leases.gone:
                 return found

@@ -223,3 +223,45 @@ def test_every_worker_answers_for_every_member(tmp_path):
         check_whole(consumers, 300)
     finally:
         gateway.close()
+
+
+def test_messages_that_are_lent_by_one_proxy_are_settled_by_another(cluster, urls):
+    """Handles are of the store: their proxy may be dead. Dead letters are settled and stored by whoever meets them."""
+    one, other = (httpx.Client(base_url=url, timeout=TIMEOUT_S) for url in urls)
+
+    def post(client, target, **body):
+        answer = client.post(target, json=body)
+        answer.raise_for_status()
+        return answer.json()
+
+    def received(client, group, count):
+        found = []
+        while len(found) < count:
+            some = post(client, f"/groups/{group}/receive", max=count - len(found), wait=30)["messages"]
+            assert some
+            found += some
+        return found
+
+    def handles(messages):
+        return [message["handle"] for message in messages]
+
+    with one, other:
+        terms = {"topic": "lent", "lease_s": 600, "attempts": 2, "dead_letter": "given/up"}
+        assert one.put("/groups/lent", json=terms).status_code == 201
+        assert other.put("/groups/lent", json=terms).status_code == 200
+        publish(urls[0], "lent", range(20))
+        first = received(one, "lent", 20)
+        assert post(other, "/groups/lent/ack", handles=handles(first[:8])) == {"done": 8, "refused": []}
+        assert post(other, "/groups/lent/nack", handles=handles(first[8:]), delay_s=0)["refused"] == []
+        again = received(other, "lent", 12)
+        assert {message["deliveries"] for message in again} == {2}
+        with without(cluster, "proxy-1"):
+            assert post(other, "/groups/lent/ack", handles=handles(again[:5]))["refused"] == []
+            longer = post(other, "/groups/lent/extend", handles=handles(again[5:]), lease_s=900)["handles"]
+            assert post(other, "/groups/lent/nack", handles=longer, delay_s=0)["refused"] == []
+            assert post(other, "/groups/lent/receive", wait=2) == {"messages": []}
+            other.put("/groups/letters", json={"topic": "given"})
+            letters = [message["event"] for message in received(other, "letters", 7)]
+            assert {letter["id"] for letter in letters} == {message["event"]["id"] for message in again[5:]}
+            assert {(letter["deadlettergroup"], letter["subject"]) for letter in letters} == {("lent", "lent/x")}
+            assert other.get("/groups/lent").json()["lag"] == 0

@@ -147,6 +147,18 @@ HTTP: dict[str, Http] = {
     ),
     "DELETE /groups/*": http(403, 403, "/groups/secret"),
     "GET /groups/*": http(403, 403, "/groups/secret"),
+    "PUT /groups/*": http(
+        403,
+        403,
+        ("/groups/secret", {"json": {"topic": "closed"}}),
+        ("/groups/mine", {"json": {"topic": "mine", "attempts": 1, "dead_letter": SECRET}}),
+    ),
+    "POST /groups/*/receive": http(
+        403, 403, "/groups/secret/receive", ("/groups/secret/receive", {"json": {"wait": 0.05}})
+    ),
+    "POST /groups/*/ack": http(403, 403, ("/groups/secret/ack", {"json": {"handles": ["x"]}})),
+    "POST /groups/*/nack": http(403, 403, ("/groups/secret/nack", {"json": {"handles": ["x"]}})),
+    "POST /groups/*/extend": http(403, 403, ("/groups/secret/extend", {"json": {"handles": ["x"]}})),
     "POST /groups/*/members": http(403, 403, ("/groups/secret/members", {"json": {"topic": "closed"}})),
     "POST /groups/*/reset": http(403, 403, ("/groups/secret/reset", {"json": {"to": "latest"}})),
     "DELETE /groups/*/members/*": http(403, 403, "/groups/secret/members/0123"),

@@ -318,7 +318,7 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
         headers[X_DEATH] = _deaths(own)
     expires = message.expires_at_ms
     expiration = None if expires is None else str(max(0, expires - now_ms))
-    flags1, first = _texts(headers, ((15, message.content_type), (14, message.content_encoding)))
+    flags1, first = _texts(headers, ((15, cloudevents.data_type(message)), (14, message.content_encoding)))
     flags2, second = _texts(headers, ((10, _text(message.correlation)), (8, expiration), (7, message.id)))
     flags3, third = _texts(headers, ((5, message.type), (4, message.device)))
     flags = flags1 | flags2 | flags3 | 1 << 13 | 1 << 12 | 1 << 6

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import STRUCTURED_JSON, to_batch, to_structured
+from adapters.cloudevents import STRUCTURED_JSON, data_type, to_batch, to_structured
 from adapters.coap.codec.formats import LINK_FORMAT, TEXT, number_of
 from adapters.coap.codec.registry import (
     BAD_REQUEST,
@@ -225,10 +225,11 @@ class Reads:
             return to_structured(message), cloudevents
         native = (message.native or {}).get(PROTOCOL) or {}
         number: int | None = native.get("content_format")
-        if number is None and message.content_type is not None:
-            number = number_of(message.content_type, message.content_encoding)
+        kind = data_type(message)
+        if number is None and kind is not None:
+            number = number_of(kind, message.content_encoding)
         if request.accept is not None and request.accept != number:
-            has = f"Content-Format {number}" if number is not None else repr(message.content_type)
+            has = f"Content-Format {number}" if number is not None else repr(kind)
             raise ProtocolError(NOT_ACCEPTABLE, f"Accept: the message is of {has}")
         return message.body, number
 

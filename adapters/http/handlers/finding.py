@@ -51,10 +51,7 @@ def messages_response(request: HttpRequest, found: FoundMessages) -> Response:
 
 def last_values(request: HttpRequest, pattern: str) -> LastValues:
     """Returns a request's question about the addresses of a filter. Raises `HttpError` and `AttributeRefusal`."""
-    query = dict(request.query())
-    for name in query:
-        if name not in {"limit", "after"}:
-            raise HttpError(400, f"{name[:64]}: is no parameter here; limit, after are", attribute=name[:64])
+    query = read_query(request, "limit", "after")
     return LastValues(
         pattern=pattern, limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1), after=query.get("after", "")
     )

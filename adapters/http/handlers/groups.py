@@ -9,6 +9,7 @@
     GET    /groups/{group}                            200 members, and of each queue offset, end, lag and member
     POST   /groups/{group}/reset                      200 {"offsets"}: it goes on there
     DELETE /groups/{group}                            204, 404, or 409 while it has members
+    and below /groups/{group}                         messages that are lent: `adapters.http.handlers.group_leases`
 
 Messages are JSON with the queue and offset of each, or, where Accept asks for it, a batch of CloudEvents with both as
 the extensions `headgatequeue` and `headgateoffset`. `after` says how far a client has read
@@ -22,10 +23,10 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_document
+from adapters.http.handlers import group_leases
 from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
-from adapters.http.handlers.bodies import read_json
 from adapters.http.handlers.finding import wait_ms
-from adapters.http.handlers.query import read_number, read_query
+from adapters.http.handlers.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (
@@ -43,6 +44,7 @@ from gateway.port.groups import (
     ListGroups,
     Polled,
     PollGroup,
+    QueueDescription,
     Renewed,
     RenewMember,
     ResetGroup,
@@ -215,11 +217,16 @@ def get_group(request: HttpRequest, context: HandlerContext) -> Action:
     read_query(request)
 
     def reply(found: GroupDescription) -> Response:
-        queues = [{**msgspec.structs.asdict(one), "lag": one.lag} for one in found.queues]
-        document = {**msgspec.structs.asdict(found), "queues": queues, "lag": sum(one.lag for one in found.queues)}
+        queues = [{**_given(one), "lag": one.lag} for one in found.queues]
+        document = {**_given(found), "queues": queues, "lag": sum(one.lag for one in found.queues)}
         return json_response(200, document, _NO_CACHE)
 
     return Ask(DescribeGroup(group=group), reply)
+
+
+def _given(described: GroupDescription | QueueDescription) -> dict[str, Any]:
+    """Returns the fields that a group of this kind has."""
+    return {name: value for name, value in msgspec.structs.asdict(described).items() if value is not None}
 
 
 def delete_group(request: HttpRequest, context: HandlerContext) -> Action:
@@ -300,8 +307,12 @@ _MEMBERS: Final[dict[str, dict[str, Handler]]] = {
     "commit": {"POST": post_commit},
 }
 _GROUP: Final[dict[str, dict[str, Handler]]] = {
-    "": {"DELETE": delete_group, "GET": get_group},
+    "": {"DELETE": delete_group, "GET": get_group, "PUT": group_leases.put_group},
+    "ack": {"POST": group_leases.post_ack},
+    "extend": {"POST": group_leases.post_extend},
     "members": {"POST": post_member},
+    "nack": {"POST": group_leases.post_nack},
+    "receive": {"POST": group_leases.post_receive},
     "reset": {"POST": post_reset},
 }
 

@@ -21,8 +21,7 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, HandlerContext, Watch
-from adapters.http.handlers.bodies import read_json
-from adapters.http.handlers.query import read_number, read_query
+from adapters.http.handlers.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.kv import (

@@ -25,6 +25,7 @@ from adapters.cloudevents import (
     STRUCTURED_PROTOBUF,
     AttributeRefusal,
     clean,
+    data_type,
     each_of_batch,
     each_of_protobuf_batch,
     from_attributes,
@@ -348,8 +349,9 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
     if attributes is None:
         attributes = placed(message) or wrap(message)
     out: list[tuple[bytes, bytes]] = []
-    if message.content_type is not None and _visible(message.content_type):
-        out.append((b"content-type", message.content_type.encode()))
+    kind = data_type(message)
+    if kind is not None and _visible(kind):
+        out.append((b"content-type", kind.encode()))
     if message.content_encoding is not None and _TOKEN.fullmatch(message.content_encoding) is not None:
         out.append((b"content-encoding", message.content_encoding.encode()))
     out += [(b"ce-" + name.encode(), _encode_value(text)) for name, text in attributes.items()]

@@ -1,11 +1,17 @@
-"""The parameters of a request's query, as its handler knows them."""
+"""The parameters and the JSON of a request, as its handler knows them."""
 
 from collections.abc import Mapping
+from typing import Any, TypeVar
+
+import msgspec
 
 from adapters.cloudevents import AttributeRefusal
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 
 DIGITS_MAX = 19  # of 64 bits
+
+T = TypeVar("T")
 
 
 def read_query(request: HttpRequest, *known: str) -> dict[str, str]:
@@ -27,3 +33,26 @@ def read_number(query: Mapping[str, str], name: str, default: int, most: int, *,
     if not (text.isascii() and text.isdigit()) or len(text) > DIGITS_MAX or not least <= int(text) <= most:
         raise AttributeRefusal(name, f"is not a whole number from {least} to {most}")
     return int(text)
+
+
+def read_json(request: HttpRequest, bytes_max: int, kind: type[T], fault: str) -> T:
+    """Returns a body, decompressed, as a value of a type. Raises `HttpError`; a 400 begins with `fault`."""
+    body = decoded(request, bytes_max)
+    try:
+        try:
+            return msgspec.json.decode(body, type=kind)
+        except msgspec.ValidationError:
+            return msgspec.convert(_whole_numbers(msgspec.json.decode(body)), kind)
+    except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
+        raise HttpError(400, f"{fault}: {error}") from error
+
+
+def _whole_numbers(value: Any) -> Any:
+    """Returns JSON with numbers such as 1.0 as integers, which they are (JSON Schema 2020-12, Core 4.2.3)."""
+    if isinstance(value, float) and value.is_integer():
+        return int(value)
+    if isinstance(value, list):
+        return [_whole_numbers(one) for one in value]
+    if isinstance(value, dict):
+        return {name: _whole_numbers(one) for name, one in value.items()}
+    return value

@@ -26,7 +26,7 @@ from urllib.parse import quote
 from msgspec.structs import replace
 
 from adapters.cloudevents import STRUCTURED_AVRO, STRUCTURED_JSON, STRUCTURED_PROTOBUF, AttributeRefusal, BatchRefusal
-from adapters.http.handlers import descriptions, groups, keys, subscriptions
+from adapters.http.handlers import descriptions, group_leases, groups, keys, subscriptions
 from adapters.http.handlers.actions import Action, Ask, Follow, Handler, HandlerContext, Respond, Store, Stored
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import (
@@ -198,10 +198,8 @@ def _tag_matches(wanted: str, tag: str) -> bool:
 
 def list_topics(request: HttpRequest, context: HandlerContext) -> Action:
     """Lists addresses that begin with a prefix."""
-    query = dict(request.query())
-    prefix, limit = query.pop("prefix", ""), query.pop("limit", str(LIST_MAX))
-    if query:
-        raise _unknown_parameter(next(iter(query)), "prefix, limit")
+    query = read_query(request, "prefix", "limit")
+    prefix, limit = query.get("prefix", ""), query.get("limit", str(LIST_MAX))
     if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit[:9]) <= LIST_MAX:
         raise AttributeRefusal("limit", f"is not a number from 1 to {LIST_MAX}")
     return Ask(ListAddresses(prefix=prefix, limit=int(limit)), lambda addresses: json_response(200, addresses))
@@ -275,10 +273,14 @@ def _unknown_parameter(name: str, known: str) -> HttpError:
 
 
 class RouteMatch(NamedTuple):
-    """A handler for a request, and what its path names: an address, a timer, a key."""
+    """A handler for a request, and what its path names: an address, a timer, a key.
+
+    `reads`: the answer may be as large as that to a GET.
+    """
 
     handler: Handler
     below: str
+    reads: bool = False
 
 
 EXACT: Final[dict[str, dict[str, Handler]]] = {
@@ -314,6 +316,7 @@ def _allowed(methods: Mapping[str, Handler]) -> str:
 
 def resolve(request: HttpRequest) -> RouteMatch | Response:
     """Returns a request's handler, or the answer where there is none. HEAD is served as GET, its body left out."""
+    request.check()
     path, _ = request.split_target()
     root = next((root for root in BELOW if path.startswith(root) and path != root), "")
     methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)
@@ -333,4 +336,5 @@ def resolve(request: HttpRequest) -> RouteMatch | Response:
     if handler is None:
         allow = _allowed(methods)
         raise HttpError(405, f"{request.method} is not for this; {allow} are", headers=((b"allow", allow.encode()),))
-    return RouteMatch(handler, percent_decode(path[len(root) :]) if root else "")
+    below = percent_decode(path[len(root) :]) if root else ""
+    return RouteMatch(handler, below, reads=handler is group_leases.post_receive)

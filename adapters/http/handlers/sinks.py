@@ -17,8 +17,8 @@ def event_attributes(message: Message) -> dict[str, str | int | bool]:
     if attributes is not None and message.native is not None:
         typed = message.native[NATIVE].get("typed", {})
         found.update((name, value) for name, value in typed.items() if name in found)
-    if message.content_type is not None:
-        found["datacontenttype"] = message.content_type
+    if (kind := data_type(message)) is not None:
+        found["datacontenttype"] = kind
     return found
 
 
@@ -26,7 +26,4 @@ def sink_request(message: Message, *, structured: bool) -> SinkRequest:
     """Returns a message as an event in a request, in binary or structured mode."""
     if structured:
         return SinkRequest([_STRUCTURED], to_structured(message))
-    headers = attribute_headers(message)
-    if message.content_type is None and (implied := data_type(message)) is not None:
-        headers.append((b"content-type", implied.encode()))
-    return SinkRequest(headers, message.body)
+    return SinkRequest(attribute_headers(message), message.body)

@@ -17,8 +17,7 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
-from adapters.http.handlers.bodies import read_json
-from adapters.http.handlers.query import read_number, read_query
+from adapters.http.handlers.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, json_response
 from gateway.port.push import (

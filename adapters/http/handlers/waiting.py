@@ -112,7 +112,7 @@ def may_begin(
     """
     if transport is None:
         return True
-    if pending.request.safe and (transport.full or len(asked) >= ASKED_MAX):
+    if (pending.request.safe or pending.found.reads) and (transport.full or len(asked) >= ASKED_MAX):
         return False
     if not transport.ordered:
         return True

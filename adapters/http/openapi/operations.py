@@ -167,7 +167,33 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "GET /groups": Operation("Lists consumer groups.", {200: _json("Groups")}, query=_AFTER),
     "GET /groups/{group}": Operation("Shows a consumer group.", {200: _json("Group")}),
+    "PUT /groups/{group}": Operation(
+        "Creates a consumer group that lends messages one by one.",
+        {200: _json("LeaseGroup"), 201: _json("LeaseGroup")},
+        body=_json("LeaseGroupSpec"),
+    ),
     "DELETE /groups/{group}": Operation("Forgets a consumer group without members.", {204: _NOTHING}),
+    "POST /groups/{group}/receive": Operation(
+        "Leases messages of a group that lends them.",
+        {200: {JSON: ref("Received"), BATCH: ref("Batch")}},
+        body=_json("Receive"),
+        empty=True,
+    ),
+    "POST /groups/{group}/ack": Operation(
+        "Settles messages that were received.",
+        {200: _json("HandleAnswers"), 207: _json("HandleAnswers")},
+        body=_json("Acknowledge"),
+    ),
+    "POST /groups/{group}/nack": Operation(
+        "Gives messages back that were received, to be lent again.",
+        {200: _json("HandleAnswers"), 207: _json("HandleAnswers")},
+        body=_json("Return"),
+    ),
+    "POST /groups/{group}/extend": Operation(
+        "Lets leases of messages last longer.",
+        {200: _json("HandleAnswers"), 207: _json("HandleAnswers")},
+        body=_json("Extend"),
+    ),
     "POST /groups/{group}/members": Operation("Joins a consumer group.", {201: _json("Joined")}, body=_json("Join")),
     "POST /groups/{group}/reset": Operation(
         "Has a consumer group go on somewhere else.", {200: _json("Offsets")}, body=_json("Reset")

@@ -86,6 +86,12 @@ _QUEUES: Final = array(_QUEUE)
 _TIME_MS: Final[Schema] = {"type": ["integer", "null"], "minimum": 1, "maximum": (1 << 62) - 1}
 _SOME: Final[Schema] = {"queues": _QUEUES}  # of a group
 
+_LEASE_S: Final[Schema] = {"type": "integer", "minimum": 1, "maximum": 43_200}
+_MAYBE_LEASE_S: Final[Schema] = {**_LEASE_S, "type": ["integer", "null"]}
+_RETRY_S: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 86_400}
+_HANDLES: Final[Schema] = {**array(STRING), "maxItems": 1_000}
+_TOPIC: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 1024}
+
 _ATTRIBUTES: Final[Schema] = {
     "type": "object",
     "propertyNames": {"pattern": "^[a-z0-9]+$"},
@@ -188,6 +194,60 @@ PLAIN: Final[dict[str, Schema]] = {
         ]
     },
     "Offsets": object_of({"offsets": _OFFSETS}),
+    "LeaseGroupSpec": object_of(
+        {"topic": _TOPIC},
+        {
+            "start": {"enum": ["earliest", "latest"]},
+            "lease_s": _LEASE_S,
+            "attempts": {"type": ["integer", "null"], "minimum": 1, "maximum": 1_000},
+            "dead_letter": {"type": ["string", "null"], "pattern": "^[^+#\\x00]+$"},
+            "retry_s": _RETRY_S,
+            "retry_max_s": _RETRY_S,
+            "ordered": BOOLEAN,
+        },
+        additionalProperties=False,
+        dependentRequired={"attempts": ["dead_letter"], "dead_letter": ["attempts"]},
+    ),
+    "LeaseGroup": object_of({"group": STRING, "topic": STRING, "terms": {"type": "object"}}),
+    "Receive": object_of(
+        {},
+        {
+            "max": {"type": "integer", "minimum": 1, "maximum": 1_000},
+            "wait": {"type": "number", "minimum": 0, "maximum": 60},
+            "lease_s": _MAYBE_LEASE_S,
+        },
+        additionalProperties=False,
+    ),
+    "Received": object_of(
+        {
+            "messages": array(
+                object_of(
+                    {
+                        "queue": INTEGER,
+                        "offset": INTEGER,
+                        "deliveries": INTEGER,
+                        "handle": STRING,
+                        "event": ref("Event"),
+                    }
+                )
+            )
+        }
+    ),
+    "Acknowledge": object_of({"handles": _HANDLES}, additionalProperties=False),
+    "Return": object_of(
+        {"handles": _HANDLES},
+        {"delay_s": {**_RETRY_S, "type": ["integer", "null"]}},
+        additionalProperties=False,
+    ),
+    "Extend": object_of({"handles": _HANDLES}, {"lease_s": _MAYBE_LEASE_S}, additionalProperties=False),
+    "HandleAnswers": object_of(
+        {
+            "done": INTEGER,
+            "refused": array(object_of({"index": INTEGER, "status": INTEGER, "cause": STRING, "detail": STRING})),
+        },
+        {"handles": array(nullable("string"))},
+        description="An answer for each handle: how many were done, and which were refused, and why.",
+    ),
     "Filter": {
         "anyOf": [
             *(object_of({name: _ATTRIBUTES}, additionalProperties=False) for name in ("exact", "prefix", "suffix")),

@@ -1,5 +1,6 @@
 """HTTP/1.1 (RFC 9112): requests parsed by llhttp, responses in the order of their requests."""
 
+import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
@@ -10,7 +11,7 @@ from adapters.http.wire.event_socket import SOCKETS
 from adapters.http.wire.h1_slot import Slot
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
-from adapters.http.wire.request import HttpRequest
+from adapters.http.wire.request import METHODS, HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
 
@@ -18,7 +19,7 @@ OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may 
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 _HEADER_OVERHEAD: Final = 4  # ": " and CRLF
-_METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
+_METHOD_FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [!-~]")  # a line that may be a request's
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
@@ -132,7 +133,7 @@ class Http1:
             if isinstance(cause, _Refused):
                 self._refuse(cause)
             elif not self._ended:
-                self._refuse(_Refused(_parse_problem(error)))
+                self._refuse(_Refused(_parse_problem(error, data)))
         except _Refused as refusal:
             self._refuse(refusal)
         return None
@@ -272,7 +273,7 @@ class Http1:
         version = self._parser.get_http_version()
         if version not in {"1.0", "1.1"}:
             raise _Refused(problem(505, f"HTTP/{version} is not spoken here; 1.1 and 2 are"))
-        if self._method() not in _METHODS:
+        if self._method() not in METHODS:
             raise _Refused(problem(501, f"the method {self._method()} is not known"))
         hosts = [value for name, value in self._headers if name == b"host"]
         if len(hosts) > 1 or (version == "1.1" and not hosts):
@@ -434,8 +435,12 @@ class Http1:
         self._clear()
 
 
-def _parse_problem(error: Exception) -> Response:
+def _parse_problem(error: Exception, data: bytes) -> Response:
     detail = str(error) or "this is not HTTP"
+    if detail == "Invalid method encountered" and _METHOD_FIRST.match(data) is not None:
+        method = data.partition(b" ")[0].decode()
+        if method not in METHODS:  # else the fault is behind a request that was whole
+            return problem(501, f"the method {method} is not known")
     if detail == "Invalid HTTP version":
         return problem(505, "this version of HTTP is not spoken here; 1.1 and 2 are")
     return problem(400, f"not an HTTP request: {detail}")

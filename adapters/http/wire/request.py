@@ -11,7 +11,10 @@ SINGLE: Final = frozenset(
     {b"authorization", b"content-type", b"content-length", b"host", b"idempotency-key", b"last-event-id", b"origin"}
 )
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
-_ABSOLUTE_FORM = re.compile(rb"https?://[^/?]*", re.IGNORECASE)
+_ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+# RFC 9110, 7.2: a host of RFC 3986, 3.2.2, and a port; empty where the target has no authority.
+_HOST = re.compile(r"(?:\[[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII)
+METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
 
 
 class HttpError(ProtocolError):
@@ -65,6 +68,8 @@ class HttpRequest:
         """Returns path and query, both still percent-encoded. Raises `HttpError`."""
         target = self.target
         if (origin := _ABSOLUTE_FORM.match(target)) is not None:
+            if b"@" in origin[0]:
+                raise HttpError(400, "the request target names a user (RFC 9110, 4.2.4)")
             target = target[origin.end() :] or b"/"
             if target.startswith(b"?"):
                 target = b"/" + target
@@ -73,6 +78,14 @@ class HttpRequest:
         except UnicodeDecodeError as error:
             raise HttpError(400, "the request target is not ASCII") from error
         return path, query
+
+    def check(self) -> None:
+        """Raises `HttpError` for a Host that is none (RFC 9112, 3.2), and a method that nobody knows."""
+        host = self.get(b"host")
+        if host is not None and _HOST.fullmatch(host) is None:
+            raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
+        if self.method not in METHODS:
+            raise HttpError(501, f"the method {self.method[:32]!r} is not known")
 
     def query(self) -> list[tuple[str, str]]:
         """Returns the query's items, decoded. Raises `HttpError`."""

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import STRUCTURED_JSON, format_ms, parse_ms
+from adapters.cloudevents import STRUCTURED_JSON, data_type, format_ms, parse_ms
 from adapters.mqtt.codec.primitives import clean_text, encode_binary, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.messages.events import (
@@ -318,7 +318,7 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
             return body
         return publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
     user = _user_properties(message, native, event=event)
-    content_type = None if "content_type" in native.get(_OF_TOPIC, ()) else message.content_type
+    content_type = None if "content_type" in native.get(_OF_TOPIC, ()) else data_type(message)
     return publish_properties(message, user, content_type, now_ms, ids) + message.body
 
 

@@ -5,6 +5,7 @@ from urllib.parse import unquote
 
 import pytest
 
+from adapters.cloudevents import from_structured
 from adapters.coap.codec.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
 from adapters.coap.reading.listings import LISTS_WAITING_MAX
 from gateway.domain.errors import Cause, Refusal
@@ -26,6 +27,14 @@ def test_the_last_value() -> None:
     assert options[CONTENT_FORMAT] == b"\x32"
     assert options[MAX_AGE] == b""
     assert len(options[ETAG]) == 8
+
+
+def test_json_of_an_event_that_says_no_type_has_its_content_format() -> None:
+    """(CloudEvents 1.0.2, 3.4)"""
+    body = b'{"specversion":"1.0","id":"e1","source":"/s","type":"T","data":{"t":1}}'
+    event = from_structured(body, now_ms=5, protocol="http", device="d", address="a/b")
+    answer = Driver(last=event).get("t/a/b")
+    assert (answer.payload, options_of(answer)[CONTENT_FORMAT]) == (b'{"t":1}', b"\x32")
 
 
 def test_a_non_is_answered_by_a_non() -> None:

@@ -203,7 +203,7 @@ def test_where_nothing_is(client: Any, target: str) -> None:
     ("target", "allow"),
     [
         ("/groups", "GET, HEAD, OPTIONS"),
-        ("/groups/g", "DELETE, GET, HEAD, OPTIONS"),
+        ("/groups/g", "DELETE, GET, HEAD, OPTIONS, PUT"),
         ("/groups/g/members", "OPTIONS, POST"),
         ("/groups/g/reset", "OPTIONS, POST"),
         (MEMBER, "DELETE, OPTIONS, PUT"),

@@ -2,6 +2,7 @@
 
 import pytest
 
+from adapters.cloudevents import from_structured
 from adapters.mqtt.codec import Properties, ReasonCode
 from adapters.mqtt.codec.packets import (
     Puback,
@@ -427,6 +428,15 @@ def test_what_came_structured_leaves_structured():
     plain = subscribed(4, request(), options=Options(events_as_data=True))
     plain.deliver(batch)
     assert [p.payload for p in plain.out()] == [b'{"a":1}']
+
+
+def test_json_of_an_event_that_says_no_type_has_its_type_in_binary_mode():
+    """(CloudEvents 1.0.2, 3.4)"""
+    event = from_structured(STRUCTURED, now_ms=NOW_MS, protocol="http", device="d", address="t/a")
+    driver = subscribed(5, request())
+    driver.deliver(batch_of(event))
+    (out,) = driver.out()
+    assert (out.properties.content_type, out.payload) == ("application/json", b'{"a":1}')
 
 
 def test_messages_of_other_protocols_show_what_mqtt_can_carry():

@@ -1,0 +1,88 @@
+"""Moves messages that are lent: what takes their place is stored, and they are settled, as one where that can be.
+
+A frame is in one log. What belongs into the store group of the queue that the messages leave is stored in the frame
+that settles them; what belongs elsewhere is stored there first, so that a crash in between may double it.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Sequence
+
+from controller.api.client import ControllerClient, ControllerError
+from controller.api.commands import CreateTopic
+from gateway.domain.errors import Cause, Refusal
+from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.router import Route, Router, UnknownTopicError
+from store.api.client import StoreClient
+from store.api.log import Appended
+from store.base.errors import StoreError, StoreOverloaded
+from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
+
+
+class Mover:
+    """Moves what queues of a store have lent. `appended` is told which named queues got something.
+
+    `creates_topics`: a topic that is missing is made, as publishing makes it.
+    """
+
+    def __init__(
+        self,
+        store: StoreClient,
+        controller: ControllerClient,
+        router: Router,
+        *,
+        appended: Callable[[Iterable[int]], None],
+        creates_topics: bool,
+    ) -> None:
+        self._store = store
+        self._controller = controller
+        self._router = router
+        self._appended = appended
+        self._creates_topics = creates_topics
+
+    async def route(self, address: str, *, inside: bool = False) -> Route:
+        """Returns the route of an address; makes its topic. Raises `Refusal`, and `StoreError` to try again.
+
+        `inside`: see `Router.resolve`.
+        """
+        while True:
+            try:
+                return self._router.resolve(address, inside=inside)
+            except UnknownTopicError as unknown:
+                if not self._creates_topics:
+                    raise Refusal(Cause.NOT_FOUND, f"there is no topic {unknown.topic!r}") from unknown
+                try:
+                    await self._controller.do(CreateTopic(name=unknown.topic))
+                except ControllerError as error:
+                    raise StoreOverloaded(f"the topic {unknown.topic!r} cannot be made: {error}") from error
+
+    async def move(
+        self, parts: Parts, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
+    ) -> None:
+        """Stores what takes the place of messages that an owner holds, and settles these. Raises `StoreError`."""
+        rows, payload = parts.take_here()
+        await self.store_elsewhere(parts)
+        named = {"group": group} if group else {}  # the lanes of a named queue know of no other group
+        if rows:
+            await self._store.leases.forward(queue, owner, offsets, rows, payload, **named)
+        else:
+            await self._store.leases.settle(queue, owner, offsets, **named)
+        self._appended(parts.named)
+
+    async def store_elsewhere(self, parts: Parts) -> None:
+        """Stores what belongs into other store groups. Raises `StoreError`."""
+        if elsewhere := parts.elsewhere():
+            await asyncio.gather(*(self._append(*part) for part in elsewhere))
+
+    async def _append(self, rows: bytes, payload: bytes) -> None:
+        appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+
+        def done(outcome: Appended | StoreError) -> None:
+            if appended.done():
+                return
+            if isinstance(outcome, StoreError):
+                appended.set_exception(outcome)
+            else:
+                appended.set_result(None)
+
+        self._store.log.append(UnplacedFrame.build(rows, payload), done)
+        await appended

@@ -1,0 +1,424 @@
+"""Lease groups over a real store: messages that are lent, settled, given back, kept longer, and given up."""
+
+import asyncio
+import random
+
+import pytest
+
+from gateway.domain.access import AccessRules, Identity, Permissions
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
+from gateway.groups.lease_groups import LeaseGroups
+from gateway.groups.lease_letters import LeaseLetters
+from gateway.groups.settings import GroupsConfig
+from gateway.port.groups import (
+    HANDLES_COUNT_MAX,
+    CreateLeaseGroup,
+    DeleteGroup,
+    DescribeGroup,
+    ExtendReceived,
+    JoinGroup,
+    LeaseTerms,
+    ListGroups,
+    PollGroup,
+    ReceiveMessages,
+    ResetGroup,
+    ReturnReceived,
+    SettleReceived,
+)
+from gateway.publishing.routing.router import Router
+from store.api.message import Message, decode, encode
+from store.format import policy
+from store.local.local import LocalStore
+from tests.support.gateway.asking import ask
+from tests.support.gateway.groups_rig import ANYBODY, FIRST, Connection, GroupsProxy, Topics, publish
+from tests.support.process.clock import Clock
+from tests.support.store.lending_kit import put
+
+pytestmark = pytest.mark.anyio
+
+A, B = FIRST, FIRST + 1
+DEAD = FIRST + 8  # the queue of the topic that dead letters go to
+CONFIG = GroupsConfig()
+LIMITED = LeaseTerms(attempts=2, dead_letter="dead/letters")
+
+
+class LeasesProxy(GroupsProxy):
+    """One process with groups of both kinds."""
+
+    def __init__(self, store, topics, clock, *, seed, config=CONFIG):
+        super().__init__(store, topics, clock, seed=seed, config=config)
+        router = Router(topics, [])
+        letters = LeaseLetters(store, topics, router, appended=lambda _queues: None, creates_topics=False)
+        self.lease_groups = LeaseGroups(
+            store,
+            topics,
+            config,
+            groups=self.groups,
+            letters=letters,
+            random=random.Random(seed),
+            now_ms=clock.now_ms,
+            clock=clock.now_s,
+        )
+
+    async def ask(self, request, of=ANYBODY, connection=None):
+        parts = {"groups": self.groups, "lease_groups": self.lease_groups}
+        return await ask(connection or Connection(), request, who=of, **parts)
+
+    async def create(self, group="g", topic="t", start="earliest", **terms):
+        given = terms.pop("terms", None) or LeaseTerms(**terms)
+        return await self.ask(CreateLeaseGroup(group=group, topic=topic, start=start, terms=given))
+
+    async def receive(self, group="g", **options):
+        return await self.ask(ReceiveMessages(group=group, **options))
+
+    async def settle(self, *received, group="g"):
+        return await self.ask(SettleReceived(group=group, handles=[one.handle for one in received]))
+
+    async def give_back(self, *received, group="g", delay_s=None):
+        handles = [one.handle for one in received]
+        return await self.ask(ReturnReceived(group=group, handles=handles, delay_s=delay_s))
+
+
+class LeasesRig:
+    def __init__(self, store, clock):
+        self.store, self.clock = store, clock
+        self.topics = Topics(t=2)
+        self.topics.put("dead", [DEAD])
+        self.proxies = []
+
+    def proxy(self, config=CONFIG):
+        self.proxies.append(LeasesProxy(self.store, self.topics, self.clock, seed=len(self.proxies) + 1, config=config))
+        return self.proxies[-1]
+
+    async def pass_time(self, seconds):
+        self.clock.ms += int(seconds * 1_000)
+        await self.store.tick()
+
+    async def publish(self, **fields):
+        await publish(self.store, fields.pop("bodies"), **fields)
+
+    async def dead_letters(self):
+        fetched = await self.store.queues.fetch(DEAD, 0, max_bytes=1 << 20)
+        return [
+            decode(frame.record(row)) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
+        ]
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    clock = Clock()
+    async with await LocalStore.open(tmp_path, now_ms=clock.now_ms) as store:
+        rig = LeasesRig(store, clock)
+        yield rig
+        for proxy in rig.proxies:
+            await proxy.die()
+
+
+def bodies(received):
+    return sorted(one.message.body for one in received)
+
+
+def causes(answers):
+    return [one.cause if isinstance(one, Refusal) else None for one in answers]
+
+
+async def test_what_is_lent_is_lent_once_and_settled_at_any_proxy(rig):
+    one, other = rig.proxy(), rig.proxy()
+    await rig.publish(bodies={A: [b"1", b"2"], B: [b"3"]})
+    assert (await one.create()).created
+    assert not (await other.create()).created
+    got = await one.receive()
+    assert bodies(got) == [b"1", b"2", b"3"]
+    assert {received.deliveries for received in got} == {1}
+    assert all(received.message.id for received in got)
+    assert await other.receive() == []
+    assert await other.settle(*got) == [None] * 3
+    assert await one.settle(*got) == [None] * 3, "a settlement may be repeated"
+    await rig.pass_time(3_600)
+    assert await one.receive() == []
+
+
+async def test_a_limit_is_kept_and_shared_by_the_queues(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"a%d" % n for n in range(20)], B: [b"b"]})
+    await one.create()
+    for limit, lent in ((3, 3), (7, 7), (100, 11), (1, 0)):
+        assert len(await one.receive(limit=limit)) == lent
+
+
+async def test_what_is_not_settled_comes_back_with_its_count(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create(lease_s=20)
+    (first,) = await one.receive()
+    await rig.pass_time(19)
+    assert await one.receive() == []
+    await rig.pass_time(2)
+    (again,) = await one.receive()
+    assert (again.offset, again.deliveries) == (first.offset, 2)
+    assert causes(await one.settle(first)) == [Cause.CONFLICT], "it is lent to somebody else"
+    assert await one.settle(again) == [None]
+
+
+async def test_what_is_given_back_waits_for_its_delay(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create(retry_s=4, retry_max_s=6)
+    for delay_s, waits_s in ((None, 4), (None, 6), (60, 60), (0, 0)):
+        (got,) = await one.receive()
+        assert await one.give_back(got, delay_s=delay_s) == [None]
+        if waits_s:
+            await rig.pass_time(waits_s - 1)
+            assert await one.receive() == []
+            await rig.pass_time(2)
+    (got,) = await one.receive()
+    assert got.deliveries == 5
+
+
+async def test_a_lease_is_extended_and_both_handles_stay_good(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"1", b"2"]})
+    await one.create(lease_s=10)
+    got = await one.receive()
+    await rig.pass_time(8)
+    longer = await one.ask(ExtendReceived(group="g", handles=[received.handle for received in got], lease_s=100))
+    assert all(isinstance(handle, str) for handle in longer)
+    await rig.pass_time(90)
+    assert await one.receive() == []
+    assert await one.settle(got[0]) == [None]
+    assert await one.ask(SettleReceived(group="g", handles=longer[1:])) == [None]
+
+
+async def test_a_message_delivered_too_often_becomes_a_dead_letter(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"poison", b"good"]}, address="t/of/it", expires_at_ms=rig.clock.ms + 10_000_000)
+    await one.create(terms=LIMITED)
+    for _ in range(2):
+        for got in await one.receive():
+            await (one.settle(got) if got.message.body == b"good" else one.give_back(got))
+    assert await one.receive() == []
+    (letter,) = await rig.dead_letters()
+    assert (letter.address, letter.body, letter.expires_at_ms) == ("dead/letters", b"poison", None)
+    assert dict(letter.properties) == {
+        "deadletteraddress": "t/of/it",
+        "deadletterattempts": "2",
+        "deadletterreason": "not acknowledged after 2 deliveries",
+        "deadlettergroup": "g",
+    }
+    await rig.pass_time(3_600)
+    assert await one.receive() == []
+    assert len(await rig.dead_letters()) == 1
+
+
+async def test_a_dead_letter_that_is_refused_keeps_its_message(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"poison"]})
+    await one.create(attempts=1, dead_letter="missing/there")
+    await one.give_back(*await one.receive())
+    assert await one.receive() == []
+    rig.topics.put("missing", [DEAD])
+    await rig.pass_time(31)
+    assert await one.receive() == []
+    assert [letter.body for letter in await rig.dead_letters()] == [b"poison"]
+
+
+async def test_a_dead_letter_of_a_message_by_amqp_goes_to_no_copies_and_shows_its_story(rig):
+    """Bytes of properties that came by AMQP would be delivered as they were, and the header CC would route again."""
+    one = rig.proxy()
+    native = {"amqp": {"properties": b"\x00\x00", "cc": ["t.other"], "copies": ["t/other"]}, "mqtt": {"a": 1}}
+    await put(rig.store, encode(Message(address="t/x", body=b"1", native=native)), queue=A)
+    await one.create(attempts=1, dead_letter="dead/letters")
+    await one.give_back(*await one.receive())
+    assert await one.receive() == []
+    (letter,) = await rig.dead_letters()
+    assert letter.native == {"mqtt": {"a": 1}}
+
+
+async def test_what_has_expired_is_settled_and_not_lent(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"short"]}, expires_at_ms=rig.clock.ms + 1_000)
+    await rig.publish(bodies={A: [b"long"]})
+    await one.create()
+    await rig.pass_time(2)
+    assert bodies(await one.receive()) == [b"long"]
+    described = await one.ask(DescribeGroup(group="g"))
+    assert [found.waiting for found in described.queues] == [0, 0]
+
+
+async def test_an_ordered_group_lends_one_message_of_a_key_at_a_time(rig):
+    one = rig.proxy()
+    texts = [encode(Message(address="t/x", body=body)) for body in (b"1", b"2", b"3")]
+    await put(rig.store, *texts, queue=A, keys=(7, 7, 8))
+    await one.create(ordered=True)
+    got = await one.receive()
+    assert bodies(got) == [b"1", b"3"]
+    (first,) = [received for received in got if received.message.body == b"1"]
+    await one.settle(first)
+    assert bodies(await rig.proxy().receive()) == [b"2"]
+
+
+async def test_a_group_that_begins_at_the_end_and_one_that_is_reset(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"old"]})
+    await one.create(start="latest")
+    await rig.publish(bodies={A: [b"new"]})
+    assert bodies(await one.receive(limit=1)) == [b"new"]
+    await rig.publish(bodies={A: [b"skipped"]})
+    assert await one.ask(ResetGroup(group="g", to="latest")) == {A: 3, B: 0}
+    assert await one.receive() == []
+    assert (await one.refused(ResetGroup(group="g", to="earliest"))).cause is Cause.CONFLICT
+
+
+async def test_a_receiver_that_waits_gets_what_comes_and_what_comes_back(rig):
+    one, other = rig.proxy(), rig.proxy()
+    await one.create()
+    waiting = asyncio.ensure_future(one.receive(wait_ms=60_000))
+    while not one.lease_groups._waiting:
+        await asyncio.sleep(0)
+    await rig.publish(bodies={B: [b"1"]})
+    (got,) = await waiting
+    waiting = asyncio.ensure_future(one.receive(wait_ms=60_000))
+    while not one.lease_groups._waiting:
+        await asyncio.sleep(0)
+    assert await other.give_back(got) == [None]
+    (got,) = await waiting
+    assert got.deliveries == 2
+
+
+async def test_waiting_ends_when_the_gateway_ends_and_when_the_group_is_deleted(rig):
+    one, other = rig.proxy(), rig.proxy()
+    await one.create()
+    waits = [asyncio.ensure_future(proxy.receive(wait_ms=60_000)) for proxy in (one, other)]
+    while not (one.lease_groups._waiting and other.lease_groups._waiting):
+        await asyncio.sleep(0)
+    one.groups.stop()
+    assert await waits[0] == []
+    assert await other.ask(DeleteGroup(group="g"))
+    with pytest.raises(Refusal) as refusal:
+        await waits[1]
+    assert refusal.value.cause is Cause.NOT_FOUND
+
+
+async def test_a_receiver_that_has_gone_gives_back_what_it_was_lent(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create()
+    gone = Connection()
+    gone.gone = True
+    assert not await one.ask(ReceiveMessages(group="g"), connection=gone)
+    (got,) = await one.receive()
+    assert got.deliveries == 1
+
+
+async def test_a_handle_is_good_for_its_group_alone_and_not_after_its_deletion(rig):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create()
+    await one.create(group="h")
+    (got,) = await one.receive()
+    assert causes(await one.settle(got, group="h")) == [Cause.MALFORMED]
+    for text in ("", "x", "é", "A" * 5_000, got.handle[:-2] + "AA", got.handle.swapcase()):
+        assert causes(await one.ask(SettleReceived(group="g", handles=[text]))) == [Cause.MALFORMED]
+        assert causes(await one.ask(ReturnReceived(group="g", handles=[text]))) == [Cause.MALFORMED]
+        assert causes(await one.ask(ExtendReceived(group="g", handles=[text]))) == [Cause.MALFORMED]
+    assert await one.ask(DeleteGroup(group="g"))
+    await one.create()
+    assert causes(await one.settle(got)) == [Cause.MALFORMED]
+    assert len(await one.receive()) == 1, "the new group begins at the beginning"
+
+
+async def test_what_a_group_is_cannot_be_taken_for_the_other_kind(rig):
+    one = rig.proxy()
+    await one.create(group="leases", terms=LIMITED)
+    member = await one.join("members")
+    assert (await one.refused(JoinGroup(group="leases", topic="t"))).cause is Cause.CONFLICT
+    assert (await one.refused(PollGroup(group="leases", member=member))).cause is Cause.CONFLICT
+    for request in (
+        ReceiveMessages(group="members"),
+        SettleReceived(group="members", handles=[]),
+        CreateLeaseGroup(group="members", topic="t"),
+        CreateLeaseGroup(group="leases", topic="t"),
+    ):
+        assert (await one.refused(request)).cause is Cause.CONFLICT
+    assert (await one.refused(ReceiveMessages(group="nobody"))).cause is Cause.NOT_FOUND
+    listed = await one.ask(ListGroups())
+    assert [(found.group, found.strategy) for found in listed.groups] == [("leases", "leases"), ("members", "averaged")]
+    assert (await one.ask(DescribeGroup(group="leases"))).terms == LIMITED
+
+
+@pytest.mark.parametrize(
+    "request_",
+    [
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(attempts=1)),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(dead_letter="dead/x")),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(attempts=1, dead_letter="a/#")),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(attempts=0, dead_letter="dead/x")),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(lease_s=0)),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(lease_s=43_201)),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(retry_s=-1)),
+        CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(retry_max_s=86_401)),
+        CreateLeaseGroup(group="g", topic="t", start="middle"),
+        CreateLeaseGroup(group="g/h", topic="t"),
+        CreateLeaseGroup(group="g", topic=""),
+        ReceiveMessages(group="g", lease_s=0),
+        ReturnReceived(group="g", handles=[], delay_s=-1),
+        ExtendReceived(group="g", handles=[], lease_s=1 << 40),
+    ],
+)
+async def test_what_cannot_be_is_malformed(rig, request_):
+    one = rig.proxy()
+    assert (await one.refused(request_)).cause is Cause.MALFORMED
+
+
+@pytest.mark.parametrize("address", ["$SYS/x", "$amqp/nobody/k", "t/x"])
+async def test_dead_letters_go_where_something_may_be_published(rig, address):
+    one = rig.proxy()
+    request = CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(attempts=1, dead_letter=address))
+    assert (await one.refused(request)).cause in {Cause.FORBIDDEN, Cause.NOT_FOUND, Cause.CONFLICT}
+
+
+async def test_limits(rig, monkeypatch):
+    one = rig.proxy(GroupsConfig(groups_max=1, response_bytes_max=10))
+    await one.create()
+    assert (await one.refused(CreateLeaseGroup(group="h", topic="t"))).cause is Cause.QUOTA
+    many = SettleReceived(group="g", handles=["x"] * (HANDLES_COUNT_MAX + 1))
+    assert (await one.refused(many)).cause is Cause.TOO_LARGE
+    monkeypatch.setattr("store.leases.leases.TIMED_LEASES_MAX", 3)
+    assert policy.TIMED_LEASES_MAX == 100_000
+    await rig.publish(bodies={A: [b"%d" % n for n in range(9)]})
+    got = []
+    while more := await one.receive(limit=2):
+        got += more
+    assert len(got) == 3
+    await one.settle(got[0])
+    assert len(await one.receive()) == 1
+
+
+async def test_rights(rig):
+    """A group is created by users who may read all of its topic and publish its dead letters."""
+    one = rig.proxy()
+    await one.create()
+
+    def user(*allowed):
+        rules = [
+            AccessRule(effect="allow", actions=(action,), filters=(pattern,))
+            for action, _, pattern in (text.partition(":") for text in allowed)
+        ]
+        identity = Identity(name="ada")
+        access = AccessRules(AccessConfig(default="deny", rules=tuple(rules))).access(identity)
+        return Principal(name="ada", permissions=Permissions(identity, access))
+
+    reader, group = user("subscribe:t/#"), user("subscribe:$group/g", "subscribe:t/a")
+    creating = CreateLeaseGroup(group="h", topic="t", terms=LIMITED)
+    assert (await one.refused(creating, reader)).cause is Cause.FORBIDDEN
+    assert (await one.ask(creating, user("subscribe:t/#", "publish:dead/#"))).created
+    for request in (
+        ReceiveMessages(group="g"),
+        SettleReceived(group="g", handles=[]),
+        ReturnReceived(group="g", handles=[]),
+        ExtendReceived(group="g", handles=[]),
+    ):
+        assert (await one.refused(request, group)).cause is Cause.FORBIDDEN
+        await one.ask(request, reader)
