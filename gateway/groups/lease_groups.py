@@ -189,7 +189,7 @@ class LeaseGroups:
 
     @contextmanager
     def _listening(self, group: str) -> Iterator[asyncio.Event]:
-        """An event that is set when the group, its topic, or what its queues may lend has changed."""
+        """Yields an event that is set when the group, its topic, or what its queues may lend has changed."""
         with self._groups.wakes.listening(group) as woken:
             try:
                 yield woken

@@ -126,7 +126,7 @@ def _document(one: Received) -> dict[str, Any]:
 
 
 def _batch(received: Sequence[Received]) -> bytes:
-    """CloudEvents; an extension's integer has 32 bits, so that offsets and queues are strings."""
+    """Encodes CloudEvents; an extension's integer has 32 bits, so that offsets and queues are strings."""
     return encode_json(
         [
             {
