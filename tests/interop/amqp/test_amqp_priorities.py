@@ -6,7 +6,7 @@ import pika
 import pytest
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import bodies, count, deaths, fresh, get, queue, until
+from tests.support.amqp.pika_queues import bodies, connect, count, deaths, fresh, get, queue, until
 
 pytestmark = pytest.mark.slow
 
@@ -46,7 +46,7 @@ def test_what_is_given_back_returns_to_its_place(channel):
     assert count(channel, name) == 0
 
 
-def test_a_consumer_gets_what_is_most_urgent_of_what_waits(connection, channel):
+def test_a_consumer_gets_what_is_most_urgent_of_what_waits(shared_gateway, connection, channel):
     name = queue(channel, max_priority=10)
     channel.basic_qos(prefetch_count=1)
     publish(channel, name, 1, 5, 2)
@@ -55,11 +55,14 @@ def test_a_consumer_gets_what_is_most_urgent_of_what_waits(connection, channel):
     def deliver(_channel: Any, method: Any, _properties: Any, body: bytes) -> None:
         found.append(body)
         if len(found) == 2:
-            publish(channel, name, *[1, 7])  # b"0" and b"1": the second is more urgent than what waits
+            publish(publisher, name, *[1, 7])  # b"0" and b"1": the second is more urgent than what waits
         channel.basic_ack(method.delivery_tag)
 
-    channel.basic_consume(name, deliver)
-    until(lambda: len(found) == 5, connection)
+    with connect(shared_gateway) as other:
+        publisher = other.channel()
+        publisher.confirm_delivery()  # so that both are stored before the acknowledgement asks for the next
+        channel.basic_consume(name, deliver)
+        until(lambda: len(found) == 5, connection)
     assert found[0] == b"1"
     assert found.index(b"1", 1) < 4  # prefetched at the most is one other
     assert sorted(found) == [b"0", b"0", b"1", b"1", b"2"]
