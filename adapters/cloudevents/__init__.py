@@ -47,7 +47,7 @@ from adapters.cloudevents.structured import (
     to_structured,
     whole_batch,
 )
-from adapters.cloudevents.timestamps import format_ms, parse_ms
+from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
 
 __all__ = [
     "ADDRESS",
@@ -66,6 +66,7 @@ __all__ = [
     "EventRoute",
     "Route",
     "attributes_of",
+    "canonical_ms",
     "clean",
     "data_type",
     "each_of_batch",

@@ -12,7 +12,7 @@ import msgspec
 
 from adapters.cloudevents.attributes import check
 from adapters.cloudevents.event import NATIVE, message_of
-from adapters.cloudevents.timestamps import format_ms, parse_ms
+from adapters.cloudevents.timestamps import canonical_ms, parse_ms
 from gateway.domain.errors import Refusal
 from store.api.message import Message
 
@@ -47,6 +47,8 @@ class _Context(NamedTuple):
     untimed: dict[str, Any]  # of one that says no time
 
 
+_NO_KIND: Final[_Key] = ()
+_NO_CONTEXT: Final = _Context("", None, None, {}, {})
 _decode = msgspec.json.Decoder(list[_Event]).decode
 _contexts: dict[_Key, _Context] = {}
 
@@ -55,37 +57,42 @@ def plain_batch(
     body: bytes, *, now_ms: int, protocol: str, device_of: Callable[[str], str], is_json: Callable[[str | None], bool]
 ) -> list[Message] | None:
     """Returns the messages of a batch; None where it is to be read as ever. `device_of` names an address's device."""
-    # One loop for all events: 0.8 us each, where those of `structured` take 9.
+    # One loop for all events: 0.75 us each, where those of `structured` take 9.
     try:
         body.decode()  # msgspec does not check that the parts it passes over are UTF-8
         events = _decode(body)
     except (ValueError, RecursionError):
         return None
+    ids = [event.id for event in events]
+    if not (all(ids) and _visible("".join(ids))):
+        return None
     messages: list[Message] = []
-    add, contexts, devices = messages.append, _contexts, dict[str, str]()
-    for event in events:
-        id_, time, key, time_ms = event.id, event.time, event.partitionkey, now_ms
-        if not (id_ and id_.isascii() and id_.isprintable()):
-            return None
-        if key is not None and not (key and key.isascii() and key.isprintable()):
-            return None
-        kind = (event.source, event.type, event.specversion, event.subject, event.datacontenttype, event.dataschema)
-        context = contexts.get(kind)
-        if context is None and (context := _context(event, kind, is_json)) is None:
-            return None
-        native = context.untimed
-        if time is not None:
-            try:
-                time_ms = max(parse_ms(time), 0)
-            except ValueError:
+    add, contexts, devices, kind = messages.append, _contexts, dict[str, str](), _NO_KIND
+    address = device = ""
+    common = _NO_CONTEXT
+    for id_, event in zip(ids, events, strict=True):
+        found = (event.source, event.type, event.specversion, event.subject, event.datacontenttype, event.dataschema)
+        if found != kind:
+            context = contexts.get(found) or _context(event, found, is_json)
+            if context is None:
                 return None
-            native = context.native
-            if format_ms(time_ms) != time:
+            kind, common, address = found, context, context.address
+            if address not in devices:
+                devices[address] = device_of(address)
+            device = devices[address]
+        key, time, time_ms, native = event.partitionkey, event.time, now_ms, common.untimed
+        if key is not None and not (key and _visible(key)):
+            return None
+        if time is not None:
+            native, known_ms = common.native, canonical_ms(time)
+            if known_ms is not None:
+                time_ms = known_ms
+            else:
+                try:
+                    time_ms = max(parse_ms(time), 0)
+                except ValueError:
+                    return None
                 native = {NATIVE: {**native[NATIVE], "time": time}}
-        address = context.address
-        device = devices.get(address)
-        if device is None:
-            device = devices[address] = device_of(address)
         add(
             Message(
                 address,
@@ -95,12 +102,17 @@ def plain_batch(
                 device,
                 id=id_,
                 key=key,
-                type=context.type,
-                content_type=context.content_type,
+                type=common.type,
+                content_type=common.content_type,
                 native=native,
             )
         )
     return messages
+
+
+def _visible(text: str) -> bool:
+    """Returns whether a text has nothing but visible ASCII and spaces."""
+    return text.isascii() and text.isprintable()
 
 
 def _context(event: _Event, kind: _Key, is_json: Callable[[str | None], bool]) -> _Context | None:

@@ -34,7 +34,7 @@ from adapters.cloudevents.attributes import (
     malformed,
     named_address,
 )
-from adapters.cloudevents.timestamps import format_ms, parse_ms
+from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
 from store.api.message import EVENT, Message
 
 NATIVE: Final = EVENT  # the key in Message.native
@@ -125,10 +125,11 @@ def message_of(
             native[name] = context[name]
     if (time := context.get("time")) is None:
         native["time"] = None
+    elif (known_ms := canonical_ms(time)) is not None:
+        fields["time_ms"] = known_ms
     else:
-        fields["time_ms"] = time_ms = _timestamp("time", time)
-        if format_ms(time_ms) != time:
-            native["time"] = time
+        fields["time_ms"] = _timestamp("time", time)
+        native["time"] = time
     for name, mapped in _MAPPED.items():
         text, value = context.get(name), fields.get(mapped.field)
         if text is not None:

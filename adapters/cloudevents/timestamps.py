@@ -2,6 +2,9 @@
 
 import re
 from datetime import UTC, date, datetime, timedelta
+from typing import Final
+
+MINUTES_MAX: Final = 1_024  # kept in a process, of times that were read; then all are forgotten
 
 _RFC3339 = re.compile(
     r"(\d{4})-(\d\d)-(\d\d)[Tt](\d\d):(\d\d):(\d\d)(?:\.(\d+))?(?:[Zz]|([+-])(\d\d):(\d\d))",
@@ -10,6 +13,12 @@ _RFC3339 = re.compile(
 _FRACTION = re.compile(r"\.(\d+)", re.ASCII)
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _EPOCH_DAY = date(1970, 1, 1).toordinal()
+_MINUTE_LENGTH: Final = len("1970-01-01T00:00:")
+_WITH_SECONDS: Final = len("1970-01-01T00:00:00Z")
+_WITH_MS: Final = len("1970-01-01T00:00:00.001Z")
+_SECONDS: Final = {f"{n:02}": 1_000 * n for n in range(60)}
+_THOUSANDTHS: Final = {f"{n:03}": n for n in range(1, 1_000)}  # without 000, which `format_ms` does not write
+_minutes: dict[str, int] = {}
 _MS_MAX = 253_402_300_799_999  # the last millisecond of the year 9999: later ones have no RFC 3339 form
 
 
@@ -45,3 +54,38 @@ def format_ms(time_ms: int) -> str:
     """Returns the timestamp in UTC, with milliseconds if there are any. Times beyond RFC 3339 become its limit."""
     at = _EPOCH + timedelta(milliseconds=min(max(time_ms, 0), _MS_MAX))
     return f"{at.isoformat(timespec='milliseconds' if time_ms % 1000 else 'seconds')[:-6]}Z"
+
+
+def canonical_ms(text: str) -> int | None:
+    """Returns the milliseconds of a timestamp that is written as `format_ms` writes it; None for any other text."""
+    # A device's events are of few minutes: 0.5 us each, where `parse_ms` and `format_ms` take 5.
+    minute = text[:_MINUTE_LENGTH]
+    start_ms = _minutes.get(minute)
+    if start_ms is None:
+        start_ms = _minute_ms(minute)
+        if start_ms is None:
+            return None
+    seconds_ms = _SECONDS.get(text[_MINUTE_LENGTH : _WITH_SECONDS - 1])
+    if seconds_ms is None or text[-1] != "Z":
+        return None
+    if len(text) == _WITH_SECONDS:
+        return start_ms + seconds_ms
+    if len(text) != _WITH_MS or text[_WITH_SECONDS - 1] != ".":
+        return None
+    ms = _THOUSANDTHS.get(text[_WITH_SECONDS:-1])
+    return None if ms is None else start_ms + seconds_ms + ms
+
+
+def _minute_ms(minute: str) -> int | None:
+    """Returns when a minute begins that is written so far as `format_ms` writes it."""
+    first = f"{minute}00Z"
+    try:
+        start_ms = parse_ms(first)
+    except ValueError:
+        return None
+    if format_ms(start_ms) != first:
+        return None
+    if len(_minutes) >= MINUTES_MAX:
+        _minutes.clear()
+    _minutes[minute] = start_ms
+    return start_ms

@@ -359,11 +359,19 @@ class Permissions:
                 counts[address] += 1
             refusals = {address: self.refusal("publish", address, count) for address, count in counts.items()}
             found = {index: refusals[address] for index, address in places}
+        allowed: set[tuple[int, str]] = set()  # plain events of a batch have the same `native`, the very object
         for index, message in enumerate(messages):
-            if (message.native is not None or message.reply_to is not None) and index not in found:
-                named = denied_name(message, may)
-                if named is not None:
-                    found[index] = self.refusal(*named)
+            native, reply_to = message.native, message.reply_to
+            if (native is None and reply_to is None) or index in found:
+                continue
+            what = id(native), message.address
+            if reply_to is None and what in allowed:
+                continue
+            named = denied_name(message, may)
+            if named is not None:
+                found[index] = self.refusal(*named)
+            elif reply_to is None:
+                allowed.add(what)
         return found
 
     def check_message(self, message: Message) -> None:

@@ -1,6 +1,6 @@
 """The context of a request's handler, and its actions: a response, messages stored, an answer, a stream."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import msgspec
@@ -76,6 +76,33 @@ Action: TypeAlias = Respond | Store | Ask | Follow | Watch
 Handler: TypeAlias = Callable[[HttpRequest, HandlerContext], Action]
 
 
+class RowByRow(Mapping[int, Sequence[Position]]):
+    """The positions of messages that are all in one frame, one behind the other; each is made when it is asked for."""
+
+    __slots__ = ("_count", "_first")
+
+    def __init__(self, first: Position, count: int) -> None:
+        self._first = first
+        self._count = count
+
+    def __getitem__(self, index: int) -> Sequence[Position]:
+        if not 0 <= index < self._count:
+            raise KeyError(index)
+        return (Position(self._first.frame, self._first.row + index),)
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(self._count))
+
+    def __len__(self) -> int:
+        return self._count
+
+    def texts(self) -> list[str]:
+        """Returns the text of each position, as `str` writes it."""
+        frame, row = self._first
+        begins = f"{frame:x}."
+        return [f"{begins}{n:x}" for n in range(row, row + self._count)]
+
+
 class Stored(NamedTuple):
     """The outcome of one request's messages: positions of those stored, refusals of the others, by index.
 
@@ -94,7 +121,7 @@ class Stored(NamedTuple):
             return cls({}, dict.fromkeys(range(count), outcome.error))
         if outcome.first is not None and not outcome.refused:
             frame, row = outcome.first
-            return cls({n: (Position(frame, row + start + n),) for n in range(count)}, {})
+            return cls(RowByRow(Position(frame, row + start), count), {})
         end = start + count
         refused_ = {index - start: refusal for index, refusal in outcome.refused.items() if start <= index < end}
         found = outcome.stored(end)

@@ -48,9 +48,11 @@ def event_keys(messages: Sequence[Message], context: HandlerContext) -> Sequence
     Raises `HttpError` (413) for too many.
     """
     window_s = context.options.event_window_s
+    if not window_s:
+        return ()
     if any(message.deliver_at_ms is not None for message in messages):
         return ()  # the timer of a delayed message, which belongs to the request, answers it
-    if not window_s or any(message.native is None or EVENT not in message.native for message in messages):
+    if any(message.native is None or EVENT not in message.native for message in messages):
         return ()
     if len(messages) > EVENTS_MAX:
         raise HttpError(413, f"a batch has at most {EVENTS_MAX} events where repeated ones are stored once")

@@ -10,7 +10,7 @@ from typing import Final
 
 import msgspec
 
-from adapters.cloudevents import NATIVE, STRUCTURED_JSON, format_ms, parse_ms
+from adapters.cloudevents import NATIVE, STRUCTURED_JSON, canonical_ms, parse_ms
 from adapters.http.handlers.actions import Part, Stored
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
@@ -138,11 +138,14 @@ class _Template:
                 traceparent = value.decode()
             else:
                 text = value.decode()
-                try:
-                    time_ms = max(parse_ms(text), 0)
-                except ValueError:
-                    return None
-                if format_ms(time_ms) != text:
+                known_ms = canonical_ms(text)
+                if known_ms is not None:
+                    time_ms = known_ms
+                else:
+                    try:
+                        time_ms = max(parse_ms(text), 0)
+                    except ValueError:
+                        return None
                     assert native is not None
                     native = {**native, NATIVE: {**native[NATIVE], "time": text}}
         if not data.startswith(self._tail, at):

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from adapters.cloudevents import batches, from_batch, structured
+from adapters.cloudevents import batches, canonical_ms, format_ms, from_batch, parse_ms, structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
 
@@ -89,3 +89,24 @@ def test_no_more_contexts_are_kept_than_the_limit(monkeypatch):
         assert isinstance(read(json.dumps([event]).encode()), list)
         assert len(batches._contexts) <= 10
     assert all(len(kind[1]) == 1 for kind in batches._contexts)
+
+
+def written_ms(text: str) -> int | None:
+    """Returns the time of a text by the functions that read and write any time, if they write it alike."""
+    try:
+        time_ms = max(parse_ms(text), 0)
+    except ValueError:
+        return None
+    return time_ms if format_ms(time_ms) == text else None
+
+
+@settings(deadline=None)
+@given(
+    st.integers(0, 253_402_300_799_999).map(format_ms),
+    st.integers(0, 24),
+    st.sampled_from(("", "0", "5", "9", "Z", ".", ":", "+", " ", "\u0665", "60Z", ".000Z")),
+)
+def test_a_time_is_known_by_its_minute_just_if_it_is_written_as_we_write_it(text: str, at: int, other: str) -> None:
+    assert canonical_ms(text) == written_ms(text) == parse_ms(text)
+    for changed in (text[:at] + other + text[at + 1 :], text[:at] + other, text + other):
+        assert canonical_ms(changed) == written_ms(changed)

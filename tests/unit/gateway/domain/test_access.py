@@ -248,6 +248,18 @@ def test_every_address_that_a_message_is_routed_by_is_published_to():
     assert list(permissions.refused(messages)) == [1]
 
 
+def test_events_that_share_what_they_name_are_each_judged_by_their_address_and_their_reply():
+    closed = access(rule("deny", "closed/#"), default="allow")
+    permissions = Permissions(Identity(name="ada", protocol="http"), closed, lambda *_: None)
+    about = {"cloudevents": {"source": "/s", "subject": "closed/a"}}
+    harmless = {"cloudevents": {"source": "/s", "subject": "open/a"}}
+    said = [("open/a", harmless), ("open/a", about), ("open/b", harmless), ("open/a", about), ("closed/a", harmless)]
+    messages = [Message(address, native=native) for address, native in said]
+    assert sorted(permissions.refused(messages)) == [1, 3, 4]
+    replying = [Message("open/a", native=harmless, reply_to=to) for to in (None, "closed/r", "open/r")]
+    assert sorted(permissions.refused(replying)) == [1]
+
+
 def test_open_permissions_ask_nothing():
     assert OPEN.refused([Message("a", b"")]) == {}
     assert OPEN.reads("a")
