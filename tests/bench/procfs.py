@@ -48,6 +48,18 @@ def descendants_cpu_s(pid: int) -> float:
     return found / TICKS_PER_S
 
 
+def switches(pid: int) -> int:
+    """Returns how often the threads of a process have gone to sleep so far (proc(5), voluntary_ctxt_switches)."""
+    found = 0
+    for thread in Path(f"/proc/{pid}/task").iterdir():
+        try:
+            lines = (thread / "status").read_text("utf-8", "replace").splitlines()
+        except OSError:  # it has ended meanwhile
+            continue
+        found += sum(int(line.split()[1]) for line in lines if line.startswith("voluntary_ctxt_switches"))
+    return found
+
+
 def memory_mb(name: str, pid: int | str = "self") -> float:
     """A process's memory as /proc/PID/status names it (proc(5)): VmHWM, VmRSS, RssAnon and the like."""
     for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():

@@ -68,8 +68,13 @@ class BenchCluster:
         return store
 
     async def whole(self, *, patience_s: float = PATIENCE_S) -> None:
-        """Wait until every replica is in sync."""
-        await self.until(lambda: len(self.group.sync_set) == len(self.stores), patience_s)
+        """Wait until every replica of every group is in sync."""
+        await self.until(lambda: self._in_sync == len(self.stores), patience_s)
+
+    @property
+    def _in_sync(self) -> int:
+        groups = [self.controller.group(number) for number in range(self.cluster.plan.groups)]
+        return sum(len(group.sync_set) for group in groups if group is not None)
 
     async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
         """Wait for something. Raises TimeoutError."""
@@ -80,11 +85,17 @@ class BenchCluster:
 
 @asynccontextmanager
 async def running(
-    directory: Path, *, controllers: int = 1, replicas: int = 3, proxies: int = 1, delay_ms: float | None = None
+    directory: Path,
+    *,
+    controllers: int = 1,
+    groups: int = 1,
+    replicas: int = 3,
+    proxies: int = 1,
+    delay_ms: float | None = None,
 ) -> AsyncIterator[BenchCluster]:
-    """A cluster of one group, whole. With a delay, be it 0, every process has a namespace of its own, and packets
-    between them, not those of clients, take so much longer each way."""
-    plan = ClusterPlan(directory, controllers=controllers, groups=1, replicas=replicas, proxies=proxies)
+    """A cluster, whole. With a delay, be it 0, every process has a namespace of its own, and packets between them, not
+    those of clients, take so much longer each way."""
+    plan = ClusterPlan(directory, controllers=controllers, groups=groups, replicas=replicas, proxies=proxies)
     network = None
     if delay_ms is None:
         offsets = random.sample(
@@ -103,7 +114,9 @@ async def running(
         cluster.write()
         await _start(cluster, "controller")
         await controller.ready()
-        await controller.do(AddGroup(number=0, config=GroupConfig(replicas=replicas, min_in_sync=min(2, replicas))))
+        config = GroupConfig(replicas=replicas, min_in_sync=min(2, replicas))
+        for number in range(groups):
+            await controller.do(AddGroup(number=number, config=config))
         await controller.do(CreateTopic(name="load", queues=QUEUES))
         await _start(cluster, "store")
         await _start(cluster, "proxy")

@@ -86,6 +86,23 @@ CLUSTER_STUDIES: Mapping[str, Study] = {
             smoke={"seconds": 0.1},
         ),
         Study(
+            name="idle",
+            title="A cluster that nobody uses",
+            about="Three controllers, two groups of three replicas and two proxies, without clients: what all of them "
+            "take of one core, what a process of each role takes, and how often threads go to sleep, which is how "
+            "often they were woken.",
+            program="tests.bench.cluster.idle",
+            cases=[{"seconds": 20.0}],
+            columns={
+                "percent": "% of a core",
+                "controller_percent": "a controller",
+                "store_percent": "a store node",
+                "proxy_percent": "a proxy",
+                "switches_per_s": "wakes/s",
+            },
+            smoke={"seconds": 0.2, "settle_s": 0.0},
+        ),
+        Study(
             name="rebuild",
             title="A replica that has lost everything",
             about="From the start of its process with an empty directory until it is in sync again, views included; "

@@ -8,6 +8,7 @@ from msgspec import Meta
 
 from tests.bench.load.base import SILENCE_S, Count, Load, LoadError, Measured, json_payload, together
 from tests.bench.load.http.http_wire import Http1, Http2, Post
+from tests.bench.procfs import cpu_s
 
 
 class HttpPost(Load, frozen=True, kw_only=True, tag="http"):
@@ -37,7 +38,9 @@ class HttpPost(Load, frozen=True, kw_only=True, tag="http"):
         try:
             for one in connections:
                 one.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            used_s = cpu_s(self.pid) if self.pid else 0.0
             requests, elapsed_s = together(work, connections)
+            used_s = cpu_s(self.pid) - used_s if self.pid else 0.0
         finally:
             for one in connections:
                 one.close()
@@ -45,6 +48,7 @@ class HttpPost(Load, frozen=True, kw_only=True, tag="http"):
             raise LoadError(f"nothing was answered well: {dict(statuses)}")
         done = requests * post.events
         also = {"requests_per_s": requests / elapsed_s} | {f"status_{one}": float(n) for one, n in statuses.items()}
+        also["server_us"] = used_s / done * 1e6
         failed = each * self.conns * post.events - done
         return Measured(value=done / elapsed_s, elapsed_s=elapsed_s, done=done, failed=failed, also=also)
 
