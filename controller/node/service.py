@@ -1,10 +1,11 @@
-"""A controller's gRPC server: what other controllers, store nodes, proxies and operators are served (see wire.py)."""
+"""A controller's server: what other controllers, store nodes, proxies and operators are served (see wire.py)."""
 
 import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Coroutine, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import grpc
@@ -13,6 +14,7 @@ import grpc.aio
 from controller.api.client import ControllerClosed, ControllerError, ControllerOverloaded, Group
 from controller.elections.registry import Heartbeat
 from controller.node.node import ControllerNode
+from controller.node.streams import WRITE_S, ClientGone, Openings, read_or_end, wait, write
 from controller.raft import NotLeader, StorageFailed
 from controller.raft import decode as decode_message
 from controller.wire.wire import (
@@ -28,6 +30,7 @@ from controller.wire.wire import (
     MESSAGE_BYTES_MAX,
     PART_BYTES,
     PEER,
+    PIPE_SIZES,
     ROUTES,
     SERVICE,
     SNAPSHOT_BYTES_MAX,
@@ -52,7 +55,8 @@ from controller.wire.wire import (
     encode,
     encode_answer,
 )
-from store.base import listening
+from store.base import listening, pipes
+from store.base.listening.sockets import UNIX
 
 logger = logging.getLogger(__name__)
 
@@ -60,11 +64,6 @@ STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
 PUSH_ALIVE_S = 1.0  # a store node hears something at least that often; it gives up after 2.5 s of silence
-WRITE_S = 1.0  # for what is being written when a stream is to be ended
-
-
-class _Gone(Exception):
-    """The client is not there any more."""
 
 
 class ControllerService:
@@ -76,6 +75,7 @@ class ControllerService:
         self._counts: dict[str, int] = {}  # streams by method; <= STREAMS_MAX // 2 each
         self._commanders: dict[str, asyncio.Task[Any]] = {}  # client -> its stream of commands
         self._heartbeat_streams: dict[tuple[int, int], object] = {}  # (group, replica) -> the stream of its heartbeats
+        self._openings = Openings()
         self._snapshots = asyncio.Semaphore(SNAPSHOTS_MAX)
         self._tasks: set[asyncio.Task[Any]] = set()
         self.port = 0  # where it listens, once started
@@ -90,7 +90,7 @@ class ControllerService:
         """
         service = cls(node)
         service._server, service.port = await listening.serve(
-            listening.server_for(address),
+            _server_for(address),
             address,
             {SERVICE: service._handlers()},
             credentials=credentials,
@@ -102,8 +102,11 @@ class ControllerService:
 
     async def stop(self) -> None:
         """Ends all streams, and listens no more."""
-        for task in list(self._tasks):
+        tasks = list(self._tasks)
+        for task in tasks:
             task.cancel()
+        if tasks:
+            await asyncio.wait(tasks, timeout=WRITE_S)  # they tell their clients why
         await self._server.stop(0.2)
 
     def _handlers(self) -> dict[str, Any]:
@@ -111,11 +114,11 @@ class ControllerService:
             FOLLOW: self._follow,
             COMMAND: self._command,
             HEARTBEAT: self._heartbeat,
+            PEER: self._peer,
         }
-        uploads: dict[str, Callable[[Any, Any], Coroutine[Any, Any, None]]] = {PEER: self._peer, INSTALL: self._install}
         return {
             **{name: grpc.stream_stream_rpc_method_handler(self._stream(name, one)) for name, one in streams.items()},
-            **{name: grpc.stream_unary_rpc_method_handler(self._upload(name, one)) for name, one in uploads.items()},
+            INSTALL: grpc.stream_unary_rpc_method_handler(self._upload(INSTALL, self._install)),
             STATUS: grpc.unary_unary_rpc_method_handler(self._unary(self._status)),
             ROUTES: grpc.unary_unary_rpc_method_handler(self._unary(self._routes)),
             IDENTIFY: grpc.unary_unary_rpc_method_handler(self._unary(self._identify)),
@@ -145,17 +148,18 @@ class ControllerService:
                 await serve(context, asyncio.get_running_loop())
         except ControllerError as error:
             await ERRORS.refuse(context, error, logger=logger)
-        except _Gone:
+        except ClientGone:
             return
         except BaseExceptionGroup as group:
             refused = group.subgroup(ControllerError)
             if refused is not None:
                 await ERRORS.refuse(context, next(_leaves(refused)), logger=logger)
-            elif group.split(_Gone)[1] is not None:
+            elif group.split(ClientGone)[1] is not None:
                 raise
         except asyncio.CancelledError:
             if context.cancelled():  # by the client
                 raise
+            task.uncancel()  # else it would not have the time to tell the client
             await ERRORS.refuse(context, ControllerClosed("this stream is ended by the controller"))
         finally:
             self._tasks.discard(task)
@@ -173,7 +177,7 @@ class ControllerService:
 
     async def _greeted(self, context: Any, kind: Any) -> Any:
         """Returns the first message of a stream. Raises `BadRequest`, `WrongCluster`."""
-        message = await _read_or_end(context)
+        message = await self._openings.first(context)
         if message is None:
             raise BadRequest("a stream without a first message")
         hello = decode(message, kind)
@@ -195,13 +199,13 @@ class ControllerService:
 
     async def _peer(self, context: Any, _loop: Any) -> None:
         hello: Hello = await self._greeted(context, Hello)
-        while (message := await _read_or_end(context)) is not None:
+        while (message := await read_or_end(context)) is not None:
             self._node.receive(hello, [decode_message(one) for one in decode(message, list[bytes])])
 
     async def _install(self, context: Any, _loop: Any) -> None:
         hello: Hello = await self._greeted(context, Hello)
         whole = bytearray()
-        while (part := await _read_or_end(context)) is not None:
+        while (part := await read_or_end(context)) is not None:
             whole += part
             if len(whole) > SNAPSHOT_BYTES_MAX:
                 raise BadRequest(f"a message with more than {SNAPSHOT_BYTES_MAX} bytes")
@@ -214,8 +218,8 @@ class ControllerService:
         request: FollowRequest = await self._greeted(context, FollowRequest)
         index = request.index
         while not node.current.is_set():
-            await _write(context, encode(Fed(index, **self._lead())))
-            await _wait(node.current, ALIVE_S)
+            await write(context, encode(Fed(index, **self._lead())))
+            await wait(node.current, ALIVE_S)
         wake = asyncio.Event()
         with node.feed.wakes(wake):
             said_s = -ALIVE_S
@@ -230,9 +234,9 @@ class ControllerService:
                 elif found[0] > index or loop.time() - said_s >= ALIVE_S:
                     index = found[0]
                     said_s = loop.time()
-                    await _write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
+                    await write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
                 else:
-                    await _wait(wake, ALIVE_S)
+                    await wait(wake, ALIVE_S)
 
     def _lead(self) -> dict[str, Any]:
         node = self._node
@@ -245,7 +249,7 @@ class ControllerService:
             for at in range(0, max(len(data), 1), PART_BYTES):
                 part = data[at : at + PART_BYTES]
                 left = len(data) - at - len(part)
-                await _write(context, encode(Fed(index, part=part, left=left, **self._lead(), applied=node.applied)))
+                await write(context, encode(Fed(index, part=part, left=left, **self._lead(), applied=node.applied)))
         return index
 
     def _check_node(self) -> None:
@@ -269,7 +273,7 @@ class ControllerService:
             before.cancel()  # the client may have asked again for what the old stream has not read
         self._commanders[client] = task
         try:
-            await _write(context, encode(CommandGreeting(term)))
+            await write(context, encode(CommandGreeting(term)))
             await _Commands(node, context, term, loop).serve()
         finally:
             if self._commanders.get(client) is task:
@@ -284,7 +288,7 @@ class ControllerService:
         try:
             async with asyncio.TaskGroup() as tasks:
                 pushing = tasks.create_task(self._push(context, groups, loop))
-                while (message := await _read_or_end(context)) is not None:
+                while (message := await read_or_end(context)) is not None:
                     for said in decode(message, list[Heartbeat]):
                         key = (said.group, said.replica)
                         if key not in mine and len(mine) >= REPLICAS_PER_NODE_MAX:
@@ -306,8 +310,8 @@ class ControllerService:
         told: dict[int, Group | None] = {}
         said_s = -PUSH_ALIVE_S
         while not node.current.is_set():
-            await _write(context, encode([]))
-            await _wait(node.current, PUSH_ALIVE_S)
+            await write(context, encode([]))
+            await wait(node.current, PUSH_ALIVE_S)
         with node.feed.wakes(wake):
             while True:
                 wake.clear()
@@ -317,8 +321,8 @@ class ControllerService:
                 if news or loop.time() - said_s >= PUSH_ALIVE_S:
                     said_s = loop.time()
                     told = now
-                    await _write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
-                await _wait(wake, PUSH_ALIVE_S)
+                    await write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
+                await wait(wake, PUSH_ALIVE_S)
 
     # ---- questions
 
@@ -350,7 +354,7 @@ class _Commands:
         """Serves until the client goes away. Raises `NotLeading`, `BadRequest`."""
         async with asyncio.TaskGroup() as tasks:
             writing = tasks.create_task(self._write())
-            while (message := await _read_or_end(self._context)) is not None:
+            while (message := await read_or_end(self._context)) is not None:
                 for asked in decode(message, list[NumberedRequest]):
                     await self._room.acquire()
                     tasks.create_task(self._answer(asked))
@@ -378,11 +382,11 @@ class _Commands:
                 self._wake.clear()
                 if self._answers or self._loop.time() - said_s >= ALIVE_S:
                     said_s = self._loop.time()
-                    await _write(self._context, encode(Answers(self._take())))
+                    await write(self._context, encode(Answers(self._take())))
                 elif self._node.leading != self._term:
                     raise NotLeading(self._node.leader_address)
                 else:
-                    await _wait(self._wake, ALIVE_S)
+                    await wait(self._wake, ALIVE_S)
 
     def _take(self) -> tuple[NumberedAnswer, ...]:
         found: list[NumberedAnswer] = []
@@ -394,39 +398,12 @@ class _Commands:
         return tuple(found)
 
 
-async def _write(context: Any, message: bytes) -> None:
-    """Writes to a stream. Raises `_Gone`.
-
-    A task that is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
-    """
-    writing = asyncio.ensure_future(context.write(message))
-    writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
-    try:
-        await asyncio.shield(writing)
-    except asyncio.CancelledError:
-        await asyncio.wait([writing], timeout=WRITE_S)
-        writing.cancel()
-        raise
-    except grpc.aio.BaseError as error:
-        raise _Gone from error
-
-
-async def _wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Waits for an event, but not for ever."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
-
-
-async def _read_or_end(context: Any) -> bytes | None:
-    """Returns the next message of a stream; None: there is no more."""
-    message = await context.read()
-    if message is grpc.aio.EOF:
-        return None
-    assert isinstance(message, bytes)
-    return message
+def _server_for(address: str) -> Callable[..., Any]:
+    """Returns what makes the server of a port: of pipes, with gRPC behind them, and at a Unix socket gRPC's own."""
+    if address.startswith(UNIX):
+        new_server: Callable[..., Any] = grpc.aio.server
+        return new_server
+    return partial(pipes.PipeServer, sizes=PIPE_SIZES)
 
 
 def _leaves(group: BaseExceptionGroup[ControllerError]) -> Iterator[ControllerError]:

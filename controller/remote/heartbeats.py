@@ -9,7 +9,7 @@ from typing import Any
 from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
-from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_channel, path
+from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_streams, path
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 logger = logging.getLogger(__name__)
@@ -99,7 +99,7 @@ class Heartbeats:
 
     def channel(self, address: str) -> Any:
         """Returns a connection to a controller."""
-        return open_channel(address, self._credentials)
+        return open_streams(address, self._credentials)
 
     @property
     def interval_s(self) -> float:

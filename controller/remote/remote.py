@@ -40,7 +40,7 @@ from controller.wire.wire import (
     RoutesRequest,
     decode,
     encode,
-    open_channel,
+    open_streams,
     path,
 )
 from store.base.streams import Backoff, Stream, keep_connected, opened
@@ -223,7 +223,7 @@ class RemoteController(StateClient):
         """Follows a controller until it is gone, or another one may know more. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
-        async with opened(open_channel(target, self._credentials)) as channel:
+        async with opened(open_streams(target, self._credentials)) as channel:
             stream = Stream(channel.stream_stream(path(FOLLOW))(), ERRORS, target)
             request = FollowRequest(self.index, self.cluster, self.state.digest)
             async with stream.within(CONNECT_S):

@@ -6,7 +6,7 @@ from typing import Any
 import grpc.aio
 
 from controller.api.client import ControllerError, ControllerUnreachable
-from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, open_channel, path
+from controller.wire.wire import ERRORS, BadAnswer, BadRequest, decode, open_streams, path
 from store.base.streams import of_call, opened
 
 
@@ -14,10 +14,10 @@ async def ask(
     address: str, method: str, request: bytes, kind: Any, *, credentials: Any, timeout_s: float
 ) -> Any | ControllerError:
     """Returns the answer of the controller at an address, or the error: it raises none."""
-    async with opened(open_channel(address, credentials)) as channel:
+    async with opened(open_streams(address, credentials)) as channel:
         try:
             async with asyncio.timeout(timeout_s):
-                return decode(await channel.unary_unary(path(method))(request, timeout=timeout_s), kind)
+                return decode(await channel.unary_unary(path(method))(request), kind)
         except grpc.aio.AioRpcError as error:
             return of_call(error, ERRORS)
         except TimeoutError:

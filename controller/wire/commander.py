@@ -42,7 +42,7 @@ from controller.wire.wire import (
     decode,
     decode_answer,
     encode,
-    open_channel,
+    open_streams,
     path,
     revive,
 )
@@ -200,7 +200,7 @@ class Commander:
         if not target:
             raise ControllerUnreachable("no controller is known")
         try:
-            async with opened(open_channel(target, self._credentials)) as channel:
+            async with opened(open_streams(target, self._credentials)) as channel:
                 stream = Stream(channel.stream_stream(path(COMMAND))(), ERRORS, target)
                 async with stream.within(CONNECT_S):
                     await stream.write(encode(CommandHello(self._client, self._cluster(), *self._applied())))

@@ -9,10 +9,21 @@ from typing import Any
 import grpc
 import grpc.aio
 
+from controller.api.client import ControllerError, ControllerUnreachable
 from controller.raft import Message, encode
-from controller.wire.wire import INSTALL, MESSAGE_BYTES, PART_BYTES, PEER, Hello, open_channel, path
+from controller.wire.wire import (
+    ERRORS,
+    INSTALL,
+    MESSAGE_BYTES,
+    PART_BYTES,
+    PEER,
+    Hello,
+    open_channel,
+    open_streams,
+    path,
+)
 from controller.wire.wire import encode as pack
-from store.base.streams import Backoff, keep_connected, opened
+from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 logger = logging.getLogger(__name__)
 
@@ -100,7 +111,7 @@ class _Peer:
             self._backoff,
             name=lambda: f"no messages to controller {id_} at {self._address}",
             logger=logger,
-            lost=(*_LOST, _Refused),
+            lost=(ControllerError, _Refused),
             refusals=_Refused,
         )
         self._task = asyncio.get_running_loop().create_task(kept, name=f"messages to controller {id_}")
@@ -139,37 +150,39 @@ class _Peer:
             self._wake.clear()
 
     async def _connected(self, address: str) -> None:
-        """Sends until the connection breaks. Raises `_Refused`, or one of `_LOST`."""
-        async with opened(open_channel(address, self._credentials)) as channel:
-            async with asyncio.timeout(CONNECT_S):
-                await channel.channel_ready()
-            stream = channel.stream_unary(path(PEER))()
-            stream.add_done_callback(lambda _: self._wake.set())
-            await stream.write(pack(self._hello()))
-            install: asyncio.Task[None] | None = None
+        """Sends until the connection breaks. Raises `_Refused` or `ControllerError`."""
+        async with opened(open_streams(address, self._credentials)) as channel:
+            stream = Stream(channel.stream_stream(path(PEER))(), ERRORS, address)
             try:
-                while not stream.done():
-                    if install is not None and install.done():
-                        install.result()
-                        install = None
-                    if self._large is not None and install is None:
-                        large, self._large = self._large, None
-                        install = asyncio.get_running_loop().create_task(self._install(channel, large))
-                    for batch in self._batches():
-                        await stream.write(batch)
-                        self._backoff.reset()
-                    self._wake.clear()
-                    if not self._queue and not stream.done():
-                        await self._wake.wait()
-            except _LOST:
-                if not stream.done():
-                    raise
-            finally:
-                if install is not None:
-                    install.cancel()
-                    await asyncio.wait([install])
-            if await stream.code() is grpc.StatusCode.FAILED_PRECONDITION:
-                raise _Refused(f"it refuses messages of this controller: {await stream.details()}")
+                async with stream.within(CONNECT_S):
+                    await stream.write(pack(self._hello()))
+                await until_one_ends(self._send(stream, address), _until_broken(stream))
+            except ControllerError as error:
+                refusal = ERRORS.status_of(error) is grpc.StatusCode.FAILED_PRECONDITION
+                if refusal and not isinstance(error, ControllerUnreachable):
+                    raise _Refused(f"it refuses messages of this controller: {error}") from error
+                raise
+
+    async def _send(self, stream: Stream, address: str) -> None:
+        install: asyncio.Task[None] | None = None
+        try:
+            while True:
+                if install is not None and install.done():
+                    install.result()
+                    install = None
+                if self._large is not None and install is None:
+                    large, self._large = self._large, None
+                    install = asyncio.get_running_loop().create_task(self._install(address, large))
+                for batch in self._batches():
+                    await stream.write(batch)
+                    self._backoff.reset()
+                self._wake.clear()
+                if not self._queue:
+                    await self._wake.wait()
+        finally:
+            if install is not None:
+                install.cancel()
+                await asyncio.wait([install])
 
     def _batches(self) -> Iterator[bytes]:
         """Yields the queue's content, in messages of a good size."""
@@ -182,17 +195,24 @@ class _Peer:
             self._bytes -= size
             yield pack(batch)
 
-    async def _install(self, channel: Any, message: bytes) -> None:
-        """Sends one large message in parts."""
-        call = channel.stream_unary(path(INSTALL))(timeout=INSTALL_S)
-        try:
-            await call.write(pack(self._hello()))
-            for at in range(0, len(message), PART_BYTES):
-                await call.write(message[at : at + PART_BYTES])
-            await call.done_writing()
-            await call
-        except _LOST as error:
-            logger.info("a snapshot has not reached controller %d: %s", self._id, error)
-            self._unreachable(self._id)
-        finally:
-            call.cancel()
+    async def _install(self, address: str, message: bytes) -> None:
+        """Sends one large message in parts, on a connection of its own."""
+        async with opened(open_channel(address, self._credentials)) as channel:
+            call = channel.stream_unary(path(INSTALL))(timeout=INSTALL_S)
+            try:
+                await call.write(pack(self._hello()))
+                for at in range(0, len(message), PART_BYTES):
+                    await call.write(message[at : at + PART_BYTES])
+                await call.done_writing()
+                await call
+            except _LOST as error:
+                logger.info("a snapshot has not reached controller %d: %s", self._id, error)
+                self._unreachable(self._id)
+            finally:
+                call.cancel()
+
+
+async def _until_broken(stream: Stream) -> None:
+    """Waits until the connection breaks, or the peer refuses it. Raises `ControllerError`."""
+    while True:
+        await stream.read()

@@ -1,7 +1,7 @@
-"""The messages between controllers, and between them and everybody else: MessagePack in gRPC streams.
+"""The messages between controllers, and between them and everybody else: MessagePack in pipes, and in gRPC.
 
     Peer       controller -> controller   a `Hello`, then lists of Raft messages; nothing comes back
-    Install    controller -> controller   a `Hello`, then a Raft message too large for the others, in parts
+    Install    controller -> controller   by gRPC: a `Hello`, then a Raft message too large for the others, in parts
     Follow     anybody -> controller      a `FollowRequest`; back come `Fed`: a snapshot in parts, commands in order
     Command    anybody -> controller      a `CommandHello`, lists of `NumberedRequest`; back come `CommandGreeting` and
                                           `Answers`
@@ -39,7 +39,8 @@ from controller.complaints.messages import Report
 from controller.disk.driver import OutcomeUnknown
 from controller.elections.registry import RegistryFull
 from controller.raft import BadMessage, ChangeRefused, NotLeader, ProposalDropped, ProposalTooLarge, TransferRefused
-from store.base import streams
+from store.base import pipes, streams
+from store.base.listening.sockets import UNIX
 from store.base.streams import ErrorTable
 
 SERVICE = "headgate.controller.v1.Controller"
@@ -50,6 +51,7 @@ COMMAND_BYTES_MAX = 1 << 20  # of one command
 PART_BYTES = 1 << 20  # of what is sent in parts
 MESSAGE_BYTES = 1 << 20  # of many in one message, unless the first alone has more
 MESSAGE_BYTES_MAX = 8 << 20
+BUFFER_BYTES = 16 << 10  # that a stream has for what arrives: thousands of them are mostly silent
 SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client in flight
 ALIVE_S = 0.5  # a controller says something on every stream at least that often
@@ -238,6 +240,14 @@ def decode(data: bytes, kind: Any) -> Any:
 
 
 open_channel = partial(streams.open_channel, message_bytes_max=MESSAGE_BYTES_MAX)
+PIPE_SIZES = pipes.PipeSizes(MESSAGE_BYTES_MAX, BUFFER_BYTES)
+
+
+def open_streams(target: str, credentials: Any) -> Any:
+    """Returns a channel for streams to a controller: of pipes, and of gRPC at a Unix socket."""
+    if target.startswith(UNIX):
+        return open_channel(target, credentials)
+    return pipes.open_channel(target, credentials, sizes=PIPE_SIZES)
 
 
 def path(method: str) -> str:

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Protocol
 
 from controller.api.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.elections.registry import Heartbeat
-from store import pipes
+from store.base import pipes
 from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.node.master_role import MasterRole
 from store.node.repair.repairer import Repairer

@@ -1,4 +1,4 @@
-"""The streams of one client to one store node, on a channel of their own (`store.pipes`)."""
+"""The streams of one client to one store node, on a channel of their own (`store.base.pipes`)."""
 
 import asyncio
 from contextlib import suppress
@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from store import pipes
+from store.base import pipes
 from store.base.errors import RemoteFailure, StoreError
 from store.base.streams import Stream
 from store.format.frame import LogOffset

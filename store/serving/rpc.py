@@ -18,9 +18,8 @@ import grpc.aio
 import msgspec
 
 from controller.api.client import ControllerClient, ControllerError
-from store import pipes
 from store.api.client import StoreClient
-from store.base import listening
+from store.base import listening, pipes
 from store.base.errors import OffsetOutOfRange, StoreClosed, StoreError
 from store.format.frame import QueueNumber, QueueOffset
 from store.rpc import wire

@@ -4,13 +4,13 @@
 called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
 what is held for it counts in the process's `PeerBudget` (docs/decisions/0036).
 
-Imported by: base, node, pipes, serving, controller.node, gateway.runtime.
+Imported by: base, base.pipes, node, serving, controller.node, controller.wire, gateway.runtime.
 Imports: base.streams.
 """
 
 from store.base.listening.admission import admit
 from store.base.listening.peer_budget import UNAUTHENTICATED, PeerBudget
-from store.base.listening.server import Server, server_for
+from store.base.listening.server import Server
 from store.base.listening.serving import serve
 
-__all__ = ["UNAUTHENTICATED", "PeerBudget", "Server", "admit", "serve", "server_for"]
+__all__ = ["UNAUTHENTICATED", "PeerBudget", "Server", "admit", "serve"]

@@ -8,7 +8,7 @@ import asyncio
 import logging
 import secrets
 import socket
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ from store.base.listening.admission import waiting_under
 from store.base.listening.passing import pass_on
 from store.base.listening.peer_budget import UNAUTHENTICATED, Holder, PeerBudget
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
-from store.base.listening.sockets import UNIX, keep_alive, listen
+from store.base.listening.sockets import keep_alive, listen
 
 logger = logging.getLogger(__name__)
 
@@ -27,22 +27,16 @@ UNOPENED_MAX = 256  # connections that are not admitted
 UNOPENED_FILES = 16
 PASSED_ON_MAX = 256  # admitted ones; each takes three files: to who connected, to gRPC, and gRPC's
 PASSED_ON_FILES = 32
-ALONE_MAX = 1_024  # where nothing but gRPC is served on the port: a controller's nodes, proxies and operators
-ALONE_FILES = 6
 OPENING_S = 10.0  # that a client may take until it is admitted, TLS included
 AGAIN_S = 0.1  # before a connection is taken again, where none could be
 
 
 class Server:
-    """A server like `grpc.aio.server`. Its services call `admit` for a client that has sent them something sound.
-
-    `passed_on_max` admitted connections are kept at a time, or fewer where few files may be open.
-    """
+    """A server like `grpc.aio.server`. Its services call `admit` for a client that has sent them something sound."""
 
     def __init__(
         self,
         *,
-        passed_on_max: int | None = None,
         unauthenticated: PeerBudget[Holder] = UNAUTHENTICATED,
         **options: Any,
     ) -> None:
@@ -56,8 +50,7 @@ class Server:
         self._credentials: Any = None
         self.serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
         self.unopened = ConnectionSlots()  # <= UNOPENED_MAX
-        self.passed_on = ConnectionSlots()  # <= PASSED_ON_MAX, or what was asked for
-        self._passed_on_max = passed_on_max
+        self.passed_on = ConnectionSlots()  # <= PASSED_ON_MAX
         self._passed_count = 0  # since the start: names of connections
         self.unauthenticated = unauthenticated
         self._stopping = False
@@ -171,7 +164,7 @@ class Server:
             opening.reschedule(None)
             self.unauthenticated.release(me, origin)
             self.unopened.leave(me)
-            self.passed_on.take(me, origin, self._places())
+            self.passed_on.take(me, origin, of_files(PASSED_ON_MAX, PASSED_ON_FILES))
 
         def came(size_bytes: int) -> None:
             nonlocal held_bytes
@@ -183,17 +176,6 @@ class Server:
         name = f"{self._inner}-{self._passed_count}"
         with waiting_under(f"unix-abstract:{name}", admitted):
             await pass_on(first, accepted, f"\0{self._inner}", came, name=f"\0{name}")
-
-    def _places(self) -> int:
-        most = self._passed_on_max
-        if most is None:
-            return of_files(PASSED_ON_MAX, PASSED_ON_FILES)
-        return of_files(most, ALONE_FILES)
-
-
-def server_for(address: str) -> Callable[..., Any]:
-    """Makes the server of a port where gRPC alone is served; at a Unix socket, which is this user's, gRPC's own."""
-    return grpc.aio.server if address.startswith(UNIX) else partial(Server, passed_on_max=ALONE_MAX)
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:

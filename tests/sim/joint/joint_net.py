@@ -21,8 +21,7 @@ import pytest
 from joint_calls import UNAVAILABLE, Call
 from joint_loop import HERE, JointLoop, Process
 
-from store import pipes
-from store.base import listening
+from store.base import pipes
 
 RETRANSMIT_S = (0.02, 0.3)
 LATE_S = (0.02, 0.1, 1.5)  # a datagram
@@ -69,7 +68,6 @@ class Net:
             ):
                 patch.setattr(module, channel, lambda target, *_, **__: Connection(self, _here(), target))
                 patch.setattr(module, server, lambda **_: Server(self, _here()))
-            patch.setattr(listening, "server_for", lambda _address: lambda **_: Server(self, _here()))
             yield
 
     # ---- datagrams

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import shutil
+import ssl
 
 import grpc
 import grpc.aio
@@ -576,6 +577,15 @@ async def test_streams_have_a_limit(one, monkeypatch):
 
 
 @pytest.mark.skipif(OPENSSL is None, reason="openssl is not installed")
+def without_certificate():
+    """Returns the credentials of a client that believes every server, and has no certificate itself."""
+    made = grpc.ssl_channel_credentials()
+    made.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    made.tls.check_hostname = False
+    made.tls.verify_mode = ssl.CERT_NONE
+    return made
+
+
 async def test_only_who_has_a_certificate_of_the_cluster_is_served(tmp_path):
     files = certificates(tmp_path / "tls")
     controllers = Controllers(tmp_path, credentials=files("node").channel())
@@ -584,7 +594,7 @@ async def test_only_who_has_a_certificate_of_the_cluster_is_served(tmp_path):
         await controllers.leader()
         client = controllers.remote(credentials=files("client").channel())
         await client.do(CreateTopic(name="a", queues=1))
-        for credentials in (None, files("stranger").channel(), grpc.ssl_channel_credentials()):
+        for credentials in (None, files("stranger").channel(), without_certificate()):
             stranger = controllers.remote(credentials=credentials, budget_s=0.3)
             with pytest.raises(ControllerUnreachable):
                 await stranger.do(CreateTopic(name="b", queues=1))

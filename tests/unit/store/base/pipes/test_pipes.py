@@ -11,8 +11,8 @@ import grpc.aio
 import pytest
 
 from store.base.listening import server as listening_server
-from store.pipes import PipeServer, open_channel, pipe, server
-from store.pipes.pipe import OPENING, End, Pipe
+from store.base.pipes import PipeServer, open_channel, pipe, server
+from store.base.pipes.pipe import OPENING, End, Pipe
 from tests.support.process.loops import AsyncioLoop, UvLoop
 
 pytestmark = pytest.mark.anyio
@@ -287,9 +287,27 @@ async def test_a_handler_that_fails_is_told_and_logged(channel, caplog):
     assert "a stream has failed" in caplog.text
 
 
-@pytest.mark.parametrize("path", ["/test/None", "/test/Unary", "", "/no/Echo"])
+@pytest.mark.parametrize("path", ["/test/None", "", "/no/Echo"])
 async def test_what_is_no_stream_is_said_to_be_none(channel, path):
     assert (await failed(channel.stream_stream(path)())).code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_one_message_and_one_back(channel):
+    assert await channel.unary_unary("/test/Unary")(b"x" * 1_000_000) == b"x" * 1_000_000
+    with pytest.raises(grpc.aio.AioRpcError) as caught:
+        await channel.unary_unary("/test/None")(b"x")
+    assert caught.value.code() is grpc.StatusCode.UNIMPLEMENTED
+
+
+async def test_a_question_without_its_request_is_given_up(target, monkeypatch):
+    monkeypatch.setattr(listening_server, "OPENING_S", 0.05)
+    host, port = target.split(":")
+    for method in (b"/test/Unary", b"/test/Count"):
+        reader, writer = await asyncio.open_connection(host, int(port))
+        writer.write(OPENING + struct.pack("<I", len(method)) + method)
+        async with asyncio.timeout(PATIENCE_S):
+            assert await reader.read() == b""
+        writer.close()
 
 
 async def test_nobody_listening_is_an_error_of_the_first_read():

@@ -1,29 +1,30 @@
 """The client's side: streams to one node, each a connection of its own."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 import grpc.aio
 
-from store.pipes.pipe import OPENING, Pipe, broken
+from store.base.pipes.pipe import FRAMES, OPENING, Pipe, PipeSizes, broken
 
 UNIX = "unix:"
 
 
-def open_channel(target: str, credentials: Any = None) -> "Channel":
+def open_channel(target: str, credentials: Any = None, *, sizes: PipeSizes = FRAMES) -> "Channel":
     """Returns a channel for streams to a node, "host:port" or "unix:path"; `credentials` are
     `store.rpc.credentials`', or None.
     """
-    return Channel(target, credentials)
+    return Channel(target, credentials, sizes)
 
 
 class Channel:
-    """Streams to one node. As `grpc.aio.Channel`, but for streams of answers alone."""
+    """Streams and questions to one node. As `grpc.aio.Channel`, but for what is uploaded in parts."""
 
-    def __init__(self, target: str, credentials: Any = None) -> None:
+    def __init__(self, target: str, credentials: Any, sizes: PipeSizes) -> None:
         self._target = target
+        self._sizes = sizes
         self._tls = None if credentials is None else credentials.tls
         self._calls: set[Call] = set()
 
@@ -35,19 +36,37 @@ class Channel:
         """Opens a call of one message, and messages back."""
         return lambda request: self._call(path, request)
 
+    def unary_unary(self, path: str) -> "Callable[[bytes], Awaitable[bytes]]":
+        """Returns a function that sends one message, and returns the one that comes back."""
+
+        async def ask(request: bytes) -> bytes:
+            call = self._call(path, request)
+            try:
+                answer = await call.read()
+            finally:
+                call.cancel()
+            if not isinstance(answer, bytes):
+                raise broken("the question has no answer")
+            return answer
+
+        return ask
+
     def _call(self, path: str, *first: bytes) -> "Call":
         call = Call(self._connect(path, *first), self._calls.discard)
         self._calls.add(call)
         return call
 
+    def _pipe(self) -> Pipe:
+        return Pipe(sizes=self._sizes)
+
     async def _connect(self, path: str, *first: bytes) -> Pipe:
         loop, host = asyncio.get_running_loop(), None
         if self._target.startswith(UNIX):
-            transport, pipe = await loop.create_unix_connection(Pipe, self._target.removeprefix(UNIX))
+            transport, pipe = await loop.create_unix_connection(self._pipe, self._target.removeprefix(UNIX))
         else:
             host, _, port = self._target.rpartition(":")
             host = host.strip("[]")
-            transport, pipe = await loop.create_connection(Pipe, host, int(port))
+            transport, pipe = await loop.create_connection(self._pipe, host, int(port))
         try:
             transport.write(OPENING)
             if self._tls is not None:

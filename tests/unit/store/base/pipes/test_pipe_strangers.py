@@ -16,9 +16,9 @@ import pytest
 from cryptography import x509
 
 from store.base.listening import UNAUTHENTICATED, PeerBudget, admit, passing, server
-from store.pipes import PipeServer, open_channel, pipe
-from store.pipes import server as pipes_server
-from store.pipes.pipe import OPENING, Pipe
+from store.base.pipes import PipeServer, open_channel, pipe
+from store.base.pipes import server as pipes_server
+from store.base.pipes.pipe import OPENING, Pipe
 from store.rpc.credentials import CredentialFiles
 from tests.support.process.certificates import Authority
 from tests.support.process.loops import AsyncioLoop, UvLoop

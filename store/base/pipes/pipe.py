@@ -11,17 +11,15 @@ import asyncio
 from collections import deque
 from collections.abc import Callable, Sequence
 from struct import Struct
-from typing import Any
+from typing import Any, NamedTuple
 
 import grpc
 import grpc.aio
 import msgspec
 
-from store.format.frame import FRAME_BYTES_MAX
-
 OPENING = b"\x01"  # TLS begins with 0x16, HTTP/2 with "P"
-MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + (16 << 20)  # frames to replicas go several in a message, a largest one among them
-BUFFER_BYTES = 256 << 10  # read at once; more while a larger message comes, as fast as it does
+MESSAGE_BYTES_MAX = 80 << 20  # of frames: the largest one and 16 MiB of others
+BUFFER_BYTES = 256 << 10  # of frames, read at once; more while a larger message comes, as fast as it does
 OPENING_BUFFER_BYTES = 4 << 10  # until the first message is here
 BUFFER_KEPT_BYTES = 2 << 20
 ARRIVED_BYTES_MAX = 1 << 20  # arrived and not read: beyond, the other side has to wait, a message in flight excepted
@@ -37,6 +35,16 @@ _END = 1 << 31
 _CODES = {code.name: code for code in grpc.StatusCode}
 
 Metadata = Sequence[tuple[str, bytes]]
+
+
+class PipeSizes(NamedTuple):
+    """The sizes of one end of a pipe: of a message that arrives, at most, and of the buffer that it is read into."""
+
+    message_bytes_max: int
+    buffer_bytes: int
+
+
+FRAMES = PipeSizes(MESSAGE_BYTES_MAX, BUFFER_BYTES)
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
@@ -65,7 +73,13 @@ def broken(why: str) -> grpc.aio.AioRpcError:
 class Pipe(asyncio.BufferedProtocol):
     """One end of a pipe. Belongs to the thread of the event loop; one task reads at a time."""
 
-    def __init__(self, lost: Callable[[], object] = lambda: None, *, first_bytes_max: int = MESSAGE_BYTES_MAX) -> None:
+    def __init__(
+        self,
+        lost: Callable[[], object] = lambda: None,
+        *,
+        sizes: PipeSizes = FRAMES,
+        first_bytes_max: int | None = None,
+    ) -> None:
         """Begins a pipe; calls `lost` when the connection has ended; no first message is above `first_bytes_max`."""
         self._loop = asyncio.get_running_loop()
         self._lost = lost
@@ -73,7 +87,8 @@ class Pipe(asyncio.BufferedProtocol):
         self._least_bytes = OPENING_BUFFER_BYTES  # of the buffer
         self.buffer = bytearray(OPENING_BUFFER_BYTES)
         self._view = memoryview(self.buffer)
-        self._size_max = first_bytes_max  # of the next message
+        self._sizes = sizes
+        self._size_max = sizes.message_bytes_max if first_bytes_max is None else first_bytes_max  # of the next message
         self._start = self._filled = 0  # the bounds of unfinished messages in the buffer; _start <= _filled
         self._arrived: deque[bytes] = deque()
         self._arrived_bytes = 0
@@ -86,6 +101,11 @@ class Pipe(asyncio.BufferedProtocol):
         self._lingering: asyncio.TimerHandle | None = None
         self._hold: Callable[[int], object] | None = None  # told what is held, until the pipe is admitted
         self._held_bytes = 0
+
+    @property
+    def over(self) -> bool:
+        """Returns whether it has ended."""
+        return self._over
 
     # ---- whose it is
 
@@ -227,7 +247,7 @@ class Pipe(asyncio.BufferedProtocol):
             else:
                 self._arrived.append(bytes(view[body:behind]))
                 self._arrived_bytes += behind - body
-                self._size_max, self._least_bytes = MESSAGE_BYTES_MAX, BUFFER_BYTES
+                self._size_max, self._least_bytes = self._sizes
             at = behind
         self._start = at
         if self._over:

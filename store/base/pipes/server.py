@@ -18,7 +18,7 @@ from store.base.listening.passing import handed_over
 from store.base.listening.places import of_files
 from store.base.listening.server import OPENING_S
 from store.base.listening.sockets import UNIX, listen
-from store.pipes.pipe import OPENING, End, Metadata, Pipe
+from store.base.pipes.pipe import FRAMES, OPENING, End, Metadata, Pipe, PipeSizes
 
 logger = logging.getLogger(__name__)
 
@@ -36,6 +36,10 @@ class Context:
         self.admit = pipe.admit
         self._pipe = pipe
 
+    def cancelled(self) -> bool:
+        """Returns whether the stream is over, as it is when the client has gone away."""
+        return self._pipe.over
+
     async def abort(self, code: grpc.StatusCode, details: str = "", trailing_metadata: Metadata = ()) -> NoReturn:
         """Ends the stream with a status."""
         self._pipe.end(End(code.name, details, list(trailing_metadata)))
@@ -52,9 +56,10 @@ class _Details(NamedTuple):
 class PipeServer(listening.Server):
     """A server like `grpc.aio.server`, with pipes for the streams of the services that are added."""
 
-    def __init__(self, **options: Any) -> None:
-        """Takes the options of `store.base.listening.Server`."""
+    def __init__(self, *, sizes: PipeSizes = FRAMES, **options: Any) -> None:
+        """Takes the sizes of its pipes, and the options of `store.base.listening.Server`."""
         super().__init__(**options)
+        self._sizes = sizes
         self._services: list[Any] = []
         self.pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX
 
@@ -80,7 +85,7 @@ class PipeServer(listening.Server):
         me = asyncio.current_task()
         assert me is not None
         tls = None if self._credentials is None else self._credentials.tls
-        pipe = Pipe(me.cancel, first_bytes_max=METHOD_BYTES_MAX)
+        pipe = Pipe(me.cancel, sizes=self._sizes, first_bytes_max=METHOD_BYTES_MAX)
         if tls is None and accepted.family != socket.AF_UNIX:
             pipe.hold_in(lambda size_bytes: self.unauthenticated.hold(me, origin, size_bytes))
         await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
@@ -95,13 +100,18 @@ class PipeServer(listening.Server):
             said = method is not grpc.aio.EOF
             if not said:
                 return
+            found = self._handler(bytes(method).decode("utf-8", "replace"))
+            request = None if found is None or found.request_streaming else await pipe.read()
             if len(self.pipes) >= of_files(CONNECTIONS_MAX, CONNECTION_FILES):
                 pipe.end(End(grpc.StatusCode.UNAVAILABLE.name, "too many streams"))
                 return
             opening.reschedule(None)
             self.unopened.leave(me)
             self.pipes.add(me)
-            await self._call(pipe, bytes(method).decode("utf-8", "replace"))
+            if found is None:
+                pipe.end(End(grpc.StatusCode.UNIMPLEMENTED.name, f"no stream is called {method!r}"))
+            else:
+                await _serve(pipe, found, request)
         except grpc.aio.AioRpcError:  # the client went away
             logger.debug("a stream has broken", exc_info=True)
         finally:
@@ -112,30 +122,37 @@ class PipeServer(listening.Server):
                 pipe.close()
             pipe.release()
 
-    async def _call(self, pipe: Pipe, path: str) -> None:
-        """Lets the handler of a stream serve it."""
+    def _handler(self, path: str) -> Any:
+        """Returns the handler of a stream or a question; None where there is none that pipes can serve."""
         details = _Details(path)
         found = next((one for service in self._services if (one := service.service(details)) is not None), None)
-        if found is None or not found.response_streaming:
-            pipe.end(End(grpc.StatusCode.UNIMPLEMENTED.name, f"no stream is called {path!r}"))
-            return
-        context = Context(pipe)
-        try:
-            if found.request_streaming:
-                answers = found.stream_stream(None, context)
-            else:
-                answers = found.unary_stream(await pipe.read(), context)
+        uploads = found is not None and found.request_streaming and not found.response_streaming
+        return None if uploads else found
+
+
+async def _serve(pipe: Pipe, handler: Any, request: Any) -> None:
+    """Lets a handler serve a stream, or a question with its `request`."""
+    context = Context(pipe)
+    try:
+        if not handler.response_streaming:
+            await pipe.write(await handler.unary_unary(request, context))
+        else:
+            answers = (
+                handler.stream_stream(None, context)
+                if handler.request_streaming
+                else handler.unary_stream(request, context)
+            )
             if isinstance(answers, AsyncIterator):
                 async for answer in answers:
                     await pipe.write(answer)
             else:
                 await answers
-        except grpc.aio.AbortError:
-            return
-        except grpc.aio.AioRpcError:
-            raise
-        except Exception as error:
-            logger.exception("a stream has failed", extra={"method": path})
-            pipe.end(End(grpc.StatusCode.UNKNOWN.name, f"{type(error).__name__}: {error}"))
-        else:
-            pipe.end(End(grpc.StatusCode.OK.name))
+    except grpc.aio.AbortError:
+        return
+    except grpc.aio.AioRpcError:
+        raise
+    except Exception as error:
+        logger.exception("a stream has failed")
+        pipe.end(End(grpc.StatusCode.UNKNOWN.name, f"{type(error).__name__}: {error}"))
+    else:
+        pipe.end(End(grpc.StatusCode.OK.name))
