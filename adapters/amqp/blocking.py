@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from pamqp.commands import Connection as Methods
 
-from adapters.amqp.codec.properties import SHORT_BYTES_MAX
-from adapters.amqp.codec.wire import method_frame
+from adapters.amqp.codec.wire import SHORT_BYTES_MAX, method_frame
 from adapters.amqp.keepalive import Keepalive
 from gateway.domain.errors import Refusal
 

@@ -11,13 +11,13 @@ from pamqp.commands import Basic
 from pamqp.commands import Channel as Methods
 
 from adapters.amqp.codec.delivery import deliver_frames, get_ok_frames
-from adapters.amqp.codec.properties import SHORT_BYTES_MAX
 from adapters.amqp.codec.wire import (
     FRAME_END,
     FRAME_METHOD,
     PRECONDITION_FAILED,
     REPLY_CODES,
     method_frame,
+    reply_text,
 )
 from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.consumers import Consumer
@@ -65,6 +65,7 @@ class Channel:
         self.prefetch_shared = 0  # of all consumers together; 0: none
         self.consumers: dict[str, Consumer] = {}
         self.delivered = 0  # messages: the next one's delivery tag is one more
+        self.fetched_count = 0  # by basic.get, and not acknowledged for good
         self.unacknowledged: dict[int, tuple[Consumer, QueueOffset]] = {}  # by delivery tag, ascending
 
     @property
@@ -86,9 +87,9 @@ class Channel:
 
     @property
     def held_count(self) -> int:
-        """Returns how many delivered messages are not acknowledged for good: a transaction can still give them back."""
+        """Returns how many messages its consumers have not acknowledged for good: a transaction can give them back."""
         held = 0 if self.transaction is None else self.transaction.settled_count
-        return len(self.unacknowledged) + held
+        return len(self.unacknowledged) + held - self.fetched_count
 
     def send(self, method: type[Frame], *values: Any) -> None:
         """Sends a method on this channel."""
@@ -115,7 +116,7 @@ class Channel:
         """Closes the channel for an error (AMQP 0-9-1, 1.5.2.5); `index` is the method's that caused it."""
         if self.open:
             self.end(ChannelState.CLOSING)
-            self.send(Methods.Close, code, cut(text), index >> 16, index & 0xFFFF)
+            self.send(Methods.Close, code, reply_text(code, text), index >> 16, index & 0xFFFF)
 
     def end(self, state: ChannelState) -> None:
         """Delivers no more, and gives back what has not been acknowledged."""
@@ -172,6 +173,7 @@ class Channel:
         if not no_ack:
             consumer = Consumer(self, ConsumerId(0), "", queue, no_ack=False)
             consumer.unacknowledged = 1
+            self.fetched_count += 1
             consumer.number = got.leased.number
             self.unacknowledged[self.delivered] = consumer, got.leased.offsets[0]
         message = got.leased.messages[0]
@@ -209,12 +211,9 @@ class Channel:
         """
         unacknowledged = self.unacknowledged
         tags: Sequence[int]
-        if not multiple:
-            tags = (tag,) if tag in unacknowledged else ()
-        else:
-            tags = list(_up_to(unacknowledged, tag or self.delivered))
-        if not tags and (tag or not multiple):
+        if tag not in unacknowledged and (tag or not multiple):  # a tag beyond the last one must not acknowledge all
             raise ProtocolError(PRECONDITION_FAILED, f"unknown delivery tag {tag}")
+        tags = list(_up_to(unacknowledged, tag or self.delivered)) if multiple else (tag,)
         if self.transaction is not None:
             for each in tags:
                 self.transaction.settle(each, outcome, *unacknowledged.pop(each))
@@ -229,6 +228,8 @@ class Channel:
         if outcome is not None:
             self.output.settled((consumer.queue, consumer.number), outcome, offset)
         consumer.unacknowledged -= 1
+        if not consumer.id:
+            self.fetched_count -= 1
         self.output.freed(consumer)
 
     def free_consumers(self) -> None:
@@ -292,8 +293,3 @@ def described(vhost: str, channels: Collection[Channel], consumers: int) -> Desc
     """Returns the state of an open connection with these channels, and so many consumers."""
     unacknowledged = sum(len(channel.unacknowledged) for channel in channels)
     return Described(vhost=vhost, channels=len(channels), consumers=consumers, unacknowledged=unacknowledged)
-
-
-def cut(text: str) -> str:
-    """Returns a text short enough to be a reply text."""
-    return text.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")

@@ -15,7 +15,7 @@ from pamqp.commands import Connection as Methods
 
 from adapters.amqp.blocking import Blocking
 from adapters.amqp.body_credit import BodyCredit, ConnectionCredit
-from adapters.amqp.channel import Channel, ChannelState, cut, described
+from adapters.amqp.channel import Channel, ChannelState, described
 from adapters.amqp.codec.wire import (
     CHANNEL_CODES,
     CHANNEL_ERROR,
@@ -35,6 +35,7 @@ from adapters.amqp.codec.wire import (
     UNEXPECTED_FRAME,
     method_frame,
     read_method,
+    reply_text,
 )
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import BEHIND_COUNT_MAX, ConnectionOutput
@@ -77,7 +78,6 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._publisher = Publisher(self)
         bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self._contents = Contents(self, self._publisher, bytes_max=bytes_max)
-
         self._input = b""  # received, not yet understood: at most one frame, or what a method that waits holds up
         self._stalled = False  # the input begins with a method that waits for something
         self._framing_lost = False  # where frames begin and end is not known any more
@@ -152,6 +152,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         elif keepalive.beat(now_ms):
             self.write(HEARTBEAT)
         self._blocking.tick(now_ms)
+        self.held_too_long.tick(self.channels.values(), now_ms)
         if self.share.overdue(now_ms):
             why = "the body of a message has taken too long, and others wait"
             self.fail(RESOURCE_ERROR, why, now_ms, method=Basic.Publish.index)
@@ -166,7 +167,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """Returns when `tick` is due next."""
         if self._wants_part or (self.waits_for_room and not self._out and not self._behind):
             return 0  # there is room now
-        dues = (self._keepalive.deadline_ms(), self.share.retry_ms)
+        dues = (self._keepalive.deadline_ms(), self.share.retry_ms, self.held_too_long.due_ms(self.channels.values()))
         return min((due for due in dues if due is not None), default=None)
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
@@ -183,7 +184,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """Says 320 and why, and ends."""
         self.drop_bodies()
         if self._handshake.phase is not Phase.HEADER and self._handshake.phase not in ENDING:
-            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, cut(reason), 0, 0))
+            self.write(method_frame(0, Methods.Close, CONNECTION_FORCED, reply_text(CONNECTION_FORCED, reason), 0, 0))
         self.end("")
         return self._effects_at(now_ms)
 
@@ -350,7 +351,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         if self._handshake.phase is not Phase.OPEN:
             raise ProtocolError(CHANNEL_ERROR, "a channel on a connection that is not open")
         if not isinstance(method, ChannelMethods.Open):
-            raise ProtocolError(CHANNEL_ERROR, f"channel {number} is not open")
+            raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'")
         if number > self._handshake.limits.channel_max:
             raise ProtocolError(NOT_ALLOWED, f"channel numbers go up to {self._handshake.limits.channel_max}")
         channel = self.channels[number] = Channel(self, number)
@@ -377,7 +378,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         method = read_method(payload)
         self._current = method.index
         if isinstance(method, ChannelMethods.Open):
-            raise ProtocolError(CHANNEL_ERROR, f"channel {channel.number} is open already")
+            raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen")
         return handle(channel, method, unsent=self._publisher.holds(channel))
 
     def _content(self, channel: Channel, kind: int, payload: bytes, now_ms: int) -> bool:
@@ -418,7 +419,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         if code == FRAME_ERROR:
             self._framing_lost, self._input = True, b""
         self.drop_bodies()
-        self.write(method_frame(0, Methods.Close, code, cut(text), method >> 16, method & 0xFFFF))
+        self.write(method_frame(0, Methods.Close, code, reply_text(code, text), method >> 16, method & 0xFFFF))
         self._handshake.phase = Phase.CLOSING
         self._keepalive.closing(now_ms)
         self._stalled = False

@@ -13,6 +13,7 @@ from adapters.amqp.codec.wire import REPLY_CODES
 from adapters.amqp.consumers import Consumer
 from adapters.amqp.downloads import Download
 from adapters.amqp.options import AmqpOptions
+from adapters.amqp.overdue import AcknowledgementTimeout
 from adapters.amqp.publishing import TARGETS
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
@@ -50,6 +51,7 @@ class ConnectionOutput(ABC):
         self.vhost = DEFAULT_VHOST
         self.targets = TARGETS  # of the virtual host
         self.payload_max = 0  # bytes of a frame without its overhead
+        self.held_too_long = AcknowledgementTimeout(options.consumer_timeout_s)
         self.cancel_notify = False  # the client understands basic.cancel from us
         self.assembling_bytes = 0  # of bodies not yet whole
         self.transaction_bytes = 0  # of messages in transactions, on all channels

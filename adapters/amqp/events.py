@@ -13,9 +13,9 @@ CloudEvents has no binding for AMQP 0-9-1. Attributes are headers `ce-`, as they
 from typing import Any, Final
 
 from adapters import cloudevents
-from adapters.amqp.codec.properties import SHORT_BYTES_MAX, add_property
+from adapters.amqp.codec.properties import add_property
 from adapters.amqp.codec.property_fields import edited
-from adapters.amqp.codec.wire import Table
+from adapters.amqp.codec.wire import SHORT_BYTES_MAX, Table
 from gateway.domain.bridge_path import PATH, forwarded_path
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import Forwarded

@@ -46,9 +46,12 @@ SERVER_PROPERTIES: Final[Table] = {
         "x-delayed-message": True,
         "x-consistent-hash": True,
     },
-    "product": "Headgate",
-    "platform": "Python",
-    "information": "AMQP 0-9-1 into one durable log",
+    # Clients look here for what RabbitMQ does where the specification says something else: kombu, and so Celery, asks
+    # for one prefetch of all consumers of a channel, which it can change, only from a RabbitMQ of 3.3 to 3.13.
+    "product": "RabbitMQ",
+    "version": "3.13.0",
+    "platform": "Headgate",
+    "information": "Headgate: AMQP 0-9-1 into one durable log, as RabbitMQ speaks it",
 }
 
 

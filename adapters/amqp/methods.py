@@ -15,7 +15,7 @@ from pamqp.commands import Channel as Methods
 from adapters.amqp import tx
 from adapters.amqp.channel import Channel, ChannelState
 from adapters.amqp.codec.properties import REPLY_TO
-from adapters.amqp.codec.streams import ARGUMENTS, stream_read
+from adapters.amqp.codec.streams import ARGUMENTS, PREFIX, stream_read
 from adapters.amqp.codec.wire import (
     COMMAND_INVALID,
     NOT_ALLOWED,
@@ -26,7 +26,7 @@ from adapters.amqp.codec.wire import (
 )
 from adapters.amqp.consumers import Consumer
 from gateway.domain.errors import ProtocolError
-from gateway.domain.vhosts import local_name
+from gateway.domain.vhosts import REPLIES, local_name
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
     EXCHANGE_KINDS,
@@ -43,7 +43,6 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 
-_CONSUMER_ARGUMENTS: Final = ARGUMENTS | {"x-cancel-on-ha-failover", "x-priority"}
 _U32_MAX: Final = 0xFFFFFFFF
 
 
@@ -87,7 +86,7 @@ def _ask(channel: Channel, method: Any, request: Request[Any], reply: type[Frame
 def _queue(channel: Channel, name: str) -> str:
     """Returns the gateway's name of a queue; none stands for the queue declared last (AMQP 0-9-1, 1.7.2.3)."""
     if not name and not channel.queue:
-        raise ProtocolError(NOT_FOUND, "no queue was named, and none has been declared on this channel")
+        raise ProtocolError(NOT_FOUND, "no previously declared queue")
     return channel.output.inside(name or channel.queue)
 
 
@@ -119,7 +118,7 @@ def _nothing(channel: Channel, method: Any) -> None:
 
 def _exchange_declare(channel: Channel, method: Any) -> None:
     if not method.passive and method.exchange_type not in EXCHANGE_KINDS:
-        raise ProtocolError(COMMAND_INVALID, f"unknown exchange type {method.exchange_type!r}")
+        raise ProtocolError(COMMAND_INVALID, f"unknown exchange type '{method.exchange_type}'")
     request = DeclareExchange(
         name=channel.output.inside(method.exchange),
         kind=method.exchange_type,
@@ -159,8 +158,8 @@ def _exchange_binding(channel: Channel, method: Any) -> dict[str, Any]:
 
 
 def _queue_declare(channel: Channel, method: Any) -> None:
-    if method.passive and method.queue == REPLY_TO:  # a client asks whether there is such a thing
-        channel.send(Queue.DeclareOk, REPLY_TO, 0, 0)
+    if method.queue.startswith(REPLY_TO):
+        _declare_replies(channel, method)
         return
 
     def then(info: QueueInfo) -> None:
@@ -177,6 +176,20 @@ def _queue_declare(channel: Channel, method: Any) -> None:
         arguments=method.arguments,
     )
     channel.ask(method.index, request, then)
+
+
+def _declare_replies(channel: Channel, method: Any) -> None:
+    """Answers whether there is a queue for answers, which nobody declares: as if `passive` were set (as RabbitMQ)."""
+
+    def then(_info: QueueInfo | None) -> None:
+        channel.queue = method.queue
+        if not method.nowait:
+            channel.send(Queue.DeclareOk, method.queue, 0, 1)
+
+    if method.queue in (REPLY_TO, REPLIES):  # a client asks whether there is such a thing
+        then(None)
+    else:
+        channel.ask(method.index, DeclareQueue(name=channel.output.inside(method.queue), passive=True), then)
 
 
 def _queue_bind(channel: Channel, method: Any) -> None:
@@ -224,11 +237,9 @@ def _qos(channel: Channel, method: Any) -> None:
 
 def _consume(channel: Channel, method: Any) -> None:
     output = channel.output
-    if method.no_local:
-        raise ProtocolError(NOT_IMPLEMENTED, "no-local is not supported")
     priority = _consumer_priority(method.arguments)
     if method.consumer_tag in channel.consumers:
-        raise ProtocolError(NOT_ALLOWED, f"consumer tag {method.consumer_tag!r} is in use")
+        raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{method.consumer_tag}'")
     if len(channel.consumers) >= output.options.consumer_count_max:
         raise ProtocolError(NOT_ALLOWED, f"a channel has at most {output.options.consumer_count_max} consumers")
     tag = method.consumer_tag or f"amq.ctag-{output.random.getrandbits(128):032x}"
@@ -250,7 +261,8 @@ def _consume_replies(channel: Channel, method: Any, tag: str, priority: int) -> 
         channel.reply_queue = info.name
         _begin(channel, method, tag, info.name, priority)
 
-    channel.ask(method.index, DeclareQueue(name=channel.output.inside(""), exclusive=True, auto_delete=True), then)
+    name = channel.output.inside(REPLIES)
+    channel.ask(method.index, DeclareQueue(name=name, exclusive=True, auto_delete=True), then)
 
 
 def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -> None:
@@ -275,9 +287,12 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
 
 
 def _consumer_priority(arguments: Table) -> int:
-    """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` for what means nothing."""
+    """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` where it is no number.
+
+    Arguments that nobody knows mean nothing, as in RabbitMQ, but for those of streams: they might ask for less.
+    """
     for name in arguments:
-        if name.startswith("x-") and name not in _CONSUMER_ARGUMENTS:
+        if name.startswith(PREFIX) and name not in ARGUMENTS:
             raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
     priority = arguments.get("x-priority", 0)
     if type(priority) is not int:

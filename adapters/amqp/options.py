@@ -65,4 +65,13 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
     unacknowledged_count_max: Annotated[
         int, Meta(ge=1, description="messages a consumer without a prefetch of its own holds unacknowledged")
     ] = 16_384
+    consumer_timeout_s: Annotated[
+        int,
+        Meta(
+            ge=0,
+            le=31_536_000,
+            description="seconds that a consumer may hold a message without acknowledging it; then its channel closes "
+            "(406); 0 is for ever",
+        ),
+    ] = 1_800
     consumer_count_max: Annotated[int, Meta(ge=1, description="consumers of one channel")] = 1_000

@@ -18,6 +18,7 @@ from gateway.domain.address import escape_level, unescape_level
 
 DEFAULT_VHOST: Final = "/"
 GENERATED: Final = "amq.gen-"  # queues that the gateway has named begin so
+REPLIES: Final = "amq.rabbitmq.reply-to."  # and so those for answers to one connection (RabbitMQ's direct reply-to)
 VHOST_ROOT: Final = "$vhost"  # the first level of all addresses of other virtual hosts
 VHOST_BYTES_MAX: Final = 128  # of a name
 _PREFIX: Final = "amq.vhost/"
@@ -81,11 +82,13 @@ def vhost_of_address(address: str) -> str:
 def queue_address(inside: str) -> str:
     """Returns the address of a queue in access rules. Those that the gateway names are below `$queue/amq.gen/`.
 
+    So are queues for answers.
+
     Of another virtual host than "/" it is `$vhost/{vhost}/queue/{name}`.
     """
     vhost, name = split_name(inside)
-    if not name or name.startswith(GENERATED):
-        name = f"amq.gen/{name.removeprefix(GENERATED)}"
+    if not name or name.startswith((GENERATED, REPLIES)):
+        name = f"amq.gen/{name.removeprefix(GENERATED).removeprefix(REPLIES)}"
     return f"$queue/{name}" if vhost == DEFAULT_VHOST else f"{vhost_address(vhost)}/queue/{name}"
 
 

@@ -35,6 +35,8 @@ DEATHS = "deaths"  # the content of `x-death`, as plain values
 EXPIRATION = "expiration"  # the text of the property
 PRIORITY = "priority"  # the property
 COPY_KEYS = "cc"  # the routing keys of the header CC
+ADDED = "added"  # of what is delivered: headers besides those of the message, as plain values
+STORED = "stored"  # beside it: what `native["amqp"]` was in the log
 SHOWN = "shown"  # names and texts of what has no field of a message, for protocols that have a place for such
 _OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
@@ -137,7 +139,8 @@ class DeleteExchange(Request[None], frozen=True, kw_only=True):
 class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
     """Creates a queue, or agrees with the one that exists.
 
-    An empty name asks for one that nobody else has. `passive` only asks whether it exists.
+    An empty name asks for one that nobody else has, and `REPLIES` for one of a queue for answers, which anybody may ask
+    for. `passive` only asks whether it exists.
     """
 
     name: str

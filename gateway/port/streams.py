@@ -6,8 +6,7 @@ from typing import Final
 
 import msgspec
 
-STREAM_OFFSET: Final = "stream_offset"  # in `Message.native["amqp"]`: the offset that a message is delivered with
-STREAMED: Final = "streamed"  # beside it: what `native["amqp"]` was
+OFFSET_HEADER: Final = "x-stream-offset"  # a header of what is delivered, and an argument of consumers
 FILTER_VALUE: Final = "x-stream-filter-value"  # the header that consumers filter by
 FIRST, LAST, NEXT, OFFSET, TIME, AGO = "first", "last", "next", "offset", "time", "ago"
 AGE_MS_MAX: Final = 1 << 53

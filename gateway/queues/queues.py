@@ -38,7 +38,7 @@ from gateway.queues.model.queue import Queue
 from gateway.queues.settlements import Settlements
 from gateway.queues.shared.counts import SharedCounts
 from gateway.queues.shared.registry import SharedRegistry
-from gateway.queues.streams.arguments import is_stream
+from gateway.queues.streams.arguments import QUEUE_TYPE, is_stream
 from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology.topology import PREFIX
 from store.api.client import StoreClient
@@ -372,6 +372,7 @@ class NamedQueues:
             failed=failed,
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
             sizes=LanedSizes.of(self._plain, definition.lanes),
+            counted=definition.arguments.get(QUEUE_TYPE) == "quorum",
         )
 
     def _remove(self, consumer: QueueConsumer) -> bool:

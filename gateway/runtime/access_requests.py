@@ -10,7 +10,16 @@ from gateway.domain.access import Permissions
 from gateway.domain.access_settings import ACTIONS
 from gateway.domain.address import group_address, key_address
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST, exchange_address, in_vhost, queue_address, vhost_address, vhost_of
+from gateway.domain.vhosts import (
+    DEFAULT_VHOST,
+    REPLIES,
+    exchange_address,
+    in_vhost,
+    local_name,
+    queue_address,
+    vhost_address,
+    vhost_of,
+)
 from gateway.port.adapter import Consume, Request
 from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import (
@@ -121,7 +130,12 @@ def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchang
 
 
 def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
-    """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go."""
+    """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go.
+
+    Everybody who knows the name of a queue for answers may ask whether it is there: nobody can guess one.
+    """
+    if request.passive and local_name(request.name).startswith(REPLIES):
+        return
     _manages(permissions, queue_address(request.name), passive=request.passive)
     exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str) and not request.passive:

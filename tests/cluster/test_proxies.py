@@ -166,7 +166,10 @@ def test_a_virtual_host_keeps_names_and_rights_apart_at_all_proxies(running, tmp
         for connection in (one, other):
             with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
                 connection.process_data_events(TIMEOUT_S)
-            assert (closed.value.reply_code, closed.value.reply_text) == (320, "vhost 'shop' is deleted")
+            assert (closed.value.reply_code, closed.value.reply_text) == (
+                320,
+                "CONNECTION_FORCED - vhost 'shop' is deleted",
+            )
         assert outside.queue_declare("kept", passive=True).method.message_count == 0
     for port in (running.one, running.other):
         assert not is_let_in(port, *clerk)

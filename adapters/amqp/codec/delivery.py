@@ -10,8 +10,17 @@ from collections.abc import Sequence
 from typing import Final
 
 from adapters.amqp.codec.fitting import fitted
-from adapters.amqp.codec.properties import NATIVE, SHORT_BYTES_MAX, properties_of
-from adapters.amqp.codec.wire import FRAME_BODY, FRAME_END, FRAME_HEADER, FRAME_METHOD, HEAD, short_string, write_table
+from adapters.amqp.codec.properties import NATIVE, properties_of
+from adapters.amqp.codec.wire import (
+    FRAME_BODY,
+    FRAME_END,
+    FRAME_HEADER,
+    FRAME_METHOD,
+    HEAD,
+    SHORT_BYTES_MAX,
+    short_string,
+    write_table,
+)
 from gateway.domain.vhosts import local_name
 from gateway.port.bodies import body_size
 from gateway.port.queues import routing_of

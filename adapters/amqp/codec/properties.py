@@ -14,10 +14,10 @@ import msgspec
 from adapters import cloudevents
 from adapters.amqp.codec.copies import CC, take_copies
 from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
-from adapters.amqp.codec.streams import X_OFFSET, split_offset
-from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table, Timestamp, write_table
+from adapters.amqp.codec.wire import PRECONDITION_FAILED, SHORT_BYTES_MAX, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import (
+    ADDED,
     COPY_KEYS,
     DEATHS,
     EXPIRATION,
@@ -25,6 +25,7 @@ from gateway.port.queues import (
     PROPERTIES,
     PROPERTIES_BEFORE,
     SHOWN,
+    STORED,
     routing_of,
     text_of,
 )
@@ -32,10 +33,10 @@ from store.api.message import REPLY_QUEUE, Message
 
 NATIVE: Final = "amqp"
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
-SHORT_BYTES_MAX: Final = 255  # of a short string
 X_DEATH: Final = "x-death"
 _DELAY: Final = "x-delay"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.codec.direct_reply` says
+_PERSISTENT: Final = 2  # of delivery_mode; any other value means that a message is not, as in RabbitMQ
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
@@ -50,7 +51,7 @@ class Template(NamedTuple):
     time_ms: int | None  # when it happened; None: when it arrives
     user_id: str | None
     device: str | None  # claimed; only a trusted gateway's word counts
-    expiration_ms: int | None  # from its arrival
+    expiration_ms: int | None  # from its arrival, or from the end of its delay
     delay_ms: int | None  # from its arrival
     event: dict[str, str] | None  # the attributes of a CloudEvent
     copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
@@ -69,7 +70,7 @@ class Template(NamedTuple):
         fields = dict(zip(_TAIL, self.tail, strict=True))
         fields["principal"] = device if speaks_for != device else None
         if self.expiration_ms is not None:
-            fields["expires_at_ms"] = now_ms + self.expiration_ms
+            fields["expires_at_ms"] = now_ms + (self.delay_ms or 0) + self.expiration_ms
         if self.delay_ms is not None:
             fields["deliver_at_ms"] = now_ms + self.delay_ms
         if self.event is None:
@@ -132,9 +133,6 @@ def _milliseconds(timestamp: int | None) -> int | None:
 
 def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     get = found.get
-    delivery_mode = get("delivery_mode", 1)
-    if delivery_mode not in (1, 2):
-        raise _failed(f"delivery_mode is 1 or 2, not {delivery_mode}")
     expiration = get("expiration")
     if expiration is not None and _DIGITS.fullmatch(expiration) is None:
         raise _failed(f"expiration is a decimal number of milliseconds, not {expiration[:32]!r}")
@@ -166,7 +164,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     user_id = get("user_id")
     return Template(
         tail=(
-            delivery_mode - 1,
+            int(get("delivery_mode") == _PERSISTENT),
             said.retain,
             get("message_id") or said.id,
             said.key,
@@ -231,7 +229,7 @@ class _Mapped(NamedTuple):
             id=text_of(headers.get("ce-id")) or "",
             key=text_of(headers.get("ce-partitionkey")) or None,
             retain=text_of(headers.get("x-retain")) in ("true", "1"),
-            time_ms=_number(headers, "timestamp_in_ms"),
+            time_ms=_time_ms(headers.get("timestamp_in_ms")),
             delay_ms=_delay(headers),
             reply_to=text_of(headers.get("x-reply-to-topic")) or None,
             correlation=correlation.encode() if isinstance(correlation, str) else correlation,
@@ -275,6 +273,15 @@ def _sort_headers(headers: Table) -> tuple[Table, dict[str, str] | None, dict[st
     return mapped, event or None, others
 
 
+def _time_ms(value: object) -> int | None:
+    """Returns the time that a header says, in ms; None where it says none: the name is not ours alone."""
+    if isinstance(value, str) and _DIGITS.fullmatch(value):
+        value = int(value)
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= NUMBER_MAX:
+        return None
+    return int(value)
+
+
 def _delay(headers: Table) -> int | None:
     """Returns the delay in ms; None where there is none, or it is over, which a negative one says."""
     value = headers.get(_DELAY)
@@ -302,12 +309,11 @@ def _failed(why: str) -> ProtocolError:
 
 def properties_of(message: Message, *, now_ms: int) -> bytes:
     """Returns the property flags and fields of a message: those it came with, or those its fields make."""
-    streamed = split_offset(message)
-    if streamed is not None:
-        return edited(properties_of(streamed[0], now_ms=now_ms), added={X_OFFSET: streamed[1]})
     native = message.native
     own = None if native is None else native.get(NATIVE)
     if own is not None:
+        if ADDED in own:
+            return edited(properties_of(_as_stored(message), now_ms=now_ms), added=dict(own[ADDED]))
         raw: bytes = own[PROPERTIES]
         if raw:
             return raw
@@ -325,6 +331,15 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
     mode = b"\x01" if message.qos == 0 else b"\x02"
     timestamp = min(max(0, message.time_ms // 1000), _TIMESTAMP_MAX).to_bytes(8, "big")
     return b"".join((flags.to_bytes(2, "big"), first, write_table(headers), mode, second, timestamp, third))
+
+
+def _as_stored(message: Message) -> Message:
+    """Returns a message that is delivered with added headers as it was in the log."""
+    native = dict(message.native or {})
+    stored = native.pop(NATIVE)[STORED]
+    if stored is not None:
+        native[NATIVE] = stored
+    return msgspec.structs.replace(message, native=native or None)
 
 
 def _dead(raw: bytes, own: Mapping[str, Any]) -> bytes:

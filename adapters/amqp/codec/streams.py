@@ -1,20 +1,17 @@
-"""Consumers of streams: what their arguments say, and the header with the offset of a message."""
+"""Consumers of streams: what their arguments say."""
 
 from typing import Final
 
-import msgspec
-
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table, Timestamp
 from gateway.domain.errors import ProtocolError
-from gateway.port.streams import AGO, FIRST, LAST, NEXT, OFFSET, STREAM_OFFSET, STREAMED, TIME, StreamRead, age_ms
-from store.api.message import Message
+from gateway.port.streams import AGO, FIRST, LAST, NEXT, OFFSET, OFFSET_HEADER, TIME, StreamRead, age_ms
 
-X_OFFSET: Final = "x-stream-offset"
+PREFIX: Final = "x-stream-"
+X_OFFSET: Final = OFFSET_HEADER
 X_FILTER: Final = "x-stream-filter"
 X_UNFILTERED: Final = "x-stream-match-unfiltered"
 ARGUMENTS: Final = frozenset({X_OFFSET, X_FILTER, X_UNFILTERED})
 FILTERS_COUNT_MAX: Final = 1_000  # values of one filter
-_AMQP: Final = "amqp"
 
 
 def stream_read(arguments: Table) -> StreamRead | None:
@@ -50,14 +47,3 @@ def _place(said: object) -> tuple[str, int]:
 
 def _invalid(name: str, value: object) -> ProtocolError:
     return ProtocolError(PRECONDITION_FAILED, f"invalid arg '{name}': {str(value)[:64]!r}")
-
-
-def split_offset(message: Message) -> tuple[Message, int] | None:
-    """Returns a message as it was stored, and its offset in the stream that it comes from; None for any other."""
-    own = None if message.native is None else message.native.get(_AMQP)
-    if own is None or STREAM_OFFSET not in own:
-        return None
-    native = {name: value for name, value in (message.native or {}).items() if name != _AMQP}
-    if own[STREAMED] is not None:
-        native[_AMQP] = own[STREAMED]
-    return msgspec.structs.replace(message, native=native or None), own[STREAM_OFFSET]

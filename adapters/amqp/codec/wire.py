@@ -29,6 +29,22 @@ TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
 CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 320, 501, 502, 503, 504
 UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
+REPLY_NAMES: Final = {  # of these in the specification; RabbitMQ begins its reply texts with them
+    CONNECTION_FORCED: "CONNECTION_FORCED",
+    ACCESS_REFUSED: "ACCESS_REFUSED",
+    NOT_FOUND: "NOT_FOUND",
+    RESOURCE_LOCKED: "RESOURCE_LOCKED",
+    PRECONDITION_FAILED: "PRECONDITION_FAILED",
+    FRAME_ERROR: "FRAME_ERROR",
+    SYNTAX_ERROR: "SYNTAX_ERROR",
+    COMMAND_INVALID: "COMMAND_INVALID",
+    CHANNEL_ERROR: "CHANNEL_ERROR",
+    UNEXPECTED_FRAME: "UNEXPECTED_FRAME",
+    RESOURCE_ERROR: "RESOURCE_ERROR",
+    NOT_ALLOWED: "NOT_ALLOWED",
+    NOT_IMPLEMENTED: "NOT_IMPLEMENTED",
+    INTERNAL_ERROR: "INTERNAL_ERROR",
+}
 # A refusal of one of these ends the channel, any other the connection.
 CHANNEL_CODES: Final = frozenset({ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED})
 REPLY_CODES: Final = {
@@ -48,6 +64,7 @@ REPLY_CODES: Final = {
 }
 
 _U32 = struct.Struct(">I")
+SHORT_BYTES_MAX: Final = 255  # of a short string
 _SIGNED_MAX: Final = (1 << 63) - 1
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
@@ -253,6 +270,15 @@ def short_string(text: str) -> bytes:
     """Returns a text of at most 255 bytes."""
     raw = text.encode("utf-8", "replace")
     return bytes((len(raw),)) + raw
+
+
+def reply_text(code: int, why: str) -> str:
+    """Returns the reply text of channel.close or connection.close, cut to a short string.
+
+    It begins with the name of its code, as RabbitMQ's do: `NOT_FOUND - no queue 'q' in vhost '/'`.
+    """
+    text = f"{REPLY_NAMES[code]} - {why}"
+    return text.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")
 
 
 class Timestamp(int):

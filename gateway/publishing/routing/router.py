@@ -398,7 +398,7 @@ class Router:
         internal = root in self._internal
         if internal and not inside:
             name = said(routing_of(address)[0])
-            raise Refusal(Cause.FORBIDDEN, f"exchange {name} is internal: only other exchanges publish to it")
+            raise Refusal(Cause.FORBIDDEN, f"cannot publish to internal exchange {name}")
         return internal
 
 

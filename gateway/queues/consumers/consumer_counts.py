@@ -25,7 +25,7 @@ COUNTS = "amqp/consumers"
 
 def exclusive_consumer(queue: str) -> Refusal:
     """Returns the refusal for consumers of which one excludes the others."""
-    return Refusal(Cause.FORBIDDEN, f"queue {said(queue)} has an exclusive consumer, or cannot have one now")
+    return Refusal(Cause.FORBIDDEN, f"queue {said(queue)} in exclusive use")
 
 
 class ConsumerCount(msgspec.Struct, frozen=True):

@@ -69,6 +69,7 @@ class UserEntry(msgspec.Struct, frozen=True, kw_only=True):
     password_hash: str = ""
     hashing_algorithm: str = "rabbit_password_hashing_sha256"
     tags: Sequence[str] | str = ()
+    limits: Mapping[str, Any] | Sequence[Any] = msgspec.field(default_factory=dict)
 
 
 class PermissionEntry(msgspec.Struct, frozen=True, kw_only=True):

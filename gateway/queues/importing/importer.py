@@ -267,6 +267,9 @@ class Importer:
                 self._report(
                     f"tags of user '{user.name}'", REFUSED, f"{tags}: nobody manages the gateway as such a user"
                 )
+            if user.limits:
+                why = "no user here has limits of connections and channels; `headgate check-config --keys` lists limits"
+                self._report(f"limits of user '{user.name}'", REFUSED, why)
         for name in permissions.keys() - {one.name for one in file.users}:
             self._report(f"permissions of user '{name}'", REFUSED, "the file does not define this user")
         for topic in file.topic_permissions:

@@ -2,7 +2,7 @@
 
 As in RabbitMQ, the policy of the highest priority that matches applies, and no other; an operator's policy applies
 beside it. Of limits the smallest counts, whoever says it; for the rest the declaration comes first. Of streams a
-policy comes before the declaration, and one that says what streams do not have does not match them.
+policy comes before the declaration. A policy that says what queues of a type do not have does not match these.
 """
 
 import re
@@ -21,8 +21,11 @@ ALTERNATE: Final = "alternate-exchange"
 _LIMITS: Final = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
 _OTHERS: Final = ("overflow", "dead-letter-exchange", "dead-letter-routing-key")
 MAX_AGE, MAX_BYTES = "max-age", "max-length-bytes"  # the keys that are for streams; the first is for nothing else
-_NOT_OF_STREAMS: Final = frozenset((*_LIMITS, *_OTHERS)) - {MAX_BYTES}
-_NOT_OF_QUEUES: Final = frozenset({MAX_AGE})
+_NOT_OF: Final[Mapping[str, frozenset[str]]] = {  # by the kind of a queue
+    "classic_queues": frozenset({MAX_AGE, "delivery-limit"}),
+    "quorum_queues": frozenset({MAX_AGE}),
+    "streams": frozenset((*_LIMITS, *_OTHERS)) - {MAX_BYTES},
+}
 NAME_CHARS_MAX: Final = 255  # of a policy's name, its pattern and a text of its definition, where it is set at run time
 PRIORITY_MAX: Final = (1 << 31) - 1  # of a policy, likewise
 POLICIES_COUNT_MAX: Final = 1_000  # that were set at run time, operators' included
@@ -182,8 +185,7 @@ def _is_for(policy: PolicyConfig, kind: _Kind) -> bool:
     """Returns whether a policy is for queues of a type, or for exchanges, and says nothing that these do not have."""
     if kind == "exchanges":
         return policy.apply_to in {kind, "all"}
-    others = _NOT_OF_STREAMS if kind == "streams" else _NOT_OF_QUEUES
-    return policy.apply_to in {kind, "queues", "all"} and others.isdisjoint(policy.definition)
+    return policy.apply_to in {kind, "queues", "all"} and _NOT_OF[kind].isdisjoint(policy.definition)
 
 
 def _definition(policy: PolicyConfig | None) -> Mapping[str, Any]:

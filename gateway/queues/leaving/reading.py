@@ -1,19 +1,21 @@
 """Reading what a queue has lent: the messages to deliver, and those that are not to be."""
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
 
 from gateway.port.bodies import in_group
-from gateway.port.queues import EXPIRATION
+from gateway.port.queues import ADDED, EXPIRATION, PROPERTIES, STORED
 from gateway.queues.leaving.rules import QueueRules
 from store.api.leases import Lease
 from store.api.message import Message, decode
 from store.base import logs
 from store.format.frame import ROW_EXTRA, Frame, Position, QueueOffset, group_of
+
+_AMQP: Final = "amqp"
 
 log = logs.get(__name__)
 
@@ -81,9 +83,16 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_
     return found
 
 
+def with_headers(message: Message, headers: Mapping[str, int]) -> Message:
+    """Returns a message that is delivered with headers besides its own: the adapter writes them."""
+    native = message.native or {}
+    own = {PROPERTIES: b"", ADDED: headers, STORED: native.get(_AMQP)}
+    return msgspec.structs.replace(message, native={**native, _AMQP: own})
+
+
 def _is_amqp(message: Message) -> bool:
     """Returns whether a message has a time to live that AMQP's `expiration` has given it."""
-    return EXPIRATION in ((message.native or {}).get("amqp") or {})
+    return EXPIRATION in ((message.native or {}).get(_AMQP) or {})
 
 
 def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:

@@ -23,15 +23,8 @@ TIME_MS_MAX: Final = (1 << 32) - 1  # that a queue or a message may be given to 
 PRIORITY_MAX: Final = 255
 _COUNT_MAX: Final = (1 << 63) - 1
 
-_HARMLESS: Final = frozenset(
-    {
-        "x-queue-master-locator",
-        "x-queue-leader-locator",
-        "x-quorum-initial-group-size",
-        "x-queue-mode",
-        "x-queue-version",
-        "x-dead-letter-strategy",
-    }
+_OF_STREAMS: Final = frozenset(  # which nothing else has
+    {"x-max-age", "x-stream-max-segment-size-bytes", "x-stream-filter-size-bytes", "x-initial-cluster-size"}
 )
 
 
@@ -116,13 +109,16 @@ COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue
 
 
 def check_queue_arguments(arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept.
+
+    Arguments that nobody knows mean nothing, as in RabbitMQ: applications have some from its past, as `x-ha-policy`.
+    """
     for name, value in arguments.items():
         check = _CHECKS.get(name)
         if check is not None:
             check(name, value)
-        elif name.startswith("x-") and name not in _HARMLESS:
-            raise Refusal(Cause.PRECONDITION, f"the queue argument {name!r} is not supported")
+        elif name in _OF_STREAMS:
+            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': only a queue of the type stream has it")
     if DEAD_LETTER_KEY in arguments and DEAD_LETTER_EXCHANGE not in arguments:
         raise Refusal(Cause.PRECONDITION, f"invalid arg '{DEAD_LETTER_KEY}': there is no '{DEAD_LETTER_EXCHANGE}'")
 

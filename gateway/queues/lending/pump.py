@@ -16,7 +16,7 @@ from gateway.domain.vhosts import queue_address
 from gateway.port.adapter import Consume, ConsumerCancelled, ConsumerId, Leased
 from gateway.port.streams import StreamRead
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
-from gateway.queues.leaving.reading import DeadLettering
+from gateway.queues.leaving.reading import DeadLettering, Found, with_headers
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.lending.pump_task import PumpTask
@@ -32,6 +32,7 @@ NOWHERE = QueueOffset(0)
 SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consumers, if so many wait
 YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have just been first
 SETTLING_COUNT_MAX = 64  # settlements in flight of messages that were delivered without acknowledgement
+DELIVERY_COUNT = "x-delivery-count"  # a header: how often a message has been given back
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
 
 log = logs.get(__name__)
@@ -161,6 +162,8 @@ class Pump:
 
     `dead_letter` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
 
+    `counted`: a message that was given back says how often, in a header, as those of RabbitMQ's quorum queues do.
+
     `elsewhere` says how many consumers the queue has at other proxies that are to have their fair share. All of them
     share the waiting messages; where there are fewer messages than consumers, one that has had its turn waits a moment.
     """
@@ -177,9 +180,11 @@ class Pump:
         failed: Callable[[BaseException], None],
         elsewhere: Callable[[], int] = lambda: 0,
         sizes: LanedSizes | None = None,
+        counted: bool = False,
     ) -> None:
         self._store = store
         self._number = number
+        self._counted = counted
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
         self._plenty = False  # since it woke there was a message for everybody
@@ -238,7 +243,7 @@ class Pump:
         while leases := await self._store.leases.take(self._number, owner, max_count=1):
             found = self.head.read(leases)
             if found.messages:
-                return found.messages[0], found.live[0]
+                return self._offered(found)[0], found.live[0]
             await self.head.discard(owner, found)
         return None
 
@@ -312,7 +317,7 @@ class Pump:
         taken, offsets = 0, [lease.offset for lease in found.live]
         if found.messages:
             counts = [lease.deliveries for lease in found.live]
-            taken = conn.deliver(Leased(consumer.id, found.messages, offsets, counts, self._number))
+            taken = conn.deliver(Leased(consumer.id, self._offered(found), offsets, counts, self._number))
             consumer.took(taken, len(offsets))
             if taken < len(offsets):
                 store.leases.requeue(self._number, conn.id, offsets[taken:], delivered=False)
@@ -328,6 +333,15 @@ class Pump:
         if len(self._settling) >= SETTLING_COUNT_MAX:
             await asyncio.wait(self._settling)
         return True
+
+    def _offered(self, found: Found) -> Sequence[Message]:
+        """Returns messages as they are offered."""
+        if not self._counted:
+            return found.messages
+        return [
+            with_headers(message, {DELIVERY_COUNT: lease.deliveries}) if lease.deliveries else message
+            for message, lease in zip(found.messages, found.live, strict=True)
+        ]
 
     def _settle_soon(self, owner: int, offsets: Sequence[QueueOffset]) -> None:
         """Settles messages that were delivered to a consumer that acknowledges none: the next ones need not wait."""

@@ -3,7 +3,7 @@
 A binding is a filter over addresses, with a look at the message for headers exchanges.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -138,18 +138,29 @@ def _is_keyless(address: str) -> bool:
 
 # ---- headers
 
+MATCH: Final = "x-match"
+_MATCHES: Final[Mapping[str, tuple[Callable[[Iterable[object]], bool], bool]]] = {  # how, and with headers `x-`
+    "all": (all, False),
+    "any": (any, False),
+    "all-with-x": (all, True),
+    "any-with-x": (any, True),
+}
+
 
 def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
     """Returns a predicate: a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
 
-    `x-match` is "all" unless it is "any". A value is compared as text (`text_of`); no value asks only that the header
-    is there. Raises `Refusal` (PRECONDITION) for another `x-match`.
+    `x-match` is "all" unless it is "any", or one of these with "-with-x" behind it: then headers that begin with `x-`
+    count too. A value is compared as text (`text_of`); no value asks only that the header is there. Raises `Refusal`
+    (PRECONDITION) for another `x-match`.
     """
-    mode = arguments.get("x-match", "all")
-    if mode not in ("all", "any"):
-        raise Refusal(Cause.PRECONDITION, f"x-match is 'all' or 'any', not {mode!r}")
-    wanted = {name: text_of(value) for name, value in arguments.items() if not name.startswith("x-")}
-    combine = all if mode == "all" else any
+    mode = arguments.get(MATCH, "all")
+    if not isinstance(mode, str) or mode not in _MATCHES:
+        known = "expected all, any, all-with-x, or any-with-x"
+        raise Refusal(Cause.PRECONDITION, f"Invalid x-match field value {mode!r}; {known}")
+    combine, with_x = _MATCHES[mode]
+    names = [name for name in arguments if name != MATCH and (with_x or not name.startswith("x-"))]
+    wanted = {name: text_of(arguments[name]) for name in names}
 
     def matches(message: Message) -> bool:
         headers = headers_of(message)
@@ -169,16 +180,14 @@ def headers_of(message: Message) -> dict[str, str]:
 
 
 def check_exchange_arguments(kind: str, arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept."""
+    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept; unknown ones mean nothing."""
     for name, value in arguments.items():
         if name == ALTERNATE and not isinstance(value, str):
             raise Refusal(Cause.PRECONDITION, f"{ALTERNATE} is the name of an exchange, not {value!r}")
-        if name.startswith("x-") and not (name == DELAYED_TYPE and kind == DELAYED):
-            raise Refusal(Cause.PRECONDITION, f"the exchange argument {name!r} is not supported")
     if kind == DELAYED and arguments.get(DELAYED_TYPE) not in _DELAYED_TYPES:
         known = ", ".join(_DELAYED_TYPES)
         raise Refusal(Cause.PRECONDITION, f"invalid arg '{DELAYED_TYPE}': it is one of {known}")
-    if HASHED in (kind, arguments.get(DELAYED_TYPE)):
+    if HASHED in (kind, arguments.get(DELAYED_TYPE) if kind == DELAYED else None):
         _check_hash(arguments)
 
 

@@ -90,9 +90,16 @@ def no_queue(name: str) -> Refusal:
     return Refusal(Cause.NOT_FOUND, f"no queue {said(name)}")
 
 
+def locked_queue(name: str) -> Refusal:
+    """Returns the refusal for another connection's own queue, in RabbitMQ's words."""
+    why = "It could be originally declared on another connection or the exclusive property value does not match"
+    text = f"cannot obtain exclusive access to locked queue {said(name)}. {why} that of the original declaration."
+    return Refusal(Cause.CONFLICT, text)
+
+
 def check_access(conn: ConsumerConnection, queue: Queue) -> None:
     """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
     if queue.shared and conn.id not in queue.members:
         raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
     if queue.owner not in (None, conn.id):
-        raise Refusal(Cause.CONFLICT, f"queue {said(queue.definition.name)} belongs to another connection")
+        raise locked_queue(queue.definition.name)

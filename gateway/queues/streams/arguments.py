@@ -7,6 +7,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import Arguments, DeclareQueue
 from gateway.port.streams import age_ms
 from gateway.queues.leaving import policies
+from gateway.queues.leaving.rules import COMPARED
 from store.format.queue_config import QueueConfig
 
 QUEUE_TYPE: Final = "x-queue-type"
@@ -15,19 +16,21 @@ MAX_AGE: Final = "x-max-age"
 MAX_BYTES: Final = "x-max-length-bytes"
 COMPARED_OF_STREAMS: Final = (MAX_AGE,)  # that declarations of one stream have to agree in, besides those of queues
 _BYTES_MAX: Final = (1 << 63) - 1
-_HARMLESS: Final = frozenset(  # of how RabbitMQ keeps a stream: here it is in the log
-    {
-        "x-stream-max-segment-size-bytes",
-        "x-stream-filter-size-bytes",
-        "x-initial-cluster-size",
-        "x-queue-leader-locator",
-    }
-)
 
 
 def is_stream(arguments: Mapping[str, Any]) -> bool:
     """Returns whether a queue with these arguments is a stream."""
     return arguments.get(QUEUE_TYPE) == STREAM
+
+
+def is_other_type(current: object, received: object) -> bool:
+    """Returns whether a declaration asks for another type of queue than the one that exists.
+
+    One that names no type agrees with all but streams: which type that is, each of RabbitMQ's virtual hosts says.
+    """
+    if current is None or received is None:
+        return STREAM in (current, received)
+    return current != received
 
 
 def check_stream(request: DeclareQueue) -> None:
@@ -43,6 +46,7 @@ def check_stream(request: DeclareQueue) -> None:
 
 
 def _check_arguments(arguments: Arguments) -> None:
+    """Raises `Refusal` for what means something for other queues; what nobody knows means nothing, as in RabbitMQ."""
     for name, value in arguments.items():
         if name == MAX_AGE:
             if age_ms(value) is None:
@@ -51,7 +55,7 @@ def _check_arguments(arguments: Arguments) -> None:
         elif name == MAX_BYTES:
             if type(value) is not int or not 0 <= value <= _BYTES_MAX:
                 raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a number of bytes")
-        elif name.startswith("x-") and name != QUEUE_TYPE and name not in _HARMLESS:
+        elif name in COMPARED and name != QUEUE_TYPE:
             raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': a queue of the type stream has no such thing")
 
 

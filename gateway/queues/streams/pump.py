@@ -8,13 +8,11 @@ import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any, Final
 
-import msgspec
-
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, Leased
-from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, STREAM_OFFSET, STREAMED, TIME, StreamRead
+from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, OFFSET_HEADER, TIME, StreamRead
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
-from gateway.queues.leaving.reading import read
+from gateway.queues.leaving.reading import read, with_headers
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.lending.pump import RETRY_S, QueueConsumer
 from gateway.queues.lending.pump_task import PumpTask
@@ -27,7 +25,6 @@ from store.format.frame import QueueNumber, QueueOffset
 
 READ_BYTES: Final = 1 << 20  # at once for one consumer
 WAIT_MS: Final = 10_000  # for what comes, in one question to the store
-_AMQP: Final = "amqp"
 
 log = logs.get(__name__)
 
@@ -154,7 +151,7 @@ class StreamPump:
         offsets = [offset for offset, _ in some]
         taken = 0
         if some:
-            messages = [_with_offset(message, offset) for offset, message in some]
+            messages = [with_headers(message, {OFFSET_HEADER: offset}) for offset, message in some]
             taken = consumer.conn.deliver(Leased(consumer.id, messages, offsets, [0] * len(some), self._number))
             consumer.took(taken, len(some))
         consumer.at = offers[taken][0] if taken < len(offers) else QueueOffset(following)
@@ -202,10 +199,3 @@ def _is_wanted(message: Message, wanted: StreamRead) -> bool:
         return True
     value = next((text for name, text in message.properties if name == FILTER_VALUE), None)
     return wanted.unfiltered if value is None else value in wanted.wanted
-
-
-def _with_offset(message: Message, offset: QueueOffset) -> Message:
-    """Returns a message that says its offset: the adapter writes it as a header."""
-    native = message.native or {}
-    own = {"properties": b"", STREAM_OFFSET: offset, STREAMED: native.get(_AMQP)}
-    return msgspec.structs.replace(message, native={**native, _AMQP: own})

@@ -71,7 +71,7 @@ class ExchangeRegistry(SettingsRegistry):
 
     async def _declare_exchange(self, request: DeclareExchange) -> None:
         if not local_name(request.name):
-            raise Refusal(Cause.FORBIDDEN, "the default exchange cannot be declared")
+            raise default_exchange()
         await self._learn_of(request.name, exchange=True)
         existing = self._exchanges.get(request.name)
         if request.passive:
@@ -96,14 +96,16 @@ class ExchangeRegistry(SettingsRegistry):
 
     async def _delete_exchange(self, request: DeleteExchange) -> None:
         name = local_name(request.name)
-        if not name or name.startswith(RESERVED):
-            raise Refusal(Cause.FORBIDDEN, f"exchange {said(request.name)} cannot be deleted")
+        if not name:
+            raise default_exchange()
+        if name.startswith(RESERVED):
+            raise Refusal(Cause.FORBIDDEN, f"deletion of system exchange {said(request.name)} not allowed")
         await self._learn_of(request.name, exchange=True)
         exchange = self._exchanges.get(request.name)
         if exchange is None:
             return
         if request.if_unused and self._is_bound(request.name):
-            raise Refusal(Cause.PRECONDITION, f"exchange {said(request.name)} is in use")
+            raise Refusal(Cause.PRECONDITION, f"exchange {said(request.name)} in use")
         for name in dict.fromkeys(name for name, _ in self._bound.get(request.name, {})):
             queue = self.queues[name]
             await self._change_bindings(
@@ -233,8 +235,10 @@ def check_same_exchange(existing: Exchange, wanted: Exchange) -> None:
 def check_new_exchange(request: DeclareExchange) -> None:
     """Raises `Refusal` for an exchange that nobody may make."""
     name = local_name(request.name)
-    if not name or name.startswith(RESERVED):
-        raise Refusal(Cause.FORBIDDEN, f"exchange names that begin with {RESERVED!r} are reserved")
+    if not name:
+        raise default_exchange()
+    if name.startswith(RESERVED):
+        raise reserved_name("exchange", name)
     if request.kind not in EXCHANGE_KINDS:
         raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
     check_exchange_arguments(request.kind, request.arguments)
@@ -273,4 +277,15 @@ def _text(value: object) -> str:
 
 def _refuse_default(request: BindExchange | UnbindExchange) -> None:
     if not local_name(request.source) or not local_name(request.destination):
-        raise Refusal(Cause.FORBIDDEN, "nothing but queues is bound to the default exchange, by their names alone")
+        raise default_exchange()
+
+
+def default_exchange() -> Refusal:
+    """Returns the refusal of what nobody does to the default exchange: every queue is bound to it by its name alone."""
+    return Refusal(Cause.FORBIDDEN, "operation not permitted on the default exchange")
+
+
+def reserved_name(what: str, name: str) -> Refusal:
+    """Returns the refusal of a name that only the gateway gives a queue or an exchange."""
+    prefix = f"{RESERVED}*" if name.startswith(RESERVED) else name.split("/", 1)[0]
+    return Refusal(Cause.FORBIDDEN, f"{what} name '{name}' contains reserved prefix '{prefix}'")

@@ -17,7 +17,7 @@ from typing import Any
 
 from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import in_vhost, local_name, said, split_name
+from gateway.domain.vhosts import GENERATED, REPLIES, in_vhost, local_name, said, split_name
 from gateway.ownership.owners import Owned
 from gateway.port.queues import (
     BindQueue,
@@ -32,8 +32,8 @@ from gateway.queues.model.bindings import (
     Binding,
     QueueDefinition,
 )
-from gateway.queues.model.queue import Queue, check_access, no_queue
-from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, check_stream, is_stream
+from gateway.queues.model.queue import Queue, check_access, locked_queue, no_queue
+from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, QUEUE_TYPE, check_stream, is_other_type, is_stream
 from gateway.queues.topology.definitions import NOTHING, Changed
 from gateway.queues.topology.exchange_registry import (
     BINDINGS_COUNT_MAX,
@@ -42,6 +42,8 @@ from gateway.queues.topology.exchange_registry import (
     check_binding,
     check_equal,
     check_same,
+    default_exchange,
+    reserved_name,
 )
 from gateway.queues.topology.topology import ELSEWHERE, PREFIX
 from store.base import logs
@@ -88,17 +90,18 @@ class QueueRegistry(ExchangeRegistry):
     async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         if request.name in self._doomed:
             await self._drop(self.queues[request.name])
-        if local_name(request.name):
+        if not _is_fresh(request):
             await self._learn_of(request.name)
         queue = self.queues.get(request.name)
         if queue is not None:
-            check_access(conn, queue)
+            if not request.passive or not local_name(request.name).startswith(REPLIES):
+                check_access(conn, queue)
             if not request.passive:
                 check_same_queue(queue, request)
         elif request.passive:
             raise no_queue(request.name)
-        elif local_name(request.name).startswith(_RESERVED_QUEUES):
-            raise Refusal(Cause.FORBIDDEN, f"queue names that begin with one of {_RESERVED_QUEUES} are reserved")
+        elif local_name(request.name).startswith(_RESERVED_QUEUES) and not _is_fresh(request):
+            raise reserved_name("queue", local_name(request.name))
         else:
             self.vhosts.check(request.name)
             self.vhosts.check_new_queue(request.name)
@@ -109,11 +112,11 @@ class QueueRegistry(ExchangeRegistry):
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
         check_new_queue(request)
         vhost, name = split_name(request.name)
-        name = in_vhost(vhost, name or self._fresh_name())
+        name = in_vhost(vhost, self._fresh_name(name) if _is_fresh(request) else name)
         owned = await self._claim(name)
         kept = False
         try:
-            if local_name(request.name):
+            if not _is_fresh(request):
                 await self._learn_of(name)
                 if name in self.queues:
                     raise Changed(name)
@@ -152,8 +155,9 @@ class QueueRegistry(ExchangeRegistry):
         revision = await self._definitions.put(definition, 0, lasting=durable)
         return self._add(definition, owner, revision)
 
-    def _fresh_name(self) -> str:
-        return "amq.gen-" + base64.urlsafe_b64encode(self._random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
+    def _fresh_name(self, prefix: str) -> str:
+        token = base64.urlsafe_b64encode(self._random.getrandbits(128).to_bytes(16, "big")).decode()[:22]
+        return (prefix or GENERATED) + token
 
     async def delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
         """See `DeleteQueue`. Raises `Refusal`."""
@@ -166,10 +170,10 @@ class QueueRegistry(ExchangeRegistry):
             return 0
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
-            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} is in use")
+            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} in use")
         waiting = await queue.pump.head.waiting(conn.id)
         if request.if_empty and waiting:
-            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} is not empty")
+            raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} not empty")
         await self._drop(queue)
         return waiting
 
@@ -253,7 +257,7 @@ class QueueRegistry(ExchangeRegistry):
         queue = self.find(request.queue, conn)
         exchange = self._known_exchange(request.exchange)
         if not local_name(exchange.name):
-            raise Refusal(Cause.FORBIDDEN, "every queue is bound to the default exchange, by its name alone")
+            raise default_exchange()
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(exchange, binding)
         bindings = queue.definition.bindings
@@ -274,7 +278,7 @@ class QueueRegistry(ExchangeRegistry):
             return
         check_access(conn, queue)
         if not local_name(request.exchange):
-            raise Refusal(Cause.FORBIDDEN, "no queue can be unbound from the default exchange")
+            raise default_exchange()
         gone = Binding(
             exchange=request.exchange, routing_key=request.routing_key, arguments=dict(request.arguments)
         ).identity
@@ -282,6 +286,11 @@ class QueueRegistry(ExchangeRegistry):
         if len(kept) < len(queue.definition.bindings):
             await self._change_bindings(queue, kept)
             await self._drop_unbound([request.exchange])
+
+
+def _is_fresh(request: DeclareQueue) -> bool:
+    """Returns whether a declaration asks for a name that nobody has."""
+    return local_name(request.name) in ("", REPLIES) and not request.passive
 
 
 def lane_name(queue: str, priority: int) -> str:
@@ -308,9 +317,10 @@ def check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     with its connection: nobody asks whether it is durable.
     """
     if queue.definition.exclusive != request.exclusive:
-        is_ = "exclusive" if queue.definition.exclusive else "not exclusive"
-        raise Refusal(Cause.CONFLICT, f"queue {said(request.name)} is {is_}, and was declared otherwise now")
+        raise locked_queue(request.name)
     names = ("auto_delete",) if request.exclusive else ("durable", "auto_delete")
     check_same("queue", request.name, queue.definition, request, names)
+    current, received = queue.definition.arguments, request.arguments
     for name in (*COMPARED, *COMPARED_OF_STREAMS):
-        check_equal("queue", request.name, name, queue.definition.arguments.get(name), request.arguments.get(name))
+        if name != QUEUE_TYPE or is_other_type(current.get(name), received.get(name)):
+            check_equal("queue", request.name, name, current.get(name), received.get(name))

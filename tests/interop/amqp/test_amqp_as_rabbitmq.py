@@ -249,7 +249,10 @@ def test_a_body_of_16_mib_is_taken_and_no_larger_one(connect):
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as info:
         channel.basic_publish("", queue, body + b"x")
     assert info.value.reply_code == 406
-    assert info.value.reply_text == f"message size {most + 1} is larger than configured max size {most}"
+    assert (
+        info.value.reply_text
+        == f"PRECONDITION_FAILED - message size {most + 1} is larger than configured max size {most}"
+    )
     assert connection.channel().queue_declare(queue, passive=True).method.message_count == 0
 
 

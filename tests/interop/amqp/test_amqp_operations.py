@@ -119,7 +119,7 @@ def test_a_connection_is_closed_with_320(gateway: GatewayProcess) -> None:
         assert command(gateway, "close", row["id"], "--reason", "for a test") == [row["id"]]
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
             goes.process_data_events(TIMEOUT_S)
-        assert (closed.value.reply_code, closed.value.reply_text) == (320, "for a test")
+        assert (closed.value.reply_code, closed.value.reply_text) == (320, "CONNECTION_FORCED - for a test")
         wait_until(lambda: rows(gateway, "connections", "--vhost", "shop") == [])
         assert command(gateway, "close", row["id"], status=1) == []
         assert stays.channel().queue_declare("", exclusive=True).method.queue
@@ -222,7 +222,10 @@ def test_a_deleted_vhost_takes_its_queues_connections_and_rights_with_it(
         assert command(gateway, "delete-vhost", "brief") == ["virtual host brief is deleted"]
         with pytest.raises(pika.exceptions.ConnectionClosedByBroker) as closed:
             goes.process_data_events(TIMEOUT_S)
-        assert (closed.value.reply_code, closed.value.reply_text) == (320, "vhost 'brief' is deleted")
+        assert (closed.value.reply_code, closed.value.reply_text) == (
+            320,
+            "CONNECTION_FORCED - vhost 'brief' is deleted",
+        )
         assert stays.channel().queue_declare("", exclusive=True).method.queue
 
     def is_refused(vhost: str, user: str = "guest") -> bool:
@@ -263,7 +266,7 @@ def test_a_vhost_is_limited_in_queues_and_connections(gateway: GatewayProcess) -
             connection.channel().queue_declare("b")
         assert (closed.value.reply_code, closed.value.reply_text) == (
             406,
-            "cannot declare queue 'b': queue limit in vhost 'small' (1) is reached",
+            "PRECONDITION_FAILED - cannot declare queue 'b': queue limit in vhost 'small' (1) is reached",
         )
         wait_until(second_is_refused)  # another worker counts a moment later
     assert command(gateway, "clear-vhost-limits", "--vhost", "small") == ["virtual host small has no limits"]

@@ -73,7 +73,7 @@ def test_one_name_is_two_queues(connect: Connect) -> None:
     for channel, vhost in ((ours, "/"), (theirs, "shop")):
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
             channel.connection.channel().queue_declare(name, passive=True)
-        assert closed.value.reply_text == f"no queue '{name}' in vhost '{vhost}'"
+        assert closed.value.reply_text == f"NOT_FOUND - no queue '{name}' in vhost '{vhost}'"
         assert channel.queue_declare(name, exclusive=True).method.queue == name
         channel.confirm_delivery()
         channel.basic_publish("", name, vhost.encode(), mandatory=True)
@@ -113,7 +113,7 @@ def test_direct_reply_and_named_queues_stay_in_their_vhost(connect: Connect) -> 
     caller = connect("a/b").channel()
     named = caller.queue_declare("", exclusive=True).method.queue
     assert named.startswith("amq.gen-")
-    assert asked.reply_to.startswith("amq.gen-")
+    assert asked.reply_to.startswith("amq.rabbitmq.reply-to.")
     caller.basic_consume(named, lambda _c, _m, _p, body: heard.append(body), auto_ack=True)
     server.basic_publish("", named, b"!")
     while not heard:

@@ -123,6 +123,6 @@ def test_the_smaller_limit_of_adapter_and_gateway_holds_and_is_named():
     close = peer.one(Channel.Close)
     assert (close.reply_code, close.reply_text) == (
         406,
-        f"message size {MiB + 1} is larger than configured max size {MiB}",
+        f"PRECONDITION_FAILED - message size {MiB + 1} is larger than configured max size {MiB}",
     )
     assert peer.conn.assembling_bytes == 0

@@ -56,7 +56,7 @@ def test_a_certificate_that_is_not_enough():
     refusal = Refusal(Cause.UNAUTHENTICATED, "there is no certificate in this name")
     peer.effects += peer.conn.completed(asked.token, Outcome(error=refusal), now_ms=peer.now_ms)
     closed = peer.one(commands.Connection.Close)
-    assert (closed.reply_code, closed.reply_text) == (403, "there is no certificate in this name")
+    assert (closed.reply_code, closed.reply_text) == (403, "ACCESS_REFUSED - there is no certificate in this name")
 
 
 def test_a_connection_ends_when_its_token_does():
@@ -67,7 +67,7 @@ def test_a_connection_ends_when_its_token_does():
     assert peer.frames() == []
     peer.tick(1)
     closed = peer.one(commands.Connection.Close)
-    assert (closed.reply_code, closed.reply_text) == (320, "the credentials have expired")
+    assert (closed.reply_code, closed.reply_text) == (320, "CONNECTION_FORCED - the credentials have expired")
     peer.tick(0)
     assert peer.frames() == []
     peer.send(commands.Connection.CloseOk())

@@ -328,6 +328,32 @@ def test_arguments_of_consumers_that_we_cannot_keep_are_refused():
     assert "x-stream-speed" in close.reply_text
 
 
+def test_arguments_that_nobody_knows_mean_nothing_as_in_rabbitmq():
+    peer = Peer().open()
+    peer.consume(arguments={"x-ha-policy": "all", "note": 1})
+
+
+def test_the_same_tag_again_is_told_in_rabbitmqs_words():
+    peer = Peer().open()
+    peer.consume(tag="c")
+    peer.send(Basic.Consume(queue="q", consumer_tag="c"), channel=1)
+    assert peer.one(Connection.Close).reply_text == "NOT_ALLOWED - attempt to reuse consumer tag 'c'"
+
+
+@pytest.mark.parametrize("kind", [Basic.Ack, Basic.Nack])
+@pytest.mark.parametrize("tag", [1, 4])
+def test_a_tag_that_is_not_held_settles_none_of_those_before_it(kind, tag):
+    peer = Peer().open()
+    consumer = peer.consume()
+    peer.deliver(consumer, messages(3))
+    peer.send(Basic.Ack(delivery_tag=1), channel=1)
+    peer.frames()
+    effects = peer.send(kind(delivery_tag=tag, multiple=True), channel=1)
+    close = peer.one(Channel.Close)
+    assert (close.reply_code, close.reply_text) == (406, f"PRECONDITION_FAILED - unknown delivery tag {tag}")
+    assert settled(effects) == [("q", "requeue", [1, 2])]
+
+
 def test_cancelling_keeps_what_is_not_acknowledged():
     peer = Peer().open()
     consumer = peer.consume(tag="c")
@@ -455,6 +481,22 @@ def test_get_without_acknowledgement_holds_nothing():
     assert len(peer.frames()) == 3
     peer.send(Basic.Ack(delivery_tag=1), channel=1)
     assert peer.one(Channel.Close).reply_code == 406
+
+
+def test_what_was_fetched_takes_no_room_of_the_channels_prefetch():
+    peer = Peer().open()
+    peer.send(Basic.Qos(prefetch_count=1, global_=True), channel=1)
+    peer.frames()
+    (call,) = peer.send(Basic.Get(queue="other"), channel=1)
+    peer.complete(call, got())
+    peer.frames()
+    consumer = peer.consume()
+    assert peer.deliver(consumer, messages(2)) == 1
+    peer.frames()
+    assert settled(peer.send(Basic.Ack(delivery_tag=1), channel=1)) == [("other", "ack", [9])]
+    assert peer.deliver(consumer, messages(1)) == 0
+    peer.send(Basic.Ack(delivery_tag=2), channel=1)
+    assert peer.deliver(consumer, messages(2)) == 1
 
 
 def test_what_was_fetched_for_a_channel_that_has_ended_goes_back():

@@ -98,9 +98,13 @@ TABLE: dict[str, tuple[Any, tuple[str, ...]]] = {
     "Confirm.Select": (Confirm.Select(), ("Confirm.SelectOk",)),
     "Confirm.SelectOk": (Confirm.SelectOk(), (INVALID,)),
 }
+AS_RABBITMQ: list[tuple[Any, str]] = [  # methods whose flags or names mean to RabbitMQ what they mean here
+    (Basic.Consume(queue="q", no_local=True), "Basic.ConsumeOk"),  # which no broker keeps apart
+    (Queue.Declare(queue="amq.rabbitmq.reply-to"), "Queue.DeclareOk"),
+    (Queue.Declare(queue="amq.rabbitmq.reply-to.x", exclusive=True), "Queue.DeclareOk"),
+]
 NOT_THERE: list[tuple[Any, str]] = [  # methods that we do not have: AMQP 0-9-1, 1.2, not-implemented
     (Basic.Publish(exchange="x", immediate=True), "connection 540"),
-    (Basic.Consume(queue="q", no_local=True), "connection 540"),
     (Basic.Qos(prefetch_size=1), "connection 540"),
     (Basic.Recover(requeue=False), "connection 540"),
 ]
@@ -145,6 +149,11 @@ def test_every_method_has_a_row():
 def test_what_a_method_is_answered(name):
     method, expected = TABLE[name]
     assert send(Peer().open(), method) == expected
+
+
+@pytest.mark.parametrize(("method", "expected"), AS_RABBITMQ)
+def test_what_rabbitmq_passes_over_is_passed_over(method, expected):
+    assert send(Peer().open(), method) == (expected,)
 
 
 @pytest.mark.parametrize(("method", "code"), NOT_THERE)

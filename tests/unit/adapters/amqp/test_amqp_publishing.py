@@ -106,7 +106,7 @@ def test_without_confirms_a_loss_is_not_silent():
 
 
 def test_overload_blocks_the_connection_for_a_while():
-    peer = Peer().open().confirming()
+    peer = Peer(consumer_timeout_s=0).open().confirming()
     for _ in range(2):
         (effect,) = peer.publish("amq.topic", "a", b"x")
         peer.refuse(effect, Refusal(Cause.OVERLOAD, "full", retry_after_ms=3_000))
@@ -340,7 +340,6 @@ def test_an_exchange_that_cannot_exist_is_not_found():
         ({"expiration": "soon"}, 406),
         ({"expiration": "-1"}, 406),
         ({"headers": {"x-delay": "later"}}, 406),
-        ({"headers": {"timestamp_in_ms": -5}}, 406),
         ({"headers": {"ce-specversion": "1.0", "ce-id": "1"}}, 406),
     ],
 )

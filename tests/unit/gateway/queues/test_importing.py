@@ -100,6 +100,13 @@ async def test_users_of_a_real_export_log_in_with_their_passwords(rig):
     assert whys(report)["tags of user 'root'"].startswith("administrator")
 
 
+async def test_limits_of_users_are_not_passed_over(rig):
+    user = {"name": "app", "password_hash": "", "limits": {"max-connections": 5}}
+    report = await run(rig, {"users": [user, user | {"name": "free", "limits": {}}]})
+    assert outcomes(report)["limits of user 'app'"] == "refused"
+    assert "limits of user 'free'" not in outcomes(report)
+
+
 async def test_policies_are_set_and_those_of_another_meaning_stay(rig):
     report = await run(rig, REAL)
     assert "ha-mode" in whys(report)["policy 'ha' in vhost '/'"]
@@ -162,7 +169,7 @@ QUEUE = {"name": "q", "vhost": "/", "durable": True, "auto_delete": False, "argu
         ({"queues": [QUEUE | {"vhost": "none"}]}, "there is no vhost 'none'"),
         ({"queues": [QUEUE | {"name": "amq.mine"}]}, "reserved"),
         ({"queues": [QUEUE | {"arguments": {"x-max-length": "many"}}]}, "x-max-length"),
-        ({"queues": [QUEUE | {"arguments": {"x-unheard-of": 1}}]}, "x-unheard-of"),
+        ({"queues": [QUEUE | {"arguments": {"x-max-age": "1h"}}]}, "x-max-age"),
         ({"exchanges": [{"name": "x", "type": "x-unheard-of"}]}, "x-unheard-of"),
         ({"exchanges": [{"name": "a%b", "type": "topic"}]}, "'%'"),
         ({"exchanges": [{"name": "amq.direct", "type": "fanout"}]}, "inequivalent"),

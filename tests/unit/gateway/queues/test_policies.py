@@ -66,6 +66,13 @@ def test_a_policy_is_for_the_types_of_queues_that_have_all_it_says(apply_to, def
     assert policies.applied("q", {}) == policies.applied("q", {"x-queue-type": "classic"})
 
 
+def test_a_policy_with_a_delivery_limit_is_not_for_classic_queues_as_in_rabbitmq():
+    one = policy(delivery_limit=3, max_length=5)
+    assert rules("q", {}, one).max_length is None
+    assert rules("q", {"x-queue-type": "classic"}, one).delivery_limit is None
+    assert rules("q", {"x-queue-type": "quorum"}, one).delivery_limit == 3
+
+
 def test_the_declaration_comes_before_the_policy():
     one = policy(dead_letter_exchange="theirs", dead_letter_routing_key="k", overflow="reject-publish")
     found = rules("q", {"x-dead-letter-exchange": "ours"}, one)

@@ -3,6 +3,8 @@
 import msgspec
 import pytest
 
+from adapters.amqp.codec.properties import properties_of
+from adapters.amqp.codec.property_fields import edited, read_fields
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
@@ -146,6 +148,26 @@ async def test_settled_messages_are_gone_and_requeued_ones_come_again(rig):
     await rig.lose(conn)
     assert await waiting(rig) == 0
     await rig.settle(conn, "nobody's", "ack", 0)
+
+
+@pytest.mark.parametrize(("kind", "counted"), [("quorum", True), ("classic", False)])
+async def test_a_quorum_queue_counts_how_often_a_message_was_given_back(rig, kind, counted):
+    await rig.declare(rig.conn(), "q", durable=True, arguments={"x-queue-type": kind})
+    native = {"amqp": {"properties": edited(b"\x00\x00", added={"mine": 1})}}
+    await rig.publish("", "q", b"amqp", native=native)
+    await rig.publish("", "q", b"other")
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    for before in range(3):
+        await conn.has(2 * before + 2)
+        found = [read_fields(properties_of(one, now_ms=0)).get("headers", {}) for one, _, _ in conn.taken[-2:]]
+        assert [headers.get("x-delivery-count") for headers in found] == [before if before and counted else None] * 2
+        assert found[0]["mine"] == 1
+        await rig.settle(conn, "q", "requeue", *[offset for _, offset, _ in conn.taken[-2:]])
+    await rig.lose(conn)
+    leased = (await rig.request(rig.conn(), GetMessage(queue="q"))).leased
+    headers = read_fields(properties_of(leased.messages[0], now_ms=0))["headers"]
+    assert headers.get("x-delivery-count") == (leased.deliveries[0] if counted else None)
 
 
 async def test_what_a_lost_connection_held_goes_to_another(rig):
