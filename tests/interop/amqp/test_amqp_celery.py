@@ -229,3 +229,9 @@ def test_a_task_of_a_worker_that_was_killed_is_done_by_the_next(worker):
     waiting = [celery_app.add.delay(number, 0) for number in range(5)]
     worker.start()
     assert [one.get(PATIENCE_S) for one in waiting] == list(range(5))
+
+
+def test_a_worker_with_more_tasks_for_later_than_it_prefetches_goes_on(worker):
+    later = [celery_app.add.apply_async((number, 0), countdown=3_600) for number in range(6)]  # and it prefetches 2
+    assert celery_app.add.delay(1, 2).get(PATIENCE_S) == 3
+    assert not any(one.ready() for one in later)
