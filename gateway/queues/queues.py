@@ -341,8 +341,6 @@ class NamedQueues:
     async def get(self, conn: ConsumerConnection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
-        if any(c.exclusive for c in queue.pump.consumers):
-            raise Refusal(Cause.FORBIDDEN, f"queue {said(request.queue)} has an exclusive consumer")
         found = await queue.pump.get(conn.id)
         self.keeper.used(queue)
         if found is None:

@@ -147,8 +147,6 @@ class Policies:
             return rules_of(arguments)
         user, operator = _definition(applied.user), _definition(applied.operator)
         merged = {f"x-{key}": user[key] for key in _OTHERS if key in user}
-        if "x-dead-letter-exchange" in arguments:  # which messages of it go there is the declaration's to say
-            merged.pop("x-dead-letter-routing-key", None)
         merged |= arguments
         for key in _LIMITS:
             said = [one for one in (arguments.get(f"x-{key}"), user.get(key), operator.get(key)) if one is not None]

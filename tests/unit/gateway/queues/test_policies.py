@@ -76,7 +76,7 @@ def test_a_policy_with_a_delivery_limit_is_not_for_classic_queues_as_in_rabbitmq
 def test_the_declaration_comes_before_the_policy():
     one = policy(dead_letter_exchange="theirs", dead_letter_routing_key="k", overflow="reject-publish")
     found = rules("q", {"x-dead-letter-exchange": "ours"}, one)
-    assert (found.dead_letter_exchange, found.dead_letter_key) == ("ours", None)
+    assert (found.dead_letter_exchange, found.dead_letter_key) == ("ours", "k")  # each for itself, as in RabbitMQ
     assert found.overflow == "reject-publish"
     found = rules("q", {"x-overflow": "drop-head"}, one)
     assert (found.dead_letter_exchange, found.dead_letter_key, found.overflow) == ("theirs", "k", "drop-head")
