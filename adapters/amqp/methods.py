@@ -1,10 +1,12 @@
 """The methods that a client may send on a channel (AMQP 0-9-1, 1.5 to 1.8, and RabbitMQ's extensions).
 
 A method that asks the gateway something holds up the channel's later methods until the answer is there, and waits
-itself until what the channel has published before is stored: a channel sees its own messages.
+itself until what the channel has published before is stored: a channel sees its own messages. One that looks into a
+queue waits for what all channels of the connection have published: RabbitMQ stores that before it reads on.
 """
 
 from collections.abc import Callable
+from enum import Enum
 from functools import partial
 from typing import Any, Final, TypeAlias
 
@@ -57,8 +59,10 @@ def handle(channel: Channel, method: Frame, *, unsent: bool) -> bool:
     entry = _METHODS.get(method.index)
     if entry is None:
         raise ProtocolError(COMMAND_INVALID, f"{method.name} is not for a client to send on a channel")
-    handler, asks = entry
-    if asks and (channel.outstanding or unsent):
+    handler, waits = entry
+    if waits is Waits.CHANNEL and (channel.outstanding or unsent):
+        return False
+    if waits is Waits.CONNECTION and channel.output.unanswered:
         return False
     if handler is _get and not channel.output.may_fetch:
         return False
@@ -224,14 +228,16 @@ def _queue_delete(channel: Channel, method: Any) -> None:
 
 
 def _qos(channel: Channel, method: Any) -> None:
-    """Sets the prefetch. `global` is the channel here, else consumers to come, as RabbitMQ has taught all clients."""
+    """Sets the prefetch. `global` is the channel here, else consumers to come, as RabbitMQ has taught all clients.
+
+    As there, a prefetch of consumers to come ends the one of the channel.
+    """
     if method.prefetch_size:
-        raise ProtocolError(NOT_IMPLEMENTED, "a prefetch in bytes is not supported")
-    if method.global_:
-        channel.prefetch_shared = method.prefetch_count
-        channel.free_consumers()
-    else:
+        raise ProtocolError(NOT_IMPLEMENTED, f"prefetch_size!=0 ({method.prefetch_size})")
+    if not method.global_:
         channel.prefetch = method.prefetch_count
+    channel.prefetch_shared = method.prefetch_count if method.global_ else 0
+    channel.free_consumers()
     channel.send(Basic.QosOk)
 
 
@@ -380,34 +386,42 @@ def _confirm_select(channel: Channel, method: Any) -> None:
         channel.send(Confirm.SelectOk)
 
 
+class Waits(Enum):
+    """The messages published before for which a method waits until they are stored."""
+
+    NOTHING = "nothing"
+    CHANNEL = "channel"  # those of its channel
+    CONNECTION = "connection"  # those of all channels
+
+
 _Handler: TypeAlias = Callable[[Channel, Any], None]
 
-# The handler of every method, and whether it waits for what the channel has published before.
-_METHODS: Final[dict[int, tuple[_Handler, bool]]] = {
-    Methods.Close.index: (_close, True),
-    Methods.Flow.index: (_flow, False),
-    Methods.FlowOk.index: (_nothing, False),
-    Exchange.Declare.index: (_exchange_declare, True),
-    Exchange.Delete.index: (_exchange_delete, True),
-    Exchange.Bind.index: (_exchange_bind, True),
-    Exchange.Unbind.index: (_exchange_unbind, True),
-    Queue.Declare.index: (_queue_declare, True),
-    Queue.Bind.index: (_queue_bind, True),
-    Queue.Unbind.index: (_queue_unbind, True),
-    Queue.Purge.index: (_queue_purge, True),
-    Queue.Delete.index: (_queue_delete, True),
-    Basic.Qos.index: (_qos, False),
-    Basic.Consume.index: (_consume, True),
-    Basic.Cancel.index: (_cancel, False),
-    Basic.CancelOk.index: (_nothing, False),
-    Basic.Get.index: (_get, True),
-    Basic.Ack.index: (_ack, False),
-    Basic.Nack.index: (_nack, False),
-    Basic.Reject.index: (_reject, False),
-    Basic.Recover.index: (_recover, False),
-    Basic.RecoverAsync.index: (_recover, False),
-    Confirm.Select.index: (_confirm_select, True),
-    Tx.Select.index: (tx.select, True),
-    Tx.Commit.index: (tx.commit, True),
-    Tx.Rollback.index: (tx.rollback, True),
+# The handler of every method, and what it waits for.
+_METHODS: Final[dict[int, tuple[_Handler, Waits]]] = {
+    Methods.Close.index: (_close, Waits.CHANNEL),
+    Methods.Flow.index: (_flow, Waits.NOTHING),
+    Methods.FlowOk.index: (_nothing, Waits.NOTHING),
+    Exchange.Declare.index: (_exchange_declare, Waits.CHANNEL),
+    Exchange.Delete.index: (_exchange_delete, Waits.CHANNEL),
+    Exchange.Bind.index: (_exchange_bind, Waits.CHANNEL),
+    Exchange.Unbind.index: (_exchange_unbind, Waits.CHANNEL),
+    Queue.Declare.index: (_queue_declare, Waits.CONNECTION),
+    Queue.Bind.index: (_queue_bind, Waits.CHANNEL),
+    Queue.Unbind.index: (_queue_unbind, Waits.CHANNEL),
+    Queue.Purge.index: (_queue_purge, Waits.CONNECTION),
+    Queue.Delete.index: (_queue_delete, Waits.CONNECTION),
+    Basic.Qos.index: (_qos, Waits.NOTHING),
+    Basic.Consume.index: (_consume, Waits.CHANNEL),
+    Basic.Cancel.index: (_cancel, Waits.NOTHING),
+    Basic.CancelOk.index: (_nothing, Waits.NOTHING),
+    Basic.Get.index: (_get, Waits.CONNECTION),
+    Basic.Ack.index: (_ack, Waits.NOTHING),
+    Basic.Nack.index: (_nack, Waits.NOTHING),
+    Basic.Reject.index: (_reject, Waits.NOTHING),
+    Basic.Recover.index: (_recover, Waits.NOTHING),
+    Basic.RecoverAsync.index: (_recover, Waits.NOTHING),
+    Confirm.Select.index: (_confirm_select, Waits.CHANNEL),
+    Tx.Select.index: (tx.select, Waits.CHANNEL),
+    Tx.Commit.index: (tx.commit, Waits.CHANNEL),
+    Tx.Rollback.index: (tx.rollback, Waits.CHANNEL),
 }

@@ -15,7 +15,6 @@ from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
-from gateway.domain.vhosts import said
 from gateway.ownership.owners import LocalOwners, Owned, Owners
 from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
 from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
@@ -240,8 +239,7 @@ class NamedQueues:
     def _check_consumers(self, queue: Queue, effect: Consume) -> None:
         others = queue.pump.consumers
         if effect.exclusive and queue.rules.single_active:
-            name = said(effect.queue)
-            raise Refusal(Cause.FORBIDDEN, f"queue {name} has a single active consumer, and no exclusive one")
+            raise consumer_counts.exclusive_consumer(effect.queue)
         if others and (effect.exclusive or any(c.exclusive for c in others)):
             raise consumer_counts.exclusive_consumer(effect.queue)
 

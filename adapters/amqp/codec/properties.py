@@ -65,7 +65,7 @@ class Template(NamedTuple):
         templates by the thousand makes the same message of `tail`, without this call.
         """
         if self.user_id is not None and self.user_id not in {device, user or device} and not trusted_gateway:
-            raise _failed(f"user_id {self.user_id!r} is not who was authenticated: {device!r}")
+            raise _failed(f"user_id property set to '{self.user_id}' but authenticated user was '{user or device}'")
         speaks_for = (self.device or self.user_id or device) if trusted_gateway else device
         fields = dict(zip(_TAIL, self.tail, strict=True))
         fields["principal"] = device if speaks_for != device else None

@@ -19,7 +19,7 @@ DELIVERY_LIMIT: Final = "x-delivery-limit"
 SINGLE_ACTIVE: Final = "x-single-active-consumer"
 MAX_PRIORITY: Final = "x-max-priority"
 DROP_HEAD, REJECT, REJECT_TO_DLX = "drop-head", "reject-publish", "reject-publish-dlx"
-TIME_MS_MAX: Final = (1 << 32) - 1  # that a queue or a message may be given to live, as in RabbitMQ
+TIME_MS_MAX: Final = 10 * 365 * 86_400_000  # that a queue or a message may be given to live: ten years, as in RabbitMQ
 PRIORITY_MAX: Final = 255
 _COUNT_MAX: Final = (1 << 63) - 1
 

@@ -6,7 +6,17 @@ from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Connection, Exchange, Queue
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Ready, SettleLeased
+from gateway.port.adapter import (
+    Call,
+    Cancel,
+    Consume,
+    ConsumerCancelled,
+    ConsumerId,
+    Leased,
+    Publish,
+    Ready,
+    SettleLeased,
+)
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
@@ -22,7 +32,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from store.api.message import Message
-from tests.support.amqp.amqp_peer import Peer, encoded
+from tests.support.amqp.amqp_peer import Peer, encoded, publish
 
 RECOVER_ASYNC = b"\x01\x00\x01\x00\x00\x00\x05\x00\x3c\x00\x64\x01\xce"
 
@@ -497,6 +507,33 @@ def test_what_was_fetched_takes_no_room_of_the_channels_prefetch():
     assert peer.deliver(consumer, messages(1)) == 0
     peer.send(Basic.Ack(delivery_tag=2), channel=1)
     assert peer.deliver(consumer, messages(2)) == 1
+
+
+@pytest.mark.parametrize(
+    "method",
+    [
+        Basic.Get(queue="q"),
+        Queue.Declare(queue="q", passive=True),
+        Queue.Purge(queue="q"),
+        Queue.Delete(queue="q", if_empty=True),
+    ],
+)
+def test_who_looks_into_a_queue_sees_what_other_channels_of_the_connection_have_published(method):
+    peer = Peer().open(channels=2)
+    (stored,) = peer.feed(publish(1, "", "q", b"x") + encoded(2, method))
+    assert isinstance(stored, Publish)
+    assert not peer.conn.wants_data
+    (asked,) = peer.complete(stored)
+    assert isinstance(asked, Call)
+
+
+def test_a_prefetch_for_consumers_to_come_ends_the_channels():
+    peer = Peer().open()
+    for method in (Basic.Qos(prefetch_count=1, global_=True), Basic.Qos(prefetch_count=2)):
+        peer.send(method, channel=1)
+    peer.frames()
+    consumers = [peer.consume(tag=tag) for tag in "ab"]
+    assert [peer.deliver(consumer, messages(3)) for consumer in consumers] == [2, 2]
 
 
 def test_what_was_fetched_for_a_channel_that_has_ended_goes_back():

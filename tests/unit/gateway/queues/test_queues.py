@@ -53,6 +53,7 @@ async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
         {"x-dead-letter-routing-key": "k"},
         {"x-queue-type": "heap"},
         {"x-message-ttl": -1},
+        {"x-message-ttl": 315_360_000_001},
         {"x-message-ttl": "soon"},
         {"x-single-active-consumer": 1},
         {"x-max-priority": 256},
@@ -93,6 +94,14 @@ async def test_a_declaration_without_a_type_agrees_with_what_an_import_has_made(
         await declared(again)
     else:
         assert "inequivalent arg 'x-queue-type'" in await refused(Cause.PRECONDITION, declared(again))
+
+
+async def test_messages_may_live_for_ten_years_as_in_rabbitmq(rig):
+    ninety_days_ms = 7_776_000_000
+    await rig.declare(rig.conn(), "q", arguments={"x-message-ttl": ninety_days_ms, "x-expires": 315_360_000_000})
+    await rig.publish("", "q", b"1")
+    rig.now_ms += ninety_days_ms - 1
+    assert (await rig.declare(rig.conn(), "q", passive=True)).messages == 1
 
 
 async def test_refusals_are_in_rabbitmqs_words(rig):
