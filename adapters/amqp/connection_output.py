@@ -10,10 +10,9 @@ from pamqp.commands import Basic
 
 from adapters.amqp.body_credit import ConnectionCredit
 from adapters.amqp.codec.wire import REPLY_CODES
-from adapters.amqp.consumers import Consumer
+from adapters.amqp.consumers import AcknowledgementTimeout, Consumer
 from adapters.amqp.downloads import Download
 from adapters.amqp.options import AmqpOptions
-from adapters.amqp.overdue import AcknowledgementTimeout
 from adapters.amqp.publishing import TARGETS
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost

@@ -3,7 +3,7 @@
 import pytest
 from pamqp.commands import Basic, Channel
 
-from adapters.amqp.overdue import LOOKS_COUNT
+from adapters.amqp.consumers import LOOKS_COUNT
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import Peer
 
