@@ -3,8 +3,6 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, ClassVar
 
-import msgspec
-
 from adapters.http.handlers.actions import Action, Ask, Follow, HandlerContext, Part, Respond, Store, Stored, Watch
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
 from adapters.http.handlers.key_streams import KeyStreams
@@ -381,9 +379,12 @@ class HttpConnection(Adapter):
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
-        if request.method == "HEAD" and isinstance(action, Follow | Watch):
-            action = Respond(msgspec.structs.replace(OPENING, body=b""))
-        elif isinstance(action, Follow | Watch):
+        if isinstance(action, Follow | Watch):
+            if request.method == "HEAD":  # its head alone, which tells no length (RFC 9110, 8.6)
+                self._begin_events(exchange, request)
+                assert self.transport is not None
+                self.transport.finish(exchange)
+                return
             self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
 

@@ -487,8 +487,11 @@ def test_a_bad_subscription_is_refused(
 
 def test_head_of_a_stream_is_its_head(connect: Callable[..., Client]) -> None:
     client = connect()
-    answer = client.ask("HEAD", "/subscribe?filter=a")
-    assert (answer.status, answer["content-type"]) == (200, "text/event-stream")
+    for target in ("/subscribe?filter=a", "/kv?prefix=a&watch"):
+        answer = client.ask("HEAD", target)
+        assert (answer.status, answer["content-type"], answer.body) == (200, "text/event-stream", b"")
+        assert answer["content-length"] is None, "a GET would have had no length either (RFC 9110, 8.6)"
+    assert client.ask("GET", "/topics").status == 200, "the connection goes on"
     assert not any(isinstance(effect, Subscribe) for effect in client.gateway.effects)
 
 
