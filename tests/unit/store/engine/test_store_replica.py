@@ -407,18 +407,29 @@ async def test_a_lost_end_need_not_come_again_where_it_was_never_the_groups(tmp_
     await master.close()
 
 
-async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_path):
-    """They say so of their master's disk."""
+async def fed_with_five_frames(tmp_path):
+    """Returns a master, a replica that has its five frames, none of them confirmed, and the size of each."""
     master = await open_master(tmp_path / "master", alone=True)
     replica = await open_replica(tmp_path / "replica")
     for n in range(5):
         await append(master, frame((16, b"%d" % n * 50)))
     await feed(master, replica)
-    size = master.replication.end // 5
+    return master, replica, master.replication.end // 5
+
+
+async def close_with_one_confirmed(tmp_path, replica, size):
+    """Closes a replica whose first frame is confirmed; returns the file of its log."""
     replica.replication.confirm(size)
     await until(lambda: replica.log.confirmed == size)
     await replica.close()
     (segment,) = (tmp_path / "replica" / "log").iterdir()
+    return segment
+
+
+async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_path):
+    """They say so of their master's disk."""
+    master, replica, size = await fed_with_five_frames(tmp_path)
+    segment = await close_with_one_confirmed(tmp_path, replica, size)
     with segment.open("r+b") as file:
         file.seek(2 * size + 70)
         file.write(bytes(20))  # a page that was never written
@@ -436,16 +447,8 @@ async def test_a_torn_tail_is_cut_though_frames_behind_say_it_was_synced(tmp_pat
 @pytest.mark.parametrize("damaged", [2, 4])
 async def test_damage_that_is_known_is_not_taken_for_a_torn_tail_where_the_floor_is_lost(tmp_path, damaged):
     """The list of damages says, too, how far the log was on disk."""
-    master = await open_master(tmp_path / "master", alone=True)
-    replica = await open_replica(tmp_path / "replica")
-    for n in range(5):
-        await append(master, frame((16, b"%d" % n * 50)))
-    await feed(master, replica)
-    size = master.replication.end // 5
-    replica.replication.confirm(size)
-    await until(lambda: replica.log.confirmed == size)
-    await replica.close()
-    (segment,) = (tmp_path / "replica" / "log").iterdir()
+    master, replica, size = await fed_with_five_frames(tmp_path)
+    segment = await close_with_one_confirmed(tmp_path, replica, size)
     with segment.open("r+b") as file:
         file.seek(damaged * size + 70)
         file.write(bytes(20))
@@ -468,12 +471,7 @@ async def test_damage_that_is_known_is_not_taken_for_a_torn_tail_where_the_floor
 async def test_damage_is_not_passed_over(tmp_path, monkeypatch):
     """A replica that left a frame out would be another one than its master: it waits for the repair."""
     monkeypatch.setattr("store.engine.engine.LogTail", lambda: LogTail(0))
-    master = await open_master(tmp_path / "master", alone=True)
-    replica = await open_replica(tmp_path / "replica")
-    for n in range(5):
-        await append(master, frame((16, b"%d" % n * 50)))
-    await feed(master, replica)
-    size = master.replication.end // 5
+    master, replica, size = await fed_with_five_frames(tmp_path)
     (segment,) = (tmp_path / "replica" / "log").iterdir()
     with segment.open("r+b") as file:
         file.seek(2 * size + 70)
