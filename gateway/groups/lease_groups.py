@@ -49,7 +49,7 @@ from store.format.policy import DEFAULT, LeasePolicy
 TRIES_COUNT_MAX = 16  # of a creation, while others create and delete the same
 ROUNDS_COUNT_MAX = 16  # of takes for one answer; each asks all queues that may have more
 QUEUES_AT_ONCE = 16  # of one answer
-TAKES_COUNT_MAX = 32  # under way in this process: each may bring a frame as long as frames can be
+TAKES_COUNT_MAX = 32  # in flight in this process: each may bring a frame as long as frames can be
 TAKE_BYTES_MIN = 64 << 10
 LOOK_S = 5.0  # a waiting receiver looks at the group at least so often
 PREPARED_COUNT_MAX = 100_000  # queues of groups whose policy this process knows to be set; beyond, it forgets them
