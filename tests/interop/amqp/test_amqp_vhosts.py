@@ -64,7 +64,7 @@ def bodies(channel: Any, name: str) -> list[bytes]:
 def test_an_unknown_vhost_is_530(connect: Connect) -> None:
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError) as closed:
         connect("none")
-    assert "(530) 'vhost none not found'" in str(closed.value)
+    assert "(530) 'NOT_ALLOWED - vhost none not found'" in str(closed.value)
 
 
 def test_one_name_is_two_queues(connect: Connect) -> None:
@@ -242,7 +242,7 @@ def test_a_vhost_is_refused_alike_whether_it_is_there_or_not(served: RuledGatewa
             login(served, "clerk2", vhost)
         said.append(str(closed.value).replace(vhost, "*"))
     assert said[0] == said[1]
-    assert "(530) \"access to vhost '*' refused for user 'clerk2'\"" in said[0]
+    assert "(530) \"NOT_ALLOWED - access to vhost '*' refused for user 'clerk2'\"" in said[0]
 
 
 def test_rules_for_the_default_vhost_give_nothing_in_another(served: RuledGateway) -> None:
