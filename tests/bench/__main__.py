@@ -30,6 +30,7 @@ from tests.bench import machine, report
 from tests.bench.catalogue import SERVERS, other
 from tests.bench.figures import FIGURES, Figure
 from tests.bench.load.base import Load
+from tests.bench.options import made_directory
 from tests.bench.result import RESULTS, save, table
 from tests.bench.runner import Plan, measure
 from tests.bench.store import front
@@ -87,7 +88,9 @@ def _common(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("--seconds", type=float, default=2.0, help="a run takes about so long; default 2")
     parser.add_argument("--servers", help="only these, comma-separated")
     parser.add_argument("--results", type=Path, default=RESULTS, help="where the figures are kept")
-    parser.add_argument("--dir", type=Path, help="where the servers' data lies while they run; decides the disk")
+    parser.add_argument(
+        "--dir", type=made_directory, help="where the servers' data lies while they run; decides the disk"
+    )
 
 
 def _options(parser: argparse.ArgumentParser, load: Load) -> None:

@@ -33,6 +33,7 @@ from controller.api.commands import ClusterLimits, CreateTopic
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from tests.bench.machine import describe
+from tests.bench.options import made_directory
 
 START_S = 30.0
 LIMITS = ClusterLimits(topics_max=1_000_000, default_queues=1)
@@ -203,6 +204,6 @@ if __name__ == "__main__":
     parser.add_argument("--seconds", type=float, default=3.0)
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--tasks", type=int, nargs="+", default=[1, 16, 256])
-    parser.add_argument("--dir", type=Path, help="where to write; a temporary directory if not given")
+    parser.add_argument("--dir", type=made_directory, help="where to write; a temporary directory if not given")
     with contextlib.suppress(KeyboardInterrupt):
         uvloop.run(main(parser.parse_args()))

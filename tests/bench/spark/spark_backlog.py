@@ -3,7 +3,8 @@
 python -m tests.bench backlog [--records 20000000] [--devices 1000] [--hours 6] [--cores 2] [--buckets 4] [--dir DIR]
 
 Each record has two metrics of one device; the store's clock goes over the hours while they are stored, and each record
-is of the time when it is. `records_per_s` is from the commit of the first batch to that of the last. `driver_mib` is
+is of the time when it is. `records_per_s` is from the commit of the first batch to that of the last; it is null where
+one batch has counted all of them. `driver_mib` is
 the most memory that the driver's Python had after a quarter of the records, half of them, and so on: where it is flat,
 nothing grows with what was counted. `jvm_mib` is that of the JVM, driver and executor in one. `log_mib` and
 `tables_mib` are on disk; the directory is removed in the end.
@@ -13,11 +14,10 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
 import signal
+import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 from typing import Any
@@ -31,11 +31,13 @@ from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
 from store.serving.rpc import StoreService
+from tests.bench.options import above_zero, at_least, made_directory, scratch
 from tests.bench.spark.spark_read import Server
 from tests.bench.spark.spark_telemetry import jvm_of, peak_mib
 
 FRAME_RECORDS = 200
 QUARTERS = 4
+LOOK_S = 0.2  # between two looks at the tables' progress
 JOB = """
 import sys
 from spark.job.options import TelemetryOptions; from spark.job import run
@@ -101,21 +103,23 @@ def count(target: str, where: Path, options: argparse.Namespace) -> dict[str, An
             [sys.executable, "-c", JOB, str(output), target, *numbers], stdout=out, stderr=out, start_new_session=True
         )
     try:
-        tables, memory, batches, first = Tables(output), [], [], None
+        tables, memory, batches = Tables(output), [], {}
+        began_s, first = time.monotonic(), None
         while (progress := tables.progress()).records < options.records:
             assert job.poll() is None, log.read_text()[-4_000:]
-            if progress.batch >= 0 and first is None:
-                first = (time.monotonic(), progress.records)
+            if progress.batch >= 0:
+                first = first or (time.monotonic(), progress.records)
+                batches[progress.batch] = progress.batch_ms
             if progress.records >= options.records * (len(memory) + 1) // QUARTERS:
                 memory.append((round(peak_mib(job.pid)), round(peak_mib(jvm_of(job)))))
-            if progress.batch >= len(batches):
-                batches.append(progress.batch_ms)
-            time.sleep(0.2)
-        assert first is not None
-        took_s, counted = time.monotonic() - first[0], options.records - first[1]
+            time.sleep(LOOK_S)
+        ended_s = time.monotonic()
+        batches[progress.batch] = progress.batch_ms
         memory.append((round(peak_mib(job.pid)), round(peak_mib(jvm_of(job)))))
-        found = {"records_per_s": round(counted / took_s), "seconds": round(took_s, 1), "batches": progress.batch + 1}
-        found |= {"batch_ms": [min(batches), sorted(batches)[len(batches) // 2], max(batches)]}
+        rate = None if first is None else round((options.records - first[1]) / (ended_s - first[0]))
+        found: dict[str, Any] = {"records_per_s": rate, "batches": progress.batch + 1}
+        found |= {"seconds": round(ended_s - began_s, 1)}  # from the start of the job
+        found |= {"batch_ms": [f(batches.values()) for f in (min, statistics.median_low, max)]}
         found |= {"driver_mib": [one for one, _ in memory], "jvm_mib": [one for _, one in memory]}
         quality = tables.quality()
         assert quality == {"ok": options.records}, quality
@@ -132,17 +136,17 @@ def count(target: str, where: Path, options: argparse.Namespace) -> dict[str, An
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--records", type=int, default=20_000_000)
-    parser.add_argument("--devices", type=int, default=1_000)
-    parser.add_argument("--hours", type=float, default=6.0)
-    parser.add_argument("--queues", type=int, default=4)
-    parser.add_argument("--batch", type=int, default=500_000, help="records in one micro-batch, about")
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--buckets", type=int, default=4)
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--records", type=at_least(1), default=20_000_000)
+    parser.add_argument("--devices", type=at_least(1), default=1_000)
+    parser.add_argument("--hours", type=above_zero, default=6.0)
+    parser.add_argument("--queues", type=at_least(1), default=4)
+    parser.add_argument("--batch", type=at_least(1), default=500_000, help="records in one micro-batch, about")
+    parser.add_argument("--cores", type=at_least(1), default=2)
+    parser.add_argument("--buckets", type=at_least(1), default=4)
+    parser.add_argument("--dir", type=made_directory, default=None)
     options = parser.parse_args()
-    where, load = Path(tempfile.mkdtemp(dir=options.dir)), os.getloadavg()[0]
-    try:
+    load = os.getloadavg()[0]
+    with scratch(options.dir) as where:
         began_s = time.monotonic()
         server = Backlog(where, options)
         try:
@@ -151,8 +155,6 @@ def main() -> None:
         finally:
             server.stop()
         found |= filled | {"tables_mib": size_mib(where / "tables")}
-    finally:
-        shutil.rmtree(where)
     shape = {name: getattr(options, name) for name in ("records", "devices", "hours", "batch", "cores", "buckets")}
     print(json.dumps({"shape": shape, "load": [load, os.getloadavg()[0]], **found}))
 

@@ -1,27 +1,27 @@
 """Measures the time from a PUBLISH to the telemetry table, and to the dashboard. Prints JSON.
 
 python -m tests.bench end-to-end [--rate 10000] [--seconds 60] [--devices 1000] [--trigger 2] [--refresh 5] [--cores 2]
+    [--dir DIR]
 
 A gateway, the telemetry job and the dashboard run as processes of their own, as users start them. One MQTT connection
 publishes at QoS 1, `rate` messages a second in bursts of 10 ms, each with the time at which it is sent as its body's
 only number. `table_ms` is from there until the manifest of the tables names a pass with the message in it, for every
 message: which one stands at which place is read from the log afterwards. `dashboard_ms` is until a response of the
 dashboard's page of the message's device shows its value or a newer one, for one device; the page is asked for every
-`refresh` seconds, as a browser does. The first third of the time is left out, in which Spark warms up.
+`refresh` seconds, as a browser does. The time begins when the job has counted a first message; its first third is left
+out, in which Spark warms up.
 """
 
 import argparse
 import json
 import os
 import re
-import shutil
 import signal
 import socket
 import statistics
 import struct
 import subprocess
 import sys
-import tempfile
 import threading
 import time
 import urllib.request
@@ -34,6 +34,7 @@ from spark.tables.reader import Tables
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
 from tests.bench.load.mqtt.mqtt_wire import connect, packet, text
+from tests.bench.options import above_zero, at_least, made_directory, scratch
 from tests.bench.spark.spark_telemetry import peak_mib
 from tests.support.process.gateways import GatewayProcess
 
@@ -50,13 +51,20 @@ class Publisher(threading.Thread):
         super().__init__(daemon=True)
         self._socket: socket.socket = connect("127.0.0.1", port, "")  # so that the address says the device
         self._options, self.sent, self.acked, self.late = options, 0, 0, 0
+        self.began_s = 0.0
         self._acks = threading.Thread(target=self._count, daemon=True)
+        self._acks.start()
+
+    def send_first(self) -> None:
+        """Publishes one message of the device whose page is looked at."""
+        self._socket.sendall(self._packet(PROBE, time.time()))
+        self.sent += 1
 
     def run(self) -> None:
-        self._acks.start()
-        options, began_s = self._options, time.monotonic()
+        options, began_s, before = self._options, time.monotonic(), self.sent
+        self.began_s = time.time()
         while (now_s := time.monotonic()) < began_s + options.seconds:
-            due = int((now_s - began_s) * options.rate) - self.sent
+            due = before + int((now_s - began_s) * options.rate) - self.sent
             self.late += due > 2 * options.rate * BURST_S
             stamp = time.time()
             self._socket.sendall(b"".join(self._packet(n, stamp) for n in range(self.sent, self.sent + due)))
@@ -182,6 +190,15 @@ def dashboard_url(process: subprocess.Popen, log: Path) -> str:
     return found[0]
 
 
+def await_counted(tables: Tables, publisher: Publisher, job: subprocess.Popen, log: Path) -> None:
+    """Waits until all that was published is in the tables."""
+    until = time.monotonic() + SETTLE_S
+    while tables.progress().records < publisher.sent:
+        assert job.poll() is None, log.read_text()[-4_000:]
+        assert time.monotonic() < until, log.read_text()[-4_000:]
+        time.sleep(0.1)
+
+
 def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
     gateway, children = GatewayProcess(where / "data").start(), []
     target, output = f"127.0.0.1:{gateway.port('rpc')}", str(where / "tables")
@@ -196,14 +213,12 @@ def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
         url = dashboard_url(children[-1], where / "dashboard.log")
         tables, publisher = Tables(output), Publisher(gateway.port("mqtt"), options)
         watch, page = TableWatch(tables), DashboardWatch(url, options.refresh)
+        publisher.send_first()
+        await_counted(tables, publisher, job, where / "job.log")
         for thread in (watch, page, publisher):
             thread.start()
         publisher.join()
-        until = time.monotonic() + SETTLE_S
-        while tables.progress().records < publisher.sent:
-            assert job.poll() is None, (where / "job.log").read_text()[-4_000:]
-            assert time.monotonic() < until, (where / "job.log").read_text()[-4_000:]
-            time.sleep(0.1)
+        await_counted(tables, publisher, job, where / "job.log")
         time.sleep(2 * options.refresh)
         watch.stop.set()
         page.stop.set()
@@ -225,19 +240,19 @@ def figures(
     sent: dict[int, Sent], watch: TableWatch, page: DashboardWatch, publisher: Publisher, options: argparse.Namespace
 ) -> dict[str, Any]:
     queues = {queue: one for queue, one in sent.items() if len(one.times)}
-    from_s = min(float(one.times[0]) for one in queues.values()) + options.seconds / 3
+    from_s = publisher.began_s + options.seconds / 3
     table, shown = [], []
     for queue, (times, probe) in queues.items():
         table.append((seen_at(np.arange(len(times)), watch.seen[queue]) - times)[times >= from_s])
         places = np.flatnonzero(probe & (times >= from_s))
-        if len(places):  # those of a device are all in one queue
+        if len(places) and page.seen:  # those of a device are all in one queue
             shown.append(seen_at(places, page.seen) - times[places])
     return {
         "messages": sum(len(one.times) for one in queues.values()),
         "acknowledged": publisher.acked,
         "bursts_late": publisher.late,
         "table_ms": spread(np.concatenate(table)),
-        "dashboard_ms": spread(np.concatenate(shown)),
+        "dashboard_ms": spread(np.concatenate(shown)) if shown else {},  # the device has sent nothing
         "page_ms": round(statistics.median(page.page_ms)) if page.page_ms else None,
         "batch_ms": round(statistics.median(watch.batch_ms)),
         "batches": len(watch.batch_ms),
@@ -246,19 +261,17 @@ def figures(
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rate", type=int, default=10_000)
-    parser.add_argument("--seconds", type=float, default=60.0)
-    parser.add_argument("--devices", type=int, default=1_000)
-    parser.add_argument("--trigger", type=float, default=2.0)
-    parser.add_argument("--refresh", type=float, default=5.0)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--rate", type=at_least(1), default=10_000)
+    parser.add_argument("--seconds", type=above_zero, default=60.0)
+    parser.add_argument("--devices", type=at_least(PROBE + 1), default=1_000)
+    parser.add_argument("--trigger", type=above_zero, default=2.0)
+    parser.add_argument("--refresh", type=above_zero, default=5.0)
+    parser.add_argument("--cores", type=at_least(1), default=2)
+    parser.add_argument("--dir", type=made_directory, default=None)
     options = parser.parse_args()
-    where, load = Path(tempfile.mkdtemp(dir=options.dir)), os.getloadavg()[0]
-    try:
+    load = os.getloadavg()[0]
+    with scratch(options.dir) as where:
         found = measure(where, options)
-    finally:
-        shutil.rmtree(where)
     shape = {name: getattr(options, name) for name in ("rate", "seconds", "devices", "trigger", "refresh", "cores")}
     print(json.dumps({"shape": shape, "load": [load, os.getloadavg()[0]], **found}))
 

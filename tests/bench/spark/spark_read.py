@@ -1,6 +1,6 @@
 """Reads a store it has filled itself, by gRPC: without Spark, then as a Spark batch. Prints JSON, records a second.
 
-python tests/bench/spark/spark_read.py [--records 1000000] [--queues 4] [--frame 100] [--cores 2] [--rounds 3]
+python -m tests.bench.spark.spark_read [--records 1000000] [--queues 4] [--frame 100] [--cores 2] [--rounds 3]
     [--dir DIR]
 
 `fetch`: frames received and checked. `decode`: and made into record batches, all columns, by one process. `count`:
@@ -17,8 +17,6 @@ import argparse
 import asyncio
 import json
 import os
-import shutil
-import tempfile
 import threading
 import time
 from collections.abc import Callable
@@ -37,6 +35,7 @@ from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
 from store.remoting.reader import RemoteReader
 from store.serving.rpc import StoreService
+from tests.bench.options import at_least, made_directory, scratch
 from tests.bench.procfs import descendants_cpu_s
 
 ROUNDS = 3
@@ -48,7 +47,7 @@ class Server:
 
     def __init__(self, where: Path, options: argparse.Namespace) -> None:
         self.loop = uvloop.new_event_loop()
-        self.thread = threading.Thread(target=self.loop.run_forever)
+        self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
         self.port = self.run(self.start(where, options))
 
@@ -175,23 +174,20 @@ def files(session, target: str, where: Path, found: Rates) -> None:
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser()
-    parser.add_argument("--records", type=int, default=1_000_000)
-    parser.add_argument("--queues", type=int, default=4)
-    parser.add_argument("--frame", type=int, default=100, help="records in a frame")
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--rounds", type=int, default=ROUNDS)
-    parser.add_argument("--dir", type=Path, default=None)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--records", type=at_least(1), default=1_000_000)
+    parser.add_argument("--queues", type=at_least(1), default=4)
+    parser.add_argument("--frame", type=at_least(1), default=100, help="records in a frame")
+    parser.add_argument("--cores", type=at_least(1), default=2)
+    parser.add_argument("--rounds", type=at_least(1), default=ROUNDS)
+    parser.add_argument("--dir", type=made_directory, default=None)
     options = parser.parse_args()
-    where = Path(tempfile.mkdtemp(dir=options.dir))
-    try:
+    with scratch(options.dir) as where:
         server = Server(where, options)
         try:
             found = measure(f"127.0.0.1:{server.port}", options, where)
         finally:
             server.stop()
-    finally:
-        shutil.rmtree(where)
     shape = {name: getattr(options, name) for name in ("records", "queues", "frame", "cores")}
     figures = {"records_per_s": found.by_clock, "records_per_core_s": found.by_core}
     print(json.dumps({"shape": shape, **figures}, indent=2))

@@ -1,10 +1,11 @@
 """Runs the telemetry job over fleets of several sizes: the time of a batch, and the memory of its driver. Prints JSON.
 
-python -m tests.bench.spark.spark_telemetry [--devices 1000,20000] [--batches 6] [--cores 2] [--buckets 4]
+python -m tests.bench telemetry [--devices 1000,20000] [--batches 6] [--cores 2] [--buckets 4] [--dir DIR]
 
-Each device reports five metrics in one record a batch. `batch_ms` is from the beginning of a batch to its commit, the
-median without the first two, in which Spark warms up. `driver_mib` is the most memory that the driver's Python had,
-`jvm_mib` that of the JVM, which on one machine is driver and executor in one. A store in memory is read, over gRPC.
+Each device reports five metrics in one record a batch; the job sees a batch when all of it is stored. `batch_ms` is
+from the beginning of a batch to its commit, the median without the first two, in which Spark warms up. `driver_mib` is
+the most memory that the driver's Python had, `jvm_mib` that of the JVM, which on one machine is driver and executor in
+one. A store in memory is read, over gRPC.
 """
 
 import argparse
@@ -15,14 +16,19 @@ import signal
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
+from contextlib import closing
 from pathlib import Path
 
 from spark.tables.reader import Tables
 from store.api.message import Message
-from tests.support.store.fake_store import Serving, serving
+from store.api.queues import Bounds
+from store.format.frame import QueueOffset
+from tests.bench.options import at_least, made_directory, scratch
+from tests.support.store.fake_store import FakeController, FakeStore, Serving
 
+WARM_UP_BATCHES = 2
+TOPIC, QUEUES = "t", (16, 17, 18, 19)
 METRICS = ("temperature", "humidity", "pressure", "voltage", "current")
 RECORDS_MAX = 1_000_000
 JOB = """
@@ -33,16 +39,32 @@ run(TelemetryOptions(output=sys.argv[1], target=sys.argv[2], trigger_s=0.1, reco
 """
 
 
-def feed(served: Serving, devices: int, batch: int, chance: random.Random) -> None:
-    """One record of each device, stored now, frame by frame."""
+class BatchStore(FakeStore):
+    """A store whose readers see a batch when all of it is there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._shown: dict[int, int] = {}  # queue -> the offset behind what readers see
+
+    def show(self) -> None:
+        """Shows what was appended."""
+        self._shown = {queue: len(places) for queue, places in self.index.items()}
+
+    async def bounds(self, queue: int) -> Bounds:
+        return Bounds(QueueOffset(0), QueueOffset(self._shown.get(queue, 0)))
+
+
+def feed(store: BatchStore, devices: int, chance: random.Random) -> None:
+    """Stores one record of each device, frame by frame."""
     now_ms = round(time.time() * 1000)
     for at in range(0, devices, 100):
         rows = []
         for n in range(at, min(at + 100, devices)):
             body = json.dumps({name: round(chance.gauss(20, 1), 3) for name in METRICS}).encode()
-            message = Message(address=f"t/d{n}", body=body, device=f"d{n}", time_ms=now_ms, protocol="mqtt")
-            rows.append((16 + n % 4, message))
-        served.store.append(rows, stored_at_ms=now_ms)
+            message = Message(address=f"{TOPIC}/d{n}", body=body, device=f"d{n}", time_ms=now_ms, protocol="mqtt")
+            rows.append((QUEUES[n % len(QUEUES)], message))
+        store.append(rows, stored_at_ms=now_ms)
+    store.show()
 
 
 def peak_mib(pid: int) -> float:
@@ -57,22 +79,25 @@ def jvm_of(job: subprocess.Popen) -> int:
 
 
 def measure(devices: int, options: argparse.Namespace) -> dict[str, float]:
-    with serving({"t": (16, 17, 18, 19)}) as served, tempfile.TemporaryDirectory() as where:
-        output, log, chance = Path(where) / "out", Path(where) / "log", random.Random(1)
+    store = BatchStore()
+    with closing(Serving(store, FakeController({TOPIC: QUEUES}))) as served, scratch(options.dir) as where:
+        served.start()
+        output, log, chance = where / "out", where / "log", random.Random(1)
         numbers = (str(RECORDS_MAX), str(options.cores), str(options.buckets))
         with log.open("wb") as out:
             command = [sys.executable, "-c", JOB, str(output), served.target, *numbers]
             job = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
         try:
             tables, times, fed = Tables(output), [], 0
-            for batch in range(options.batches):
-                feed(served, devices, batch, chance)
+            for _ in range(options.batches):
+                feed(store, devices, chance)
                 fed += devices
                 while tables.progress().records < fed:
                     assert job.poll() is None, log.read_text()[-2000:]
                     time.sleep(0.05)
                 times.append(tables.progress().batch_ms)
-            found = {"devices": devices, "batch_ms": statistics.median(times[2:]), "first_ms": times[0]}
+            typical_ms = statistics.median(times[WARM_UP_BATCHES:])
+            found = {"devices": devices, "batch_ms": typical_ms, "first_ms": times[0]}
             found |= {"driver_mib": round(peak_mib(job.pid)), "jvm_mib": round(peak_mib(jvm_of(job)))}
             assert tables.table("latest").num_rows == devices * len(METRICS)
             job.send_signal(signal.SIGTERM)
@@ -84,15 +109,24 @@ def measure(devices: int, options: argparse.Namespace) -> dict[str, float]:
         return found
 
 
+def fleets(text: str) -> list[int]:
+    """Returns the sizes of fleets. Raises `ArgumentTypeError`."""
+    found = [at_least(1)(one) for one in text.split(",")]
+    if max(found) > RECORDS_MAX:
+        raise argparse.ArgumentTypeError(f"{max(found)}: a batch has at most {RECORDS_MAX:,} records")
+    return found
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--devices", default="1000,20000")
-    parser.add_argument("--batches", type=int, default=6)
-    parser.add_argument("--cores", type=int, default=2)
-    parser.add_argument("--buckets", type=int, default=4)
+    parser.add_argument("--devices", type=fleets, default=[1_000, 20_000], help="sizes of fleets, with commas")
+    parser.add_argument("--batches", type=at_least(WARM_UP_BATCHES + 1), default=6)
+    parser.add_argument("--cores", type=at_least(1), default=2)
+    parser.add_argument("--buckets", type=at_least(1), default=4)
+    parser.add_argument("--dir", type=made_directory, default=None, help="where the tables are written")
     options = parser.parse_args()
     load = os.getloadavg()[0]
-    found = [measure(int(devices), options) for devices in options.devices.split(",")]
+    found = [measure(devices, options) for devices in options.devices]
     print(json.dumps({"load": [load, os.getloadavg()[0]], "fleets": found}))
 
 

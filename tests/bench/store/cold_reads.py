@@ -23,6 +23,7 @@ import uvloop
 from store.api.log import Appended
 from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
+from tests.bench.options import made_directory
 from tests.bench.store.store_append import build
 from tests.bench.store.studies import Rows
 
@@ -127,7 +128,7 @@ async def measure_case(directory: Path, *, readers: int, mb: int, alone_s: float
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--dir", type=made_directory, default=None)
     parser.add_argument("--mb", type=int, default=1_000)
     parser.add_argument("--readers", default="1,4")
     parser.add_argument("--rate", type=int, default=500)

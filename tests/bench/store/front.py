@@ -21,6 +21,7 @@ from rich.table import Table
 from tests.bench import machine
 from tests.bench.catalogue import SERVERS
 from tests.bench.cluster.studies import CLUSTER_STUDIES
+from tests.bench.options import made_directory
 from tests.bench.result import spread
 from tests.bench.store.kept import CLUSTER_RESULTS, STORE_RESULTS, Kept, lines, save_kept
 from tests.bench.store.studies import STUDIES, Rows, Study
@@ -46,7 +47,7 @@ def add_options(parser: argparse.ArgumentParser, of: str) -> None:
     parser.add_argument("--set", action="append", default=[], metavar="KEY=JSON", help="in every case: mb=100")
     parser.add_argument("--smoke", action="store_true", help="as small as can be: does it all still work?")
     parser.add_argument("--results", type=Path, default=results, help="where the figures are kept")
-    parser.add_argument("--dir", type=Path, help="where the data lies while it runs; decides the disk")
+    parser.add_argument("--dir", type=made_directory, help="where the data lies while it runs; decides the disk")
     parser.set_defaults(work=measure_all, of=of)
 
 

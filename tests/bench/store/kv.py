@@ -32,6 +32,7 @@ import uvloop
 
 from store.base.errors import StoreError
 from store.local.local import LocalStore
+from tests.bench.options import made_directory
 from tests.bench.procfs import memory_mb
 from tests.bench.servers import free_base, free_port
 from tests.bench.store.studies import Rows
@@ -350,7 +351,7 @@ def main() -> None:
     parser.add_argument("--clients", type=int, default=64)
     parser.add_argument("--keys", type=int, default=10_000)
     parser.add_argument("--bytes", type=int, default=100)
-    parser.add_argument("--dir", type=Path)
+    parser.add_argument("--dir", type=made_directory)
     options = parser.parse_args()
     load = {name: getattr(options, name) for name in ("seconds", "rounds", "clients", "keys", "bytes")}
     report: dict[str, object] = {"load": load}

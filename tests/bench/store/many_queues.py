@@ -27,6 +27,7 @@ import uvloop
 
 from store.format.frame import FIRST_QUEUE, ROW, QueueOffset, UnplacedFrame
 from store.local.local import LocalStore
+from tests.bench.options import made_directory
 from tests.bench.store.store_append import throughput
 from tests.bench.store.studies import Rows
 
@@ -142,7 +143,7 @@ async def measure_case(directory: Path, *, shape: str, queues: int, seconds: flo
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--dir", type=made_directory, default=None)
     parser.add_argument("--seconds", type=float, default=4)
     parser.add_argument("--queues", default="8,50000")
     parser.add_argument("--shapes", default="batch,mixed,single")

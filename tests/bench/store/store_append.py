@@ -21,6 +21,7 @@ from store.api.log import Appended
 from store.base.errors import StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
+from tests.bench.options import made_directory
 
 WINDOW = 64
 
@@ -89,7 +90,7 @@ async def latency(store: LocalStore, frame: UnplacedFrame, rate: int, seconds: f
 
 async def main() -> None:
     parser = argparse.ArgumentParser()
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--dir", type=made_directory, default=None)
     parser.add_argument("--seconds", type=float, default=5)
     parser.add_argument("--records", type=int, default=100)
     parser.add_argument("--bytes", type=int, default=150)

@@ -27,6 +27,7 @@ from store.format.frame import ROW, Frame, UnplacedFrame
 from store.format.policy import LeasePolicy
 from store.format.records import TIMERS_QUEUE, TimerSet, encode
 from store.local.local import LocalStore
+from tests.bench.options import made_directory
 from tests.bench.store.studies import Rows
 
 WINDOW = 64
@@ -188,7 +189,7 @@ async def measure_case(directory: Path, *, timer_count: int = 100_000, messages:
 
 async def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--dir", type=Path, default=None)
+    parser.add_argument("--dir", type=made_directory, default=None)
     parser.add_argument("--timers", type=int, default=100_000)
     parser.add_argument("--messages", type=int, default=200_000)
     parser.add_argument("--bytes", type=int, default=150)
