@@ -10,6 +10,7 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pyarrow")
 
 from spark.tables.reader import Tables
+from tests.support.process.gateways import restart
 from tests.support.spark.log_recount import Telemetry, assert_recounted
 
 pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(3_600)]
@@ -36,10 +37,11 @@ def test_a_driver_killed_before_any_step_of_a_pass_neither_loses_nor_doubles(new
                 break
             if step % GATEWAY_EVERY == 0:
                 gateway.kill()
-                gateway.start()
+                restart(gateway)
         print(f"{kills} kills of the driver, the last before step {step} of a pass", flush=True)
         assert kills >= KILLS_MIN
-        subprocess.run([*driver, str(STEPS_MAX)], check=True)
+        ended = subprocess.run([*driver, str(STEPS_MAX)], capture_output=True, text=True, check=False)
+        assert ended.returncode == 0, ended.stderr
         assert_recounted(Tables(tmp_path / "tables"), target)
     finally:
         telemetry.close()

@@ -33,6 +33,7 @@ from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import on_free_ports, started, until_ready
 from tests.support.process.gateways import restart
 from tests.support.process.ports import PORTS
+from tests.support.process.waiting import wait_until
 from tests.support.spark.log_recount import Telemetry, assert_recounted
 from tests.support.spark.standalone import Standalone, standalone
 
@@ -259,7 +260,9 @@ def test_kills_of_drivers_executors_proxies_and_masters_neither_lose_nor_double(
                 if victim == "driver":
                     job.kill()
                 elif victim == "executor":
-                    os.kill(chance.choice(executors_of(spark)), signal.SIGKILL)
+                    those = wait_until(lambda: executors_of(spark), "no executor", AWHILE_S)
+                    with contextlib.suppress(ProcessLookupError):  # it belonged to a driver that is gone
+                        os.kill(chance.choice(those), signal.SIGKILL)
                 else:
                     name = masters(cluster)[0] if victim == "master" else chance.choice(cluster.of_role("proxy"))
                     cluster.stop(name, kill=True)
