@@ -1,6 +1,7 @@
 """Texts of options to values: what every set of options has in common. No part of Spark is needed to read them."""
 
 import difflib
+import re
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -12,6 +13,7 @@ from spark.errors import BadOption
 
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 TARGETS_MAX = 64  # of one option
+_MEMORY = re.compile(r"[1-9][0-9]{0,9}[kmgt]b?", re.IGNORECASE)
 
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
@@ -93,6 +95,13 @@ def seconds(text: str) -> float:
     if not 0 <= number < 1e9:
         raise ValueError("it must be a number of seconds")
     return number
+
+
+def memory(text: str) -> str:
+    """Memory as Spark has it: `512m`, `2g`. Raises ValueError."""
+    if _MEMORY.fullmatch(text) is None:
+        raise ValueError("it must be a number and a unit, as 512m or 2g")
+    return text
 
 
 def flag(text: str) -> bool:

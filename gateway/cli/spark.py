@@ -15,6 +15,7 @@ from store.base.process_errors import HeadgateError
 HTTP_PORT, RPC_PORT = 8080, 8081
 ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing
 OUTPUT = "headgate-data/telemetry"
+FORMATS: Final = ("table", "csv", "json")
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
 
@@ -170,11 +171,11 @@ def run_sql(
     master: Master = None,
 ) -> None:
     """Run SQL over the log (the view `log`) and the telemetry tables (views of their names)."""
+    if form not in FORMATS:
+        raise SparkFailed(f"option format cannot be {form!r}: it must be one of {', '.join(FORMATS)}")
     with _session(target, tables_in, option, memory=memory, cores=cores, master=master) as (session, _):
         from spark.shell import statements  # noqa: PLC0415 - an extra, and slow to load
 
-        if form not in statements.FORMATS:
-            raise SparkFailed(f"option format cannot be {form!r}: it must be one of {', '.join(statements.FORMATS)}")
         for one in statements.split(sys.stdin.read() if statement == "-" else statement):
             for line in statements.text_of(session, one, form, limit):
                 typer.echo(line)
@@ -213,7 +214,11 @@ def package(
         from spark.job.package import write_package  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
-    typer.echo(f"{write_package(file):,} modules in {file}; spark-submit --py-files {file} job.py")
+    try:
+        count = write_package(file)
+    except OSError as error:
+        raise SparkFailed(f"{file} cannot be written: {error.strerror or error}") from error
+    typer.echo(f"{count:,} modules in {file}; spark-submit --py-files {file} job.py")
 
 
 @contextmanager

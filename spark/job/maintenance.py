@@ -11,8 +11,9 @@ from deltalake import DeltaTable
 
 from spark.errors import OutputBusy
 from spark.job.bucket import work
-from spark.tables.commits import Commits
+from spark.tables.commits import Commits, no_tables
 from spark.tables.files import Location, now_ms
+from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
 
 
@@ -64,7 +65,9 @@ def expire(place: Location, *, days: int, history_h: int = 6) -> int:
 
 
 def describe(place: Location) -> list[Description]:
-    """Returns every table of an output, a job running or not."""
+    """Returns every table of an output, a job running or not. Raises `SparkError`."""
+    if Manifest.load(place) is None:
+        raise no_tables(place)
     found = []
     options = dict(place.options)
     for name in SPECS:

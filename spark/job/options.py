@@ -6,6 +6,7 @@ import msgspec
 
 from spark import parsing
 from spark.errors import BadOption
+from spark.source.options import parse_location
 from spark.tables.files import Location
 from spark.telemetry.sessions import NEVER_MS
 
@@ -53,10 +54,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("session_s", "must be a number of seconds, 1 at least")
         if not MIN_TICK_S <= self.tick_s < 1e9:
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
-        try:
-            parsing.targets(self.target)
-        except ValueError as error:
-            raise BadOption("target", f"cannot be {self.target}: {error}") from error
+        self._check_texts()
         for url in () if self.findings is None else self.findings.split(","):
             if not url.startswith(("http://", "https://")):
                 raise BadOption("findings", f"cannot be {url}: the URL of a gateway, as http://127.0.0.1:8080")
@@ -69,6 +67,15 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("buckets", f"must be at most {BUCKETS_MAX}")
         if self.checkpoint is None and self.place.local is None:
             raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
+
+    def _check_texts(self) -> None:
+        parsers = {"target": parsing.targets, "driver_memory": parsing.memory, "starting_offsets": parse_location}
+        for name, parse in parsers.items():
+            text = getattr(self, name)
+            try:
+                parse(text)
+            except ValueError as error:
+                raise BadOption(name, f"cannot be {text}: {error}") from error
 
     @property
     def place(self) -> Location:

@@ -40,6 +40,7 @@ from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
+from spark.source.options import SourceOptions
 from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import Location, now_ms
 from spark.tables.reports import BucketReport, PassPlan
@@ -56,8 +57,8 @@ _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on 
 
 def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) -> None:
     """Runs the telemetry job, as `spark.job.run` says."""
-    if options.master is None:
-        find_java_home()  # a missing JDK is said before anything is written
+    find_java_home()  # a missing JDK and wrong options, a file of rules among them, are said before anything is written
+    SourceOptions.parse(_source_options(options))
     commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
     try:
         if say is not None:

@@ -10,9 +10,13 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from tempfile import mkdtemp
 
+from py4j.protocol import Py4JError
+from pyspark.errors import PySparkException
 from pyspark.sql import SparkSession
 
-from spark.errors import MissingJdk
+from spark import parsing
+from spark.errors import BadOption, MissingJdk, SparkError
+from spark.job.failures import gist
 from spark.job.package import PACKAGE, write_package
 
 JAVA_MIN = 17
@@ -94,11 +98,16 @@ def build_session(
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
 ) -> SparkSession:
-    """Returns a session with the `headgate` source registered. Raises `MissingJdk` before anything starts.
+    """Returns a session with the `headgate` source registered.
 
     It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here. With the
-    `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs.
+    `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs. Raises
+    `BadOption` and `MissingJdk` before anything starts, `SparkError` when Spark does not start.
     """
+    try:
+        parsing.memory(driver_memory)
+    except ValueError as error:
+        raise BadOption("memory", f"cannot be {driver_memory}: {error}") from error
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -108,7 +117,10 @@ def build_session(
     builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
     for key, value in (_settings(shuffle_partitions, driver_memory, local_dir) | dict(settings or {})).items():
         builder = builder.config(key, value)
-    session = builder.getOrCreate()
+    try:
+        session = builder.getOrCreate()
+    except (PySparkException, Py4JError) as error:
+        raise SparkError(f"Spark does not start: {gist(str(error))}") from error
     session.sparkContext.setLogLevel("WARN")
     if master is not None and not master.startswith("local"):
         _ship(session)

@@ -13,7 +13,6 @@ from pyspark.sql import Row, SparkSession
 from spark.errors import SparkError
 from spark.job.failures import gist
 
-FORMATS: Final = ("table", "csv", "json")
 CELL_CHARS_MAX: Final = 60  # of a cell of a table; the rest is cut off
 
 

@@ -29,7 +29,7 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
-from spark.tables.files import Location, now_ms
+from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, sequence
 from spark.tables.opening import evolve, open_table
@@ -76,7 +76,7 @@ class Commits:
     def maintaining(cls, place: Location, history_h: int) -> "Commits":
         """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
         if Manifest.load(place) is None:
-            raise OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
+            raise no_tables(place)
         lock = _locked(place)
         try:
             manifest = Manifest.load(place)
@@ -112,8 +112,9 @@ class Commits:
             if lock is not None:
                 os.close(lock)
             if isinstance(error, OSError):
-                why = str(error).partition("\n")[0]
-                raise SparkError(f"{place.url} or its checkpoint {checkpoint} cannot be written: {why}") from error
+                raise SparkError(
+                    f"{place.url} or its checkpoint {checkpoint} cannot be written: {reason(error)}"
+                ) from error
             raise
 
     def close(self) -> None:
@@ -306,6 +307,11 @@ class Commits:
     def _save(self, manifest: Manifest) -> None:
         manifest.save(self.place)
         self.manifest = manifest
+
+
+def no_tables(place: Location) -> OutputMismatch:
+    """Returns the error of a place where no job has written."""
+    return OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
 
 
 def _partition(path: str) -> dict[str, str]:

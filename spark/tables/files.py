@@ -160,6 +160,11 @@ def _s3(options: tuple[tuple[str, str], ...]) -> Any:
     return fs.S3FileSystem(**{k: v for k, v in settings.items() if v})
 
 
+def reason(error: OSError) -> str:
+    """Returns why something failed, in a line: Arrow's own text names files and repeats the system's words."""
+    return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+
+
 def sync(path: Path) -> None:
     """Makes a file or a directory durable."""
     descriptor = os.open(path, os.O_RDONLY)

@@ -10,7 +10,7 @@ from typing import Final
 import msgspec
 
 from spark.errors import OutputMismatch, SparkError
-from spark.tables.files import Location
+from spark.tables.files import Location, reason
 
 MANIFEST: Final = "manifest.json"
 TICKS_MAX: Final = 1_000_000  # passes between two micro-batches
@@ -65,8 +65,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, place: Location) -> "Manifest | None":
-        """Returns the manifest there; None when nothing was committed. Raises `SparkError` for junk."""
-        if (data := place.read(MANIFEST)) is None:
+        """Returns the manifest there; None when nothing was committed. Raises `SparkError` if it is junk or unreadable."""
+        try:
+            data = place.read(MANIFEST)
+        except OSError as error:
+            raise SparkError(f"{place.child(MANIFEST)} cannot be read: {reason(error)}") from error
+        if data is None:
             return None
         try:
             return _decode(data)

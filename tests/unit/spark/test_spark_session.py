@@ -1,13 +1,18 @@
 """Finding a Java, without starting one that is not there."""
 
+import re
 from pathlib import Path
 
 import pytest
 
 pytest.importorskip("pyspark")
 
-from spark.errors import MissingJdk
-from spark.job.session import find_java_home
+from pyspark.errors import PySparkRuntimeError
+from pyspark.sql import SparkSession
+
+from spark.errors import BadOption, MissingJdk, SparkError
+from spark.job import TelemetryOptions, query, session
+from spark.job.session import build_session, find_java_home
 
 
 def java(home: Path, version: str, modules: str | None = "java.base jdk.incubator.vector") -> Path:
@@ -54,3 +59,34 @@ def test_a_java_that_does_not_run_is_none(tmp_path):
     (home / "bin" / "java").write_text("junk")
     with pytest.raises(MissingJdk, match="there is none:"):
         find_java_home({"JAVA_HOME": str(home), "PATH": ""}, tmp_path / "none")
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "why"),
+    [
+        ("rules", Path("/nowhere/rules.toml"), "option rules cannot be /nowhere/rules.toml: No such file"),
+        ("starting_offsets", "yesterday", "option starting_offsets cannot be yesterday: it must be earliest"),
+        ("driver_memory", "much", "option driver_memory cannot be much: it must be a number and a unit"),
+        ("driver_memory", "512", "it must be a number and a unit"),
+    ],
+)
+def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, monkeypatch, option, value, why):
+    monkeypatch.setattr(query, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(query, "build_session", lambda *_, **__: pytest.fail("Spark is started for nothing"))
+    with pytest.raises(BadOption, match=re.escape(why)):
+        query.run_telemetry(TelemetryOptions(output=tmp_path / "out", **{option: value}), None)
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_spark_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
+    def start(_builder):
+        raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
+
+    for name in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", session.REGISTERED):
+        monkeypatch.setenv(name, "")  # as it was, when this ends
+    monkeypatch.setattr(session, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    with pytest.raises(SparkError, match=r"^Spark does not start: .*JAVA_GATEWAY_EXITED"):
+        build_session()
+    with pytest.raises(BadOption, match="option memory cannot be 1x"):
+        build_session(driver_memory="1x")

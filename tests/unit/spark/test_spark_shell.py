@@ -160,3 +160,16 @@ def test_the_package_is_written_by_the_command_line(tmp_path):
     result = CliRunner().invoke(cli_spark.app, ["package", str(tmp_path / "headgate.zip")])
     assert "spark-submit --py-files" in result.output
     assert zipfile.is_zipfile(tmp_path / "headgate.zip")
+
+
+def test_a_wrong_format_or_place_is_refused_before_spark_is_started(tmp_path, monkeypatch):
+    monkeypatch.setattr(cli_spark, "_session", lambda *_, **__: pytest.fail("Spark is started for nothing"))
+    for words, why in (
+        (["sql", "select 1", "--format", "xml"], "option format cannot be 'xml': it must be one of table, csv, json"),
+        (["package", str(tmp_path / "nowhere" / "x.zip")], "x.zip cannot be written: No such file or directory"),
+        (["package", str(tmp_path)], "cannot be written: Is a directory"),
+    ):
+        ran = CliRunner().invoke(cli_spark.app, words)
+        assert isinstance(ran.exception, SparkFailed)
+        assert why in str(ran.exception)
+    assert set(cli_spark.FORMATS) == set(statements._WRITERS)

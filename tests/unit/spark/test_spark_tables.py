@@ -12,7 +12,7 @@ deltalake = pytest.importorskip("deltalake")
 
 from typer.testing import CliRunner  # noqa: E402
 
-from gateway.cli.spark import app  # noqa: E402
+from gateway.cli.spark import SparkFailed, app  # noqa: E402
 from spark.errors import OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
@@ -159,3 +159,13 @@ def test_expire_on_the_command_line(places):
     ran = CliRunner().invoke(app, ["tables", "expire", "--days", "30", "--output", places[0].url])
     assert ran.exit_code == 0, ran.output
     assert "5 files gave way" in ran.output
+
+
+@pytest.mark.parametrize("command", [["describe"], ["compact"], ["vacuum"], ["expire", "--days", "3"]])
+def test_a_place_without_tables_is_a_sentence(tmp_path, command):
+    (tmp_path / "file").write_text("x")
+    for name, why in (("nowhere", "holds no tables of a telemetry job"), ("file", "cannot be read: Not a directory")):
+        ran = CliRunner().invoke(app, ["tables", *command, "--output", str(tmp_path / name)])
+        assert isinstance(ran.exception, SparkFailed)
+        assert why in str(ran.exception)
+    assert not (tmp_path / "nowhere").exists()
