@@ -9,6 +9,7 @@ from typing import Any
 
 from adapters.mqtt.connection import MqttConnection
 from adapters.mqtt.messages.options import Options
+from adapters.mqtt.session.session_state import NO_STATE, load
 from adapters.mqtt.upstream.publishing import MqttPublisher
 from adapters.mqtt.upstream.reading import MqttUpstream
 from adapters.mqtt.websocket.framing import MqttFraming
@@ -16,6 +17,7 @@ from adapters.mqtt.websocket.upgrade import AllowedPages, Upgrade
 from adapters.websocket.connection import WebSocketConnection
 from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
 from gateway.port.bridge import BrokerPublisher, PublisherTerms, Scheme, Upstream, UpstreamSettings
+from gateway.port.operated import SubscribedFilter
 
 __all__ = ["FACTORY", "MqttConnection", "Options"]
 
@@ -24,7 +26,7 @@ WEBSOCKET = "mqtt-ws"  # the name of its listener
 
 class _Factory:
     """The entry point `mqtt` of the group `headgate.adapters` (`gateway.port.adapter.AdapterFactory`,
-    `BridgeFactory`, `PublisherFactory`).
+    `BridgeFactory`, `PublisherFactory`, `SessionFactory`).
     """
 
     listeners: Sequence[Listener] = (
@@ -56,6 +58,17 @@ class _Factory:
     def publisher(self, terms: PublisherTerms) -> BrokerPublisher:
         """Returns a broker that events are published to (`gateway.port.bridge.PublisherFactory`)."""
         return MqttPublisher(terms)
+
+    def open_subscriptions(self, adapter: Adapter) -> Sequence[SubscribedFilter]:
+        """The subscriptions of an open connection (`gateway.port.operated.SessionFactory`)."""
+        connection = adapter.connection if isinstance(adapter, WebSocketConnection) else adapter
+        assert isinstance(connection, MqttConnection)
+        return [SubscribedFilter(one.pattern, one.qos) for one in connection.session.subscriptions]
+
+    def saved_subscriptions(self, state: bytes) -> Sequence[SubscribedFilter] | None:
+        """The subscriptions of a stored session (`gateway.port.operated.SessionFactory`)."""
+        saved = load(state, NO_STATE)
+        return None if saved is None else [SubscribedFilter(one.pattern, one.qos) for one in saved.subscriptions]
 
 
 FACTORY = _Factory()

@@ -102,6 +102,11 @@ class WebSocketConnection:
         self._close = Close()  # for when the client has answered our close frame
         self._close_by_ms = 0  # when it is not waited for any more
 
+    @property
+    def connection(self) -> ClosableAdapter:
+        """Returns the connection inside the WebSocket."""
+        return self._connection
+
     # ---- the port
 
     @property

@@ -1,11 +1,11 @@
-"""The part of the adapter port for connections that an operator is shown, and may close."""
+"""The part of the adapter port for connections and sessions that an operator is shown, and connections to close."""
 
 from collections.abc import Sequence
-from typing import Protocol, runtime_checkable
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import msgspec
 
-from gateway.port.adapter import Effect
+from gateway.port.adapter import Adapter, Effect
 
 
 class Described(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,3 +26,21 @@ class OperatedAdapter(Protocol):
 
     def force_close(self, reason: str, *, now_ms: int) -> Sequence[Effect]:
         """Ends the connection in its protocol's words, which say why."""
+
+
+class SubscribedFilter(NamedTuple):
+    """A subscription of a client: its address filter, or `$share/GROUP/FILTER`, and the greatest quality of service."""
+
+    pattern: str
+    qos: int | None = None  # None: the protocol knows none
+
+
+@runtime_checkable
+class SessionFactory(Protocol):
+    """An adapter's factory that reads the subscriptions of its sessions."""
+
+    def open_subscriptions(self, adapter: Adapter) -> Sequence[SubscribedFilter]:
+        """Returns the subscriptions of a connection that is open, one of this factory's."""
+
+    def saved_subscriptions(self, state: bytes) -> Sequence[SubscribedFilter] | None:
+        """Returns the subscriptions in what `SaveSession` has stored; None for bytes that are not understood."""

@@ -27,6 +27,7 @@ from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing.ingest import WHOLE_BYTES_MAX
 from gateway.publishing.routing import topic_settings
 from gateway.runtime.amqp_operations import AmqpOperations
+from gateway.runtime.client_sessions import ClientSessions
 from gateway.runtime.connection import Connection
 from gateway.runtime.datagram import DatagramEndpoint
 from gateway.runtime.dtls import dtls_adapter
@@ -154,7 +155,7 @@ class Gateway:
 
     async def _serve_pages(self) -> AdminServer:
         ready, status, registry = self.ready, self.status, self.metrics.registry
-        operations = AmqpOperations(self.hub).operations
+        operations = AmqpOperations(self.hub).operations.with_those_of(ClientSessions(self.hub).operations)
         if self._worker is not None:
             return await AdminServer.start_at(
                 self._worker, ready=ready, status=status, registry=registry, operations=operations

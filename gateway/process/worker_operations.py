@@ -1,7 +1,7 @@
 """The listings and actions of several workers as those of one gateway.
 
 Each worker knows all queues and bindings: one of them is asked. Connections are each worker's own: their numbers have
-the worker's in front, `2.37`.
+the worker's in front, `2.37`. The sessions of a client are asked of all workers: one of them may have its connection.
 """
 
 import asyncio
@@ -35,6 +35,7 @@ from gateway.ops.amqp_report import (
     ListingRows,
     VhostReport,
 )
+from gateway.ops.client_report import SESSIONS_PATH, SessionReports, merged
 from gateway.process.worker_pool import Worker, WorkerPool, WorkerRefused, WorkerSilent
 from gateway.runtime.admin_rows import rows_of
 from gateway.runtime.amqp_operations import read_close
@@ -65,7 +66,7 @@ class WorkerOperations:
         """Returns the listings and actions, by path."""
         listings = {path: partial(self._list, path) for path in _LISTINGS_OF_ALL}
         actions = {path: partial(self._do, path) for path in _ACTIONS_OF_ALL}
-        own = {CONNECTIONS_PATH: self.connections, VHOSTS_PATH: self.vhosts}
+        own = {CONNECTIONS_PATH: self.connections, VHOSTS_PATH: self.vhosts, SESSIONS_PATH: self.sessions}
         return Operations({**listings, **own}, {**actions, CLOSE_PATH: self.close})
 
     async def _list(self, path: str, query: Mapping[str, str]) -> Any:
@@ -85,6 +86,11 @@ class WorkerOperations:
         """Returns the connections of all workers."""
         every = await asyncio.gather(*(_connections(one, query) for one in self._ready))
         return rows_of([one for some in every for one in some], query)
+
+    async def sessions(self, query: Mapping[str, str]) -> SessionReports:
+        """Returns the connections and sessions of a client, of all workers."""
+        asked = [_ask(one, SESSIONS_PATH, query) for one in self._ready]
+        return merged([msgspec.json.decode(one, type=SessionReports) for one in await asyncio.gather(*asked)])
 
     async def vhosts(self, query: Mapping[str, str]) -> ListingRows[VhostReport]:
         """Returns the virtual hosts, with the connections of all workers."""

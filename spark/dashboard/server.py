@@ -6,6 +6,7 @@ import socket
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+import httpx
 import pyarrow as pa
 import waitress
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
@@ -67,8 +68,9 @@ def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
         tables = TelemetryTables(options.tables, options.storage_options)
     except BadOption as error:
         raise BadOption("tables", error.why) from error
-    if not options.gateway.startswith(("http://", "https://")):
-        raise BadOption("gateway", f"cannot be {options.gateway}: the URL of its HTTP port, as http://127.0.0.1:8080")
+    for name, url, port in (("gateway", options.gateway, "HTTP port"), ("admin", options.admin, "admin port")):
+        if not is_url(url):
+            raise BadOption(name, f"cannot be {url}: the URL of the gateway's {port}, as http://127.0.0.1:8080")
     sources = Sources(tables, AdminApi(options.admin), gateway=GatewayApi(options.gateway))
     app = application(sources, check=options.check)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
@@ -93,6 +95,14 @@ def wsgi_server(app: Dash, listening: socket.socket) -> Any:
         max_request_body_size=BODY_BYTES_MAX,
         ident="headgate",
     )
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a text is the URL of a host."""
+    try:
+        return httpx.URL(text).scheme in ("http", "https") and bool(httpx.URL(text).host)
+    except httpx.InvalidURL:
+        return False
 
 
 def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash:
@@ -177,7 +187,7 @@ def _bodies(app: Dash, sources: Sources) -> None:
         State("url", "search"),
     )
     def _device(_tick: int, pathname: str, search: str) -> Any:
-        return device.body(sources, PageAddress.parse(pathname, search))
+        return device.body(sources, PageAddress.parse(pathname, search), credentials())
 
 
 def _fleet(app: Dash, sources: Sources) -> None:

@@ -70,6 +70,10 @@ class Operations(NamedTuple):
     listings: Mapping[str, Listing] = MappingProxyType({})
     actions: Mapping[str, Action] = MappingProxyType({})
 
+    def with_those_of(self, other: "Operations") -> "Operations":
+        """Returns these and others, whose paths are not these."""
+        return Operations({**self.listings, **other.listings}, {**self.actions, **other.actions})
+
 
 NO_OPERATIONS: Final = Operations()
 

@@ -35,6 +35,7 @@ from controller.node.service import ControllerService
 from gateway.port import adapter as port
 from gateway.process.worker_operations import WorkerOperations
 from gateway.runtime.amqp_operations import AmqpOperations
+from gateway.runtime.client_sessions import ClientSessions
 from gateway.runtime.requests import REQUESTS
 from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
@@ -302,6 +303,7 @@ ADMIN = {
     "/amqp/connections",
     "/amqp/policies",
     "/amqp/vhosts",
+    "/sessions",  # with `user=`: `tests.interop.mqtt.test_mqtt_sessions_listed`
 }
 ADMIN_ACTIONS = {
     "/amqp/connections/close",
@@ -335,11 +337,14 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
         empty = object.__new__(service)
         calls = empty.handlers() if hasattr(empty, "handlers") else empty._handlers()
         assert set(calls) == GRPC[service.__name__]
-    operations = AmqpOperations(typing.cast(Any, None)).operations
+    hub = typing.cast(Any, None)
+    operations = AmqpOperations(hub).operations.with_those_of(ClientSessions(hub).operations)
     pages = AdminServer(lambda: None, lambda: None, CollectorRegistry())._pages
     assert pages.keys() | operations.listings.keys() == ADMIN
     assert operations.actions.keys() == ADMIN_ACTIONS
-    assert WorkerOperations(typing.cast(Any, None)).operations.actions.keys() == ADMIN_ACTIONS
+    of_workers = WorkerOperations(typing.cast(Any, None)).operations
+    assert of_workers.actions.keys() == ADMIN_ACTIONS
+    assert of_workers.listings.keys() == operations.listings.keys()
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
     # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
     searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}

@@ -1,8 +1,12 @@
-"""The gateway's admin API: `/status` and `/metrics`, asked at most once in two seconds, and rates between answers."""
+"""The gateway's admin API: `/status` and `/metrics`, asked at most once in two seconds, and rates between answers.
+
+`/sessions` is asked for each page of a device, for the user who looks at it.
+"""
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from http import HTTPStatus
 from typing import Any, NamedTuple
 
 import httpx
@@ -23,6 +27,14 @@ class GatewayFigures(NamedTuple):
     metrics: Mapping[str, float] = {}  # without labels: the sums over them
     stored_rates: Mapping[str, float] = {}  # by protocol
     at_s: float = 0.0
+
+
+class ListedSessions(NamedTuple):
+    """The connections and sessions of a client (`gateway.ops.client_report`). `error` is a sentence when unknown."""
+
+    error: str = ""
+    rows: Sequence[Mapping[str, Any]] = ()
+    more: bool = False  # there are others
 
 
 class AdminApi:
@@ -49,6 +61,20 @@ class AdminApi:
                 self._last = self._asked(now_s, self._last)
             return self._last
 
+    def sessions(self, client: str, user: str | None) -> ListedSessions:
+        """Returns the connections and sessions of a client, as far as a user may see them; None sees all."""
+        asked = {"client": client} if user is None else {"client": client, "user": user}
+        try:
+            said = msgspec.json.decode(self._get("/sessions", asked), type=dict[str, Any])
+            return ListedSessions("", said["rows"], said["more"])
+        except httpx.HTTPStatusError as error:
+            if error.response.status_code == HTTPStatus.NOT_FOUND:
+                return ListedSessions(f"The gateway at {self.url} is of a version that does not list sessions.")
+            return ListedSessions(f"The gateway's admin API at {self.url} refuses: {error.response.reason_phrase}.")
+        except (httpx.HTTPError, ValueError, KeyError) as error:
+            why = str(error) or type(error).__name__
+            return ListedSessions(f"The gateway's admin API at {self.url} does not answer: {why}. See --admin.")
+
     def _asked(self, now_s: float, before: GatewayFigures | None) -> GatewayFigures:
         try:
             status = msgspec.json.decode(self._get("/status"), type=dict[str, Any])
@@ -58,8 +84,8 @@ class AdminApi:
             return GatewayFigures(error=f"The gateway's admin API at {self.url} does not answer: {why}", at_s=now_s)
         return GatewayFigures("", status, metrics, _rates(status, before, now_s), now_s)
 
-    def _get(self, path: str) -> bytes:
-        with self._client.stream("GET", f"{self.url}{path}") as answer:
+    def _get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
+        with self._client.stream("GET", f"{self.url}{path}", params=query) as answer:
             answer.raise_for_status()
             body = b""
             for piece in answer.iter_bytes():

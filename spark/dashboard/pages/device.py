@@ -11,6 +11,7 @@ from dash import dcc, html
 from spark.dashboard.clients.gateway import Credentials, GatewayRefused
 from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import PageAddress, device_link, href
+from spark.dashboard.pages import clients
 from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import device, findings
@@ -34,9 +35,10 @@ def page(where: PageAddress, sources: Sources) -> Any:
     )
 
 
-def body(sources: Sources, where: PageAddress) -> Any:
-    """Returns the chart of the metric that the address names, by default the first, and the values."""
-    return with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
+def body(sources: Sources, where: PageAddress, who: Credentials | None = None) -> Any:
+    """Returns the chart of the metric that the address names, by default the first, the values, and the sessions."""
+    of_tables = with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
+    return html.Div([of_tables, clients.of_device(sources, where.device, who)])
 
 
 def message(sources: Sources, where: PageAddress, who: Credentials | None) -> Any:

@@ -45,9 +45,27 @@ pytestmark = [
 ]
 
 
+SESSION = {
+    "protocol": "mqtt",
+    "client": "sensor-003",
+    "user": "fleet",
+    "state": "connected",
+    "peer": "10.0.0.7:5012",
+    "listener": "mqtt",
+    "expiry_s": 3_600,
+    "left_ms": None,
+    "subscriptions": [{"filter": "commands/sensor-003/#", "qos": 1}, {"filter": "open/+", "qos": None}],
+    "partial": True,
+}
+AWAY = SESSION | {"client": "sensor-003-old", "state": "away", "left_ms": 1, "expiry_s": None, "subscriptions": None}
+
+
 def gateway(request):
     if request.url.path == "/metrics":
         return httpx.Response(200, text="headgate_subscribers 4.0\n")
+    if request.url.path == "/sessions":
+        rows = [SESSION, AWAY] if request.url.params["client"] == "sensor-003" else []
+        return httpx.Response(200, json={"rows": rows, "more": False})
     return httpx.Response(200, text=json.dumps(STATUS))
 
 
@@ -137,6 +155,8 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     page.goto(f"{dashboard}/device/sensor-003?metric=humidity&range=6h")
     shows(page, "humidity", "Last values", "telemetry/site1/sensor-003/battery")
     page.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for(state="attached")
+    shows(page, "commands/sensor-003/#", "10.0.0.7:5012", "kept for 1 h after its connection", "kept for ever")
+    shows(page, "and others, which are not shown", "they cannot be read by this version of the gateway")
     assert page.locator("#range").input_value() == "6 hours"
     page.goto(f"{dashboard}/quality")
     shows(page, "97.80 %", "is no JSON", '{"temperature": 21,')
@@ -149,6 +169,7 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     shows(page, "90 rows", "sensor-029")
     page.goto(f"{dashboard}/device/sensor-000?metric=temperature")
     shows(page, "last heard", "Newest samples of temperature", "48.25 is 31.4 sigmas", "Send a command")
+    shows(page, "The gateway has no connection and no session of a client “sensor-000”.")
     page.goto(f"{dashboard}/nowhere")
     shows(page, "There is no such page")
 
@@ -183,7 +204,12 @@ def test_what_is_missing_is_said_in_words(tmp_path, page):
         page.goto(f"{url}/")
         shows(page, "No tables yet", "headgate spark telemetry", "The gateway is not reached", "Connection refused")
         page.goto(f"{url}/device/x")
-        shows(page, "No tables yet")
+        shows(
+            page,
+            "No tables yet",
+            "They are not shown",
+            "The gateway's admin API at http://gateway:8088 does not answer",
+        )
         page.goto(f"{url}/topics")
         shows(page, "The gateway is not reached")
         page.goto("about:blank")

@@ -81,6 +81,14 @@ def test_a_port_that_is_taken_is_a_sentence(tables):
             server.run(options, ready=pytest.fail)
 
 
+@pytest.mark.parametrize("url", ["foo", "127.0.0.1:8088", "http://", "ftp://host", "http://[::1"])
+@pytest.mark.parametrize("name", ["admin", "gateway"])
+def test_what_is_no_url_of_a_gateway_is_a_sentence(tables, name, url):
+    options = server.DashboardOptions(tables=tables.place.url, port=0)._replace(**{name: url})
+    with pytest.raises(BadOption, match=f"option {name} cannot be .*: the URL of the gateway's"):
+        server.run(options, ready=pytest.fail)
+
+
 def test_csv_files_hold_what_pages_show(tables):
     browser = client(tables)
     lines = browser.get("/export/fleet.csv?search=sensor-001", **LOCAL).text.splitlines()
@@ -128,6 +136,24 @@ def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
     gateway.body = None
     now_s[0] += 5
     assert (admin.ask().error, admin.ask().stored_rates) == ("", {})
+
+
+def test_sessions_are_asked_for_in_the_name_of_who_is_logged_in():
+    asked = []
+
+    def answer(request):
+        asked.append(str(request.url))
+        status, body = answers.pop()
+        return httpx.Response(status, json=body)
+
+    admin = AdminApi("http://gateway/", transport=httpx.MockTransport(answer))
+    answers = [(200, {"rows": [], "more": True}), (200, {"rows": [{"client": "a b"}], "more": False})]
+    assert admin.sessions("a b", None).rows == [{"client": "a b"}]
+    assert admin.sessions("a&user=x", "ada").more
+    assert asked == ["http://gateway/sessions?client=a+b", "http://gateway/sessions?client=a%26user%3Dx&user=ada"]
+    answers = [(200, ["junk"]), (500, {}), (404, {})]
+    for words in ("is of a version that does not list", "refuses: Internal Server Error", "does not answer"):
+        assert words in admin.sessions("a", None).error
 
 
 def test_an_address_that_does_not_answer_is_a_sentence():
