@@ -98,7 +98,7 @@ def seconds(text: str) -> float:
 
 
 def memory(text: str) -> str:
-    """Memory as Spark has it: `512m`, `2g`. Raises ValueError."""
+    """Returns memory as Spark has it: `512m`, `2g`. Raises ValueError."""
     if _MEMORY.fullmatch(text) is None:
         raise ValueError("it must be a number and a unit, as 512m or 2g")
     return text

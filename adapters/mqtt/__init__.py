@@ -60,13 +60,13 @@ class _Factory:
         return MqttPublisher(terms)
 
     def open_subscriptions(self, adapter: Adapter) -> Sequence[SubscribedFilter]:
-        """The subscriptions of an open connection (`gateway.port.operated.SessionFactory`)."""
+        """Returns the subscriptions of an open connection (`gateway.port.operated.SessionFactory`)."""
         connection = adapter.connection if isinstance(adapter, WebSocketConnection) else adapter
         assert isinstance(connection, MqttConnection)
         return [SubscribedFilter(one.pattern, one.qos) for one in connection.session.subscriptions]
 
     def saved_subscriptions(self, state: bytes) -> Sequence[SubscribedFilter] | None:
-        """The subscriptions of a stored session (`gateway.port.operated.SessionFactory`)."""
+        """Returns the subscriptions of a stored session (`gateway.port.operated.SessionFactory`)."""
         saved = load(state, NO_STATE)
         return None if saved is None else [SubscribedFilter(one.pattern, one.qos) for one in saved.subscriptions]
 

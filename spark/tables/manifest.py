@@ -65,7 +65,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def load(cls, place: Location) -> "Manifest | None":
-        """Returns the manifest there; None when nothing was committed. Raises `SparkError` for one that is not readable."""
+        """Returns the manifest there; None when nothing was committed. Raises `SparkError` for one it cannot read."""
         try:
             data = place.read(MANIFEST)
         except OSError as error:

@@ -14,7 +14,7 @@ _HEAD = ("Protocol", "Client", "State", "Session", "Subscriptions")
 
 
 def of_device(sources: Sources, device: str, who: Credentials | None) -> Any:
-    """The connections and sessions whose client goes by the device's name, as `who` may see them."""
+    """Returns the connections and sessions whose client goes by the device's name, as `who` may see them."""
     if not device:
         return None
     user = None if who is None else who[0]

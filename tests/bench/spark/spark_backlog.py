@@ -36,6 +36,8 @@ from tests.bench.spark.spark_read import Server
 from tests.bench.spark.spark_telemetry import jvm_of, peak_mib
 
 FRAME_RECORDS = 200
+IN_FLIGHT_MAX = 16
+CLOCK_MS_MAX = 10_000  # by which the store's clock may be ahead of a record's time: late are those of two minutes
 QUARTERS = 4
 LOOK_S = 0.2  # between two looks at the tables' progress
 JOB = """
@@ -61,13 +63,16 @@ class Backlog(Server):
 
     async def fill_over(self, queues: tuple[int, ...], options: argparse.Namespace) -> None:
         """Stores every record at its time, the devices in turn."""
-        began_ms, window = self.now_ms, asyncio.Semaphore(16)
+        frame_ms = max(1.0, FRAME_RECORDS * self.step_ms)
+        in_flight = min(IN_FLIGHT_MAX, max(1, round(CLOCK_MS_MAX / frame_ms)))  # frames; their clock goes on meanwhile
+        began_ms, window = self.now_ms, asyncio.Semaphore(in_flight)
 
         def done(outcome: Appended | StoreError) -> None:
             assert isinstance(outcome, Appended), outcome
             window.release()
 
         for at in range(0, options.records, FRAME_RECORDS):
+            await window.acquire()
             self.now_ms = began_ms + round(at * self.step_ms)
             rows, records, length = [], [], 0
             for n in range(at, min(at + FRAME_RECORDS, options.records)):
@@ -83,9 +88,8 @@ class Backlog(Server):
                 rows.append(ROW.pack(queues[device % len(queues)], length, len(record), 0, 1, 1, 0, self.now_ms))
                 records.append(record)
                 length += len(record)
-            await window.acquire()
             self.store.log.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done)
-        for _ in range(16):
+        for _ in range(in_flight):
             await window.acquire()
 
 
