@@ -13,7 +13,8 @@ from spark.errors import BadOption
 
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 TARGETS_MAX = 64  # of one option
-_MEMORY = re.compile(r"[1-9][0-9]{0,9}[kmgt]b?", re.IGNORECASE)
+_MEMORY = re.compile(r"([1-9][0-9]{0,9})([kmgt])b?", re.IGNORECASE)
+_MEMORY_KIB_MIN = 512 << 10  # Spark does not start with less
 
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
 
@@ -99,8 +100,18 @@ def seconds(text: str) -> float:
 
 def memory(text: str) -> str:
     """Returns memory as Spark has it: `512m`, `2g`. Raises ValueError."""
-    if _MEMORY.fullmatch(text) is None:
+    found = _MEMORY.fullmatch(text)
+    if found is None:
         raise ValueError("it must be a number and a unit, as 512m or 2g")
+    if int(found[1]) << 10 * "kmgt".index(found[2].lower()) < _MEMORY_KIB_MIN:
+        raise ValueError("it must be 512m at least")
+    return text
+
+
+def master(text: str) -> str:
+    """Returns the master of a Spark cluster. Raises ValueError."""
+    if text != "yarn" and not text.startswith(("spark://", "k8s://", "local")):
+        raise ValueError("it must be as spark://host:7077")
     return text
 
 

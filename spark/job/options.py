@@ -1,5 +1,6 @@
 """The options of the telemetry job."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
@@ -69,11 +70,16 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
 
     def _check_texts(self) -> None:
-        parsers = {"target": parsing.targets, "driver_memory": parsing.memory, "starting_offsets": parse_location}
+        parsers: dict[str, Callable[[str], object]] = {
+            "target": parsing.targets,
+            "driver_memory": parsing.memory,
+            "starting_offsets": parse_location,
+            "master": parsing.master,
+        }
         for name, parse in parsers.items():
             text = getattr(self, name)
             try:
-                parse(text)
+                parse("local" if text is None else text)
             except ValueError as error:
                 raise BadOption(name, f"cannot be {text}: {error}") from error
 

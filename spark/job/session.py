@@ -104,10 +104,11 @@ def build_session(
     `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs. Raises
     `BadOption` and `MissingJdk` before anything starts, `SparkError` when Spark does not start.
     """
-    try:
-        parsing.memory(driver_memory)
-    except ValueError as error:
-        raise BadOption("memory", f"cannot be {driver_memory}: {error}") from error
+    for option, value, parse in (("memory", driver_memory, parsing.memory), ("master", master, parsing.master)):
+        try:
+            parse(value or "local")
+        except ValueError as error:
+            raise BadOption(option, f"cannot be {value}: {error}") from error
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
     os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
@@ -120,7 +121,9 @@ def build_session(
     try:
         session = builder.getOrCreate()
     except (PySparkException, Py4JError) as error:
-        raise SparkError(f"Spark does not start: {gist(str(error))}") from error
+        raise SparkError(
+            f"Spark does not start (options master, memory): {gist(str(error))} Java may have said why, above."
+        ) from error
     session.sparkContext.setLogLevel("WARN")
     if master is not None and not master.startswith("local"):
         _ship(session)

@@ -68,6 +68,8 @@ def test_a_java_that_does_not_run_is_none(tmp_path):
         ("starting_offsets", "yesterday", "option starting_offsets cannot be yesterday: it must be earliest"),
         ("driver_memory", "much", "option driver_memory cannot be much: it must be a number and a unit"),
         ("driver_memory", "512", "it must be a number and a unit"),
+        ("driver_memory", "500M", "option driver_memory cannot be 500M: it must be 512m at least"),
+        ("master", "host:7077", "option master cannot be host:7077: it must be as spark://host:7077"),
     ],
 )
 def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, monkeypatch, option, value, why):
@@ -86,7 +88,9 @@ def test_a_spark_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
         monkeypatch.setenv(name, "")  # as it was, when this ends
     monkeypatch.setattr(session, "find_java_home", lambda: tmp_path)
     monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
-    with pytest.raises(SparkError, match=r"^Spark does not start: .*JAVA_GATEWAY_EXITED"):
+    with pytest.raises(SparkError, match=r"^Spark does not start .options master, memory.: .*JAVA_GATEWAY_EXITED"):
         build_session()
     with pytest.raises(BadOption, match="option memory cannot be 1x"):
         build_session(driver_memory="1x")
+    with pytest.raises(BadOption, match="option master cannot be somewhere"):
+        build_session(master="somewhere")
