@@ -14,17 +14,19 @@ has been read, less `watermark_s`: a window that ends before it is settled. A re
 """
 
 import logging
+import re
 import shutil
 import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
 import msgspec
 import pyarrow as pa
+from py4j.protocol import Py4JError
 from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
@@ -52,6 +54,11 @@ RESTING_TICK_S = 60.0  # while no window is open and no device is heard
 _BUSY_S = 10.0  # that a batch takes before it is told of
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
+_STOPPED = re.compile("SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext", re.IGNORECASE)
+_GONE = (
+    "Spark's Java process has ended: start the job again, which goes on with the batch it had, and give it more memory "
+    "(option memory) if the system has ended it for want of that"
+)
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 
 
@@ -80,7 +87,8 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
             with Signals() as asked:
                 follow(session, options, commits, asked, say)
         finally:
-            session.stop()
+            with suppress(PySparkException, Py4JError, ConnectionError):  # it is gone already
+                session.stop()
     finally:
         commits.close()
 
@@ -109,7 +117,24 @@ def follow(
     asked: "Signals",
     say: Callable[[str], None] | None = None,
 ) -> None:
-    """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`."""
+    """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`.
+
+    A signal to all processes of a service ends Spark, too: what it was at is finished at the next start.
+    """
+    try:
+        _follow(session, options, commits, asked, say)
+    except (PySparkException, Py4JError, ConnectionError) as error:
+        if not asked.stop.is_set():
+            raise SparkError(_GONE) from error
+
+
+def _follow(
+    session: SparkSession,
+    options: TelemetryOptions,
+    commits: Commits,
+    asked: "Signals",
+    say: Callable[[str], None] | None,
+) -> None:
     job = _Job(session, commits, options)
     job.finish()
     with _Ticker(job, commits, options) as ticker:
@@ -130,6 +155,8 @@ def follow(
             failure = query.exception()
             if failure is None:
                 break
+            if asked.stop.is_set() and _STOPPED.search(str(failure)):
+                return
             if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
                 raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
             asked.stop.wait(min(attempt, _PAUSE_S_MAX))
