@@ -422,3 +422,71 @@ async def test_rights(rig):
     ):
         assert (await one.refused(request, group)).cause is Cause.FORBIDDEN
         await one.ask(request, reader)
+
+
+# ---- histories
+
+
+class History:
+    """Receivers that do by chance whatever receivers may do; what they know of each message."""
+
+    def __init__(self, rig, chance):
+        self.rig, self.chance = rig, chance
+        self.proxies = [rig.proxy(), rig.proxy()]
+        self.published = 0
+        self.held = {}  # by body: the message as it was received last, and when its lease ends at the earliest
+        self.settled, self.late = set(), set()  # while they were lent, and after that
+
+    async def receive(self):
+        for one in await self.chance.choice(self.proxies).receive(limit=self.chance.randrange(1, 6)):
+            assert one.message.body not in self.settled, "what was settled is lent again"
+            self.held[one.message.body] = one, self.rig.clock.ms + 10_000
+
+    async def publish(self):
+        count = self.chance.randrange(1, 5)
+        some = [b"%d" % n for n in range(self.published, self.published + count)]
+        self.published += count
+        await self.rig.publish(bodies={self.chance.choice([A, B]): some})
+
+    async def finish_one(self):
+        if self.held:
+            body = self.chance.choice(sorted(self.held))
+            one, until_ms = self.held.pop(body)
+            proxy = self.chance.choice(self.proxies)
+            if self.chance.random() < 0.6:
+                if await proxy.settle(one) == [None]:
+                    (self.settled if self.rig.clock.ms < until_ms else self.late).add(body)
+            else:
+                await proxy.give_back(one, delay_s=self.chance.choice([None, 0, 5]))
+
+    async def extend_one(self):
+        if self.held:
+            one, _ = self.chance.choice(list(self.held.values()))
+            request = ExtendReceived(group="g", handles=[one.handle], lease_s=self.chance.randrange(10, 30))
+            await self.chance.choice(self.proxies).ask(request)
+
+    async def wait(self):
+        await self.rig.pass_time(self.chance.randrange(1, 15))
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_each_message_is_settled_or_a_dead_letter_in_the_end(rig, seed):
+    """An acknowledgement that comes when its lease is over may find the message settled as a dead letter."""
+    chance = random.Random(seed)
+    history = History(rig, chance)
+    limit = chance.choice([{}, {"attempts": 3, "dead_letter": "dead/x"}])
+    await history.proxies[0].create(lease_s=10, retry_s=chance.choice([0, 2]), ordered=chance.random() < 0.3, **limit)
+    steps = [history.publish, history.receive, history.finish_one, history.extend_one, history.wait]
+    for _ in range(60):
+        await chance.choices(steps, weights=(5, 6, 5, 1, 3))[0]()
+    idle = 0
+    while idle < 5:
+        received = await history.proxies[0].receive(limit=100)
+        assert history.settled.isdisjoint(bodies(received))
+        assert await history.proxies[1].settle(*received) == [None] * len(received)
+        history.settled.update(bodies(received))
+        idle = 0 if received else idle + 1
+        await rig.pass_time(31)
+    dead = {letter.body for letter in await rig.dead_letters()}
+    assert history.settled | history.late | dead == {b"%d" % n for n in range(history.published)}
+    assert history.settled.isdisjoint(dead)
