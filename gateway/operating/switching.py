@@ -29,10 +29,16 @@ async def switch_over(controller: ControllerClient, group: int, replica: int, cr
         ask = channel.unary_unary(wire.path(wire.SWITCH_OVER))
         await ask(wire.encode(wire.SwitchRequest(group, replica)), timeout=PATIENCE_S)
     except grpc.aio.AioRpcError as error:
-        raise CannotHandOver(f"store group {group}: {error.details()}") from error
+        raise CannotHandOver(f"store group {group}: {_text_of(error.details() or '')}") from error
     finally:
         await channel.close()
     await controller.barrier()
     found = controller.group(group)
     assert found is not None
     return found
+
+
+def _text_of(details: str) -> str:
+    """Returns the text of an error that a node has answered with, without the name of its class."""
+    name, _, text = details.partition(": ")
+    return text if text and name.isidentifier() else details

@@ -3,7 +3,14 @@
 from collections.abc import Callable, Coroutine, Iterable
 from typing import Any, Protocol
 
-from controller.api.client import ControllerClient, ControllerError, Topic, TopicLimit
+from controller.api.client import (
+    ControllerClient,
+    ControllerError,
+    ControllerUnreachable,
+    Topic,
+    TopicExists,
+    TopicLimit,
+)
 from controller.api.commands import ConfigureTopic, CreateTopic
 from gateway.config.config import TopicsConfig
 from gateway.domain.errors import Cause, Refusal
@@ -19,6 +26,8 @@ from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 
 TOPICS_INTERVAL_MS = 5_000  # between two looks whether there are queues that the store should know more of
+RETRY_AFTER_MS = 5_000
+_NEVER = frozenset({ControllerError, TopicExists})  # such as a name that is too long; all others may pass
 
 log = logs.get(__name__)
 
@@ -53,6 +62,8 @@ class TopicKeeper:
         self._created = created
         self._used_shares = UsedShares(clock)
         self._changed = False  # since the store was told of their queues
+        self._silent = False  # the controllers have not answered, and publishing waits for them no more
+        self._looking = False  # a request to silent controllers is in flight
 
     async def configure(self) -> None:
         """Makes the topics that the configuration names, and tells the store what is said of any topic's queues.
@@ -90,22 +101,44 @@ class TopicKeeper:
 
     async def _create(self, name: str, creator: str) -> None:
         refusal = self._used_shares.refusal(creator)
+        if refusal is None and not self._config.auto_create:
+            refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
+        if refusal is None and self._silent:
+            self._created(name, _not_now(name), creator)
+            await self._look(name, creator)
+            return
+        outcome: Refusal | None = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=RETRY_AFTER_MS)
         try:
-            if refusal is not None:
-                return
-            if not self._config.auto_create:
-                refusal = Refusal(Cause.NOT_FOUND, f"there is no topic {name!r}")
-            else:
-                await self._controller.do(CreateTopic(name=name, creator="" if name in AMQP_TOPICS else creator))
+            outcome = refusal or await self._asked(name, creator)
+        finally:
+            self._created(name, outcome, creator)
+
+    async def _look(self, name: str, creator: str) -> None:
+        """Asks silent controllers for a topic that was refused, so that one after it is made when they answer again."""
+        if not self._looking:
+            self._looking = True
+            try:
+                await self._asked(name, creator)
+            finally:
+                self._looking = False
+
+    async def _asked(self, name: str, creator: str) -> Refusal | None:
+        """Asks the controllers for a topic; returns why there is none."""
+        refusal = None
+        try:
+            await self._controller.do(CreateTopic(name=name, creator="" if name in AMQP_TOPICS else creator))
         except TopicLimit as full:
             refusal = self._used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
-        except ControllerError as refused:
-            refusal = Refusal(Cause.MALFORMED, str(refused))
-        except BaseException:
-            refusal = Refusal(Cause.UNAVAILABLE, "the controller failed", retry_after_ms=5000)
-            raise
-        finally:
-            self._created(name, refusal, creator)
+        except ControllerError as error:
+            if type(error) in _NEVER:
+                refusal = Refusal(Cause.MALFORMED, str(error))
+            else:
+                if not self._silent:
+                    log.warning("a topic cannot be made now", topic=name, error=str(error))
+                self._silent = isinstance(error, ControllerUnreachable)
+                return _not_now(name)
+        self._silent = False
+        return refusal
 
     async def _configured(self, said: TopicSettings) -> Topic:
         topic = self._controller.topic(said.name)
@@ -126,3 +159,8 @@ class TopicKeeper:
         except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
             log.warning("topics could not be configured yet", error=str(error))
             self._changed = True
+
+
+def _not_now(name: str) -> Refusal:
+    why = f"the topic {name!r} cannot be made now, as the controllers do not take it"
+    return Refusal(Cause.UNAVAILABLE, why, retry_after_ms=RETRY_AFTER_MS)

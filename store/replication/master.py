@@ -409,6 +409,8 @@ class Master:
         It is called off after `ReplicationPace.drain_ms`. Raises `CannotSwitchOver`.
         """
         self._now_ms = max(now_ms, self._now_ms)
+        if target == self.replica:
+            raise CannotSwitchOver(f"replica {target} is master already")
         peer = self.peers.get(target)
         if peer is None or target not in self._set.members or peer.learner or not peer.ready:
             raise CannotSwitchOver(f"replica {target} is not in sync")

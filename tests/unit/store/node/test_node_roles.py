@@ -11,6 +11,7 @@ import pytest
 from controller.api.client import ControllerError, GroupChanges, GroupConfig
 from controller.api.commands import ConfigureGroup
 from controller.api.requests import Elect
+from gateway.operating.switching import CannotHandOver, switch_over
 from store.base.errors import NotWritable, StoreError
 from store.format.frame import origin_of
 from store.local.local import LocalStore
@@ -190,6 +191,9 @@ async def test_an_operator_asks_a_node_to_switch_over(group):
     call = channel.unary_unary(path(SWITCH_OVER))
     with pytest.raises(grpc.aio.AioRpcError, match="replica 99 is not in sync"):
         await ask(99)
+    own = group.id(master)
+    with pytest.raises(CannotHandOver, match=f"^store group {GROUP}: replica {own} is master already$"):
+        await switch_over(group.client, GROUP, own)
     assert await ask(group.id(replica)) == group.id(replica)
     with pytest.raises(grpc.aio.AioRpcError, match="NotMaster"):
         await ask(None)
