@@ -18,6 +18,7 @@ from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, en
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
 from store.disk.lmdb_file import is_broken, is_cut_short
+from store.disk.space import is_for_want_of_room
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
 LOCK = "raft.lock"
@@ -226,9 +227,10 @@ def _failures(path: Path | str, kind: type[StorageFailed]) -> Iterator[None]:
         yield
     except StorageDamaged as error:
         raise StorageDamaged(f"{error}. {ADVICE}") from error
-    except lmdb.DiskError as error:  # ENOSPC: the transaction was given up before anything of it counted
-        raise StorageFull(f"{path}: {error}") from error
     except (lmdb.Error, msgspec.MsgspecError) as error:
+        if isinstance(error, lmdb.Error) and is_for_want_of_room(error, Path(path)):
+            # The transaction was given up before anything of it counted.
+            raise StorageFull(f"{path}: no space left on the device ({error})") from error
         advice = f". {ADVICE}" if kind is StorageDamaged else ""
         raise kind(f"{path}: {error}{advice}") from error
 

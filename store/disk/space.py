@@ -5,12 +5,15 @@ The log's records have to go into the views too, so the room that they will take
 
 import errno
 import logging
+import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import lmdb
+
 from store.base.errors import StoreFull
-from store.disk.files import Files
+from store.disk.files import Files, OsFiles
 
 logger = logging.getLogger(__name__)
 
@@ -23,6 +26,8 @@ _LOOKS = 8  # while the reserve's size is written: so often is looked again
 _LOOK_BYTES_MIN = 1 << 20
 _VIEWS_FACTOR = 12  # bytes of the views for a byte of the log, at most: for the smallest records
 LOW_FACTOR = 2  # times the reserve: with less free, room is short, and whoever can is asked to write less
+_SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with less than this it was for want of room
+_NO_ROOM_TEXTS = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
 _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so that it does not flutter
 
 
@@ -35,6 +40,14 @@ def no_room_is_full(path: Path) -> Iterator[None]:
         if error.errno in NO_ROOM:
             raise StoreFull(f"{path} cannot be opened: {error}") from error
         raise
+
+
+def is_for_want_of_room(error: lmdb.Error, path: Path) -> bool:
+    """Returns whether LMDB could not write because the disk of the environment at `path` has no room."""
+    said = str(error)
+    if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM_TEXTS):
+        return True
+    return os.strerror(errno.EIO) in said and OsFiles().free_bytes(path) < _SHORT_BYTES
 
 
 class Space:

@@ -20,6 +20,7 @@ from typing import Any
 import lmdb
 
 from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
+from store.disk.space import is_for_want_of_room
 from store.format.chunks import Chunk
 from store.format.frame import LogOffset, QueueNumber
 from store.format.records import LogTrimmed
@@ -29,7 +30,7 @@ from store.views.addresses import AddressesView
 from store.views.compact import CompactView
 from store.views.configs import ConfigsView
 from store.views.consume_queue import ConsumeQueueView
-from store.views.environment import DAMAGED, is_for_want_of_room, open_environment
+from store.views.environment import DAMAGED, open_environment
 from store.views.groups import GroupsView
 from store.views.index import IndexView
 from store.views.kv import KvView

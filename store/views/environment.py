@@ -1,7 +1,5 @@
 """The views' LMDB environment: opened with what it needs, and what its errors mean."""
 
-import errno
-import os
 from pathlib import Path
 from typing import Any
 
@@ -30,8 +28,6 @@ _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 _OTHER_FORMAT = "data format"  # py-lmdb says so in an error that has no class of its own
 _ROOM_BYTES_MIN = 1 << 20  # for what LMDB writes through a map: without room for that a signal kills the process
-_SHORT_BYTES = 16 << 20  # LMDB says of a write that was cut short EIO; with less than this it was for want of room
-_NO_ROOM = (os.strerror(errno.ENOSPC), os.strerror(errno.EDQUOT))  # py-lmdb keeps the text alone
 
 
 def open_environment(path: Path, map_size_bytes: int) -> Any:
@@ -63,11 +59,3 @@ def open_environment(path: Path, map_size_bytes: int) -> Any:
         if _OTHER_FORMAT in str(error):
             raise lmdb.VersionMismatchError(str(error)) from error
         raise
-
-
-def is_for_want_of_room(error: lmdb.Error, path: Path) -> bool:
-    """Returns whether LMDB could not write because the disk of the environment at `path` has no room."""
-    said = str(error)
-    if isinstance(error, lmdb.DiskError) or any(reason in said for reason in _NO_ROOM):
-        return True
-    return os.strerror(errno.EIO) in said and OsFiles().free_bytes(path) < _SHORT_BYTES

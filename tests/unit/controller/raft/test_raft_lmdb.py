@@ -23,9 +23,11 @@ from controller.raft import (
     Snapshot,
     StorageDamaged,
     StorageFailed,
+    StorageFull,
     first_snapshot,
 )
 from controller.raft.lmdb_storage import LmdbStorage
+from tests.support.cluster.faults import small_disk
 from tests.support.controller.raft_rig import ELECTION_TICKS
 
 FIRST = first_snapshot(Membership.of(RaftMember(id=1, address="here")), b"begin")
@@ -305,3 +307,22 @@ def test_damage_found_while_reading_is_said(tmp_path):
     with pytest.raises(StorageDamaged):
         storage.entries(45, 60, 1 << 20)
     storage.close()
+
+
+def test_a_disk_without_room_is_full_and_has_not_failed(tmp_path):
+    """LMDB says of a write that was cut short that the disk is faulty, and a controller ended where it may wait."""
+    with small_disk(tmp_path) as disk:
+        if disk is None:
+            pytest.skip("no disk can be mounted here")
+        storage = opened(tmp_path, first=FIRST)
+        disk.fill(leave=100 << 10)
+        large = Ready(entries=entries(1, 2, 9, bytes(1 << 18)), must_sync=True)
+        with pytest.raises(StorageFull, match="no space left on the device"):
+            storage.save(large)
+        assert view(storage)[3] == 1
+        disk.free()
+        storage.save(large)
+        storage.close()
+        storage = opened(tmp_path)
+        assert view(storage)[3] == 9
+        storage.close()
