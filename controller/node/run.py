@@ -118,6 +118,8 @@ def _ready(node: ControllerNode) -> ReadyState:
         reasons.append("this controller is not part of a majority: it hears of no leader")
     elif node.id not in node.membership.voters:
         reasons.append("this controller does not vote yet: it is catching up")
+    if node.driver.full is not None and not node.failed.done():
+        reasons.append(f"the metadata cannot be written: {node.driver.full}")
     return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not node.failed.done())
 
 

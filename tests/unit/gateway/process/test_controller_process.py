@@ -10,13 +10,14 @@ import httpx
 import pytest
 from typer.testing import CliRunner
 
+from controller.api.client import ControllerError
 from controller.api.commands import CreateTopic
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.migration import RAFT
 from controller.node import run as controller_process
 from controller.node.node import ControllerNode
 from controller.node.run import _admin
-from controller.raft import StorageFailed
+from controller.raft import StorageFailed, StorageFull
 from gateway.cli.commands import app
 from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodesTls
 from gateway.config.config import Config
@@ -130,6 +131,21 @@ async def test_the_admin_port_says_how_it_is(tmp_path):
         page = (await http.get("/metrics")).text
         assert "headgate_controller_leading 1.0" in page
         assert "headgate_controller_topics 1.0" in page
+
+        save = node.storage.save
+
+        def full(_ready):
+            raise StorageFull("no room is left")
+
+        node.storage.save = full
+        with pytest.raises(ControllerError):
+            await node.do(CreateTopic(name="full", queues=1))
+        answer = await http.get("/readyz")
+        assert (answer.status_code, "no room is left" in answer.text) == (503, True)
+        assert (await http.get("/healthz")).status_code == 200
+        node.storage.save = save
+        await until(lambda: node.driver.full is None)
+        assert (await http.get("/readyz")).status_code == 200
 
         def failing(_ready):
             raise StorageFailed("no space left on device")
