@@ -51,7 +51,7 @@ class Template(NamedTuple):
     time_ms: int | None  # when it happened; None: when it arrives
     user_id: str | None
     device: str | None  # claimed; only a trusted gateway's word counts
-    expiration_ms: int | None  # from its arrival, or from the end of its delay
+    expiration_ms: int | None  # from its arrival
     delay_ms: int | None  # from its arrival
     event: dict[str, str] | None  # the attributes of a CloudEvent
     copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
@@ -70,7 +70,7 @@ class Template(NamedTuple):
         fields = dict(zip(_TAIL, self.tail, strict=True))
         fields["principal"] = device if speaks_for != device else None
         if self.expiration_ms is not None:
-            fields["expires_at_ms"] = now_ms + (self.delay_ms or 0) + self.expiration_ms
+            fields["expires_at_ms"] = now_ms + self.expiration_ms
         if self.delay_ms is not None:
             fields["deliver_at_ms"] = now_ms + self.delay_ms
         if self.event is None:

@@ -100,11 +100,6 @@ def test_the_time_may_be_a_fraction():
     assert read_properties(raw).time_ms == 1_704_067_200_123
 
 
-def test_a_message_for_later_lives_as_long_as_any_from_then_on():
-    message = taken(expiration="1000", headers={"x-delay": 5_000})
-    assert (message.deliver_at_ms, message.expires_at_ms) == (NOW_MS + 5_000, NOW_MS + 6_000)
-
-
 def test_expiration_zero_means_now_and_delay_is_from_the_arrival():
     assert taken(expiration="0").expires_at_ms == NOW_MS
     assert taken(headers={"x-delay": 500}).deliver_at_ms == NOW_MS + 500
