@@ -142,7 +142,8 @@ class Driver:
     def tick(self) -> None:
         """Lets a unit of the core's time go by."""
         self.raft.tick()
-        self._wake.set()
+        if not self.raft.at_rest:  # all other work sets it itself
+            self._wake.set()
 
     def settle(self) -> None:
         """Lets a node that votes alone lead and apply all of its log, before `run`. Raises as `run` does.

@@ -249,7 +249,7 @@ class Leadership:
     # ---- elections that nobody asked for
 
     def judge(self) -> None:
-        """Proposes due elections, if this node leads; to be called every `registry.TICK_MS` in any case."""
+        """Proposes due elections, if this node leads: to be called every `registry.TICK_MS`, and less often if not."""
         if self.term is None:
             self._registry.tick(self._clock_ms())
             return

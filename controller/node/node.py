@@ -53,6 +53,7 @@ logger = logging.getLogger(__name__)
 
 TICK_S = 0.05  # of Raft: ten without a heartbeat, and there is an election
 HEARTBEAT_TICKS = 2  # between two heartbeats of the leader: each costs all controllers processor time, idle or not
+FOLLOWER_LOOK_S = 0.25  # between two looks at the time where nothing is elected: a quarter of what counts as a pause
 CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
@@ -409,7 +410,7 @@ class ControllerNode(StateClient):
 
     async def _watch_time(self) -> None:
         while True:
-            await asyncio.sleep(TICK_MS / 1000)
+            await asyncio.sleep(TICK_MS / 1000 if self._leadership.term is not None else FOLLOWER_LOOK_S)
             self._leadership.judge()
 
     # ---- what it says of itself

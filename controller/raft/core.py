@@ -86,6 +86,12 @@ class Raft:
             if self.may_stand():
                 self.become_pre_candidate()
 
+    @property
+    def at_rest(self) -> bool:
+        """Returns whether this node follows a leader and has nothing to say, as after most ticks."""
+        node = self.node
+        return self.role is Role.FOLLOWER and node.leader != NOBODY and not (node.early or node.outbox or node.reads)
+
     def step(self, message: Message) -> None:
         """Takes in a peer's message. Raises `BadMessage` where no correct peer sends it; the log stays as it is."""
         node = self.node

@@ -18,6 +18,7 @@ _MEMORY_SHARE: Final = 0.6  # of the machine's, where no limit is configured
 _EASED: Final = 0.95  # of the limit: with less than that held, there is enough again
 _LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
 _RESIDENT: Final = Path("/proc/self/statm")
+_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 log = logs.get(__name__)
 
@@ -25,7 +26,8 @@ log = logs.get(__name__)
 def resident_bytes() -> int:
     """Returns the memory that this process holds; 0 where that is not known."""
     try:
-        return int(_RESIDENT.read_text("ascii").split()[1]) * os.sysconf("SC_PAGE_SIZE")
+        with _RESIDENT.open("rb", buffering=0) as file:  # four times a second: a third of the price of text
+            return int(file.read().split()[1]) * _PAGE_BYTES
     except (OSError, ValueError, IndexError):
         return 0
 

@@ -20,7 +20,7 @@ from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
 from store.node.replacing import give_up, start_over
 from store.node.replica.auth import STRANGE, sign
-from store.node.replica.context import IDLE_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.context import IDLE_REPLICA_TICK_S, TICK_S, ReplicaContext
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -246,7 +246,7 @@ class ReplicaRole:
         core, end = self._core, self._core.end
         while True:
             idle, end = end == core.end == core.confirmed, core.end
-            await asyncio.sleep(IDLE_TICK_S if idle else TICK_S)
+            await asyncio.sleep(IDLE_REPLICA_TICK_S if idle else TICK_S)
             store = self.context.disk.store
             core.tick(now_ms=self.context.now_ms())
             if store is not None and store.replication.first > core.first:

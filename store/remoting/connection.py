@@ -30,7 +30,8 @@ PING_S = 1.0  # a client says something at least that often
 SILENCE_S = 4.0  # a node from which nothing came for so long is given up
 LEAVE_S = 0.5  # for answers in flight, when the node says that it is no master any more
 POLL_S = 0.005
-EXPIRE_S = 0.1  # between two looks for requests that have waited too long
+EXPIRE_MIN_S, EXPIRE_MAX_S = 0.05, 0.5  # between two looks for requests that have waited too long
+EXPIRE_PARTS = 20  # a look each twentieth of the time that they may wait
 
 Resolve = Callable[[], str | None]
 
@@ -68,6 +69,7 @@ class StoreConnection:
         self._resolve = resolve
         self._credentials = credentials
         self._reading = reading
+        self._expire_s = min(max(budget_s / EXPIRE_PARTS, EXPIRE_MIN_S), EXPIRE_MAX_S)
         self._session_lost = lost
         self._to_send, self._to_append = asyncio.Event(), asyncio.Event()
         self.caller = Caller(self._loop, wake=self._to_send.set, budget_s=budget_s, follows=not reading)
@@ -404,7 +406,7 @@ class StoreConnection:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(EXPIRE_S)
+            await asyncio.sleep(self._expire_s)
             if self.up.is_set():
                 self.caller.expire_sent()
                 self.appender.expire_held()
