@@ -81,6 +81,9 @@ def plain_batch(
                 devices[address] = device_of(address)
             device = devices[address]
         key, time, time_ms, native = event.partitionkey, event.time, now_ms, common.untimed
+        data = bytes(event.data)
+        if not data and event.datacontenttype is None:
+            return None
         if key is not None and not (key and _visible(key)):
             return None
         if time is not None:
@@ -96,7 +99,7 @@ def plain_batch(
         add(
             Message(
                 address,
-                bytes(event.data),
+                data,
                 time_ms,
                 protocol,
                 device,
@@ -123,7 +126,8 @@ def _context(event: _Event, kind: _Key, is_json: Callable[[str | None], bool]) -
         return None
     try:
         check(attributes)
-        message = message_of(attributes, b"", {}, None, {"protocol": "", "device": "", "time_ms": 0})
+        implied = {"data": "json"} if event.datacontenttype is None else {}
+        message = message_of(attributes, b"", implied, None, {"protocol": "", "device": "", "time_ms": 0})
     except Refusal:
         return None
     assert message.native is not None

@@ -181,12 +181,15 @@ def _body(
 ) -> tuple[bytes, str | None]:
     """Returns the body, and its form in the event: "json", "text" or "base64".
 
-    The form is None where `_payload` would choose the same one.
+    The form is None where `_payload` would choose the same one. Data without a content type has one all the same:
+    it tells that its type is implied (`data_type`).
     """
     if data_base64 is not None and data is not None:
         raise malformed("data", "stands beside data_base64")
     if data is not None:
         raw = bytes(data)
+        if content_type is None:
+            return raw, "json"
         if is_json(content_type):
             return raw, None
         if not raw.startswith(b'"'):
@@ -228,21 +231,16 @@ def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw
 
 
 def data_type(message: Message) -> str | None:
-    """Returns the content type of a message's data, for sinks that are told it beside the data.
+    """Returns the content type of a message's data, for those who are told it beside the data.
 
-    JSON that an event says no type of is JSON all the same (JSON Event Format 1.0.2, 3.1).
+    An event in JSON that says no type has JSON as its data (JSON Event Format 1.0.2, 3.1), and whoever translates it
+    says so (CloudEvents 1.0.2, 3.1.1). In binary mode such an event says nothing of its data, and stays so.
     """
-    if message.content_type is not None or message.content_encoding or not message.body:
-        return message.content_type
-    native = message.native.get(NATIVE) if message.native else None
-    if native is None or native.get("data") is not None:
-        return None
-    try:
-        message.body.decode()
-        _skip_value(message.body)
-    except (ValueError, RecursionError):
-        return None
-    return IMPLIED_TYPE
+    if message.content_type is None and message.native is not None:
+        native = message.native.get(NATIVE)
+        if native is not None and native.get("data") == "json":
+            return IMPLIED_TYPE
+    return message.content_type
 
 
 def to_document(message: Message) -> dict[str, Any]:

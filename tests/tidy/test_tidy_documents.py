@@ -126,3 +126,11 @@ def test_the_map_names_every_page():
     named = set(LINK.findall((ROOT / "docs" / "README.md").read_text("utf-8")))
     pages = {str(page.relative_to(ROOT / "docs")) for page in PAGES if page.is_relative_to(ROOT / "docs")}
     assert pages - named == {"README.md"}
+
+
+def test_every_decision_has_a_number_of_its_own_and_says_it():
+    records = sorted((ROOT / "docs" / "decisions").glob("[0-9]*.md"))
+    numbers = [int(record.name.partition("-")[0]) for record in records]
+    assert len(set(numbers)) == len(numbers)
+    titles = {record.name: record.read_text("utf-8").partition("\n")[0] for record in records}
+    assert [name for name, title in titles.items() if not re.match(rf"# 0*{int(name[:4])}[.:] ", title)] == []

@@ -80,7 +80,7 @@ def test_binary_by_way_of_every_form(context: dict[str, str], payload: tuple[str
     second = stored(from_structured(to_structured(first), **KEYWORDS))
     (third,) = from_batch(to_batch([second]), **KEYWORDS)
     fourth = from_avro(to_avro(third), **KEYWORDS)
-    kinds = (content_type, content_type, content_type, data_type(first))  # JSON that says no type says it in Avro
+    kinds = (content_type, content_type, content_type, data_type(third))  # JSON that says no type says it in Avro
     for message, kind in zip((first, second, stored(third), stored(fourth)), kinds, strict=True):
         assert attributes_of(message) == context
         assert message.content_type == kind

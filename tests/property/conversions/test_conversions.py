@@ -43,7 +43,7 @@ address          | same       | same         | same          | same          | s
 id               | -          | same         | if AMQP's     | same          | same         | same         | same
 key              | -          | same         | same          | same          | same         | same         | same
 type             | -          | same         | same          | or default    | or default   | or default   | same
-content_type     | -          | same         | same          | by its number | same         | same         | same
+content_type     | -          | same         | or implied    | by its number | or implied   | same         | or implied
 content_encoding | -          | same         | same          | with a number | same         | same         | same
 time_ms          | -          | of the event | unless MQTT's | of the event  | of the event | of the event | same
 device           | -          | -            | -             | -             | -            | -            | same
@@ -81,6 +81,18 @@ def of_the_event(value: int, told: Told) -> int | None:
 def unless_mqtts(value: int, told: Told) -> int | None:
     """Returns no time for what came by MQTT without one; an event has a time in any case."""
     return None if told.said.time_ms is None and told.source.startswith("mqtt") else of_the_event(value, told)
+
+
+def or_implied(value: str | None, told: Told) -> str | None:
+    """Data that stands in an event in JSON is JSON where the event says no type; all other forms say so."""
+    in_json = told.source == "event-json" and told.said.native is not None and told.said.native[0] == "data"
+    return "application/json" if value is None and in_json else value
+
+
+def by_its_number(value: str | None, told: Told) -> str | None:
+    """The number tells of the type with its coding; some pairs have none."""
+    kind = spelled_out(or_implied(value, told))
+    return kind if (kind, told.said.content_encoding) in FORMATS else None
 
 
 def with_a_number(value: str | None, told: Told) -> str | None:
@@ -163,7 +175,8 @@ CELLS: dict[str, Callable[[Any, Told], Any]] = {
     "of the event": of_the_event,
     "unless MQTT's": unless_mqtts,
     "with a number": with_a_number,
-    "by its number": lambda value, told: with_a_number(spelled_out(value), told),
+    "by its number": by_its_number,
+    "or implied": or_implied,
     "0 or 1": lambda qos, _: min(qos, 1),
     "if set": lambda value, _: value or None,
     "seconds left": lambda at_ms, told: None if at_ms is None else -(-(at_ms - told.now_ms) // 1000) * 1000,

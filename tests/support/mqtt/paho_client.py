@@ -82,8 +82,11 @@ class PahoClient:
         self.paho.socket().close()
 
     def close(self) -> None:
+        """Disconnects, and lets go of Paho's client, which closes its pair of sockets once nothing refers to it."""
         self.paho.disconnect()
         self.paho.loop_stop()
+        for name in ("message", "subscribe", "connect", "disconnect", "publish"):
+            setattr(self.paho, f"on_{name}", None)
 
 
 def connected(

@@ -8,6 +8,7 @@ from pamqp.commands import Basic, Channel
 
 from adapters.amqp.codec.properties import properties_of
 from adapters.amqp.codec.property_fields import read_fields
+from gateway.port.queues import ADDED, PROPERTIES, STORED
 from gateway.port.streams import StreamRead
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import Peer
@@ -56,7 +57,7 @@ def test_filters_that_are_none(filter_):
 )
 def test_messages_of_a_stream_have_their_offset_in_a_header(native):
     before = Message("a/b", b"x", native=native, content_type="text/plain")
-    own = {"properties": b"", "stream_offset": 77, "streamed": (native or {}).get("amqp")}
+    own = {PROPERTIES: b"", ADDED: {"x-stream-offset": 77}, STORED: (native or {}).get("amqp")}
     raw = properties_of(msgspec.structs.replace(before, native={**(native or {}), "amqp": own}), now_ms=0)
     wanted = read_fields(properties_of(before, now_ms=0))
     wanted["headers"] = {"x-stream-offset": 77, **(wanted.get("headers") or {})}
