@@ -34,6 +34,7 @@ from spark.telemetry.lateness import (
     TOO_OLD,
     LatenessLimits,
 )
+from spark.telemetry.reported import unreported
 from spark.telemetry.windows import (
     LATEST,
     SAMPLES,
@@ -145,13 +146,15 @@ def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: np
         ahead=quality == AHEAD,
         rejected=np.asarray(pc.is_valid(records["rejected"])),
     )
-    devices, back = liveness.observe(state.devices, records, flags)
+    read_to_ms = plan.settled_ms + plan.watermark_ms
+    devices, back = liveness.observe(state.devices, records, flags, read_to_ms=read_to_ms)
     rows = None
     if plan.samples:
         rows = _sample_rows(records, everything, np.where(verdicts == TOO_MANY_DEVICES, TOO_MANY_METRICS, verdicts))
     in_time = everything.filter(pa.array((verdicts == OK) & numbers)).select(SAMPLES.names)
     series, strange = anomalies.detect(state.series, in_time)
-    after = state._replace(latest=latest, aliases=names, devices=devices, series=series)
+    strange, known = unreported(state.reported, strange, plan.settled_ms)
+    after = state._replace(latest=latest, aliases=names, devices=devices, series=series, reported=known)
     return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality, rows)
 
 

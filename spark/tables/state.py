@@ -16,11 +16,12 @@ from spark.telemetry.aliases import ALIASES
 from spark.telemetry.anomalies import SERIES
 from spark.telemetry.liveness import DEVICES
 from spark.telemetry.marks import MARKS
+from spark.telemetry.reported import REPORTED
 from spark.telemetry.sessions import SESSIONS
 from spark.telemetry.windows import LATEST, PARTIALS
 
 STATE = "state"
-_OTHERS = 5  # tables that are no windows' and no marks'
+_OTHERS = 6  # tables that are no windows' and no marks'
 
 
 class BucketState(NamedTuple):
@@ -33,6 +34,7 @@ class BucketState(NamedTuple):
     devices: pa.Table
     series: pa.Table
     sessions: pa.Table  # still open
+    reported: pa.Table  # findings that may be found again
 
     @classmethod
     def empty(cls) -> "BucketState":
@@ -45,6 +47,7 @@ class BucketState(NamedTuple):
             DEVICES.empty_table(),
             SERIES.empty_table(),
             SESSIONS.empty_table(),
+            REPORTED.empty_table(),
         )
 
 
@@ -67,8 +70,7 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     while file.tell() < file.size():
         tables.append(pa.ipc.open_stream(file).read_all())
     names = list(WINDOW_TABLES)
-    if len(tables) < 2 * len(names) + _OTHERS:  # written by a version without sessions
-        tables.append(SESSIONS.empty_table())
+    tables += BucketState.empty()[2 + len(tables) - 2 * len(names) :]  # an older version wrote none of the last ones
     windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
     return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])
 

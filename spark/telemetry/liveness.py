@@ -51,10 +51,12 @@ class Flags(NamedTuple):
     rejected: npt.NDArray[np.bool_]
 
 
-def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Table, pa.Table]:
+def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: int = 0) -> tuple[pa.Table, pa.Table]:
     """Returns the devices after some records, sorted by queue and offset.
 
-    With them the events of those that were silent before, and of those that send more than usual.
+    With them the events of those that were silent before, and of those that send more than usual. `read_to_ms` is the
+    time up to which every queue had been read before: a record that was stored earlier, as by a clock that was set
+    back, counts as heard at that time. So no device is found silent at one time twice.
     """
     groups = group([codes(records["device"])])
     heads = records["device"].take(pa.array(groups.heads))
@@ -63,8 +65,9 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Tabl
     time, stored = (column(records, name)[groups.order] for name in ("time", "stored_at"))
     last = groups.starts + groups.sizes - 1
     before = arrays["last_seen"][at]
-    _learn(arrays, at, owner, stored, before)
-    newest = np.maximum.reduceat(stored, groups.starts)
+    heard = np.maximum(stored, read_to_ms * 1000)
+    _learn(arrays, at, owner, heard, before)
+    newest = np.maximum.reduceat(heard, groups.starts)
     fresh = before == _NONE
     arrays["first_seen"][at] = np.where(fresh, np.minimum.reduceat(stored, groups.starts), arrays["first_seen"][at])
     arrays["last_seen"][at] = np.maximum(before, newest)
@@ -86,7 +89,7 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags) -> tuple[pa.Tabl
     arrays["last_time"][at] = np.maximum(arrays["last_time"][at], np.maximum.reduceat(time, groups.starts))
     in_time = ~said["late"]
     events = [
-        _back(arrays, at, np.minimum.reduceat(stored, groups.starts)),
+        _back(arrays, at, np.minimum.reduceat(heard, groups.starts)),
         bursts.find(arrays, at, owner[in_time], stored[in_time]),
     ]
     return _table(arrays), pa.concat_tables(events)

@@ -85,6 +85,17 @@ def publish(commits: Commits, gateway: str) -> None:
     commits.findings_published()
 
 
+def clock_ms(commits: Commits, records: list[Record]) -> int:
+    """Returns the time up to which every queue has been read, when all records are counted; 0 while some are not.
+
+    The job ticks ahead of its watermark only then: a queue that lags may hold records of any earlier time.
+    """
+    counted = commits.manifest.progress.offsets
+    if any(record.offset >= counted.get(record.queue, 0) for record in records):
+        return 0
+    return max(record.stored_at_ms for record in records)
+
+
 def main() -> None:
     output, checkpoint, target, gateway, step = sys.argv[1:]
     steps = Steps(int(step))
@@ -100,7 +111,7 @@ def main() -> None:
     while some := chosen(records, Path(checkpoint), batch := commits.manifest.progress.batch + 1):
         do_batch(commits, batch, some)
         publish(commits, gateway)
-        do_tick(commits, max(record.stored_at_ms for record in some))
+        do_tick(commits, clock_ms(commits, records))
         publish(commits, gateway)
     commits.close()
 

@@ -2,6 +2,7 @@
 
 import json
 import threading
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import ClassVar
@@ -26,6 +27,7 @@ from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.telemetry.events import EVENTS  # noqa: E402
 from tests.support.spark.job_kit import Record, do_batch, do_tick, naive, shown  # noqa: E402
+from tests.support.spark.log_recount import doubled  # noqa: E402
 
 T0 = 1_767_225_600_000
 SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, findings=True)
@@ -242,6 +244,52 @@ def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):
     do_batch(commits, 0, strange())
     assert commits.manifest.unpublished == []
     commits.close()
+
+
+def test_the_recount_shows_the_findings_that_are_doubled():
+    assert doubled(rows({}, {"device": "e"})) == ""
+    lines = doubled(rows({}, {"device": "e"}, {"sentence": "other"})).splitlines()
+    assert [line.partition(" ")[2] for line in lines] == [
+        "2026-01-01T00:00:00+00:00 d a spike: 5 is 9.0 sigmas from its level of 1",
+        "2026-01-01T00:00:00+00:00 d a spike: other",
+    ]
+
+
+def ids_and_kinds(place: Location) -> tuple[list[str], list[str]]:
+    found = Tables(place.url).table("anomalies").select(EVENTS.names).sort_by("time")
+    return [event.id for event in events_of_rows(found)], found["kind"].to_pylist()
+
+
+def test_a_spike_that_a_device_sends_again_is_in_the_table_once(tmp_path):
+    """A device that resends its buffer, and two spikes within one millisecond: one id each, and one row."""
+    place = Location.of(tmp_path / "out")
+    commits = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    first = strange()
+    do_batch(commits, 0, first)
+    do_tick(commits)
+    again = [replace(r, offset=80 + n, stored_ms=T0 + 80_000) for n, r in enumerate(first[55:])]
+    do_batch(commits, 1, again)
+    twice = [Record("d", T0 + 85_000, 105 + n, {"a": value}) for n, value in enumerate([900.0, 1.0, 900.0])]
+    do_batch(commits, 2, twice)
+    commits.close()
+    ids, kinds = ids_and_kinds(place)
+    assert kinds == ["spike", "spike"]
+    assert len(set(ids)) == 2
+
+
+def test_a_device_read_behind_the_clock_is_silent_once(tmp_path):
+    """The store's clock was set back: what comes was stored before the time up to which every queue has been read."""
+    place = Location.of(tmp_path / "out")
+    commits = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    do_batch(commits, 0, [Record("d", T0 + n * 1_000, n, {"a": 1.0}) for n in range(20)])
+    do_tick(commits, T0 + 100_000)
+    do_tick(commits, T0 + 100_000)
+    for n in range(3):
+        do_batch(commits, 1 + n, [Record("d", T0 + 30_000, 20 + n, {"a": 1.0})])
+    commits.close()
+    ids, kinds = ids_and_kinds(place)
+    assert sorted(kinds) == ["back", "silent"]
+    assert len(set(ids)) == 2
 
 
 def test_its_own_findings_are_counted_in_the_traffic_alone(tmp_path):

@@ -111,7 +111,8 @@ def test_the_table_has_each_record_in_one_session(tmp_path):
     assert told(found) == by_the_book(records)
 
 
-def test_a_state_of_before_sessions_is_taken_over(tmp_path):
+@pytest.mark.parametrize("missing", [1, 2])
+def test_a_state_of_before_sessions_or_reported_findings_is_taken_over(tmp_path, missing):
     place, checkpoint = Location.of(tmp_path / "out"), tmp_path / "checkpoint"
     commits = Commits.open(place, checkpoint, SETTINGS)
     do_batch(commits, 0, [Record("d", T0, 0, {"a": 1.0})])
@@ -122,12 +123,13 @@ def test_a_state_of_before_sessions_is_taken_over(tmp_path):
         while whole.tell() < whole.size():
             parts.append(pa.ipc.open_stream(whole).read_all())
         with file.open("wb") as older:
-            for part in parts[:-1]:
+            for part in parts[:-missing]:
                 with pa.ipc.new_stream(older, part.schema) as writer:
                     writer.write_table(part)
     do_batch(commits, 1, [Record("d", T0 + 1_000, 1, {"a": 2.0})])
     commits.close()
-    assert told(Tables(place.url).table("sessions")) == by_the_book([Record("d", T0 + 1_000, 1)])
+    known = [Record("d", T0, 0)] if missing == 1 else []
+    assert told(Tables(place.url).table("sessions")) == by_the_book([*known, Record("d", T0 + 1_000, 1)])
     (device,) = Tables(place.url).table("devices").to_pylist()
     assert device["records"] == 2
 
