@@ -191,6 +191,6 @@ class _RetryLimit:
         now_s = time.monotonic()
         self._since_s = self._since_s if self._since_s is not None else now_s
         if now_s - self._since_s + self._backoff.longest_s > self._retry_s:
-            text = f"{self._target}: {status.name} for {self._retry_s:g} s: {error.details()}"
-            raise StoreUnreachable(text) from error
+            why = f"{status.name} for {self._retry_s:g} s: {error.details()}"
+            raise StoreUnreachable(f"the store at {self._target} cannot be read, {why}") from error
         time.sleep(self._backoff.next_s())

@@ -94,16 +94,18 @@ def test_what_cannot_be_opened_is_said_before_a_jvm_starts(tmp_path):
         pair("x", "option")
 
 
-def test_the_gist_of_a_failure_is_the_last_error_of_python():
+def test_the_gist_of_a_failure_is_the_last_error_of_python_without_our_class_names():
     failure = """[STREAM_FAILED] Query [id = 1] terminated with exception: boom
 Traceback (most recent call last):
   File "x.py", line 1
-store.base.errors.StoreUnreachable: 127.0.0.1:1: UNAVAILABLE for 0 s: refused
+store.base.errors.StoreUnreachable: the store at 127.0.0.1:1 cannot be read, UNAVAILABLE for 0 s: refused
 
 === Streaming Query ===
 a.b.C: not this
 """
-    assert gist(failure) == "store.base.errors.StoreUnreachable: 127.0.0.1:1: UNAVAILABLE for 0 s: refused"
+    assert gist(failure) == "the store at 127.0.0.1:1 cannot be read, UNAVAILABLE for 0 s: refused"
+    assert gist("spark.errors.DataLoss: queue 3: gone") == "queue 3: gone"
+    assert gist("ZeroDivisionError: division by zero") == "ZeroDivisionError: division by zero"
     assert gist("\n[TABLE_OR_VIEW_NOT_FOUND] no view\n\nJVM stacktrace:\na.B: x") == "[TABLE_OR_VIEW_NOT_FOUND] no view"
 
 
