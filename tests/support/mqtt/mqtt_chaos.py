@@ -41,10 +41,11 @@ class Cutter(Relay):
             self.cut()
             await asyncio.wait(list(self._tasks), timeout=1)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, flowing: asyncio.Event) -> None:
         left = int(self._chance.expovariate(1 / self._chance.choice(CUT_AFTER_BYTES)))
         with contextlib.suppress(OSError):
             while data := await reader.read(1 << 16):
+                await flowing.wait()
                 if self.cutting and len(data) > left:
                     self.cuts += 1
                     writer.write(data[:left])
