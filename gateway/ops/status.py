@@ -52,7 +52,7 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
     start: int
     end: int
     why: str
-    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication"
+    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication", "election"
 
 
 class ViewDamageStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -96,7 +96,8 @@ class Engine:
         The owner calls `take_unconfirmed` for what a master of several replicas has behind `confirmed` (None: nothing).
         A replica's log is cut at `truncate_to`, and what it has lost behind that need not come again; it gives up what
         it has lost from `give_up_from` on. Raises
-        `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError.
+        `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError;
+        `CorruptFrame`: the views of a master have not followed what is damaged, and it is not `lost`.
         """
         assert (truncate_to is None and give_up_from is None) or role == "replica"
         assert confirmed is None or on_written is not None
@@ -120,7 +121,9 @@ class Engine:
             )
             self.log, self.views, self.seals = directory.log, directory.views, directory.seals
             self.builder = RunBuilder(self._stored_end, lambda: self.views.dispatched)
-            self._unconfirmed = self._recover(directory, confirmed, truncate_to, give_up_from, on_recovering)
+            self._unconfirmed = self._recover(
+                directory, confirmed, truncate_to, give_up_from, on_progress=on_recovering, lost=lost
+            )
             self._views_at = self.views.dispatched  # when it was opened
             self.scrub = Scrub(
                 self.log,
@@ -234,7 +237,9 @@ class Engine:
         confirmed: LogOffset | None,
         truncate_to: LogOffset | None,
         give_up_from: LogOffset | None,
+        *,
         on_progress: OnProgress,
+        lost: Callable[[LogOffset], bool],
     ) -> Sequence[FrameRun]:
         if self.role == "replica":
             if give_up_from is not None:
@@ -245,7 +250,9 @@ class Engine:
             return ()
         if not directory.is_whole:
             raise ReplicaIncomplete(f"the log ends at {self.log.end}, before the views at {directory.whole_at}")
-        return recover(self.log, self.views, self.builder, confirmed=confirmed, on_progress=on_progress)
+        return recover(
+            self.log, self.views, self.builder, confirmed=confirmed, on_progress=on_progress, may_pass_over=lost
+        )
 
     def take_unconfirmed(self) -> Sequence[FrameRun]:
         """Removes and returns the unconfirmed runs of a new master's log, which come before all that is reported."""

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Iterator
 from itertools import groupby
 from typing import TypeAlias
 
-from store.base.errors import NotRebuildable, TruncationRefused
+from store.base.errors import CorruptFrame, NotRebuildable, TruncationRefused
 from store.format.frame import FIRST_QUEUE, Frame, LogOffset
 from store.format.placed import Placed
 from store.format.records import PARTS_QUEUE
@@ -37,13 +37,15 @@ def recover(
     on_progress: OnProgress = lambda _at, _end: None,
     force: bool = False,
     floor: LogOffset | None = None,
+    may_pass_over: Callable[[LogOffset], bool] = lambda _at: True,
 ) -> list[FrameRun]:
     """Brings the views up, and cuts a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
-    Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. Raises
-    `NotRebuildable`, `StoreFull`, OSError.
+    Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. The
+    views pass over damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
+    `StoreFull`, OSError.
     """
     if views.dispatched > log.end:
         _begin_again(log, views)
@@ -70,8 +72,14 @@ def recover(
 
     def applied() -> Iterator[Frame | BadRange]:
         damaged: list[BadRange] = []
+
+        def on_damage(bad: BadRange) -> None:
+            if not may_pass_over(bad.start):
+                raise CorruptFrame(bad.start, bad.why, end=bad.end)
+            damaged.append(bad)
+
         durable = LogOffset(max(_durable(log, old), floor or 0))
-        for frame in log.recover(start, confirmed=until, durable=durable, on_damage=damaged.append):
+        for frame in log.recover(start, confirmed=until, durable=durable, on_damage=on_damage):
             yield from damaged
             damaged.clear()
             if until is not None and frame.end > until:

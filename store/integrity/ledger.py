@@ -30,7 +30,7 @@ class Damage(NamedTuple):
     start: LogOffset
     end: LogOffset
     why: str
-    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication", "verify"
+    found_by: str  # "recovery", "start", "read", "scrub", "seal", "replication", "election", "verify"
 
 
 class _Saved(msgspec.Struct, frozen=True):

@@ -12,6 +12,7 @@ from store.format.frame import LogOffset
 from store.format.placed import Placed
 from store.integrity.ledger import BY_SEAL
 from store.local.core import Core
+from store.log.log import CommitLog
 from store.log.mending import mend
 from store.log.segment import BadRange
 
@@ -214,6 +215,16 @@ class LocalReplication:
             self._core.pool, self._core.engine.log.sound, start, end, max_bytes
         )
 
+    async def verify_unfollowed(self) -> None:
+        """Reads the part of the log that the views have not followed, on the disk; `damages` has what is damaged of it.
+
+        Raises OSError.
+        """
+        self._core.check_running()
+        engine = self._core.engine
+        start = max(engine.views.dispatched, engine.log.first)
+        await self._core.loop.run_in_executor(self._core.pool, _verify, engine.log, start)
+
     async def distrust(self, start: LogOffset, end: LogOffset) -> None:
         """Takes a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
         self._core.check_running()
@@ -241,6 +252,18 @@ class LocalReplication:
         return await self._core.blocking(
             take_snapshot, engine.log, engine.views, directory, abandoned=lambda: self._core.closing is not None
         )
+
+
+def _verify(log: CommitLog, start: LogOffset) -> None:
+    """Reports the damage of a log from a frame's beginning on, and takes what is sound for repaired. Raises OSError."""
+    sound, end = start, log.written
+    for item in log.scan(start, end):
+        if isinstance(item, BadRange):
+            log.damages.verified(sound, item.start)
+            log.damaged(item, "election")
+            sound = item.end
+    if sound < end:
+        log.damages.verified(sound, end)
 
 
 def _parse(data: bytes, start: LogOffset) -> list[Placed]:

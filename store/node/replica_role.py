@@ -8,16 +8,15 @@ import asyncio
 import logging
 import random
 from collections import deque
-from contextlib import suppress
 from enum import Enum, auto
 from typing import Any
 
-from controller.api.client import ControllerError, Group
-from controller.api.requests import Elect
+from controller.api.client import Group
 from controller.complaints.messages import COMPLAIN_MS, HINT_MS, Complaint
 from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, StoreOverloaded, StoreUnreachable
 from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
+from store.node.elected import ask_election, sound_to_lead
 from store.node.replacing import give_up, start_over
 from store.node.replica.auth import STRANGE, sign
 from store.node.replica.context import IDLE_REPLICA_TICK_S, TICK_S, ReplicaContext
@@ -34,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between streams to the master
 LACKS_END = "its log has lost its end (if all have, accept the loss: headgate cluster elect --unclean)"
-AGAIN_S = 1.0  # before a role begins anew that could not go on, and between wishes to be elected
+AGAIN_S = 1.0  # before a role begins anew that could not go on
 
 
 class Ending(Enum):
@@ -43,6 +42,7 @@ class Ending(Enum):
     ELECTED = auto()
     ANEW = auto()  # the core's view of the log is wrong, or its permissions have changed
     INSTALL = auto()  # a snapshot was fetched: it takes the place of log and views
+    SUPERSEDED = auto()  # elected, it waited for a repair, and is not elected any more
     GIVE_UP = auto()  # as `ELECTED`, by an unclean election, with a log that has lost its end
 
 
@@ -140,19 +140,7 @@ class ReplicaRole:
             else:
                 self._end(Ending.ELECTED)
         elif self._asking is None or self._asking.done():
-            self._asking = asyncio.create_task(self._ask_election(group.master_epoch), name="ask to be elected")
-
-    async def _ask_election(self, epoch: int) -> None:
-        """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
-
-        Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
-        """
-        context = self.context
-        while (group := self._group).master == context.replica and group.master_epoch == epoch:
-            ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)
-            with suppress(ControllerError):
-                context.on_group(await context.controller.do(ask))
-            await asyncio.sleep(AGAIN_S)
+            self._asking = asyncio.create_task(ask_election(self.context, group.master_epoch), name="ask to be elected")
 
     # ---- what the store tells
 
@@ -205,6 +193,8 @@ class ReplicaRole:
             await working
             if ending is Ending.ELECTED and not self.broken:
                 await self._until_synced()
+                if not (self.broken or self._has_failed() or await sound_to_lead(context, self._has_failed)):
+                    ending = Ending.SUPERSEDED
             if self._error is not None:
                 raise self._error
             return Ending.ANEW if self.broken else ending
@@ -228,6 +218,9 @@ class ReplicaRole:
         if not self._over.done():
             self._over.set_exception(error)
         self._synced.set()
+
+    def _has_failed(self) -> bool:
+        return self._error is not None
 
     async def _until_synced(self) -> None:
         """Waits until all that was written is on disk."""

@@ -36,6 +36,7 @@ class Disk:
         self.group = group
         self.listener: StoreListener | None = None
         self.lost_ranges: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that no replica can repair
+        self.passed: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that the views of this master do without
         self.store: LocalStore | None = None
         self.epochs = EpochList()
         self.promised = 0
@@ -62,7 +63,7 @@ class Disk:
         """
         ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
         store: LocalStore = await self._open(LocalStore, role="replica", **ends)
-        self.store = store
+        self.store, self.passed = store, ()
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         damaged = False
         try:
@@ -234,7 +235,7 @@ class Disk:
 
     def lost(self, at: LogOffset) -> bool:
         """See `ReplicationHooks`."""
-        return any(start <= at < end for start, end in self.lost_ranges)
+        return any(start <= at < end for start, end in (*self.lost_ranges, *self.passed))
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""

@@ -405,7 +405,7 @@ class JointHistory:
     def spoil(self, replica: ReplicaMachine, count: int | None = None) -> list[int]:
         """Some frames are not on disk any more as they were written, while another replica has them; where they are."""
         log, surface = replica.platter.log, replica.platter.surface
-        end = min(replica.platter.views.applied, self.watch.logs[replica.group].end, log.durable)
+        end = min(self.watch.logs[replica.group].end, log.durable)
         if replica.small_files.harmed and not self._may_harm(replica):
             return []
         places = [start for start in log.starts if start < end]

@@ -81,6 +81,13 @@ class Platter:
         self.log.cuts += 1
         self.touched()
 
+    def check_unfollowed(self, lost: Callable[[LogOffset], bool]) -> None:
+        """Raises `CorruptFrame`: a master would pass over damage that is not lost."""
+        for frame in self.log.between(self.views.applied, self.log.end):
+            at = header_of(frame).log_offset
+            if not self.surface.is_sound(frame, at) and not lost(at):
+                raise CorruptFrame(at, "damaged")
+
     @property
     def is_rebuildable(self) -> bool:
         """Returns whether the log has all of what the views are made from."""
@@ -132,6 +139,8 @@ class SimDisk(Disk):
     async def _open_store(self, _data_dir, *, role, truncate_to=None, give_up_from=None, epoch=0, confirmed=None, **_):
         loop = asyncio.get_running_loop()
         await loop.run_in_executor(None, self.platter.recover, truncate_to, give_up_from)
+        if role == "master":
+            self.platter.check_unfollowed(self.lost)
         return JointStore(self.platter, self, role=role, epoch=epoch, confirmed=confirmed)
 
     @property
@@ -293,6 +302,11 @@ class JointStore:
             if sum(map(len, found)) > max_bytes:
                 break
         return LogOffset(at), b"".join(found)
+
+    async def verify_unfollowed(self) -> None:
+        for frame in self._log.between(self._views.applied, self._log.end):
+            self._surface.is_sound(frame, header_of(frame).log_offset)
+        self._hooks.damaged()
 
     async def mend(self, start: LogOffset, frames: bytes) -> None:
         if self._closing is not None:

@@ -137,3 +137,45 @@ def test_the_tail_of_a_former_master_that_a_replica_has_lost_does_not_hold_up_th
         assert cluster.run(PATIENCE_S, is_repaired(short))
         assert cluster.run(PATIENCE_S, lambda: len(set_of(history)) == REPLICA_COUNT)
         history.heal()
+
+
+def elected_hurt(history, *, ranges=True):
+    """The dead master, a replica that was elected with damage behind its views that nobody had found, a third one.
+
+    The latter sends `ranges`, or none.
+    """
+    cluster = history.cluster
+    master, (hurt, third) = replicas(history)
+    third.node.services.ranges = third.node.services.ranges if ranges else None
+    hurt.node.disk.store.confirm = lambda *_: None
+    applied = hurt.platter.views.applied
+    assert cluster.run(PATIENCE_S, lambda: hurt.platter.log.durable > applied + 400)
+    hurt.platter.surface.scrub = lambda: None
+    hurt.platter.surface.spoil(min(start for start in hurt.platter.log.starts if start >= applied))
+    links = history.cut([third], cluster.controllers)
+    cluster.run(3)
+    assert hurt.id in set_of(history)
+    master.crash(End.KILLED)
+    assert cluster.run(PATIENCE_S, lambda: history.watch.newest[0].master == hurt.id)
+    cluster.net.mend(links)
+    return master, hurt, third
+
+
+def test_an_elected_replica_is_repaired_where_its_views_have_not_followed_before_it_leads():
+    with steady(18, acknowledge="all_in_sync") as history:
+        master, hurt, _ = elected_hurt(history)
+        assert history.cluster.run(PATIENCE_S, lambda: history.cluster.master(0) is hurt)
+        assert hurt.platter.surface.repaired == 1
+        master.start()
+        history.heal()
+
+
+def test_an_elected_replica_waits_for_the_one_that_has_what_its_views_have_not_followed():
+    with steady(19, acknowledge="all_in_sync") as history:
+        master, hurt, _ = elected_hurt(history, ranges=False)
+        history.cluster.run(25)
+        assert history.cluster.master(0) is None
+        master.start()
+        assert history.cluster.run(PATIENCE_S, lambda: history.cluster.master(0) is hurt)
+        assert is_repaired(hurt)()
+        history.heal()

@@ -9,6 +9,7 @@ import pytest
 from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
+    CorruptFrame,
     NotMaster,
     NotWritable,
     OffsetOutOfRange,
@@ -23,7 +24,8 @@ from store.local import local
 from store.local.local import LocalStore
 from store.log.tail import LogTail
 from tests.support.process.waiting import until
-from tests.support.store.replica_kit import open_master, stored
+from tests.support.store.flips import flip
+from tests.support.store.replica_kit import Hooks, open_master, stored
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
 pytestmark = pytest.mark.anyio
@@ -339,6 +341,22 @@ async def test_stepping_down_again_before_that(tmp_path):
     replica = await LocalStore.open(tmp_path, role="replica", truncate_to=2 * size)
     assert await bodies(replica, 16) == [b"0", b"1"]
     await replica.close()
+
+
+async def test_the_views_of_a_new_master_pass_over_damage_only_where_it_is_lost(tmp_path):
+    old = await inherited(tmp_path, *(frame((16, b"%d" % n)) for n in range(4)), confirmed=0)
+    await old.step_down()
+    size = frame((16, b"0")).size_bytes
+    (segment,) = (tmp_path / "log").iterdir()
+    flip(segment, 2 * size - 1)
+    hooks = Hooks()
+    with pytest.raises(CorruptFrame, match=f"log offset {size}"):
+        await open_master(tmp_path, epoch=3, confirmed=0, replication=hooks)
+    hooks.beyond_repair = True
+    store = await open_master(tmp_path, epoch=3, confirmed=0, replication=hooks)
+    store.replication.confirm(store.replication.end)
+    assert [(one.start, one.end) for one in store.damages] == [(size, 2 * size)]
+    await store.step_down()
 
 
 async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):

@@ -1,0 +1,86 @@
+"""The steps of a replica between its election and its time as master."""
+
+import asyncio
+import logging
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+
+from controller.api.client import ControllerError
+from controller.api.requests import Elect
+from store.integrity.ledger import Damage
+from store.local.local import LocalStore
+from store.node.replica.context import TICK_S, ReplicaContext
+
+logger = logging.getLogger(__name__)
+
+ELECT_AGAIN_S = 1.0  # between two requests to be elected
+UNCLEAN_REPAIR_MS = 5_000  # that a repair may take, where an unclean election has accepted a loss
+
+
+async def ask_election(context: ReplicaContext, epoch: int) -> None:
+    """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
+
+    Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
+    """
+    while (group := context.known()).master == context.replica and group.master_epoch == epoch:
+        ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)
+        with suppress(ControllerError):
+            context.on_group(await context.controller.do(ask))
+        await asyncio.sleep(ELECT_AGAIN_S)
+
+
+async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> bool:
+    """Reads the part of the log that the views have not followed, and waits until what is damaged of it is repaired.
+
+    A master assigns positions, and knows producers, by all of its log: it cannot make good later what it has passed
+    over. A range that no replica has is lost, and holds up nobody. Returns False when this replica is not elected any
+    more, or its disk has `failed`. Raises `StoreError`, OSError.
+    """
+    store = context.disk.store
+    assert store is not None
+    began_ms, told = context.now_ms(), False
+    await store.replication.verify_unfollowed()
+    while True:
+        found = _unfollowed(store)
+        missing = [one for one in found if not context.disk.lost(one.start)]
+        if not missing:
+            break
+        context.repairing.look()
+        group = context.known()
+        if group.master != context.replica or failed():
+            return False
+        unclean = group.unclean_epoch > context.disk.epochs.newest  # also where it was elected again since then
+        if unclean and context.now_ms() - began_ms >= UNCLEAN_REPAIR_MS:
+            _log_accepted(missing)
+            break
+        if not told:
+            told = True
+            logger.error(
+                "elected in epoch %d, this replica repairs its log before it becomes master: %d damaged ranges are not "
+                "in its views yet, the first from %d to %d. It waits for a replica that has them: start those that are "
+                "down, and retire those that are gone for good (headgate cluster replicas retire)",
+                group.master_epoch,
+                len(missing),
+                missing[0].start,
+                missing[0].end,
+            )
+        await asyncio.sleep(TICK_S)
+    context.disk.passed = [(one.start, one.end) for one in found]
+    return True
+
+
+def _unfollowed(store: LocalStore) -> Sequence[Damage]:
+    """Returns the known damages that the views have not followed yet."""
+    start, end = store.replication.followed, store.replication.mendable_end
+    return [one for one in store.damages if one.start < end and start < one.end]
+
+
+def _log_accepted(missing: Sequence[Damage]) -> None:
+    """Logs the loss that an unclean election has accepted."""
+    for one in missing:
+        logger.critical(
+            "the log is damaged from %d to %d, and no live replica repairs it, as an unclean election was accepted: "
+            "what it held is LOST",
+            one.start,
+            one.end,
+        )
