@@ -16,6 +16,7 @@ from store.log.log import CommitLog
 from store.log.mending import mend
 from store.log.segment import BadRange
 
+VERIFIED_BYTES = 64 << 20  # of the log in one step, so that the store can be closed in between
 RECEIVED_BYTES_MAX = 64 << 20  # taken from the master and not on disk: beyond, it has to wait
 
 
@@ -218,12 +219,13 @@ class LocalReplication:
     async def verify_unfollowed(self) -> None:
         """Reads the part of the log that the views have not followed, on the disk; `damages` has what is damaged of it.
 
-        Raises OSError.
+        Raises `StoreClosed`, OSError.
         """
-        self._core.check_running()
-        engine = self._core.engine
-        start = max(engine.views.dispatched, engine.log.first)
-        await self._core.loop.run_in_executor(self._core.pool, _verify, engine.log, start)
+        log = self._core.engine.log
+        at, end = max(self.followed, log.first), log.written
+        while at < end:
+            self._core.check_running()
+            at = await self._core.loop.run_in_executor(self._core.pool, _verify, log, at, end)
 
     async def distrust(self, start: LogOffset, end: LogOffset) -> None:
         """Takes a closed segment for damaged as a whole, as other replicas have other frames there, and so its seal."""
@@ -254,16 +256,25 @@ class LocalReplication:
         )
 
 
-def _verify(log: CommitLog, start: LogOffset) -> None:
-    """Reports the damage of a log from a frame's beginning on, and takes what is sound for repaired. Raises OSError."""
-    sound, end = start, log.written
+def _verify(log: CommitLog, start: LogOffset, end: LogOffset) -> LogOffset:
+    """Reports the damage of a log from a frame's beginning on, and takes what is sound for repaired.
+
+    Returns how far it has read: about `VERIFIED_BYTES`, or to the end. Raises OSError.
+    """
+    sound = at = start
     for item in log.scan(start, end):
+        at = item.end
         if isinstance(item, BadRange):
             log.damages.verified(sound, item.start)
             log.damaged(item, "election")
             sound = item.end
-    if sound < end:
-        log.damages.verified(sound, end)
+        if at - start >= VERIFIED_BYTES:
+            break
+    else:
+        at = end
+    if sound < at:
+        log.damages.verified(sound, at)
+    return at
 
 
 def _parse(data: bytes, start: LogOffset) -> list[Placed]:

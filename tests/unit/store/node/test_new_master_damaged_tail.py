@@ -1,19 +1,22 @@
 """A replica is elected whose newest frame, not known to be confirmed there, is damaged on its disk."""
 
 import logging
+import shutil
 from types import SimpleNamespace
 
 import pytest
 
+from controller.api.commands import RetireReplica
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
+from store.local import replication
 from store.node import elected
 from store.node.elected import sound_to_lead
 from store.node.master_role import MasterRole
 from store.node.repair.serving import RangeServer
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip
-from tests.support.store.node_kit import PATIENCE_S, StoreGroup
+from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
 pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
@@ -106,6 +109,37 @@ async def test_a_new_master_leads_without_what_no_replica_has_and_says_what_is_l
         assert group.nodes[heir].repairer.lost_bytes == damage.end - damage.start
         await append(client, frame((17, b"later")))
         assert await bodies(client, 17) == [b"later"]
+
+
+async def test_a_new_master_leads_when_the_replicas_that_may_have_its_end_are_retired(tmp_path, controllers, caplog):
+    caplog.set_level(logging.ERROR)
+    async with Damaged(tmp_path, controllers) as group:
+        _, heir, _, _ = await group.begin()
+        await until(lambda: WAITS in caplog.text, PATIENCE_S)
+        for replica in group.group.replicas:
+            if replica.id != group.id(heir):
+                await group.client.do(RetireReplica(group=GROUP, replica=replica.id, forced=True))
+        assert await group.master() == heir
+        assert "no other replica has a sound copy: what it held is lost" in caplog.text
+
+
+async def test_the_only_replica_of_a_group_leads_and_says_what_is_lost(tmp_path, controllers, caplog, monkeypatch):
+    caplog.set_level(logging.ERROR)
+    monkeypatch.setattr(replication, "VERIFIED_BYTES", 200)
+    group = StoreGroup(tmp_path, controllers, count=1, segment_size_bytes=300)
+    async with group:
+        client = group.store()
+        for n in range(6):
+            await append(client, frame((16, b"%d" % n)))
+        await group.settled()
+        await group.stop("n1")
+        shutil.rmtree(tmp_path / "n1" / "views")
+        flip(sorted((tmp_path / "n1" / "log").iterdir())[0], frame((16, b"0")).size_bytes - 1)
+        await group.start("n1")
+        await append(client, frame((17, b"later")))
+        assert await bodies(client, 17) == [b"later"]
+        assert await bodies(client, 16) == [b"%d" % n for n in range(1, 6)]
+        assert "no other replica has a sound copy: what it held is lost" in caplog.text
 
 
 # ---- one elected replica, by itself
