@@ -1,5 +1,6 @@
 """A CoAP client of one socket: Confirmable requests, sent again until they are answered (RFC 7252, 4.2)."""
 
+import random
 import socket
 import time
 
@@ -18,7 +19,8 @@ class Device:
     """One, with an address of its own."""
 
     def __init__(self, port):
-        self._mid = 0
+        # By chance (RFC 7252, 4.4): a device may get the port of one before, whose Message IDs the server remembers.
+        self._mid = random.randrange(1 << 15)
         self.last = b""  # the datagram of the last request
         self._socket = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
         self._socket.connect(("127.0.0.1", port))
