@@ -18,7 +18,7 @@ STAMP := $(VENV)/.installed-$(shell cat $(INSTALLED_FROM) | cksum | tr ' ' -)
 PIP := $(BIN)/python -m pip --disable-pip-version-check --no-input
 ARGS ?=
 # How tests are shared out: a file is one worker's, and files begin in the order in which tests/conftest.py puts them. Tests
-# wait for processes, disks and clocks, so three workers keep two processors busy.
+# wait for processes, disks and clocks, so four workers keep two processors busy.
 BY_FILE := --dist loadfile --no-loadscope-reorder
 # The figure that `make bench` measures, by its name; all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
@@ -68,7 +68,7 @@ ifdef ARGS
 else
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }; \
 	run $(MAKE) --no-print-directory check; \
-	run $(BIN)/python -m pytest -n 3 $(BY_FILE); \
+	run $(BIN)/python -m pytest -n 4 $(BY_FILE); \
 	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 endif
 

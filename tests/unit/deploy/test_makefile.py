@@ -34,7 +34,7 @@ PARTS = [
     "ruff format --check",
     "mypy ",
     "lint-imports ",
-    f"python -m pytest -n 3 {BY_FILE}",
+    f"python -m pytest -n 4 {BY_FILE}",
 ]
 
 
