@@ -83,7 +83,7 @@ def plain_batch(
         key, time, time_ms, native = event.partitionkey, event.time, now_ms, common.untimed
         data = bytes(event.data)
         if not data and event.datacontenttype is None:
-            return None
+            return None  # no data has no implied type, which `common` would say
         if key is not None and not (key and _visible(key)):
             return None
         if time is not None:

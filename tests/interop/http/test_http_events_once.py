@@ -16,7 +16,6 @@ from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
-TIMEOUT_S = 60.0
 BATCH = {"content-type": "application/cloudevents-batch+json"}
 CONFIG = """
 [adapters.http]
@@ -34,22 +33,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     one = GatewayProcess(directory / "data", "--config", str(file)).start()
     yield one
     one.close()
-
-
-@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
-def opened(request: pytest.FixtureRequest, gateway: GatewayProcess) -> Iterator[Callable[[], httpx.Client]]:
-    made: list[httpx.Client] = []
-
-    def client() -> httpx.Client:
-        http2 = request.param == "HTTP/2"
-        made.append(
-            httpx.Client(base_url=gateway.url, http1=not http2, http2=http2, timeout=TIMEOUT_S, trust_env=False)
-        )
-        return made[-1]
-
-    yield client
-    for one in made:
-        one.close()
 
 
 def event(id_: str, source: str = "/s", subject: str = "once/x", data: Any = 1) -> dict[str, Any]:

@@ -22,22 +22,6 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess
     one.close()
 
 
-@pytest.fixture(params=["HTTP/1.1", "HTTP/2"])
-def opened(request: pytest.FixtureRequest, gateway: GatewayProcess) -> Iterator[Callable[[], httpx.Client]]:
-    made: list[httpx.Client] = []
-
-    def client() -> httpx.Client:
-        http2 = request.param == "HTTP/2"
-        made.append(
-            httpx.Client(base_url=gateway.url, http1=not http2, http2=http2, timeout=TIMEOUT_S, trust_env=False)
-        )
-        return made[-1]
-
-    yield client
-    for one in made:
-        one.close()
-
-
 def post(client: httpx.Client, target: str, **body: Any) -> Any:
     answer = client.post(target, json=body)
     assert answer.status_code in {200, 207}, answer.text
