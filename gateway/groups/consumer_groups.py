@@ -5,23 +5,21 @@ that this process has of members only saves writes, and bounds how many a user m
 """
 
 import asyncio
-import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
-from controller.api.client import ControllerClient
 from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
+from gateway.groups.environment import GroupEnvironment
 from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_reads, check_same, new_group
 from gateway.groups.lost_ends import LostEnds
 from gateway.groups.reader import GroupRead, QueueReader, ReadLimits
-from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import (
     GroupState,
     MemberRecord,
@@ -37,7 +35,6 @@ from gateway.groups.state import (
 from gateway.groups.store import load_group, queues_of, without_successors
 from gateway.groups.wakes import GroupWakes
 from gateway.ownership.owners import Spawn
-from gateway.port.adapter import Random
 from gateway.port.groups import (
     CommitOffsets,
     DeleteGroup,
@@ -56,7 +53,6 @@ from gateway.port.groups import (
     RenewMember,
     ResetGroup,
 )
-from store.api.client import StoreClient
 from store.api.keys import EXISTS, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, CorruptFrame, OffsetOutOfRange, RevisionConflict
@@ -72,8 +68,6 @@ LOOK_S = 5.0  # a waiting member looks at the group at least so often
 SOON_S = 0.5  # the same, while a queue waits until another one is read
 RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
 FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
-
-DEFAULTS = GroupsConfig()
 
 log = logs.get(__name__)
 
@@ -104,42 +98,19 @@ class _RenewedMember(NamedTuple):
 
 
 class ConsumerGroups:
-    """The groups of this process's store. `now_ms` is ms since 1970; `clock` counts seconds and never goes back.
+    """The groups with members, of this process's store."""
 
-    `may_come` says whether a topic that is not there may come to be; `delivered` is told the protocol, the topic and
-    the number of messages that were read. `patterns_of` gives filters of all addresses that a topic can have.
-    """
-
-    def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        config: GroupsConfig = DEFAULTS,
-        *,
-        spawn: Spawn,
-        random: Random,
-        now_ms: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-        may_come: bool = True,
-        delivered: Callable[[str, str, int], object] = lambda _protocol, _topic, _count: None,
-        patterns_of: Callable[[str], Sequence[str]] = lambda topic: (f"{topic}/#",),
-    ) -> None:
-        self._store = store
-        self._controller = controller
-        self._config = config
-        self._random = random
-        self._now_ms = now_ms
-        self._clock = clock
-        self._may_come = may_come
-        self._delivered = delivered
-        self._patterns_of = patterns_of
-        self.reader = self._reader = QueueReader(store, random=random)  # bounds what groups of both kinds read at once
-        self.wakes = self._wakes = GroupWakes(store, spawn)
-        self._lost_ends = LostEnds(controller, clock)
+    def __init__(self, environment: GroupEnvironment, *, spawn: Spawn) -> None:
+        self.environment = environment
+        self._store, self._controller = environment.store, environment.controller
+        self._config, self._clock = environment.config, environment.clock
+        self.reader = self._reader = QueueReader(self._store, random=environment.random)  # of groups of both kinds
+        self.wakes = self._wakes = GroupWakes(self._store, spawn)
+        self._lost_ends = LostEnds(self._controller, self._clock)
         self._renewed: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
         self._stopping = False
-        controller.watch(self._wakes.wake_all)
+        self._controller.watch(self._wakes.wake_all)
 
     @property
     def stopping(self) -> bool:
@@ -163,7 +134,8 @@ class ConsumerGroups:
     async def join(self, asker: GroupClient, request: JoinGroup) -> Joined:
         """See `JoinGroup`."""
         self._check_join(asker, request)
-        id_ = f"{self._random.getrandbits(64):016x}{self._random.getrandbits(64):016x}"
+        random = self.environment.random
+        id_ = f"{random.getrandbits(64):016x}{random.getrandbits(64):016x}"
         member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
         entering = Put(member_key(request.group, id_), encode(member), ttl_ms=_kept_ms(member))
         for _ in range(TRIES_COUNT_MAX):
@@ -187,7 +159,7 @@ class ConsumerGroups:
     def _check_join(self, asker: GroupClient, request: JoinGroup) -> None:
         """Raises `Refusal` for what can be no member of any group, or is one too many of this user."""
         self._check_topic(asker, request.group, request.topic)
-        check_asked(self._controller, request, may_come=self._may_come)
+        check_asked(self._controller, request, may_come=self.environment.may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
         if sum(1 for one in self._renewed.values() if one.principal == name) >= limit:
@@ -198,7 +170,7 @@ class ConsumerGroups:
 
         A member could only pass over messages that it may not read, for the whole group; and offsets count them.
         """
-        check_reads(asker.principal.permissions, group, self._patterns_of(topic))
+        check_reads(asker.principal.permissions, group, self.environment.patterns_of(topic))
 
     def _check_reader(self, asker: GroupClient, group: GroupState, member: str) -> None:
         """Raises `Refusal` unless this is the asker's member of a group whose topic it may read."""
@@ -277,7 +249,7 @@ class ConsumerGroups:
             assert group.header is not None
             queues = queues_of(self._controller, group.header.record.topic)
             release_ms = int(self._config.release_s * 1_000)
-            todo = plan(group, member, queues, cursor, now_ms=self._now_ms(), release_ms=release_ms)
+            todo = plan(group, member, queues, cursor, now_ms=self.environment.now_ms(), release_ms=release_ms)
             try:
                 for part in todo.parts(CHANGES_AT_ONCE):
                     compares = group.compares(part.changes, member, part.gone.values())
@@ -318,7 +290,9 @@ class ConsumerGroups:
                 if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:
                     queues, revoked = owned(group, member)
                     if read.messages and group.header is not None:
-                        self._delivered(asker.connection.protocol, group.header.record.topic, len(read.messages))
+                        self.environment.delivered(
+                            asker.connection.protocol, group.header.record.topic, len(read.messages)
+                        )
                     return Polled(messages=read.messages, after=cursor, queues=queues, revoked=revoked)
                 ttl_s = group.members[member].record.ttl_ms / 1_000
                 look_s = LOOK_S if len(positions) == len(own) else SOON_S
@@ -327,7 +301,7 @@ class ConsumerGroups:
     def _wanted(self, asker: GroupClient, limit: int) -> ReadLimits:
         permissions = asker.principal.permissions
         reads = permissions.reads if permissions.access is not None else None
-        return ReadLimits(limit, self._config.response_bytes_max, self._now_ms(), reads)
+        return ReadLimits(limit, self._config.response_bytes_max, self.environment.now_ms(), reads)
 
     async def _set_back(self, group: GroupState, member: str, read: GroupRead) -> None:
         """Sets a group back to the new end of a log that lost its end: earlier cursors and commits are void."""

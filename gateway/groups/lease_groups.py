@@ -5,23 +5,19 @@ A message that was delivered too often becomes a dead letter when it would be le
 """
 
 import asyncio
-import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from typing import Final, NamedTuple, TypeVar
 
 from msgspec.structs import replace
 
-from controller.api.client import ControllerClient
 from gateway.domain.address import check_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
 from gateway.groups.joining import check_group_name, check_read, check_reads, check_room, group_puts
 from gateway.groups.lease_letters import LeaseLetters
-from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import GroupRecord, group_key
 from gateway.groups.store import load_group, queues_of
-from gateway.port.adapter import Random
 from gateway.port.groups import (
     ATTEMPTS_MAX,
     HANDLES_COUNT_MAX,
@@ -40,7 +36,6 @@ from gateway.port.groups import (
 from gateway.publishing.publishing import refusal_of
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
-from store.api.client import StoreClient
 from store.api.handle import group_of_handle
 from store.base.errors import BadHandle, LeaseLost, RevisionConflict, StoreError
 from store.format.frame import QueueNumber, QueueOffset
@@ -66,40 +61,21 @@ class _Taken(NamedTuple):
 
 
 class LeaseGroups:
-    """The lease groups of this process's store. `groups` are those with members, `letters` takes dead letters."""
+    """The lease groups of this process's store. `groups` are the groups with members, and share their environment."""
 
-    def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        config: GroupsConfig,
-        *,
-        groups: ConsumerGroups,
-        letters: LeaseLetters,
-        random: Random,
-        now_ms: Callable[[], int],
-        clock: Callable[[], float] = time.monotonic,
-        may_come: bool = True,
-        delivered: Callable[[str, str, int], object] = lambda _protocol, _topic, _count: None,
-        patterns_of: Callable[[str], Sequence[str]] = lambda topic: (f"{topic}/#",),
-    ) -> None:
-        self._store = store
-        self._controller = controller
-        self._config = config
+    def __init__(self, groups: ConsumerGroups, *, letters: LeaseLetters) -> None:
+        self._environment = environment = groups.environment
+        self._store, self._controller = environment.store, environment.controller
+        self._config, self._clock = environment.config, environment.clock
+        self._random = random = environment.random
         self._groups = groups
         self._letters = letters
-        self._random = random
-        self._now_ms = now_ms
-        self._clock = clock
-        self._may_come = may_come
-        self._delivered = delivered
-        self._patterns_of = patterns_of
         # One owner for all: these leases end by themselves, and whoever has a handle may end them before.
         self._owner: Final = (1 << 62) | random.getrandbits(61)  # connections' owners are small numbers
         self._takes = asyncio.Semaphore(TAKES_COUNT_MAX)
         self._prepared: set[tuple[str, int]] = set()
         self._waiting: dict[asyncio.Event, Sequence[int]] = {}  # receivers, and the queues that they wait for
-        store.queues.watch(self._lendable)
+        self._store.queues.watch(self._lendable)
 
     async def answer(
         self, method: Callable[["LeaseGroups", GroupClient, R], Awaitable[T]], asker: GroupClient, request: R
@@ -113,9 +89,9 @@ class LeaseGroups:
     async def create(self, asker: GroupClient, request: CreateLeaseGroup) -> LeaseGroup:
         """See `CreateLeaseGroup`."""
         permissions = asker.principal.permissions
-        check_reads(permissions, request.group, self._patterns_of(request.topic))
+        check_reads(permissions, request.group, self._environment.patterns_of(request.topic))
         _check_terms(request.terms)
-        check_read(self._controller, request, may_come=self._may_come)
+        check_read(self._controller, request, may_come=self._environment.may_come)
         if (address := request.terms.dead_letter) is not None:
             check_address(address)
             permissions.check("publish", address)
@@ -124,7 +100,7 @@ class LeaseGroups:
             group = await load_group(self._store, request.group)
             if group.header is not None:
                 record = group.header.record
-                check_reads(permissions, group.name, self._patterns_of(record.topic))
+                check_reads(permissions, group.name, self._environment.patterns_of(record.topic))
                 if (record.topic, record.terms) != (request.topic, request.terms):
                     raise Refusal(
                         Cause.CONFLICT, f"the group {group.name!r} reads {record.topic!r}, or by other terms; delete it"
@@ -156,7 +132,7 @@ class LeaseGroups:
         if group.header is None:
             raise Refusal(Cause.NOT_FOUND, f"there is no group {name!r}")
         record = group.header.record
-        check_reads(asker.principal.permissions, name, self._patterns_of(record.topic))
+        check_reads(asker.principal.permissions, name, self._environment.patterns_of(record.topic))
         if record.terms is None:
             raise Refusal(Cause.CONFLICT, f"the group {name!r} is read by members, and lends nothing")
         return record
@@ -183,7 +159,7 @@ class LeaseGroups:
                 left_s = until_s - self._clock()
                 if found or left_s <= 0 or self._groups.stopping:
                     if found:
-                        self._delivered(asker.connection.protocol, record.topic, len(found))
+                        self._environment.delivered(asker.connection.protocol, record.topic, len(found))
                     return found
                 await self._groups.reader.wait(ends, woken, min(left_s, LOOK_S))
 
@@ -265,7 +241,7 @@ class LeaseGroups:
                     invisible_ms=1_000 * (terms.lease_s if request.lease_s is None else request.lease_s),
                 )
                 limit = None if terms.attempts is None else terms.attempts - 1
-                found = read(leases, now_ms=self._now_ms(), rules=replace(NO_RULES, delivery_limit=limit))
+                found = read(leases, now_ms=self._environment.now_ms(), rules=replace(NO_RULES, delivery_limit=limit))
             except StoreError as error:
                 return error
             received = [

@@ -1,20 +1,18 @@
 """Dead letters of lease groups: messages that were delivered too often, published at another address."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import Any, Final
 
 import msgspec
 
-from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.state import GroupRecord
 from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
-from gateway.publishing.routing.router import Router, UnknownTopicError
+from gateway.publishing.routing.router import UnknownTopicError
 from gateway.queues.leaving.reading import Letter
-from store.api.client import StoreClient
 from store.api.message import Message
 from store.base import logs
 from store.base.errors import LeaseLost
@@ -28,24 +26,11 @@ log = logs.get(__name__)
 
 
 class LeaseLetters:
-    """Publishes dead letters, in the frame that settles their sources where both lie in one store group.
+    """Publishes dead letters, in the frame that settles their sources where both lie in one store group."""
 
-    `appended` and `creates_topics`: see `Mover`.
-    """
-
-    def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        router: Router,
-        *,
-        appended: Callable[[Iterable[int]], None],
-        creates_topics: bool,
-    ) -> None:
-        self._store = store
-        self._controller = controller
-        self._router = router
-        self._mover = Mover(store, controller, router, appended=appended, creates_topics=creates_topics)
+    def __init__(self, mover: Mover) -> None:
+        self._mover = mover
+        self._store, self._controller, self._router = mover.store, mover.controller, mover.router
 
     def check(self, topic: str, address: str) -> None:
         """Raises `Refusal` for an address that nothing may be published to, or of the topic that a group reads itself.

@@ -6,6 +6,7 @@ that settles them; what belongs elsewhere is stored there first, so that a crash
 
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 
 from controller.api.client import ControllerClient, ControllerError
 from controller.api.commands import CreateTopic
@@ -18,26 +19,15 @@ from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Mover:
-    """Moves what queues of a store have lent. `appended` is told which named queues got something.
+    """Moves what queues of a store have lent."""
 
-    `creates_topics`: a topic that is missing is made, as publishing makes it.
-    """
-
-    def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        router: Router,
-        *,
-        appended: Callable[[Iterable[int]], None],
-        creates_topics: bool,
-    ) -> None:
-        self._store = store
-        self._controller = controller
-        self._router = router
-        self._appended = appended
-        self._creates_topics = creates_topics
+    store: StoreClient
+    controller: ControllerClient
+    router: Router
+    appended: Callable[[Iterable[int]], None]  # takes the named queues that have received something
+    creates_topics: bool  # a topic that is missing is made, as publishing makes it
 
     async def route(self, address: str, *, inside: bool = False) -> Route:
         """Returns the route of an address; makes its topic. Raises `Refusal`, and `StoreError` to try again.
@@ -46,12 +36,12 @@ class Mover:
         """
         while True:
             try:
-                return self._router.resolve(address, inside=inside)
+                return self.router.resolve(address, inside=inside)
             except UnknownTopicError as unknown:
-                if not self._creates_topics:
+                if not self.creates_topics:
                     raise Refusal(Cause.NOT_FOUND, f"there is no topic {unknown.topic!r}") from unknown
                 try:
-                    await self._controller.do(CreateTopic(name=unknown.topic))
+                    await self.controller.do(CreateTopic(name=unknown.topic))
                 except ControllerError as error:
                     raise StoreOverloaded(f"the topic {unknown.topic!r} cannot be made: {error}") from error
 
@@ -63,10 +53,10 @@ class Mover:
         await self.store_elsewhere(parts)
         named = {"group": group} if group else {}  # the lanes of a named queue know of no other group
         if rows:
-            await self._store.leases.forward(queue, owner, offsets, rows, payload, **named)
+            await self.store.leases.forward(queue, owner, offsets, rows, payload, **named)
         else:
-            await self._store.leases.settle(queue, owner, offsets, **named)
-        self._appended(parts.named)
+            await self.store.leases.settle(queue, owner, offsets, **named)
+        self.appended(parts.named)
 
     async def store_elsewhere(self, parts: Parts) -> None:
         """Stores what belongs into other store groups. Raises `StoreError`."""
@@ -84,5 +74,5 @@ class Mover:
             else:
                 appended.set_result(None)
 
-        self._store.log.append(UnplacedFrame.build(rows, payload), done)
+        self.store.log.append(UnplacedFrame.build(rows, payload), done)
         await appended

@@ -8,11 +8,10 @@ there first: a crash in between may double it there, and loses nothing.
 
 import asyncio
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, Final
 
-from controller.api.client import ControllerClient
 from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.bodies import parts_of
@@ -21,12 +20,10 @@ from gateway.publishing.bodies import Bodies
 from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
-from gateway.publishing.routing.router import Router
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.model.queue import Queue
-from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
 from store.base import logs
@@ -41,30 +38,16 @@ log = logs.get(__name__)
 
 
 class DeadLetters:
-    """Moves messages that leave their queues. `queue_of` finds a queue by number, `appended` is told who got something.
-
-    `creates_topics`: a topic that is missing is made, as publishing makes it.
-    """
+    """Moves messages that leave their queues. `queue_of` finds a queue by its number."""
 
     def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        router: Router,
-        *,
-        bodies: Bodies,
-        queue_of: Callable[[int], Queue | None],
-        appended: Callable[[Iterable[int]], None],
-        now_ms: Callable[[], int],
-        creates_topics: bool,
+        self, mover: Mover, *, bodies: Bodies, queue_of: Callable[[int], Queue | None], now_ms: Callable[[], int]
     ) -> None:
-        self._store = store
-        self._router = router
+        self._mover = mover
+        self._store, self._router = mover.store, mover.router
         self._bodies = bodies
         self._queue_of = queue_of
-        self._appended = appended
         self._now_ms = now_ms
-        self._mover = Mover(store, controller, router, appended=appended, creates_topics=creates_topics)
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
         self._outside: list[tuple[Queue, Message]] = []  # messages that full queues have not taken
         self._publishing: asyncio.Task[None] | None = None
@@ -159,7 +142,7 @@ class DeadLetters:
             except StoreError as error:
                 log.warning("dead letters are dropped", count=len(some), why=str(error))
             else:
-                self._appended(parts.named)
+                self._mover.appended(parts.named)
 
     # ---- moving
 

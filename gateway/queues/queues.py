@@ -20,6 +20,7 @@ from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId,
 from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.port.streams import StreamRead
 from gateway.publishing.bodies import Bodies
+from gateway.publishing.moving import Mover
 from gateway.publishing.routing.router import Router
 from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
@@ -103,16 +104,14 @@ class NamedQueues:
         by_number = self._registry.by_number
         self.bodies = Bodies(store, router, random=random, appended=self.appended, now_ms=now_ms)
         self.bodies.takes = lambda number: (queue := by_number.get(number)) is None or not queue.shared
-        letters = DeadLetters(
-            self._store,
-            controller,
-            router,
-            bodies=self.bodies,
-            queue_of=by_number.get,
+        mover = Mover(
+            store=self._store,
+            controller=controller,
+            router=router,
             appended=self.appended,
-            now_ms=now_ms,
             creates_topics=policies.creates_topics,
         )
+        letters = DeadLetters(mover, bodies=self.bodies, queue_of=by_number.get, now_ms=now_ms)
         self.keeper = QueueKeeper(
             self._store,
             owners,

@@ -18,6 +18,7 @@ from gateway.delivery.read_slots import MessageReads
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.forwarding import ForwardingSettings
 from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.environment import GroupEnvironment
 from gateway.groups.lease_groups import LeaseGroups
 from gateway.groups.lease_letters import LeaseLetters
 from gateway.kv.kv import KeyValues
@@ -31,6 +32,7 @@ from gateway.port.adapter import Authenticate, Call, Consume, Outcome, Request, 
 from gateway.port.reads import Retained, RetainedPage
 from gateway.port.sessions import OpenSession
 from gateway.publishing.ingest import Ingest
+from gateway.publishing.moving import Mover
 from gateway.publishing.routing.directory import Directory
 from gateway.publishing.routing.router import Router, TopicRule
 from gateway.publishing.timer_secrets import TimerSecrets
@@ -100,15 +102,17 @@ class ProcessHub(StreamHub):
             zone=config.cluster.zone,
         )
         self.groups = ConsumerGroups(
-            store,
-            controller,
-            config.groups,
+            GroupEnvironment(
+                store=store,
+                controller=controller,
+                random=self.random,
+                now_ms=now_ms,
+                config=config.groups,
+                may_come=config.topics.auto_create,
+                delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
+                patterns_of=self.router.patterns_of,
+            ),
             spawn=self.spawn,
-            random=self.random,
-            now_ms=now_ms,
-            may_come=config.topics.auto_create,
-            delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
-            patterns_of=self.router.patterns_of,
         )
         self.lingering = 0  # connections that are closing: see `gateway.runtime.connection`
         self.timer_secrets = TimerSecrets()
@@ -155,22 +159,16 @@ class ProcessHub(StreamHub):
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
         self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
         self.lease_groups = LeaseGroups(
-            store,
-            controller,
-            config.groups,
-            groups=self.groups,
+            self.groups,
             letters=LeaseLetters(
-                store,
-                controller,
-                self.router,
-                appended=self.queues.appended,
-                creates_topics=config.topics.auto_create,
+                Mover(
+                    store=store,
+                    controller=controller,
+                    router=self.router,
+                    appended=self.queues.appended,
+                    creates_topics=config.topics.auto_create,
+                )
             ),
-            random=self.random,
-            now_ms=now_ms,
-            may_come=config.topics.auto_create,
-            delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
-            patterns_of=self.router.patterns_of,
         )
         self.keys, self.contexts = (
             KeyValues(store, config.kv),

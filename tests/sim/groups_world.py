@@ -15,6 +15,7 @@ from joint_loop import JointLoop, Process
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.environment import GroupEnvironment
 from gateway.groups.settings import GroupsConfig
 from gateway.groups.state import STATE, QueueRecord, decode_queue
 from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinGroup, LeaveGroup, PollGroup, RenewMember
@@ -307,15 +308,15 @@ class GroupsWorld:
         self.proxies.append((process, groups))
 
     def _groups(self, process: Process) -> ConsumerGroups:
-        return ConsumerGroups(
-            self.store,  # type: ignore[arg-type]
-            self.topics,  # type: ignore[arg-type]
-            GroupsConfig(release_s=RELEASE_S),
-            spawn=process.run,
+        environment = GroupEnvironment(
+            store=self.store,  # type: ignore[arg-type]
+            controller=self.topics,  # type: ignore[arg-type]
+            config=GroupsConfig(release_s=RELEASE_S),
             random=random.Random(self.random.getrandbits(64)),
             now_ms=lambda: self.now_ms,
             clock=self.loop.time,
         )
+        return ConsumerGroups(environment, spawn=process.run)
 
     def spawn_consumer(self) -> None:
         consumer = GroupConsumer(self, len(self.consumers))

@@ -10,6 +10,7 @@ from controller.api.client import Group, GroupConfig, Topic
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
+from gateway.groups.environment import GroupEnvironment
 from gateway.groups.settings import GroupsConfig
 from gateway.port.adapter import Request
 from gateway.port.groups import (
@@ -75,16 +76,16 @@ class GroupsProxy:
         self, store: Any, topics: Topics, clock: Clock, *, seed: int, config: GroupsConfig, may_come: bool = True
     ) -> None:
         self.tasks: set[asyncio.Task[Any]] = set()
-        self.groups = ConsumerGroups(
-            store,
-            topics,  # type: ignore[arg-type]
-            config,
-            spawn=self.spawn,
+        environment = GroupEnvironment(
+            store=store,
+            controller=topics,  # type: ignore[arg-type]
+            config=config,
             random=random.Random(seed),
             now_ms=clock.now_ms,
             clock=clock.now_s,
             may_come=may_come,
         )
+        self.groups = ConsumerGroups(environment, spawn=self.spawn)
 
     def spawn(self, work: Coroutine[Any, Any, object]) -> asyncio.Task[Any]:
         task = asyncio.get_running_loop().create_task(work)

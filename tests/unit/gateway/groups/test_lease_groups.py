@@ -27,6 +27,7 @@ from gateway.port.groups import (
     ReturnReceived,
     SettleReceived,
 )
+from gateway.publishing.moving import Mover
 from gateway.publishing.routing.router import Router
 from store.api.message import Message, decode, encode
 from store.format import policy
@@ -49,18 +50,14 @@ class LeasesProxy(GroupsProxy):
 
     def __init__(self, store, topics, clock, *, seed, config=CONFIG):
         super().__init__(store, topics, clock, seed=seed, config=config)
-        router = Router(topics, [])
-        letters = LeaseLetters(store, topics, router, appended=lambda _queues: None, creates_topics=False)
-        self.lease_groups = LeaseGroups(
-            store,
-            topics,
-            config,
-            groups=self.groups,
-            letters=letters,
-            random=random.Random(seed),
-            now_ms=clock.now_ms,
-            clock=clock.now_s,
+        mover = Mover(
+            store=store,
+            controller=topics,
+            router=Router(topics, []),
+            appended=lambda _queues: None,
+            creates_topics=False,
         )
+        self.lease_groups = LeaseGroups(self.groups, letters=LeaseLetters(mover))
 
     async def ask(self, request, of=ANYBODY, connection=None):
         parts = {"groups": self.groups, "lease_groups": self.lease_groups}

@@ -8,6 +8,7 @@ from pamqp.commands import Basic
 from adapters.amqp.codec.properties import properties_of
 from adapters.amqp.codec.wire import read_table, write_table
 from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
+from gateway.publishing.moving import Mover
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
 from gateway.queues.leaving.reading import Letter
@@ -218,16 +219,14 @@ async def test_another_group_has_its_dead_letter_before_the_source_is_settled(ri
     queues = rig.queues.registry
     dead, one = queues.queues["dead"], queues.queues["q"]
     store = Elsewhere(fails)
-    letters = DeadLetters(
-        store,
-        rig.controller,
-        rig.router,
-        bodies=rig.queues.bodies,
-        queue_of=queues.by_number.get,
+    mover = Mover(
+        store=store,
+        controller=rig.controller,
+        router=rig.router,
         appended=lambda _numbers: None,
-        now_ms=lambda: NOW_MS,
         creates_topics=True,
     )
+    letters = DeadLetters(mover, bodies=rig.queues.bodies, queue_of=queues.by_number.get, now_ms=lambda: NOW_MS)
     topic = rig.router.resolve("$amqp//dead").queues
     rig.router.groups[dead.number] = 1
     letter = Letter(0, Message("$amqp//q", b"1"))
