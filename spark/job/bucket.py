@@ -85,7 +85,7 @@ def work(plan: PassPlan, bucket: int, records: pa.Table | None) -> BucketReport:
             if absorbed.rows is not None:
                 found.files.extend(write_rows(plan, "samples", SETTLED, bucket, absorbed.rows))
         queues, traffic = _queues(records), _traffic(records, quality)
-    devices, silent = liveness.silence(after.devices, plan.settled_ms + plan.watermark_ms)
+    devices, silent = liveness.silence(after.devices, plan.read_to_ms)
     found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
     windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
     still_open = _sessions(plan, bucket, state.sessions, mine, found)
@@ -146,8 +146,7 @@ def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: np
         ahead=quality == AHEAD,
         rejected=np.asarray(pc.is_valid(records["rejected"])),
     )
-    read_to_ms = plan.settled_ms + plan.watermark_ms
-    devices, back = liveness.observe(state.devices, records, flags, read_to_ms=read_to_ms)
+    devices, back = liveness.observe(state.devices, records, flags, read_to_ms=plan.read_to_ms)
     rows = None
     if plan.samples:
         rows = _sample_rows(records, everything, np.where(verdicts == TOO_MANY_DEVICES, TOO_MANY_METRICS, verdicts))
@@ -173,7 +172,7 @@ def _replace(plan: PassPlan, bucket: int, before: BucketState, after: BucketStat
 def _sessions(plan: PassPlan, bucket: int, before: pa.Table, records: pa.Table | None, found: _Tables) -> pa.Table:
     """Returns the sessions still open after some records, and after the time up to which every queue has been read."""
     held = before if records is None else sessions.absorb(before, records, plan.session_ms)
-    closed, still_open = sessions.closed_before(held, plan.settled_ms + plan.watermark_ms, plan.session_ms)
+    closed, still_open = sessions.closed_before(held, plan.read_to_ms, plan.session_ms)
     if held is before and not closed.num_rows:
         return before
     found.replaced.append("sessions")

@@ -82,7 +82,12 @@ class Commits:
             manifest = Manifest.load(place)
             assert manifest is not None
             settings = CommitSettings(
-                watermark_ms=0, late_ms=0, buckets=manifest.buckets, session_ms=NEVER_MS, history_h=history_h
+                watermark_ms=0,
+                late_ms=0,
+                buckets=manifest.buckets,
+                session_ms=NEVER_MS,
+                findings=True,  # the job publishes them at its next start, or drops them, as it is set
+                history_h=history_h,
             )
             return cls(place, settings, manifest, lock)
         except BaseException:
@@ -139,6 +144,7 @@ class Commits:
             attempt=uuid.uuid4().hex[:8],
             samples=self._settings.samples,
             settled_ms=self.manifest.progress.watermark_ms,
+            read_to_ms=self.manifest.progress.read_to_ms,
             newest_ms=self.manifest.progress.stored_at_ms,
             watermark_ms=self._settings.watermark_ms,
             late_ms=self._settings.late_ms,
@@ -164,7 +170,8 @@ class Commits:
             if tick >= TICKS_MAX or not self.whole:
                 return None
             to_ms = max(progress.watermark_ms, clock_ms - self._settings.watermark_ms)
-            progress = msgspec.structs.replace(progress, watermark_ms=to_ms)
+            read_to_ms = max(progress.read_to_ms, clock_ms)
+            progress = msgspec.structs.replace(progress, read_to_ms=read_to_ms, watermark_ms=to_ms)
             self._save(msgspec.structs.replace(manifest, pending_tick=number, progress=progress))
         return self.begin(progress.batch, tick)
 
@@ -172,7 +179,7 @@ class Commits:
     def clock_ms(self) -> int:
         """The time, by the store's clock, up to which every queue was read: at the last commit, or the last tick."""
         progress = self.manifest.progress
-        return max(progress.stored_at_ms, progress.watermark_ms + self._settings.watermark_ms)
+        return max(progress.stored_at_ms, progress.read_to_ms)
 
     def findings_published(self) -> None:
         """Notes that the findings of the last pass are published."""
@@ -198,7 +205,9 @@ class Commits:
             states={**before.states, **{r.bucket: r.state for r in reports if r.state is not None}},
             versions={name: table.version() for name, table in self._tables.items()},
             traffic=traffic[0],
-            unpublished=self._live[FINDINGS].of_pass(plan.pass_) if self._settings.findings else [],
+            unpublished=[*before.unpublished, *self._live[FINDINGS].of_pass(plan.pass_)]
+            if self._settings.findings
+            else [],
         )
         self._save(manifest)
         self.restless = any(report.restless for report in reports)

@@ -32,13 +32,14 @@ def progress_after(
             offsets[count.queue] = max(offsets.get(count.queue, 0), count.next_offset)
             newest[count.queue] = max(newest.get(count.queue, 0), count.stored_at_ms)
             records += count.records
-    read_to = min(newest.values(), default=0) - watermark_ms
+    read_to_ms = min(newest.values(), default=0)
     stamp = now_ms()
     return JobProgress(
         batch=before.batch if batch is None else batch,
         records=before.records + records,
         offsets=offsets,
-        watermark_ms=max(before.watermark_ms, read_to),
+        read_to_ms=max(before.read_to_ms, read_to_ms),
+        watermark_ms=max(before.watermark_ms, read_to_ms - watermark_ms),
         stored_at_ms=max([before.stored_at_ms, *newest.values()]),
         committed_at_ms=stamp,
         batch_records=before.batch_records if batch is None else records,

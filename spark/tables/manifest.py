@@ -28,7 +28,8 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = -1  # the last one committed; -1: none yet
     records: int = 0  # counted in all
     offsets: dict[int, int] = msgspec.field(default_factory=dict)  # queue -> the next offset to count
-    watermark_ms: int = 0  # every queue has been read up to what was stored this long before
+    read_to_ms: int = 0  # every queue has been read up to what was stored then; watermark_ms <= read_to_ms
+    watermark_ms: int = 0  # windows that end at or before it are settled
     stored_at_ms: int = 0  # when the newest record counted was stored
     committed_at_ms: int = 0
     batch_records: int = 0  # in the last batch
@@ -73,7 +74,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
         if data is None:
             return None
         try:
-            return _decode(data)
+            return _with_read_to(_decode(data))
         except msgspec.ValidationError as error:
             if b'"buckets"' not in data:
                 raise OutputMismatch(
@@ -90,3 +91,12 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _decode = msgspec.json.Decoder(Manifest).decode
+
+
+def _with_read_to(manifest: Manifest) -> Manifest:
+    """Returns the manifest; one of an older version, which does not say it, counts as read to its watermark."""
+    progress = manifest.progress
+    if progress.read_to_ms >= progress.watermark_ms:
+        return manifest
+    progress = msgspec.structs.replace(progress, read_to_ms=progress.watermark_ms)
+    return msgspec.structs.replace(manifest, progress=progress)

@@ -16,6 +16,7 @@ class PassPlan(msgspec.Struct, frozen=True, kw_only=True):
     pass_: int
     attempt: str  # a part of file names: of two attempts at a pass no file of one is ever changed by the other
     settled_ms: int  # the watermark
+    read_to_ms: int  # the time up to which every queue has been read: now, for silence and sessions
     newest_ms: int  # when the newest record before this pass was stored
     watermark_ms: int
     late_ms: int

@@ -20,6 +20,7 @@ from spark.errors import BadOption, SparkError  # noqa: E402
 from spark.findings import publishing as publishing_module  # noqa: E402
 from spark.findings.events import events_of_rows, level  # noqa: E402
 from spark.findings.publishing import FileOutcome, Publishing, publish_file  # noqa: E402
+from spark.job import maintenance  # noqa: E402
 from spark.job.options import TelemetryOptions  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
@@ -236,6 +237,16 @@ def test_findings_are_unpublished_until_they_are_noted_whatever_happens(tmp_path
     assert len(commits.manifest.unpublished) == 1
     assert commits.manifest.unpublished != [unpublished]
     commits.close()
+
+
+def test_compacting_keeps_the_findings_that_are_to_be_published(tmp_path):
+    place = Location.of(tmp_path / "out")
+    commits = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    do_batch(commits, 0, strange())
+    commits.close()  # killed before they were published
+    (unpublished,) = Manifest.load(place).unpublished
+    maintenance.compact(place)
+    assert unpublished in Manifest.load(place).unpublished
 
 
 def test_a_job_that_publishes_nothing_owes_nothing(tmp_path):

@@ -2,16 +2,18 @@
 
 import json
 
+import msgspec
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
 from spark.errors import SparkError  # noqa: E402
+from spark.job import maintenance  # noqa: E402
 from spark.job.idle import IdleTime, LogEndCheck, position_of  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
-from spark.tables.manifest import TICKS_MAX, Manifest, sequence  # noqa: E402
+from spark.tables.manifest import MANIFEST, TICKS_MAX, Manifest, sequence  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
@@ -85,6 +87,62 @@ def test_windows_settle_and_silence_is_told_without_a_record(opened):
     do_tick(opened, T0 + 30 * MINUTE_MS)
     assert shown(tables.windows()) == naive([*beats(20), *more])
     assert tables.quality() == {"late": 1, "ok": 20}
+
+
+def reopened(commits: Commits, **settings) -> Commits:
+    commits.close()
+    return Commits.open(
+        commits.place, commits.place.local.parent / "checkpoint", msgspec.structs.replace(SETTINGS, **settings)
+    )
+
+
+@pytest.mark.parametrize("watermark_ms", [0, 20 * MINUTE_MS])
+def test_another_watermark_tells_no_device_silent_and_ends_no_session(opened, watermark_ms):
+    """The time up to which every queue has been read is the same whatever the watermark of the next run is."""
+    do_batch(opened, 0, beats(20))
+    do_tick(opened, T0 + 20_000)
+    again = reopened(opened, watermark_ms=watermark_ms, session_ms=5 * MINUTE_MS)
+    assert again.clock_ms == T0 + 20_000
+    do_tick(again)
+    more = [Record("d", T0 + n * 1_000, n, {"a": n % 7.0}) for n in range(20, 60)]
+    for batch in range(4):
+        do_batch(again, batch + 1, more[batch * 10 : batch * 10 + 10])
+        do_tick(again)
+    tables = Tables(again.place.url)
+    assert tables.table("anomalies").num_rows == 0
+    (device,) = tables.table("devices").to_pylist()
+    assert (device["state"], device["interval_s"]) == ("alive", pytest.approx(1.0))
+    (session,) = tables.table("sessions").to_pylist()
+    assert (session["records"], session["settled"]) == (60, False)
+    do_tick(again, T0 + 80_000)
+    do_tick(reopened(again, watermark_ms=60 * MINUTE_MS))
+    assert [row["kind"] for row in tables.table("anomalies").to_pylist()] == ["silent"]
+
+
+def test_a_manifest_of_before_read_to_is_taken_as_read_to_its_watermark(opened):
+    """An older version has not said up to when every queue was read; with a longer watermark nobody may fall silent."""
+    do_batch(opened, 0, beats(20))
+    do_tick(opened, T0 + 25_000)
+    found = json.loads(opened.place.read(MANIFEST))
+    del found["progress"]["read_to_ms"]
+    opened.place.write(MANIFEST, json.dumps(found).encode())
+    again = reopened(opened, watermark_ms=20 * MINUTE_MS)
+    do_tick(again)
+    do_batch(again, 1, [Record("d", T0 + n * 1_000, n, {"a": n % 7.0}) for n in range(20, 60)])
+    do_tick(again)
+    assert Tables(again.place.url).table("anomalies").num_rows == 0
+    assert again.manifest.progress.read_to_ms == T0 + 59_000
+    again.close()
+
+
+def test_compacting_moves_no_watermark(opened):
+    do_batch(opened, 0, beats(20))
+    do_tick(opened, T0 + 2 * MINUTE_MS)
+    opened.close()
+    before = Manifest.load(opened.place).progress
+    maintenance.compact(opened.place)
+    after = Manifest.load(opened.place).progress
+    assert (after.watermark_ms, after.read_to_ms) == (before.watermark_ms, before.read_to_ms)
 
 
 def test_an_interrupted_tick_goes_on_with_the_time_it_had(opened):
