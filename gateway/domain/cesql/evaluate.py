@@ -96,7 +96,7 @@ ARITHMETIC: Final[Mapping[str, Callable[[int, int], int]]] = {
 
 
 def arithmetic(first: Eval, steps: Sequence[tuple[str, Eval]]) -> Eval:
-    """Sums, differences, products, quotients and remainders of numbers of 32 bits."""
+    """Returns the evaluation of sums, differences, products, quotients and remainders of numbers of 32 bits."""
     calls = [(ARITHMETIC[sign], part) for sign, part in steps]
 
     def evaluate(event: Event) -> Value:

@@ -23,7 +23,7 @@ def encoded(channel: int, *frames: Any) -> bytes:
 
 
 def publish(channel: int, exchange: str, key: str, body: bytes, *, mandatory: bool = False, **properties: Any) -> bytes:
-    """The frames of one published message, its body in frames of at most 4,000 bytes."""
+    """Returns the frames of one published message, its body in frames of at most 4,000 bytes."""
     content = header.ContentHeader(body_size=len(body), properties=commands.Basic.Properties(**properties))
     chunks = [ContentBody(body[at : at + 4_000]) for at in range(0, len(body), 4_000)]
     method = commands.Basic.Publish(exchange=exchange, routing_key=key, mandatory=mandatory)
@@ -91,7 +91,7 @@ class Peer:
         return [value for _, value in self.frames()]
 
     def one(self, kind: type) -> Any:
-        """The one frame that has been sent, of this type."""
+        """Returns the only frame that has been sent, which must be of this type."""
         found = self.methods()
         assert [type(value) for value in found] == [kind], found
         return found[0]
@@ -99,7 +99,7 @@ class Peer:
     # ---- what most tests begin with
 
     def start(self, *, capabilities: dict[str, bool] = CAPABILITIES) -> Any:
-        """Up to the gateway's question who this is, which is returned."""
+        """Begins the handshake, and returns the gateway's Connection.Start."""
         self.feed(HEADER)
         self.one(commands.Connection.Start)
         (asked,) = self.send(
@@ -120,7 +120,7 @@ class Peer:
         principal: Principal | None = None,
         capabilities: dict[str, bool] = CAPABILITIES,
     ) -> "Peer":
-        """An open connection with open channels."""
+        """Returns an open connection with open channels."""
         self.complete(self.start(capabilities=capabilities), principal or Principal(name="guest"))
         self.one(commands.Connection.Tune)
         self.send(commands.Connection.TuneOk(channel_max=100, frame_max=frame_max, heartbeat=heartbeat_s))
@@ -138,12 +138,12 @@ class Peer:
         return self
 
     def consume(self, queue: str = "q", *, channel: int = 1, tag: str = "c", **arguments: Any) -> int:
-        """A consumer that has begun; its id."""
+        """Begins a consumer, and returns its id."""
         (effect,) = self.send(commands.Basic.Consume(queue=queue, consumer_tag=tag, **arguments), channel=channel)
         self.complete(effect)
         self.one(commands.Basic.ConsumeOk)
         return effect.consumer
 
     def published(self) -> list[Message]:
-        """All messages that have been published so far."""
+        """Returns all messages that have been published so far."""
         return [message for effect in self.effects if isinstance(effect, Publish) for message in effect.messages]

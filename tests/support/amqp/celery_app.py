@@ -40,11 +40,11 @@ def works_at_last(self: Any) -> int:
 
 
 def sums(count: int) -> Any:
-    """A chord: `count` sums in parallel, and their total."""
+    """Returns a chord: `count` sums in parallel, and their total."""
     return chord([add.s(number, number) for number in range(count)], total.s())
 
 
 def connected(broker: str, results: str) -> Celery:
-    """The application in the process that asks, with a broker of its own choice."""
+    """Returns the application in the process that asks, with a broker of its own choice."""
     app.conf.update(broker_url=broker, result_backend=results)
     return app

@@ -30,7 +30,7 @@ def codes(connection, queue):
 
 
 def take(connection, queue):
-    """Make an exclusive queue of a connection's own as soon as nobody else has it; how many messages are in it."""
+    """Declares an exclusive queue as soon as no other connection has it, and returns how many messages it holds."""
     deadline = time.monotonic() + PATIENCE_S
     code = LOCKED
     while code == LOCKED:

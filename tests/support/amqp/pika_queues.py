@@ -15,13 +15,13 @@ _numbers = itertools.count()
 
 
 def fresh(prefix: str) -> str:
-    """A name nobody has used."""
+    """Returns a name that no other test has used."""
     return f"{prefix}-{time.monotonic_ns()}-{next(_numbers)}"
 
 
 @contextlib.contextmanager
 def connect(gateway: Any) -> Iterator[pika.BlockingConnection]:
-    """A connection that is closed behind the test, unless it is closed already."""
+    """Yields a connection, and closes it behind the test unless it is closed already."""
     connection = pika.BlockingConnection(
         pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), socket_timeout=TIMEOUT_S)
     )
@@ -33,18 +33,18 @@ def connect(gateway: Any) -> Iterator[pika.BlockingConnection]:
 
 
 def queue(channel: BlockingChannel, name: str = "", **arguments: Any) -> str:
-    """A queue of this connection's own; `_` in the names of arguments stands for `-`, which begin with `x-`."""
+    """Declares a queue of this connection's own. Arguments are named as in AMQP, `x_max_length` for `x-max-length`."""
     said = {f"x-{key.replace('_', '-')}": value for key, value in arguments.items()}
     return channel.queue_declare(name, exclusive=True, arguments=said).method.queue
 
 
 def count(channel: BlockingChannel, name: str) -> int:
-    """The messages that wait in a queue."""
+    """Returns how many messages wait in a queue."""
     return channel.queue_declare(name, passive=True).method.message_count
 
 
 def get(channel: BlockingChannel, name: str, **options: Any) -> tuple[Any, Any, bytes]:
-    """The next message of a queue, which may have to come first."""
+    """Returns the next message of a queue, and waits for it where the queue is empty."""
     deadline = time.monotonic() + TIMEOUT_S
     while time.monotonic() < deadline:
         method, properties, body = channel.basic_get(name, **options)
@@ -55,7 +55,7 @@ def get(channel: BlockingChannel, name: str, **options: Any) -> tuple[Any, Any, 
 
 
 def bodies(channel: BlockingChannel, name: str) -> list[bytes]:
-    """All messages that wait in a queue, which is empty then."""
+    """Takes all messages that wait in a queue, and returns their bodies."""
     return [body for *_, body in iter(lambda: channel.basic_get(name, auto_ack=True), (None, None, None))]
 
 
@@ -71,7 +71,7 @@ def until(condition: Callable[[], bool], connection: Any = None, *, every_s: flo
 
 
 def deaths(properties: Any) -> list[tuple[Any, ...]]:
-    """The account of a dead letter, without times."""
+    """Returns a dead letter's list of deaths, without times."""
     names = ("count", "reason", "queue", "exchange", "routing-keys", "original-expiration")
     for death in properties.headers["x-death"]:
         assert isinstance(death["time"], datetime.datetime)
@@ -80,5 +80,5 @@ def deaths(properties: Any) -> list[tuple[Any, ...]]:
 
 
 def first_death(properties: Any) -> list[Any]:
-    """The headers that say how a message died the first time."""
+    """Returns the headers that say how a message died the first time."""
     return [properties.headers.get(f"x-first-death-{name}") for name in ("reason", "queue", "exchange")]

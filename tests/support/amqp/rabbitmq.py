@@ -62,7 +62,7 @@ class RabbitMQ:
         return self.port
 
     def start(self) -> "RabbitMQ":
-        """Start, and wait until it takes connections."""
+        """Starts the server, and waits until it takes connections."""
         with self._log.open("ab") as log:
             self._process = self._run(log)
         deadline = time.monotonic() + START_TIMEOUT_S
@@ -93,7 +93,7 @@ class RabbitMQ:
             return False
 
     def kill(self) -> None:
-        """End it as a power switch would end its processes."""
+        """Kills the server's processes, as a loss of power would end them."""
         if self._process is not None:
             os.killpg(self._process.pid, signal.SIGKILL)
             self._process.wait(STOP_TIMEOUT_S)

@@ -72,7 +72,7 @@ class LoadPublisher:
             self.lives += 1
 
     def stop(self) -> None:
-        """End it."""
+        """Ends the sender, and counts what it was acknowledged."""
         if self._sender is not None:
             self._sender.stopping = True
             self._sender.join(STOP_S)
@@ -80,7 +80,7 @@ class LoadPublisher:
         self.gather()
 
     def gather(self) -> None:
-        """Take over what its last life has come to."""
+        """Adds what the last sender was acknowledged, and how it ended."""
         if self._sender is not None:
             self._next = self._sender.next
             self.acked += self._sender.acked
@@ -94,7 +94,7 @@ class LoadPublisher:
             self._sender = None
 
     def served(self) -> None:
-        """It was acknowledged something more."""
+        """Notes that this publisher was acknowledged one more message."""
         if self._sender is not None and self.readiness is not None:
             self.readiness.served(self._sender.gateway.name)
 
@@ -185,7 +185,7 @@ class FaultRun:
     # ---- clients
 
     def start_clients(self, count: int) -> None:
-        """Let clients of the KV work until `stop_clients`."""
+        """Starts clients of the KV, which work until `stop_clients`."""
         self._clients = [KvClient(n, self._keys, Recording(), self.chance) for n in range(count)]
         self._turn_the_page()
         for one in self.publishers:
@@ -195,7 +195,7 @@ class FaultRun:
         self._working = [asyncio.ensure_future(self._work(client)) for client in self._clients]
 
     def _turn_the_page(self) -> None:
-        """Go on with other keys: a history in which too much is unknown takes for ever to check."""
+        """Goes on with new keys, because a history with too many unknown outcomes takes too long to check."""
         self._recordings.append(Recording())
         self._keys.prefix = f"{self._label}-{len(self._recordings)}"
         for client in self._clients:
@@ -230,7 +230,7 @@ class FaultRun:
     async def keep_going(
         self, seconds: float = 0.0, *, until: Callable[[], bool] = lambda: True, what: str = "nothing"
     ) -> bool:
-        """Keep the publishers at work for a time, and then until something is so; whether it came to be."""
+        """Keeps the publishers at work for a time, and then until a condition holds; returns whether it did."""
         began = time.monotonic()
         while True:
             for one in self.publishers:
@@ -249,7 +249,7 @@ class FaultRun:
                 return False
 
     async def all_going(self) -> list[str]:
-        """Keep everybody at work until each has been acknowledged something more; who was not."""
+        """Keeps all publishers at work until each has one more acknowledgement; returns the names of those without."""
         counts = {one.name: one.count for one in self.publishers}
         await self.keep_going(until=lambda: all(one.count > counts[one.name] for one in self.publishers))
         return [one.name for one in self.publishers if one.count <= counts[one.name]]
@@ -257,7 +257,7 @@ class FaultRun:
     # ---- faults
 
     async def hurt(self, fault: Fault) -> None:
-        """Let a fault come and go. Fails when the cluster does not recover."""
+        """Begins a fault, and ends it after its time. Fails when the cluster does not recover."""
         self.said[fault.kind] += 1
         self.done.append(fault.what)
         where = f"seed {self.seed}, fault {len(self.done)}, {fault.what}"
@@ -274,7 +274,7 @@ class FaultRun:
         print(f"{len(self.done)}: {fault.what}; silent for {self.silences[fault.what]:.1f} s", flush=True)
 
     async def _beside(self, work: Callable[[], None], what: str) -> None:
-        """Do something that takes its time while the publishers go on."""
+        """Runs work that takes time in a thread, while the publishers go on."""
         doing = asyncio.ensure_future(asyncio.to_thread(work))
         while not doing.done():
             await self.keep_going(0.05, what=what)
@@ -308,8 +308,9 @@ class FaultRun:
     # ---- what has come of it
 
     def check(self) -> None:
-        """Everything acknowledged is there, in order and once, and keys and values are linearizable. To be called when
-        nobody works any more."""
+        """Checks that all acknowledged messages are stored, in order and once, and that keys and values are
+        linearizable. No client may be at work any more.
+        """
         self.check_stored()
         for page, recording in enumerate(self._recordings):
             broken = check_history(recording.history)
@@ -322,7 +323,9 @@ class FaultRun:
         )
 
     def check_stored(self) -> None:
-        """Everything acknowledged is read back, in order and once, from whoever are masters now."""
+        """Reads all acknowledged messages back from the present masters, and checks that each is there in order and
+        once.
+        """
         found = stored(self.proxies[0])
         for one in self.publishers:
             numbers = found.get(f"kill/{one.name}/n", [])
@@ -339,7 +342,7 @@ class FaultRun:
                 assert a < b or one.life(a) != one.life(b), f"{where}: {b} behind {a}; {self.done}"
 
     def report(self) -> str:
-        """For people."""
+        """Returns the run's figures as text."""
         worst = sorted(self.silences.items(), key=lambda one: -one[1])[:5]
         lines = [
             f"seed {self.seed}: {sum(self.said.values())} faults: {dict(self.said)}",

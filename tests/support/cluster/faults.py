@@ -35,7 +35,7 @@ class SmallDisk:
         self._filler = directory / "filler"
 
     def fill(self, *, leave: int = 0) -> None:
-        """Let others have no more than so many bytes."""
+        """Fills the disk, and leaves others this many bytes at most."""
         found = os.statvfs(self._filler.parent)
         size = found.f_bavail * found.f_frsize - leave
         with self._filler.open("wb") as file, contextlib.suppress(OSError):  # another process took some of it meanwhile
@@ -45,13 +45,13 @@ class SmallDisk:
                 size -= file.seek(step, os.SEEK_CUR) and step
 
     def free(self) -> None:
-        """Give all of it back."""
+        """Frees all that `fill` took."""
         self._filler.unlink(missing_ok=True)
 
 
 @contextlib.contextmanager
 def small_disk(directory: Path) -> Iterator[SmallDisk | None]:
-    """Put a disk of its own in a directory's place; None where this is not allowed."""
+    """Mounts a small disk at a directory, and yields it; yields None where the process may not mount."""
     directory.mkdir(parents=True, exist_ok=True)
     mount = ("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headgate-small-disk", str(directory))
     if subprocess.run(mount, capture_output=True, check=False).returncode:
@@ -106,7 +106,7 @@ class Faults:
         self._left: list[Callable[[], Fault]] = []
 
     def any(self) -> Fault:
-        """One by chance; none is kept waiting for ever."""
+        """Returns a fault of a kind drawn by chance; each kind is drawn once before one is drawn again."""
         if not self._left:
             self._left = self._chance.sample(self.kinds, len(self.kinds))
         return self._left.pop()()
@@ -114,12 +114,12 @@ class Faults:
     # ---- processes
 
     def killed(self, name: str | None = None) -> Fault:
-        """kill -9."""
+        """Returns a kill -9 of a process."""
         name, cluster = name or self._node(), self._cluster
         return self._fault("killed", name, lambda: cluster.stop(name, kill=True), lambda: cluster.start(name))
 
     def frozen(self, name: str | None = None, *, kind: str = "frozen", seconds: float | None = None) -> Fault:
-        """A process that does nothing for a while, as a machine that is suspended."""
+        """Returns a SIGSTOP of a process for a while, as if its machine were suspended."""
         name = name or self._node()
         pid = self._cluster.pid(name)
         return self._fault(
@@ -127,12 +127,12 @@ class Faults:
         )
 
     def restarted(self, name: str | None = None) -> Fault:
-        """A restart as an operator makes it."""
+        """Returns a restart as an operator makes it."""
         name, cluster = name or self._node(), self._cluster
         return self._fault("restarted", name, lambda: cluster.stop(name), lambda: cluster.start(name), seconds=0.0)
 
     def asleep(self) -> Fault:
-        """A proxy that sleeps so long that others may take over what it has, and wakes with full socket buffers."""
+        """Returns a sleep of a proxy: others may take over what it owns, and it wakes with full socket buffers."""
         return self.frozen(
             self._chance.choice(self._named("proxy")), kind="asleep", seconds=self._chance.uniform(*ASLEEP_S)
         )
@@ -140,27 +140,29 @@ class Faults:
     # ---- what lies on disks
 
     def flipped(self) -> Fault:
-        """Bytes of a replica's log are not what they were when it is started again."""
+        """Returns damage of bytes in a replica's log, which the replica finds when it is started again."""
         return self._damaged("log flipped", self._store(), self._flip_log)
 
     def shortened(self) -> Fault:
-        """A file of a replica's log, closed or not, has lost its end."""
+        """Returns the loss of the end of one file of a replica's log, closed or not."""
         return self._damaged("log shortened", self._store(), self._shorten)
 
     def removed(self) -> Fault:
-        """A file of a replica's log is gone."""
+        """Returns the loss of a whole file of a replica's log."""
         return self._damaged("log file removed", self._store(), self._remove)
 
     def views_flipped(self) -> Fault:
-        """Bytes of a replica's views are not what they were."""
+        """Returns damage of bytes in a replica's views."""
         return self._damaged("views flipped", self._store(), self._flip_views)
 
     def metadata_flipped(self) -> Fault:
-        """A small file in which a replica keeps its epochs, its bounds or its group is not what it was."""
+        """Returns damage of a small file in which a replica keeps its epochs, its bounds or its group."""
         return self._damaged("metadata flipped", self._store(), self._flip_metadata)
 
     def raft_flipped(self) -> Fault:
-        """Bytes of a controller's log are not what they were; where it refuses to start, its directory is emptied."""
+        """Returns damage of bytes in a controller's log; where the controller refuses to start, its directory is
+        emptied.
+        """
         name, cluster = self._chance.choice(self._named("controller")), self._cluster
         directory = cluster.plan.directory / "data" / name
 
@@ -186,11 +188,11 @@ class Faults:
         )
 
     def forgetful(self) -> Fault:
-        """A controller comes back with an empty directory."""
+        """Returns the loss of all files of a controller."""
         return self._damaged("emptied", self._chance.choice(self._named("controller")), self._empty)
 
     def failing(self) -> Fault:
-        """A disk that answers with errors for a while; whoever looks after processes starts this one again."""
+        """Returns a disk that answers with errors for a while; a supervisor starts its process again."""
         name = self._chance.choice(sorted(self._lying))
         mode = self._chance.choice([Mode.EIO_READ, Mode.EIO_WRITE, Mode.EIO_SYNC])
         part = self._chance.choice(["", "/log/", "/views/"])
@@ -204,7 +206,7 @@ class Faults:
         return self._fault(f"disk {mode.name} {part}".strip(), name, lambda: disk.lie(mode, part), end)
 
     def misdirected(self) -> Fault:
-        """One write goes elsewhere, or nowhere, and its process is killed a moment later."""
+        """Returns a write that the disk stores elsewhere, or not at all; its process is killed a moment later."""
         name = self._chance.choice(sorted(self._lying))
         mode = self._chance.choice([Mode.MISDIRECT_ONCE, Mode.LOSE_ONCE])
         disk, cluster = self._lying[name], self._cluster
@@ -217,11 +219,11 @@ class Faults:
         return self._fault(f"disk {mode.name}", name, lambda: disk.lie(mode, "/log/"), end)
 
     def without_power(self) -> Fault:
-        """A machine loses its power, and with it what was not synced."""
+        """Returns a machine's loss of power, and with it of all bytes that were not synced."""
         return self._powerless([self._chance.choice(sorted(self._lying))])
 
     def all_without_power(self) -> Fault:
-        """All machines of the stores lose their power at once."""
+        """Returns a loss of power of all machines of the stores at once."""
         return self._powerless(sorted(self._lying))
 
     def _powerless(self, names: Sequence[str]) -> Fault:
@@ -284,12 +286,12 @@ class Faults:
     # ---- the network
 
     def cut_off(self, name: str | None = None) -> Fault:
-        """A process that nobody reaches: a group's master, or any."""
+        """Returns a cut of all connections of one process: of a group's master, or of any."""
         name = name or self._chance.choice([self._master(), self._node()])
         return self._torn("cut off", name, lambda network: network.cut([name]))
 
     def one_way(self) -> Fault:
-        """A master that is heard and does not hear, or hears and is not heard."""
+        """Returns a cut of a master's connections in one direction only."""
         master = self._master()
         others = [node.name for node in self._cluster.nodes if node.name != master]
         if self._chance.random() < 0.5:
@@ -297,35 +299,35 @@ class Faults:
         return self._torn("mute", master, lambda network: network.cut([master], others, back=False))
 
     def lossy(self) -> Fault:
-        """A bad network between all."""
+        """Returns loss and delay of packets between all processes."""
         low, high = SLOW_MS
         return self._torn(
             "lossy", "network", lambda network: network.trouble(loss=LOSS, delay_ms=low, jitter_ms=high - low)
         )
 
     def leaderless(self) -> Fault:
-        """The controllers' leader alone."""
+        """Returns a cut of all connections of the controllers' leader."""
         leader = self._leader()
         return self._torn("leader cut off", leader, lambda network: network.cut([leader]))
 
     def masterless(self) -> Fault:
-        """A master that its replicas and controllers reach, and no proxy does."""
+        """Returns a cut between a master and the proxies; its replicas and the controllers still reach it."""
         master = self._master()
         proxies = [node.name for node in self._cluster.nodes if node.role == "proxy"]
         return self._torn("cut off from proxies", master, lambda network: network.cut([master], proxies))
 
     def separated(self) -> Fault:
-        """Two processes that do not reach each other, and all others do."""
+        """Returns a cut between two processes; all others still reach both."""
         one, other = self._chance.sample([node.name for node in self._cluster.nodes], 2)
         return self._torn("separated", f"{one} and {other}", lambda network: network.cut([one], [other]))
 
     def separated_one_way(self) -> Fault:
-        """A process that another one hears, and does not hear it."""
+        """Returns a cut between two processes in one direction."""
         one, other = self._chance.sample([node.name for node in self._cluster.nodes], 2)
         return self._torn("deaf", f"{other} to {one}", lambda network: network.cut([one], [other], back=False))
 
     def grey(self) -> Fault:
-        """A master that the controllers hear and nobody else, in one direction or both."""
+        """Returns a cut between a master and all but the controllers, in one direction or both."""
         master = self._master()
         others = [node.name for node in self._cluster.nodes if node.role != "controller" and node.name != master]
         back = self._chance.random() < 0.5
@@ -336,7 +338,7 @@ class Faults:
     # ---- disks
 
     def full(self) -> Fault:
-        """A disk with nothing left, or less than a store keeps in reserve."""
+        """Returns a full disk, or one with less room than a store keeps in reserve."""
         name, disk = self._chance.choice(sorted(self._disks.items()))
         leave = self._chance.choice([0, 0, 100 << 20])
         return self._fault("disk full", name, lambda: disk.fill(leave=leave), disk.free)
@@ -364,7 +366,7 @@ class Faults:
         return self._chance.choice(self._named("store"))
 
     def _master(self) -> str:
-        """A group's master, by chance one of those there are."""
+        """Returns a group's master, drawn by chance from those that exist."""
         return self._chance.choice(masters(self._cluster))
 
     def _leader(self) -> str:
@@ -373,7 +375,7 @@ class Faults:
 
 
 def masters(cluster: LocalCluster) -> Sequence[str]:
-    """The stores that say they are a group's master; where none does, all of them."""
+    """Returns the stores that say that they are a group's master; where none does, all of them."""
     names = [node.name for node in cluster.nodes if node.role == "store"]
     return [name for name in names if status(cluster, name).get("role") == "master"] or names
 

@@ -24,7 +24,7 @@ class GreyRig(ElectionsRig):
         self.commands.clear()
 
     def isolate(self, id_, *, others=None):
-        """Nobody but the controllers reaches a replica."""
+        """Cuts a replica off from all but the controllers."""
         for other in others or [one for one in [*self.said, *self.proxies] if one != id_]:
             self.cut |= {(id_, other), (other, id_)}
 
@@ -76,7 +76,7 @@ class GreyRig(ElectionsRig):
         super().tick()
 
     def _follow(self):
-        """The master takes replicas into the set, and lets them go."""
+        """Lets the master take replicas into the SyncStateSet and drop them from it."""
         master = self.group.master
         if master is None or master not in self.said:
             return

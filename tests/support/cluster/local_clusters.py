@@ -19,7 +19,7 @@ PATIENCE_S = 240.0  # until those of a role are ready, however busy the machine 
 
 
 def ports_of(plan: ClusterPlan) -> set[int]:
-    """Every port that a cluster takes."""
+    """Returns every port that a cluster takes."""
     taken = set()
     for node in nodes(plan):
         taken |= {node.port, node.admin_port}
@@ -29,7 +29,7 @@ def ports_of(plan: ClusterPlan) -> set[int]:
 
 
 def on_free_ports(plan: ClusterPlan, *, but: Collection[int] = ()) -> ClusterPlan:
-    """The same on ports that are all free now, and `but` for these."""
+    """Returns the same plan on ports that are free now and are not in `but`."""
 
     def ports(offset: int) -> set[int]:
         return ports_of(plan._replace(port_offset=offset))
@@ -39,7 +39,7 @@ def on_free_ports(plan: ClusterPlan, *, but: Collection[int] = ()) -> ClusterPla
 
 @contextlib.asynccontextmanager
 async def controller_of(plan: ClusterPlan) -> AsyncIterator[RemoteController]:
-    """A client of a cluster's controllers."""
+    """Yields a client of a cluster's controllers."""
     controller = RemoteController(list(plan.addresses.values()), now_ms=now_ms)
     try:
         await controller.ready()
@@ -49,7 +49,7 @@ async def controller_of(plan: ClusterPlan) -> AsyncIterator[RemoteController]:
 
 
 async def one_group(plan: ClusterPlan) -> None:
-    """Add the first group, of as many replicas as are planned."""
+    """Adds the first group, with as many replicas as are planned."""
     async with controller_of(plan) as controller:
         await controller.do(
             AddGroup(number=0, config=GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync))
@@ -72,7 +72,7 @@ def started(
     stores: str = "",
     under: Callable[[str], Sequence[str]] = lambda name: (),
 ) -> Iterator[LocalCluster]:
-    """A cluster whose processes are all ready, those of these roles at least; stopped in the end.
+    """Yields a cluster whose processes of these roles are ready, and stops it at the end.
 
     `prepare`, a function of a module, is called in a process of its own as soon as there are controllers. `proxies` is
     configuration of every proxy's, `stores` of every store's section `[store]`, `under` as for `LocalCluster`.

@@ -69,11 +69,11 @@ class Network:
         self._namespaces: Mapping[str, int] = made["namespaces"]
 
     def under(self, name: str) -> Sequence[str]:
-        """The command that runs another one in a namespace, and becomes it."""
+        """Returns the command that runs another command in a namespace, and becomes it."""
         return ("nsenter", f"--net=/proc/{self._switch.pid}/fd/{self._namespaces[name]}")
 
     def cut(self, some: Collection[str], others: Collection[str] | None = None, *, back: bool = True) -> None:
-        """Drop everything that some send to others (None: everybody else), and with `back` what others send to them."""
+        """Drops all packets from some to others (None: to all others), and with `back` those from others to them."""
         others = self.addresses.keys() - set(some) if others is None else others
         self._dropped |= {(one, other) for one in some for other in others}
         if back:
@@ -83,19 +83,20 @@ class Network:
     def trouble(
         self, *, loss: float = 0.0, delay_ms: float = 0.0, jitter_ms: float = 0.0, clients: bool = True
     ) -> None:
-        """Lose a part of all packets and let the others take so much longer, by chance up to `jitter_ms` more; with
-        `clients` those from and to `HOST` too."""
+        """Loses a share of all packets and delays the others, each by up to `jitter_ms` more; with `clients` those from
+        and to `HOST` too.
+        """
         self._trouble = {"loss": loss, "delay_ms": delay_ms, "jitter_ms": jitter_ms, "clients": clients}
         self._tell()
 
     def heal(self) -> None:
-        """End all cuts and trouble."""
+        """Ends all cuts, losses and delays."""
         self._dropped.clear()
         self._trouble = {}
         self._tell()
 
     def close(self) -> None:
-        """End the switch, and with it the network. Whoever is in a namespace hears nobody any more."""
+        """Ends the switch, and with it the network: the namespaces stay, and no packet reaches them any more."""
         assert self._switch.stdin is not None
         self._switch.stdin.close()
         try:
@@ -150,7 +151,7 @@ class Switch:
         self._chance = random.Random(1)
 
     def build(self, names: Sequence[str], prefix: str, mtu: int) -> None:
-        """Make the namespaces and all interfaces. Raises OSError, CalledProcessError."""
+        """Makes the namespaces and all interfaces. Raises OSError, CalledProcessError."""
         libc = ctypes.CDLL(None, use_errno=True)
         home = os.open("/proc/self/ns/net", os.O_RDONLY)
         for i, name in enumerate([HOST, *names]):
@@ -166,14 +167,14 @@ class Switch:
         _checked(libc.setns(home, _CLONE_NEWNET))
 
     def obey(self, order: Mapping[str, Any]) -> None:
-        """Take what is dropped and how bad the lines are from now on."""
+        """Takes an order: which packets are dropped from now on, and how many are lost or delayed."""
         self._dropped = frozenset((self._packed[one], self._packed[other]) for one, other in order["dropped"])
         self._loss = order.get("loss", 0.0)
         self._delay_s, self._jitter_s = order.get("delay_ms", 0.0) / 1000, order.get("jitter_ms", 0.0) / 1000
         self._spared = None if order.get("clients", True) else self._packed[HOST]
 
     def run(self) -> None:
-        """Until standard input ends."""
+        """Carries packets until standard input ends."""
         orders = sys.stdin.fileno()
         watched = [orders, *self.sources]
         while True:
@@ -222,7 +223,7 @@ def _send(interface: int, packet: bytes) -> None:
 
 
 def _interface(address: str, mtu: int) -> int:
-    """A new interface of the namespace this process is in; the descriptor of its other end."""
+    """Makes an interface in this process's namespace, and returns the descriptor of its other end."""
     found = os.open("/dev/net/tun", os.O_RDWR | os.O_NONBLOCK | os.O_CLOEXEC)
     request = fcntl.ioctl(found, _TUNSETIFF, struct.pack("16sH22x", b"headgate%d", _IFF_TUN | _IFF_NO_PI))
     device = request[:16].rstrip(b"\0").decode()
@@ -248,7 +249,7 @@ def _say(answer: Any) -> None:
 
 
 def main() -> int:
-    """Build what the first line says, then obey the others; the exit status."""
+    """Builds what the first line of the input says, then obeys the other lines; returns the exit status."""
     switch = Switch()
     try:
         switch.build(**json.loads(sys.stdin.readline()))

@@ -63,19 +63,19 @@ class Readiness(threading.Thread):
                 refused.clear()  # said once
 
     def served(self, name: str) -> None:
-        """A client of this proxy was acknowledged something."""
+        """Notes that a client of this proxy was acknowledged something."""
         with self._lock:
             self._served[name] = time.monotonic()
             self._refused[name].clear()
 
     def refused(self, name: str) -> None:
-        """A client of this proxy was told no, or lost its connection."""
+        """Notes that a client of this proxy was refused, or lost its connection."""
         with self._lock:
             if self._since[name] is not None:
                 self._refused[name].append(time.monotonic())
 
     def report(self) -> Mapping[str, int]:
-        """For people."""
+        """Returns the figures for the run's report."""
         return {"samples": self.samples, "wrong": len(self.wrong)}
 
 

@@ -183,7 +183,7 @@ class CoapSender(Sender):
                 self.acked.append(number)
 
     def ask(self, peer, request, token):
-        """Send until there is the answer 2.01; a port where nobody listens ends it (ConnectionRefusedError)."""
+        """Sends a request until 2.01 answers it. Raises `ConnectionRefusedError` where nobody listens at the port."""
         for _ in range(50):
             peer.send(request)
             try:
@@ -209,7 +209,7 @@ def accepted(connack):
 
 
 def option(delta, value):
-    """A CoAP option of less than 269 bytes (RFC 7252, 3.1)."""
+    """Returns the bytes of a CoAP option of less than 269 bytes (RFC 7252, 3.1)."""
     if len(value) < 13:
         return bytes([delta << 4 | len(value)]) + value
     return bytes([delta << 4 | 13, len(value) - 13]) + value
@@ -226,7 +226,7 @@ KINDS = {
 
 
 def stored(gateway):
-    """The numbers in the log, by address, in the order of the log."""
+    """Returns the numbers in the log by address, in the order of the log."""
     found = {}
     with RemoteReader(f"{gateway.host}:{gateway.port('rpc')}") as reader:
         queues = reader.topics()["kill"]

@@ -30,14 +30,14 @@ class Device:
         self._socket.close()
 
     def ask(self, path, code=POST, **parts):
-        """A request's response."""
+        """Sends a request, and returns its response."""
         self._mid += 1
         token = self._mid.to_bytes(4, "big")
         self.last = request(path, code, mid=self._mid, token=token, **parts)
         return self.again(token)
 
     def again(self, token=None):
-        """The response to the last request, sent once more."""
+        """Sends the last request once more, and returns its response."""
         token = token or self._mid.to_bytes(4, "big")
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
@@ -68,14 +68,15 @@ class Device:
         raise AssertionError(f"nothing was heard of {self.last!r}")
 
     def put(self, path, body, number):
-        """The response to one block of a body."""
+        """Sends one block of a body, and returns the response."""
         at = number * BLOCK_BYTES
         block = Block.of_size(BLOCK_BYTES)._replace(number=number, more=at + BLOCK_BYTES < len(body))
         return self.ask(path, options=((BLOCK1, block.encode()),), payload=body[at : at + BLOCK_BYTES])
 
     def upload(self, path, body, *, first=0):
-        """Publish a body in blocks, from one of them on; from the beginning where the server does not know of those
-        before. The code of the last response."""
+        """Publishes a body in blocks from `first` on, or from the beginning where the server does not know the blocks
+        before. Returns the code of the last response.
+        """
         number = first
         while number * BLOCK_BYTES < len(body):
             said = dotted(self.put(path, body, number).code)
@@ -83,7 +84,7 @@ class Device:
         return said
 
     def download(self, path):
-        """The body of an address, read in blocks; None where there is none."""
+        """Reads the body of an address in blocks, and returns it; returns None where there is none."""
         body, block = b"", Block.of_size(BLOCK_BYTES)
         while True:
             packet = self.ask(path, GET, options=((BLOCK2, block.encode()),))

@@ -41,7 +41,7 @@ def request(
     options: tuple[tuple[int, bytes], ...] = (),
     payload: bytes = b"",
 ) -> bytes:
-    """The datagram of a request."""
+    """Returns the datagram of a request."""
     all_options = [(URI_PATH, level.encode()) for level in path.split("/")] if path else []
     all_options += [(URI_QUERY, item.encode()) for item in query]
     if content_format is not None:
@@ -52,13 +52,13 @@ def request(
 
 
 def options_of(packet: Packet) -> dict[int, bytes]:
-    """The options of a response, none of which is repeated."""
+    """Returns the options of a response, each of which may stand in it once."""
     assert len({number for number, _ in packet.options}) == len(packet.options)
     return dict(packet.options)
 
 
 def dotted(code: int) -> str:
-    """A code as the specifications write it."""
+    """Returns a code as the specifications write it, such as 2.05."""
     return f"{code >> 5}.{code & 31:02d}"
 
 
@@ -86,11 +86,11 @@ class Driver:
         self.asked = asked.token
 
     def receive(self, *datagrams: bytes, peer: tuple[Any, ...] = PEER) -> list[Any]:
-        """Hand over datagrams of one wake; their effects."""
+        """Hands over the datagrams of one wake, and returns the effects."""
         return list(self.endpoint.receive([(data, peer) for data in datagrams], now_ms=self.now_ms))
 
     def complete(self, effects: list[Any], outcome: Outcome | None = None) -> None:
-        """Do what the effects ask for."""
+        """Carries out what the effects ask for."""
         for effect in effects:
             if isinstance(effect, Publish):
                 self.stored += effect.messages
@@ -109,25 +109,25 @@ class Driver:
                 self.complete(list(self.endpoint.completed(effect.token, told, now_ms=self.now_ms)))
 
     def sent(self) -> list[Packet]:
-        """The messages to be sent now, each checked to be one."""
+        """Returns the messages to be sent now, and checks that each of them is one."""
         return [decode(data) for data, _ in self.endpoint.take_output()]
 
     def exchange(self, *datagrams: bytes, outcome: Outcome | None = None, peer: tuple[Any, ...] = PEER) -> list[Packet]:
-        """Hand over datagrams, do what they ask for, read what comes back."""
+        """Hands over datagrams, carries out what they ask for, and returns the messages that come back."""
         self.complete(self.receive(*datagrams, peer=peer), outcome)
         return self.sent()
 
     def ask(self, path: str, code: int = POST, *, outcome: Outcome | None = None, **parts: Any) -> Packet:
-        """One request answered by one message."""
+        """Sends one request, and returns the one message that answers it."""
         (answer,) = self.exchange(request(path, code, **parts), outcome=outcome)
         return answer
 
     def get(self, path: str, **parts: Any) -> Packet:
-        """A GET."""
+        """Sends a GET, and returns its response."""
         return self.ask(path, GET, **parts)
 
     def tick(self, after_ms: int) -> list[Packet]:
-        """Let time pass; what is sent when its deadline has come."""
+        """Lets time pass, and returns what is sent when its deadline has come."""
         self.now_ms += after_ms
         deadline = self.endpoint.deadline_ms()
         if deadline is not None and deadline <= self.now_ms:
@@ -135,7 +135,7 @@ class Driver:
         return self.sent()
 
     def deliver(self, *messages: Message, sub: int = 1) -> list[Packet]:
-        """Messages for a subscription; what is sent."""
+        """Offers messages to a subscription, and returns what is sent."""
         count = len(messages)
         batch = Batch(LogOffset(0), LogOffset(1), list(messages), list(range(count)), [1] * count)
         subs = [(SubscriptionId(sub),)] * count
@@ -143,7 +143,7 @@ class Driver:
         return self.sent()
 
     def subscribed(self) -> list[str]:
-        """The addresses subscribed to now."""
+        """Returns the addresses that are subscribed to now."""
         return list(self.subscriptions.values())
 
 

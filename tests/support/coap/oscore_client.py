@@ -18,7 +18,7 @@ def provision(path: Path, *users: str) -> None:
 
 
 async def oscore_client(directory: Path, uri: str, *, client_id: str = "01", secret: str = SECRET) -> Context:
-    """A client that protects all it sends to a gateway."""
+    """Returns a client that protects all it sends to a gateway."""
     directory.mkdir(exist_ok=True)
     settings = {"sender-id_hex": client_id, "recipient-id_hex": "", "secret_hex": secret, "salt_hex": SALT}
     (directory / "settings.json").write_text(json.dumps(settings))

@@ -41,7 +41,7 @@ class ClientContext(oscore.CanProtect, oscore.CanUnprotect, oscore.SecurityConte
         pass
 
     def keys(self) -> ContextKeys:
-        """The server's keys."""
+        """Returns the server's keys."""
         return ContextKeys(
             secret=SECRET,
             salt=SALT,
@@ -52,7 +52,7 @@ class ClientContext(oscore.CanProtect, oscore.CanUnprotect, oscore.SecurityConte
         )
 
     def protect_request(self, path, code=2, *, token=b"tk", type=0, **parts):
-        """The datagram of a protected request."""
+        """Returns the datagram of a protected request."""
         self.mid += 1
         plain = CoapMessage.decode(request(path, code, mid=self.mid, token=token, type=type, **parts))
         plain.direction = Direction.OUTGOING
@@ -61,7 +61,7 @@ class ClientContext(oscore.CanProtect, oscore.CanUnprotect, oscore.SecurityConte
         return outer.encode()
 
     def open_response(self, datagram: bytes) -> CoapMessage:
-        """The response in a protected datagram."""
+        """Returns the response in a protected datagram."""
         outer = CoapMessage.decode(datagram)
         outer.direction = Direction.INCOMING
         return self.unprotect(outer, self.ids[outer.token])[0]
@@ -86,13 +86,13 @@ class OscoreDriver(Driver):
         self.contexts[client.sender_id, client.id_context] = user, client.keys()
 
     def lose(self, *names: str) -> None:
-        """Another process uses these contexts."""
+        """Tells the endpoint that another process owns these contexts now."""
         self.taken -= set(names)
         token = self.watching.pop()
         self.complete(list(self.endpoint.completed(token, Outcome(value=names), now_ms=self.now_ms)))
 
     def restart(self) -> None:
-        """The process ends and begins again; what is durable is kept."""
+        """Ends the process and begins it again with what is durable."""
         kept = self.contexts, self.numbers, self.stored
         self.subscriptions.clear()
         self.__post_init__()
@@ -127,19 +127,19 @@ class OscoreDriver(Driver):
         )
 
     def raw(self, *datagrams: bytes, peer: Any = PEER) -> list[bytes]:
-        """Hand over datagrams, do what they ask for; the datagrams that come back."""
+        """Hands over datagrams, carries out what they ask for, and returns the datagrams that come back."""
         self.complete(self.receive(*datagrams, peer=peer))
         return [data for data, _ in self.endpoint.take_output()]
 
     def protected(
         self, client: ClientContext, path: str, code: int = 2, *, peer: Any = PEER, **parts: Any
     ) -> CoapMessage:
-        """One protected request, answered by one protected response."""
+        """Sends one protected request, and returns the one protected response."""
         (data,) = self.raw(client.protect_request(path, code, **parts), peer=peer)
         return client.open_response(data)
 
     def code(self, *datagrams: bytes, peer: Any = PEER) -> str:
-        """The code of the one response to some datagrams, as it is outside."""
+        """Returns the outer code of the one response to some datagrams."""
         (packet,) = [decode(data) for data in self.raw(*datagrams, peer=peer)]
         assert isinstance(packet, Packet)
         return f"{packet.code >> 5}.{packet.code & 31:02d} {packet.payload.decode(errors='replace')}".strip()

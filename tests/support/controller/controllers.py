@@ -80,7 +80,7 @@ class Network:
                 self.drivers[to].step(decode(data))
 
     async def lead(self, id_=None):
-        """Let time pass until somebody leads, or this one does."""
+        """Lets time pass until a controller leads, or until this one does."""
         async with asyncio.timeout(60):
             while True:
                 for at, driver in self.drivers.items():
@@ -197,7 +197,7 @@ class ControllerProcess:
         self.process = None
 
     def spawn(self, *arguments):
-        """Start it, and do not wait."""
+        """Starts the process, and does not wait for it."""
         config = self.directory / f"c{self.id}.toml"
         listed = ", ".join(f'{id_} = "{address}"' for id_, address in sorted(self.addresses.items()))
         port = self.addresses[self.id].rpartition(":")[2]
@@ -216,7 +216,7 @@ class ControllerProcess:
         return self
 
     def wait(self, timeout_s=180):
-        """Wait until it is ready."""
+        """Waits until the process is ready."""
         deadline = time.monotonic() + timeout_s
         while self.page("/readyz") is None:
             if self.process.poll() is not None or time.monotonic() > deadline:
@@ -225,7 +225,7 @@ class ControllerProcess:
         return self
 
     def page(self, path):
-        """A page of the admin port; None where it answers no 2xx."""
+        """Returns a page of the admin port; returns None where the status is not 2xx."""
         try:
             with urllib.request.urlopen(f"http://127.0.0.1:{self.admin_port}{path}", timeout=5) as answer:
                 return answer.read().decode()
@@ -243,7 +243,7 @@ class ControllerProcess:
         self.process.wait(20)
 
     def stop(self):
-        """Ask it to stop; its exit status."""
+        """Asks the process to stop, and returns its exit status."""
         self.process.terminate()
         return self.process.wait(20)
 
@@ -269,7 +269,7 @@ class ControllerProcesses:
         return self.all[id_].spawn()
 
     def leader(self):
-        """The process of the one that leads; waits until there is one."""
+        """Waits until a controller leads, and returns its process."""
         deadline = time.monotonic() + 180
         while time.monotonic() < deadline:
             for one in self.all.values():

@@ -76,7 +76,7 @@ class ElectionsRig:
             self.state.apply(command)
 
     def run(self, ms):
-        """Let time pass; everybody speaks with every tick, and what is proposed is applied at once."""
+        """Lets time pass: all nodes report with every tick, and each proposal is applied at once."""
         for _ in range(0, ms, TICK_MS):
             self.now += TICK_MS
             for id_ in list(self.said):

@@ -12,12 +12,12 @@ ENTRIES = 12
 
 
 def opened(directory: Path) -> LmdbStorage:
-    """The storage. Raises `StorageFailed`."""
+    """Opens the storage. Raises `StorageFailed`."""
     return LmdbStorage.open(directory, 1, first=FIRST, incarnation="i", map_size_bytes=16 << 20)
 
 
 def fill(directory: Path) -> None:
-    """Write some entries, terms and votes, the newest of which must not be read as older ones."""
+    """Writes some entries, terms and votes; a reader must never take an older one for the newest."""
     storage = opened(directory)
     for n in range(2, ENTRIES):
         entry = Entry(n, n, EntryKind.COMMAND, b"%d" % n * 30)
@@ -27,7 +27,7 @@ def fill(directory: Path) -> None:
 
 
 def told(storage: LmdbStorage) -> tuple[object, ...]:
-    """All that the storage says."""
+    """Returns all that the storage says."""
     found = storage.entries(storage.first_index(), storage.last_index() + 1, 1 << 30)
     return storage.hard_state(), storage.snapshot(), found, storage.incarnation()
 

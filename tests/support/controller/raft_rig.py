@@ -51,7 +51,7 @@ class Node:
         return self.status.term
 
     def work(self):
-        """Do what is to be done; the messages to send."""
+        """Carries out what is to be done, and returns the messages to send."""
         sent = []
         while not self.hold and (ready := self.raft.ready()) is not None:
             self.storage.save(ready)
@@ -86,7 +86,7 @@ class Net:
         return Node(id, storage, self.settings, seed=id)
 
     def join(self, id, storage=None):
-        """A machine with an empty disk."""
+        """Adds a machine, with an empty disk unless one is given."""
         self.nodes[id] = self.make(id, storage or MemoryStorage())
 
     def restart(self, id):
@@ -100,7 +100,7 @@ class Net:
         self.cut = set()
 
     def settle(self):
-        """Carry messages until there are none."""
+        """Carries messages until there are none."""
         busy = True
         while busy:
             busy = False
@@ -122,7 +122,7 @@ class Net:
             self.settle()
 
     def elect(self, id):
-        """Let one node's time run out, after all have forgotten their leader."""
+        """Makes all nodes forget their leader, and one node's election timeout run out."""
         for _ in range(3):  # first it may have to learn of the term it is in
             if self.nodes[id].role is Role.LEADER:
                 break
@@ -148,7 +148,7 @@ class Net:
 
 
 def storage_with(*terms, voters=3, term=None, vote=0, commit=1):
-    """A disk with entries of these terms from index 2 on."""
+    """Returns a disk with entries of these terms from index 2 on."""
     storage = MemoryStorage(first_snapshot(Membership.of(*(RaftMember(id=id) for id in range(1, voters + 1)))))
     entries = tuple(Entry(of, index, EntryKind.COMMAND, b"%d.%d" % (of, index)) for index, of in enumerate(terms, 2))
     hard = HardState(term=term or max((1, *terms)), vote=vote, commit=commit)

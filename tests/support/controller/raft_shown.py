@@ -52,7 +52,7 @@ class ShownNode:
             self.say(self.state)
 
     def work(self):
-        """Save, send and apply what the core asks for."""
+        """Saves, sends and applies what the core asks for."""
         self.say_state()
         while not self.hold and (ready := self.raft.ready()) is not None:
             self.say_state()
@@ -108,7 +108,7 @@ def snapshot(held):
 
 
 def words(message):
-    """A message in one line."""
+    """Returns a message in one line."""
     pair = f"{message.incarnation or message.sender}->{message.addressee or message.to}"
     kind = "Pre" * getattr(message, "pre", False) + type(message).__name__
     rest = REST[type(message)](message) if type(message) in REST else ""

@@ -33,7 +33,7 @@ class TranscriptWorld:
         self.nodes, self.lines, self.flying, self.cut = {}, [], [], set()
 
     def run(self, command):
-        """Run a command; a line for everything that happens, and none after `quietly`."""
+        """Runs a command, and returns a line for each event; none after `quietly`."""
         quiet = command.startswith("quietly ")
         self.lines, (name, *given) = [], command.removeprefix("quietly ").split()
         plain = [int(word) if word.isdigit() else word for word in given if "=" not in word]
@@ -52,7 +52,7 @@ class TranscriptWorld:
     # ---- nodes
 
     def do_add_nodes(self, voters, *flags, learners=0, **settings):
-        """Begin a cluster. The flag `named` gives the nodes incarnations."""
+        """Starts a cluster. The flag `named` gives the nodes incarnations."""
         ids = range(1, voters + learners + 1)
         self.settings = RaftSettings(election_ticks=ELECTION_TICKS, **settings)
         names = {id: f"{id}a" if "named" in flags else "" for id in ids}
@@ -60,11 +60,11 @@ class TranscriptWorld:
         self.nodes = {id: ShownNode(self, id, MemoryStorage(first_snapshot(first), names[id])) for id in ids}
 
     def do_disk(self, id, *terms, **known):
-        """Give a node a disk with entries of these terms, from entry 2 on."""
+        """Gives a node a disk with entries of these terms, from entry 2 on."""
         self.nodes[id] = ShownNode(self, id, storage_with(*terms, voters=len(self.nodes), **known))
 
     def do_wipe(self, id, incarnation=""):
-        """Start a node, new or not, with an empty disk."""
+        """Starts a node, new or not, with an empty disk."""
         self.nodes[id] = ShownNode(self, id, MemoryStorage(None, incarnation))
 
     do_join = do_wipe
@@ -87,7 +87,7 @@ class TranscriptWorld:
                 node.work()
 
     def do_campaign(self, id):
-        """Let time pass at one node until it asks for votes, or leads."""
+        """Lets time pass at one node until it asks for votes, or leads."""
         asked = False
         while not asked:
             before = len(self.flying)
@@ -96,7 +96,7 @@ class TranscriptWorld:
             asked = asked or self.nodes[id].raft.status().role is Role.LEADER
 
     def do_run(self, count, *ids):
-        """Let time pass and carry all messages, and print of it what the nodes do."""
+        """Lets time pass and carries all messages, and prints what these nodes do."""
         for _ in range(count):
             self.do_tick(1, *ids)
             self.do_settle()
@@ -112,7 +112,7 @@ class TranscriptWorld:
         self.cut = set()
 
     def do_deliver(self, *pairs):
-        """Deliver the messages that are on their way now: all, or those of `1->2`."""
+        """Delivers the messages that are in flight now: all of them, or those of `1->2`."""
         for message in self.take(pairs):
             alive = message.to in self.nodes and (message.sender, message.to) not in self.cut
             self.lines.append(words(message) + " -- is lost" * (not alive))
@@ -186,7 +186,7 @@ class TranscriptWorld:
 
 
 def replay(text):
-    """Run a transcript; the transcript with what its commands print now."""
+    """Runs a transcript, and returns it with what its commands print now."""
     world, blocks = TranscriptWorld(), []
     for block in text.strip().split("\n\n"):
         written = block.split("\n----")[0]

@@ -15,7 +15,7 @@ ANYBODY = Principal(name="")
 
 
 def ask(connection: Any, request: Request[Any], *, who: Principal = ANYBODY, **parts: Any) -> Awaitable[Any]:
-    """The answer to a request; `parts` are those of the hub that it needs: `keys`, `groups`, `queues`."""
+    """Answers a request; `parts` are those parts of the hub that it needs: `keys`, `groups`, `queues`."""
     return served_by(request).answer(RequestContext(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]
 
 

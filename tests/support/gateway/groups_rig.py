@@ -135,7 +135,7 @@ class GroupsProxy:
 async def publish(
     store: Any, bodies: Mapping[int, list[bytes]], *, address: str = "t/x", expires_at_ms: int | None = None
 ) -> None:
-    """Store messages in queues, as one frame."""
+    """Stores messages in queues, as one frame."""
     messages = [
         (queue, Message(address=address, body=body, expires_at_ms=expires_at_ms))
         for queue, some in bodies.items()

@@ -65,7 +65,7 @@ class Proxy:
         await asyncio.gather(*tasks, return_exceptions=True)
 
     def publish(self, publisher: Any, effect: Publish, size_bytes: int) -> None:
-        """As `Ingest.publish`, to one queue."""
+        """Takes a message as `Ingest.publish` does, for one queue."""
         (message,) = effect.messages
         if self.on_publish is not None and self.on_publish(effect):
             return
@@ -140,7 +140,7 @@ def hash_of(message: Message) -> int:
 
 
 async def wills_in(store: LocalStore) -> list[bytes]:
-    """The bodies of all that is in the log for anybody to read."""
+    """Returns the bodies of all messages in the log that any client may read."""
     bounds = await store.queues.bounds(QueueNumber(QUEUE))
     fetched = await store.queues.fetch(QueueNumber(QUEUE), QueueOffset(bounds.first), max_bytes=1 << 20)
     return [

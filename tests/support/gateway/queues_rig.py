@@ -69,7 +69,7 @@ class Conn:
         return [message.body for message, _, _ in self.taken]
 
     async def until(self, condition: Any) -> None:
-        """Wait for something that a delivery brings about."""
+        """Waits until a delivery makes a condition true."""
         async with asyncio.timeout(60):
             while not condition():
                 self.changed.clear()
@@ -120,7 +120,7 @@ class QueuesRig:
         return await self.publish_to(address_of(exchange, key), *bodies, **fields)
 
     async def publish_to(self, address: str, *bodies: bytes, **fields: Any) -> list[int]:
-        """Store messages as the gateway does; the named queues they went to."""
+        """Stores messages as the gateway does, and returns the named queues that received them."""
         rows, payload, found = b"", b"", {}
         for body in bodies:
             message = Message(address, body, **fields)
@@ -153,7 +153,7 @@ class QueuesRig:
         await settle(self.queues, conn, effect)
 
     def ready(self, conn: Conn, credit: int, consumer: int = 1, *, named: bool = False) -> None:
-        """Let a connection take more; with `named` the pump is told how much."""
+        """Lets a connection take more messages; with `named` the pump is told how many."""
         conn.credit = credit
         self.queues.ready(conn, Ready(consumer=ConsumerId(consumer), credit=credit if named else None))
 

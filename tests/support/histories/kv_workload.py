@@ -40,7 +40,7 @@ class KvClient:
             await self.step()
 
     async def step(self) -> None:
-        """Something. Raises what the call raises, unless it is a conflict."""
+        """Makes one call of a kind drawn by chance. Raises what the call raises, unless it is a conflict."""
         self.count += 1
         key, value = self.chance.choice(KEYS), b"%d.%d" % (self.name, self.count)
         match self.chance.choice(["get", "get", "put", "cas", "cas", "cas", "delete"]):

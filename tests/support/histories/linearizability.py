@@ -49,7 +49,7 @@ def linearizable(step: Step, initial: Hashable, history: Sequence[Operation]) ->
 
 
 def _next(operations: Sequence[Operation], done: int) -> list[int]:
-    """The operations that may take effect next: called before any other that is left has returned."""
+    """Returns the operations that may take effect next: they were called before any other pending one returned."""
     found: list[int] = []
     earliest = UNKNOWN
     for i in range((~done & (done + 1)).bit_length() - 1, len(operations)):
@@ -91,7 +91,7 @@ class KvModel:
                 self._revisions[one.result[0]] = one.result[1]
 
     def step(self, state: Hashable, one: Operation) -> Iterable[Hashable]:
-        """The states that follow."""
+        """Returns the states that may follow."""
         assert isinstance(state, Register)
         return getattr(self, f"_{one.name}")(state, one)
 
@@ -143,7 +143,7 @@ class KvModel:
 
 
 def check_history(history: Sequence[Operation]) -> list[str]:
-    """The keys whose history is not linearizable."""
+    """Returns the keys whose history is not linearizable."""
     keys: dict[str, list[Operation]] = {}
     for one in history:
         keys.setdefault(one.key, []).append(one)

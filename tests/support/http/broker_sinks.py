@@ -51,7 +51,7 @@ class MqttSink:
         self.read(version)
 
     def read(self, version: int = paho.MQTTv5) -> None:
-        """Has a client read what comes from now on."""
+        """Starts a client that reads what comes from now on."""
         reader = PahoClient(self.broker.port, version, fresh("reader")[-20:])
         reader.paho.on_message = lambda _c, _u, message: self.came.append(self._read(message))
         reader.connect()

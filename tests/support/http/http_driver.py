@@ -88,7 +88,7 @@ class Gateway:
         return [message for frame in self.frames for message in frame]
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes from the peer; the bytes that answer them."""
+        """Hands over bytes from the peer, and returns the bytes that answer them."""
         single = self.single(data) if self.short else None
         if single is None:
             self.act(self.adapter.receive(data, now_ms=self.now_ms))
@@ -108,7 +108,7 @@ class Gateway:
         return found
 
     def tick(self, *, after_ms: int = 0) -> bytes:
-        """Let time pass; what the adapter says then."""
+        """Lets time pass, and returns the bytes that the adapter sends then."""
         self.now_ms += after_ms
         deadline_ms = self.adapter.deadline_ms()
         if deadline_ms is not None and deadline_ms <= self.now_ms:
@@ -116,13 +116,13 @@ class Gateway:
         return self.adapter.take_output()
 
     def release(self) -> bytes:
-        """Carry out what was held."""
+        """Carries out the effects that were held back."""
         held, self.held, self.hold = self.held, [], False
         self.act(held)
         return self.adapter.take_output()
 
     def act(self, effects: Sequence[Effect]) -> None:
-        """Carry out effects, and those that follow from them."""
+        """Carries out effects, and those that follow from them."""
         for effect in effects:
             self.effects.append(effect)
             if isinstance(effect, Close):
@@ -181,7 +181,7 @@ class Gateway:
         return Outcome(error=Refusal(Cause.UNAUTHENTICATED, "a name and a password are needed here"))
 
     def last(self, address: str) -> Message | None:
-        """The newest message at an address."""
+        """Returns the newest message at an address."""
         for number, frame in reversed(list(enumerate(self.frames, 1))):
             for row, message in reversed(list(enumerate(frame))):
                 if message.address == address:
@@ -189,7 +189,7 @@ class Gateway:
         return None
 
     def deliver(self, messages: Sequence[Message], *, frame: int = 100) -> int:
-        """Offer messages as one frame of the log; how many were taken."""
+        """Offers messages as one frame of the log, and returns how many were taken."""
         count = len(messages)
         batch = Batch(LogOffset(frame), LogOffset(frame + 1), list(messages), list(range(count)), [16] * count)
         picks, subs = [], []
@@ -226,7 +226,7 @@ class Answer:
 
 
 def request(method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> bytes:
-    """A request of HTTP/1.1."""
+    """Returns the bytes of a request of HTTP/1.1."""
     lines = [f"{method} {target} HTTP/1.1", "host: gateway.example", *(f"{name}: {value}" for name, value in headers)]
     if body is not None:
         lines.append(f"content-length: {len(body)}")
@@ -234,7 +234,7 @@ def request(method: str, target: str, *headers: tuple[str, str], body: bytes | N
 
 
 def parse_responses(data: bytes, *, head: bool = False) -> list[Answer]:
-    """Responses of HTTP/1.1, back to back; a chunked one may be unfinished."""
+    """Returns the responses of HTTP/1.1 that stand back to back; a chunked one may be unfinished."""
     answers: list[Answer] = []
     while data:
         top, _, data = data.partition(b"\r\n\r\n")
@@ -269,7 +269,7 @@ class Http1Client:
         self.gateway = gateway
 
     def ask(self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> Answer:
-        """One request and its response."""
+        """Sends one request, and returns its response."""
         out = self.gateway.feed(request(method, target, *headers, body=body))
         (answer,) = parse_responses(out, head=method == "HEAD")
         return answer
@@ -297,12 +297,12 @@ class Http2Client:
             self.flush()
 
     def flush(self) -> None:
-        """Carry bytes both ways until there are none."""
+        """Carries bytes both ways until there are none."""
         while out := self.h2.data_to_send():
             self.read(self.gateway.feed(out))
 
     def read(self, data: bytes) -> None:
-        """Bytes from the gateway."""
+        """Reads bytes from the gateway."""
         for event in self.h2.receive_data(data) if data else ():
             received = self.received.get(getattr(event, "stream_id", None) or 0, _Received())
             if isinstance(event, h2.events.ResponseReceived):
@@ -321,7 +321,7 @@ class Http2Client:
     def send(
         self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None, end: bool = True
     ) -> int:
-        """Send a request without carrying it over yet; its stream."""
+        """Notes a request without carrying its bytes over, and returns its stream."""
         stream = self.h2.get_next_available_stream_id()
         self.received[stream] = _Received()
         pseudo = [(":method", method), (":scheme", "http"), (":authority", "gateway.example"), (":path", target)]
@@ -341,7 +341,7 @@ class Http2Client:
         return Answer(int(dict(received.headers).get(":status", "0")), headers, received.body, received.ended)
 
     def ask(self, method: str, target: str, *headers: tuple[str, str], body: bytes | None = None) -> Answer:
-        """One request and its response."""
+        """Sends one request, and returns its response."""
         stream = self.send(method, target, *headers, body=body)
         self.flush()
         return self.answer(stream)

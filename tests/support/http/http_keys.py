@@ -61,7 +61,7 @@ class KvGateway(Gateway):
         super().act(rest)
 
     def tell(self, watch: int, *changes: Change, error: Refusal | None = None) -> bytes:
-        """Answer who reads a watch; the bytes that follow."""
+        """Tells the reader of a watch of changes, or of an error, and returns the bytes that follow."""
         outcome = Outcome(error=error) if error else Outcome(value=Changes(changes, changes[-1].revision + 1))
         self.act(self.adapter.completed(self.reading.pop(watch), outcome, now_ms=self.now_ms))
         return self.adapter.take_output()

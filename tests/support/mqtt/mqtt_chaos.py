@@ -88,7 +88,7 @@ class ChaosRun:
     # ---- clients
 
     def start(self) -> None:
-        """Let all clients work but the late one."""
+        """Starts all clients but the late one."""
         got = self._everything
         self.peers = [
             ChaosPublisher(self, "p5-1", 5, (1,)),
@@ -118,7 +118,7 @@ class ChaosRun:
         self._tasks.append(self._publishing)
 
     def start_late(self) -> None:
-        """One more subscriber, when much has been published."""
+        """Starts one more subscriber, when many messages have been published."""
         self.peers.append(late := Subscriber(self, "s5-late", 5, self._everything["late"]))
         self._tasks.append(asyncio.create_task(late.live()))
 
@@ -136,7 +136,7 @@ class ChaosRun:
             await asyncio.sleep(0.02)
 
     def ends(self) -> Topics:
-        """The next number of each topic."""
+        """Returns the next number of each topic."""
         return {topic: number for one in self.publishers for topic, number in one.next.items()}
 
     def expect(self, fact: bool, else_violated: str) -> None:
@@ -146,7 +146,7 @@ class ChaosRun:
     # ---- what happens
 
     async def hurt(self, seconds: float) -> None:
-        """Let things happen by chance for a time, each kind at least once."""
+        """Makes events happen by chance for a time, each kind at least once."""
         first = [self._kill, self._take_over, self._go, self._cut]
         self.chance.shuffle(first)
         often = [self._kill, self._kill, self._cut, *[self._take_over] * 4, *[self._go] * 3]
@@ -156,7 +156,7 @@ class ChaosRun:
             await asyncio.sleep(self.chance.uniform(0.05, 0.5))
 
     async def _kill(self) -> None:
-        """The gateway dies, perhaps while clients are being taken over, perhaps soon after it has died before."""
+        """Kills the gateway, sometimes while clients are taken over, sometimes soon after the last kill."""
         self.said["kills"] += 1
         async with asyncio.TaskGroup() as both:
             if self.chance.random() < 0.5:
@@ -167,7 +167,7 @@ class ChaosRun:
         await asyncio.sleep(self.chance.random() ** 2)
 
     async def _take_over(self) -> None:
-        """Some clients connect a second time while their first connection lives."""
+        """Makes some clients connect a second time while their first connection lives."""
         while sum(peer.link is not None for peer in self.peers) < len(self.peers) / 2:
             await asyncio.sleep(0.02)
         some = [peer for peer in self.chance.sample(self.peers, 6) if peer.link is not None]
@@ -175,7 +175,7 @@ class ChaosRun:
         self.said["takeovers"] += sum(opened)
 
     async def _go(self) -> None:
-        """A subscriber is away for a while, with or without saying so."""
+        """Takes a subscriber away for a while, with or without a DISCONNECT."""
         peer = self.chance.choice([peer for peer in self.peers if isinstance(peer, Subscriber)])
         if peer.online.is_set():
             self.said["times away"] += 1
@@ -189,8 +189,9 @@ class ChaosRun:
     # ---- what has come of it
 
     async def heal(self) -> None:
-        """Let everything come to rest: nothing is cut, nobody publishes, everybody is there. Then all connect
-        once more, and something is published that comes behind all that a session might repeat."""
+        """Brings all to rest: no connection is cut, nobody publishes, and every client is connected. Then all clients
+        connect once more, and one more message is published, behind all that a session might repeat.
+        """
         self.relay.cutting, self.slow = False, 0.0
         self._publishing.cancel()
         for peer in self.peers:
@@ -206,7 +207,7 @@ class ChaosRun:
         await self._rest("at the end")
 
     async def _rest(self, when: str) -> None:
-        """Wait until everything has arrived, or nothing comes any more."""
+        """Waits until every message has arrived, or none comes any more."""
         clock = asyncio.get_running_loop().time
         seen, since = -1, clock()
         while True:
@@ -222,7 +223,7 @@ class ChaosRun:
             await asyncio.sleep(0.2)
 
     def check(self, log: dict[str, list[int]]) -> None:
-        """Compare what clients know with what is in the log: each number by its address, in the log's order."""
+        """Compares what clients have received with the log: each number by its address, in the log's order."""
         unordered = {topic for one in self.publishers if not one.ordered for topic in one.next}
         for one in self.publishers:
             for topic, end in one.next.items():
@@ -240,7 +241,7 @@ class ChaosRun:
         assert not self.violations, f"seed {self.seed}: {self.violations[:20]}; {self.report()}"
 
     def report(self) -> str:
-        """For people."""
+        """Returns the run's figures as text."""
         came = {one.name: sum(map(len, one.numbers.values())) for one in self.received}
         connections = sum(one.connections for one in (*self.peers, *self.pahos))
         return (
@@ -255,7 +256,7 @@ def some(missing: dict[str, list[int]]) -> dict[str, tuple[int, list[int]]]:
 
 
 def in_the_log(gateway: GatewayProcess) -> dict[str, list[int]]:
-    """The numbers in the log, by address, in the order of the log."""
+    """Returns the numbers in the log by address, in the order of the log."""
     found: dict[str, list[int]] = {}
     with RemoteReader(f"{gateway.host}:{gateway.port('rpc')}") as reader:
         for queue, bounds in reader.bounds(reader.topics()[ROOT]).items():

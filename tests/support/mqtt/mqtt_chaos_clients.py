@@ -107,7 +107,7 @@ class ChaosPeer:
         self._readers: set[asyncio.Task[None]] = set()
 
     async def live(self) -> None:
-        """Connect whenever there is no connection and there may be one."""
+        """Connects whenever the client has no connection and may have one."""
         while True:
             await self.online.wait()
             if self.link is None:
@@ -118,7 +118,7 @@ class ChaosPeer:
             await asyncio.sleep(self.run.chance.random() * 0.1)
 
     async def open(self) -> bool:
-        """Connect, beside a connection that there may be; whether that succeeded."""
+        """Opens a connection, beside another one if there is one, and returns whether it succeeded."""
         async with self._opening:
             link = None
             try:
@@ -143,7 +143,7 @@ class ChaosPeer:
             return True
 
     def go(self, *, politely: bool) -> None:
-        """End the connection until `online` is set again."""
+        """Ends the connection until `online` is set again."""
         self.online.clear()
         if self.link is not None:
             if politely:
@@ -170,7 +170,7 @@ class ChaosPeer:
         return True
 
     async def _read(self, link: Link, packets: list[Packet]) -> None:
-        """Everything that a connection says, as long as it is the one at work."""
+        """Reads the packets of a connection, as long as it is the client's present one."""
         try:
             while True:
                 for packet in packets:
@@ -191,10 +191,10 @@ class ChaosPeer:
                 self._lost.set()
 
     def resume(self, link: Link) -> None:
-        """Go on where the session was."""
+        """Continues the session on a new connection."""
 
     def heard(self, packet: Packet, link: Link) -> None:
-        """A packet of the connection at work."""
+        """Handles a packet of the present connection."""
 
 
 class ChaosPublisher(ChaosPeer):
@@ -214,7 +214,7 @@ class ChaosPublisher(ChaosPeer):
         return not self._sent and not self._released
 
     def publish(self, count: int) -> None:
-        """Up to so many messages more, if there is a connection and identifiers are free."""
+        """Publishes up to this many messages, if there is a connection and identifiers are free."""
         if self.link is None:
             return
         free = (n for n in range(1, WINDOW + 1) if n not in self._sent and n not in self._released)
@@ -389,7 +389,7 @@ class Paho:
         self.begin()
 
     def begin(self) -> None:
-        """A connection is there."""
+        """Begins to work on a new connection."""
 
 
 class PahoPublisher(Paho):

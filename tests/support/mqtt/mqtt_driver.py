@@ -40,7 +40,7 @@ R = TypeVar("R", bound=Request)
 
 
 def packets_in(data: bytes, version: int) -> Iterator[Packet]:
-    """Every packet of a whole number of them."""
+    """Yields every packet of these bytes, which hold whole packets."""
     at = 0
     while at < len(data):
         frame = read_fixed_header(data, at)
@@ -51,7 +51,7 @@ def packets_in(data: bytes, version: int) -> Iterator[Packet]:
 
 
 def batch_of(*messages: Message, frame: int = 4096) -> Batch:
-    """A frame's messages, one a row."""
+    """Returns a frame with one message in each row."""
     count = len(messages)
     return Batch(LogOffset(frame), LogOffset(frame + 1000), list(messages), list(range(count)), [16] * count)
 
@@ -79,7 +79,7 @@ class Driver:
     # ---- in
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the client: a single message goes the short way, as far as that goes without a shell."""
+        """Hands over bytes from the client; a single message takes the short way, as far as it goes without a shell."""
         single = self.single(data) if self.short else None
         if single is not None:
             self.act([self.adapter.publish_of(single)])
@@ -92,42 +92,42 @@ class Driver:
         return found
 
     def send(self, *packets: Packet) -> list[Packet]:
-        """Packets from the client in one read; what it is sent back."""
+        """Sends packets in one read, and returns what the client is sent back."""
         self.feed(b"".join(encode(packet, self.version) for packet in packets))
         return self.out()
 
     def connect(self, **fields: Any) -> Connack:
-        """CONNECT, and the CONNACK."""
+        """Sends CONNECT, and returns the CONNACK."""
         fields.setdefault("client_id", "c1")
         (connack,) = self.send(Connect(version=self.version, **fields))
         assert isinstance(connack, Connack)
         return connack
 
     def complete(self, effect: Publish | Call, outcome: Outcome = DONE) -> list[Packet]:
-        """An outcome; what the client is sent."""
+        """Gives an effect its outcome, and returns what the client is sent."""
         self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms))
         return self.out()
 
     def store(self) -> list[Packet]:
-        """Every message waiting is durable; what the client is sent."""
+        """Makes every waiting message durable, and returns what the client is sent."""
         for effect in self.take(Publish):
             self.act(self.adapter.completed(effect.token, DONE, now_ms=self.now_ms))
         return self.out()
 
     def deliver(self, batch: Batch, subs: Sequence[tuple[Any, ...]] | None = None, picks: Any = None) -> int:
-        """Offer a batch, to subscription 1 unless told otherwise; how many were taken."""
+        """Offers a batch, to subscription 1 unless others are given, and returns how many messages were taken."""
         picks = range(len(batch.messages)) if picks is None else picks
         subs = [(1,)] * len(picks) if subs is None else subs
         return int(self.adapter.deliver(Deliveries(batch, picks, subs), now_ms=self.now_ms))
 
     def tick(self, after_ms: int = 0) -> list[Packet]:
-        """Time passes."""
+        """Lets time pass, and returns what the client is sent."""
         self.now_ms += after_ms
         self.act(self.adapter.tick(now_ms=self.now_ms))
         return self.out()
 
     def lose(self) -> None:
-        """The connection is gone."""
+        """Tells the session that its connection is lost."""
         self.act(self.adapter.lost(now_ms=self.now_ms))
 
     # ---- out
@@ -137,19 +137,19 @@ class Driver:
         return list(packets_in(self.adapter.take_output(), self.version))
 
     def take(self, kind: type[E]) -> list[E]:
-        """Take the waiting effects of a kind."""
+        """Takes the waiting effects of a kind."""
         found = [effect for effect in self.effects if isinstance(effect, kind)]
         self.effects = [effect for effect in self.effects if not isinstance(effect, kind)]
         return found
 
     def calls(self, kind: type[R]) -> list[Call]:
-        """Take the waiting calls with a kind of request."""
+        """Takes the waiting calls with a kind of request."""
         found = [e for e in self.effects if isinstance(e, Call) and isinstance(e.request, kind)]
         self.effects = [e for e in self.effects if e not in found]
         return found
 
     def published(self) -> list[Message]:
-        """Take the waiting `Publish` effects, never to be completed; their messages."""
+        """Takes the waiting `Publish` effects, which are never completed, and returns their messages."""
         return [message for effect in self.take(Publish) for message in effect.messages]
 
     @property

@@ -29,17 +29,17 @@ class ScramDriver(Driver):
         return ScramClient([MECHANISM], name, password)
 
     def begin(self, client: ScramClient, **fields: Any) -> list[Any]:
-        """CONNECT with the client's first words, what it is answered."""
+        """Sends CONNECT with the client's first message, and returns the answer."""
         data = client.get_client_first().encode()
         return self.send(Connect(version=5, client_id="c1", properties=said(data), **fields))
 
     def prove(self, client: ScramClient, challenge: Any) -> list[Any]:
-        """The client's last words, what it is answered."""
+        """Sends the client's final message, and returns the answer."""
         client.set_server_first(challenge.properties.authentication_data.decode())
         return self.send(auth(client.get_client_final().encode()))
 
     def join(self, client: ScramClient | None = None, **fields: Any) -> Connack:
-        """All of it."""
+        """Makes the whole exchange, and returns the CONNACK."""
         client = client or self.client()
         (challenge,) = self.begin(client, **fields)
         (connack,) = self.prove(client, challenge)

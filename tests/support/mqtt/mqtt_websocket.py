@@ -19,7 +19,7 @@ KEY, ACCEPT = "dGhlIHNhbXBsZSBub25jZQ==", "s3pPLMBiTxaQ9kYGzzhZRbK+xOo="  # RFC 
 
 
 def request(path: str = "/mqtt", method: str = "GET", version: str = "HTTP/1.1", **headers: str | None) -> bytes:
-    """A request for a WebSocket; a header given as None is left out."""
+    """Returns a request for a WebSocket; leaves out a header that is given as None."""
     given = {
         "host": "localhost:8083",
         "upgrade": "websocket",
@@ -44,7 +44,7 @@ class WebDriver(Driver):
         self.heard: list[Frame] = []
 
     def open(self) -> "WebDriver":
-        """The handshake."""
+        """Makes the handshake."""
         self.client.send_request(self.client.connect())
         self.flush()
         self.out()
@@ -56,11 +56,11 @@ class WebDriver(Driver):
         self.flush()
 
     def flush(self) -> None:
-        """Has the adapter read what the client has to write."""
+        """Hands what the client has to write to the adapter."""
         self.raw(b"".join(self.client.data_to_send()))
 
     def raw(self, data: bytes) -> None:
-        """Bytes on the wire."""
+        """Hands over bytes as they are on the wire."""
         self.act(self.adapter.receive(data, now_ms=self.now_ms))
 
     def out(self) -> list[Packet]:

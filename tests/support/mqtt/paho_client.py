@@ -16,7 +16,7 @@ _names = itertools.count()
 
 
 def fresh(prefix: str) -> str:
-    """A name nobody has used."""
+    """Returns a name that no other test has used."""
     return f"{prefix}-{time.monotonic_ns()}-{next(_names)}"
 
 
@@ -77,7 +77,7 @@ class PahoClient:
         return [self.body() for _ in range(count)]
 
     def drop(self) -> None:
-        """Cut the connection without a DISCONNECT."""
+        """Cuts the connection without a DISCONNECT."""
         self.paho.loop_stop()
         self.paho.socket().close()
 

@@ -16,7 +16,7 @@ VERSIONS = {"5.0": 5, "3.1.1": 4}
 
 
 def terms(*subscriptions: BridgedFilter, **changes: Any) -> UpstreamSettings:
-    """Terms with the usual defaults."""
+    """Returns terms with the usual defaults."""
     subscriptions = subscriptions or (BridgedFilter("a/#", 2, "plant/{1}", "{bridge}"),)
     return UpstreamSettings(
         **{
@@ -49,7 +49,7 @@ class Broker:
         self.now_ms = 1_700_000_000_000
 
     def connect(self, *, present: bool = False, properties: Properties = NO_PROPERTIES) -> list[Packet]:
-        """A connection up to the SUBACK; what the bridge said."""
+        """Opens a connection up to the SUBACK, and returns what the bridge sent."""
         self.bridge.connected(self.now_ms)
         said = self.heard()
         self.say(Connack(session_present=present, properties=properties))
@@ -59,11 +59,11 @@ class Broker:
         return said + asked
 
     def say(self, *packets: Packet) -> None:
-        """Bytes of the broker."""
+        """Sends packets of the broker."""
         self.bridge.receive(b"".join(encode(one, self.version) for one in packets), self.now_ms)
 
     def publish(self, *bodies: str, qos: int = 1, first_id: int = 1, topic: str = "a/b", **fields: Any) -> None:
-        """Messages, numbered from `first_id` on."""
+        """Sends messages, whose identifiers begin at `first_id`."""
         self.say(
             *(
                 Publish(topic=topic, payload=body.encode(), qos=qos, packet_id=first_id + n if qos else None, **fields)
@@ -72,7 +72,7 @@ class Broker:
         )
 
     def release(self, *ids: int) -> None:
-        """PUBREL packets."""
+        """Sends PUBREL packets."""
         self.say(*(Pubrel(packet_id=one) for one in ids))
 
     def heard(self) -> list[Packet]:
@@ -86,7 +86,7 @@ class Broker:
         return packets
 
     def store(self, refused: Mapping[int, Refusal] | None = None) -> Sequence[Message]:
-        """Take what there is and settle it."""
+        """Takes the messages that wait, settles them, and returns them."""
         messages = self.bridge.take()
         assert messages is not None
         self.bridge.settled(refused or {})

@@ -45,7 +45,7 @@ class Mosquitto:
         return [self.program, "-c", str(self._file)]
 
     def start(self) -> None:
-        """Start, and wait until it takes connections."""
+        """Starts the broker, and waits until it takes connections."""
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(self.command, stdout=log, stderr=log)
         deadline = time.monotonic() + TIMEOUT_S
@@ -59,11 +59,11 @@ class Mosquitto:
                 time.sleep(0.02)
 
     def kill(self) -> None:
-        """kill -9."""
+        """Kills the broker with kill -9."""
         self._end(signal.SIGKILL)
 
     def stop(self) -> None:
-        """End it in order."""
+        """Stops the broker in order."""
         self._end(signal.SIGTERM)
 
     def _end(self, number: signal.Signals) -> None:

@@ -42,7 +42,7 @@ class Authority:
         return file
 
     def issue(self, name: str, *alternatives: x509.GeneralName, server: bool = False) -> "Issued":
-        """A certificate for a common name, as a client's or a server's."""
+        """Returns a certificate for a common name, of a client or of a server."""
         key = ec.generate_private_key(ec.SECP256R1())
         subject = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, name)])
         purpose = ExtendedKeyUsageOID.SERVER_AUTH if server else ExtendedKeyUsageOID.CLIENT_AUTH
@@ -58,7 +58,7 @@ class Authority:
         return Issued(certificate, cert_file, self._write(f"{name}.key.pem", private))
 
     def revoke(self, *issued: "Issued", after_s: int = 0) -> Path:
-        """The list of what is revoked, as of some seconds later."""
+        """Returns the list of revoked certificates, as of some seconds later."""
         at = self.now + datetime.timedelta(seconds=after_s)
         builder = x509.CertificateRevocationListBuilder().issuer_name(self.name).last_update(at - DAY)
         builder = builder.next_update(at + DAY)

@@ -13,7 +13,7 @@ PATIENCE_S = 120
 
 
 def in_a_child(work: Callable[..., Coroutine[Any, Any, None]], *given: Any) -> None:
-    """Run a coroutine function of a test's module, with arguments that can be pickled, to its end.
+    """Runs a coroutine function of a test's module to its end, with arguments that can be pickled.
 
     gRPC hands what is left of a loop that was closed to the next loop of its process, where it fails some other test.
     """

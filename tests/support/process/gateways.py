@@ -31,7 +31,7 @@ class GatewayProcess:
         self.process: subprocess.Popen[bytes] | None = None
 
     def port(self, name: str) -> int:
-        """The port of a listener."""
+        """Returns the port of a listener."""
         return {**PORTS, **TLS_PORTS}[name] + self.offset
 
     @property
@@ -40,7 +40,7 @@ class GatewayProcess:
         return f"http://127.0.0.1:{self.port('http')}"
 
     def start(self) -> "GatewayProcess":
-        """Start, and wait until it is ready."""
+        """Starts the gateway, and waits until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
                 [
@@ -63,7 +63,7 @@ class GatewayProcess:
         return self
 
     def admin(self, path: str) -> str:
-        """A page of the admin port. Raises for any status but 2xx."""
+        """Returns a page of the admin port. Raises for any status but 2xx."""
         with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=30) as answer:
             return answer.read().decode()
 
@@ -76,13 +76,13 @@ class GatewayProcess:
         return True
 
     def kill(self) -> None:
-        """End it as a power switch would end the process."""
+        """Kills the process, as a loss of power would end it."""
         assert self.process is not None
         self.process.kill()
         self.process.wait(STOP_TIMEOUT_S)
 
     def stop(self, number: signal.Signals = signal.SIGTERM) -> int:
-        """Ask it to stop; its exit status."""
+        """Asks the process to stop, and returns its exit status."""
         assert self.process is not None
         self.process.send_signal(number)
         return self.process.wait(STOP_TIMEOUT_S)
@@ -97,7 +97,7 @@ class GatewayProcess:
 
 
 def restart(process: Any) -> None:
-    """Start a process that was killed, whose ports others may have had meanwhile."""
+    """Starts a process that was killed, and tries again while other processes hold its ports."""
     deadline = time.monotonic() + START_TIMEOUT_S
     while True:
         try:

@@ -9,7 +9,7 @@ import structlog
 
 @contextlib.contextmanager
 def logging_restored() -> Iterator[None]:
-    """Undo what `store.base.logs.configure` does inside: its handler writes to a stream that ends with the test."""
+    """Undoes `store.base.logs.configure` at the end: its handler writes to a stream that ends with the test."""
     root = logging.getLogger()
     handlers, level = set(root.handlers), root.level
     try:

@@ -35,18 +35,18 @@ class Relay:
         return f"127.0.0.1:{self.port}"
 
     def cut(self):
-        """Break all connections, as a cable that is pulled out and found to be."""
+        """Breaks all connections at once, as a pulled cable does."""
         for writer in list(self._writers):
             writer.transport.abort()
 
     def hold(self, *, back=True):
-        """Pass nothing on, and say nothing of it; with `back` False, nothing of what clients send."""
+        """Holds back in silence all bytes of both directions; with `back` False, only those that clients send."""
         self._there.clear()
         if back:
             self._back.clear()
 
     def resume(self):
-        """Pass on what was held up."""
+        """Passes on the bytes that were held back, and all that follow."""
         self._there.set()
         self._back.set()
 

@@ -55,7 +55,7 @@ def messages(seed: int, start_ms: int, seconds: int) -> Iterator[tuple[str, int,
 
 
 def series(seed: int, count: int, faults: int) -> tuple[list[float], list[Fault]]:
-    """Values, and the faults among them, by time."""
+    """Returns values, and the faults among them, by time."""
     chance = random.Random(seed)
     base, swing, noise = chance.uniform(-50, 1_000), chance.uniform(0, 3), chance.uniform(0.2, 2)
     phase = chance.uniform(0, 2 * math.pi)

@@ -62,7 +62,7 @@ class Record:
 
 
 def sample(name: str, value: object) -> dict:
-    """A row of the column `samples`; a tuple is (value, alias)."""
+    """Returns a row of the column `samples`; a tuple is (value, alias)."""
     value, alias = value if isinstance(value, tuple) else (value, None)
     number = value if isinstance(value, float) else None
     text = value if isinstance(value, str) else None
@@ -93,7 +93,7 @@ def table(records: Iterable[Record]) -> pa.Table:
 
 
 def worked(plan: PassPlan, buckets: int, records: Sequence[Record] | None) -> list[BucketReport]:
-    """Every bucket's report, as Spark's tasks would give them."""
+    """Returns every bucket's report, as Spark's tasks would give it."""
     found = []
     for bucket in range(buckets):
         mine = [r for r in records or () if sum(r.device.encode()) % buckets == bucket]
@@ -115,7 +115,7 @@ def do_tick(commits: Commits, clock_ms: int = 0) -> None:
 
 
 def naive(records: Iterable[Record], width_ms: int = MINUTE_MS) -> dict:
-    """The windows, by the book: count, min, max, mean, first, last."""
+    """Returns the windows, computed record by record: count, min, max, mean, first, last."""
     groups = defaultdict(list)
     for r in records:
         for metric, value in r.values.items():

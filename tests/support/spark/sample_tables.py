@@ -23,7 +23,7 @@ def instants(ms: list[int]) -> pa.Array:
 
 
 def samples(now_ms: int, devices: int, minutes: int, seed: int = 7) -> pa.Table:
-    """Two samples a minute of each metric; the last device has a gap, and fell silent an hour ago."""
+    """Returns two samples a minute of each metric; the last device has a gap, and fell silent an hour ago."""
     chance = random.Random(seed)
     rows: list[tuple] = []
     for number in range(devices):
@@ -55,7 +55,7 @@ def samples(now_ms: int, devices: int, minutes: int, seed: int = 7) -> pa.Table:
 
 
 def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 240) -> Manifest:
-    """Write all tables and the manifest, as after one pass of the job."""
+    """Writes all tables and the manifest, as after one pass of the job."""
     some = samples(now_ms, devices, minutes)
     tables = {name: presented(partials_of(some, width_ms), settled=True) for name, width_ms in WINDOW_TABLES.items()}
     states = some.append_column("text", pa.nulls(len(some), pa.string())).select(STATES.names).cast(STATES)
@@ -84,7 +84,7 @@ def make_tables(where: Path, now_ms: int, *, devices: int = 12, minutes: int = 2
 
 
 def _anomalies(now_ms: int) -> pa.Table:
-    """A spike of the first device ten minutes ago, and the silence of the last."""
+    """Returns a spike of the first device ten minutes ago, and the silence of the last."""
     plain = {"address": "telemetry/site1/sensor-000", "metric": "temperature", "value": 48.25, "expected": 21.0}
     spike = {**plain, "device": "sensor-000", "kind": "spike", "score": 31.4, "time": instant(now_ms - 10 * MINUTE_MS)}
     silent = {"device": "sensor-001", "kind": "silent", "score": 3.0, "time": instant(now_ms - 20 * MINUTE_MS)}
@@ -115,7 +115,7 @@ def _devices(some: pa.Table, now_ms: int) -> pa.Table:
 
 
 def _sessions(now_ms: int) -> pa.Table:
-    """One of the first device that has ended, and one that goes on."""
+    """Returns one session of the first device that has ended, and one that goes on."""
     spans = ((90, 60, True), (20, 0, False))  # minutes ago
     rows = [
         {

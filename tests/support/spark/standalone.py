@@ -57,7 +57,7 @@ class Standalone:
     def submit(
         self, name: str, package: Path, *arguments: str, settings: dict[str, str] | None = None
     ) -> subprocess.Popen:
-        """A job by spark-submit, on all workers, that ships a package.
+        """Submits a job to all workers with spark-submit, which ships a package.
 
         The driver has it by its path, too: Spark gives what is shipped to all workers but those that plan streams.
         """
@@ -120,7 +120,7 @@ class Standalone:
 
 @contextmanager
 def standalone(directory: Path, java_home: Path, *, workers: int = 2):
-    """A cluster, ended whatever happens."""
+    """Yields a cluster, and ends it whatever happens."""
     cluster = Standalone(directory, java_home)
     try:
         cluster.start(workers)

@@ -16,7 +16,7 @@ from tests.support.store.store_kit import placed
 
 
 def unplaced(messages: Sequence[tuple[int, Message]]) -> UnplacedFrame:
-    """The frame of messages, each with its queue."""
+    """Returns the frame of messages, each with its queue."""
     rows, records, at = [], [], 0
     for queue, message in messages:
         record = encode(message)
@@ -42,7 +42,7 @@ class FakeStore:
         return self.end
 
     def append(self, messages: Sequence[tuple[int, Message]], stored_at_ms: int = 1_000) -> Frame:
-        """Store messages, each with its queue, as one frame."""
+        """Stores messages, each with its queue, as one frame."""
         built = unplaced(messages)
         frame = placed(built, self.end, stored_at_ms=stored_at_ms)
         assert frame is not None
@@ -103,19 +103,19 @@ class Serving:
         self.port = 0
 
     def start(self) -> None:
-        """Listen, on the port of the last time if there was one."""
+        """Listens, on the port of the last time if there was one."""
         starting = StoreService.start(self.store, self.controller, f"127.0.0.1:{self.port}")  # type: ignore[arg-type]
         self.service = asyncio.run_coroutine_threadsafe(starting, self.loop).result(10)
         self.port = self.service.port
 
     def stop(self) -> None:
-        """Go away, as a server that dies does."""
+        """Stops the server at once, as if its process died."""
         if self.service is not None:
             asyncio.run_coroutine_threadsafe(self.service.stop(0), self.loop).result(10)
             self.service = None
 
     def close(self) -> None:
-        """Stop and join."""
+        """Stops the server, and joins its thread."""
         self.stop()
         self.loop.call_soon_threadsafe(self.loop.stop)
         self.thread.join(10)
@@ -129,7 +129,7 @@ class Serving:
 
 @contextmanager
 def serving(topics: dict[str, tuple[int, ...]]) -> Iterator[Serving]:
-    """A served, empty store with these topics."""
+    """Yields a served, empty store with these topics."""
     running = Serving(FakeStore(), FakeController(topics))
     try:
         running.start()

@@ -71,11 +71,11 @@ class StoreGroup:
         self.ports[name] = node.services.rpc.port
 
     async def stop(self, name):
-        """Politely."""
+        """Stops a node in order."""
         await self.nodes.pop(name).close()
 
     async def kill(self, name):
-        """All connections end without a word, and the node is gone."""
+        """Ends a node and all its connections without a word."""
         node = self.nodes.pop(name)
         await node.sender.close()
         node.sender = None
@@ -111,7 +111,7 @@ class StoreGroup:
         return next((name for name, node in self.nodes.items() if node.identity.id == replica), None)
 
     async def master(self, *, after=0):
-        """The name of the node that serves as master, in an epoch after this one."""
+        """Waits for a node that serves as master in an epoch after this one, and returns its name."""
 
         def found():
             return [
@@ -124,7 +124,7 @@ class StoreGroup:
         return found()[0]
 
     async def hand_over(self, heir):
-        """Let this one be master, by name, when the master knows that it is in sync; the epoch in which it serves."""
+        """Makes a node master once the master knows that it is in sync, and returns the epoch in which it serves."""
         before = await self.master()
         epoch = self.nodes[before].role.core.epoch
         if before == heir:
@@ -141,7 +141,7 @@ class StoreGroup:
         return self.nodes[heir].role.core.epoch
 
     async def may_take_over(self, heir):
-        """Wait until the master knows that this one, by name, is in sync: the controllers know it before."""
+        """Waits until the master knows that a node is in sync; the controllers know it before."""
         core = self.nodes[await self.master()].role.core
         id_ = self.id(heir)
         await until(lambda: id_ in core.sync_set and core.peers[id_].ready, PATIENCE_S)
@@ -154,12 +154,12 @@ class StoreGroup:
         return isinstance(role, ReplicaRole) and role.streaming
 
     async def in_sync(self, *names):
-        """Wait until these, by name, are the SyncStateSet."""
+        """Waits until the SyncStateSet is these nodes."""
         ids = {self.id(name) for name in names or self.names}
         await until(lambda: set(self.group.sync_set) == ids, PATIENCE_S)
 
     async def settled(self):
-        """Wait until every node has all of the master's log, confirmed."""
+        """Waits until every node has all of the master's log, confirmed."""
 
         master = await self.master()
 
@@ -187,7 +187,7 @@ class StoreGroup:
         return replica.address if replica is not None else None
 
     def store(self, **options):
-        """A client of the group."""
+        """Returns a client of the group."""
         store = RemoteStore(GROUP, self.resolve, **{"budget_s": PATIENCE_S, **options})
         self.client.watch(store.moved)
         self.stores.append(store)
@@ -242,7 +242,7 @@ class Load:
             await asyncio.sleep(self.pause_s)
 
     async def until(self, count):
-        """Wait for so many acknowledgements more."""
+        """Waits for this many more acknowledgements."""
         goal = len(self.acknowledged) + count
         await until(lambda: len(self.acknowledged) >= goal or self.task.done(), PATIENCE_S)
 

@@ -33,7 +33,7 @@ class Node:
         return self
 
     async def kill(self):
-        """End all connections at once, without a word."""
+        """Ends all connections at once, without a word."""
         service, self.service = self.service, None
         if service is not None:
             service.node._term = None
@@ -90,7 +90,7 @@ def is_fixture(value):
 
 
 def contract(module, names, *, without=()):
-    """Run the tests of a module once more, in the module whose `names` these are, with a store over the network."""
+    """Runs the tests of a module once more, with a store over the network, in the module whose `names` these are."""
     unknown = [name for name in without if name not in vars(module)]
     assert not unknown, unknown
     names["pytestmark"] = module.pytestmark

@@ -38,7 +38,7 @@ class Hooks:
 
 
 async def open_master(path: Path, *, alone=False, **options) -> LocalStore:
-    """A master that has other replicas; `alone`: with what is on its own disk confirmed at once."""
+    """Opens a master that has other replicas; with `alone` it confirms at once what is on its own disk."""
     hooks = Hooks()
     store = await LocalStore.open(path, **{"epoch": 1, "replication": hooks, **options})
     store.hooks = hooks
@@ -55,7 +55,7 @@ async def open_replica(path: Path, **options) -> LocalStore:
 
 
 async def stored(master, *frames):
-    """Append to a master and wait until it is on its disk; the futures of the answers."""
+    """Appends to a master, waits until the frames are on its disk, and returns the futures of the answers."""
     futures = begin(master, *frames)
     for future in futures:
         future.add_done_callback(lambda done: done.cancelled() or done.exception())  # a test need not ask
@@ -65,12 +65,12 @@ async def stored(master, *frames):
 
 
 async def feed(master, replica, *, max_bytes=1 << 20):
-    """Bring a replica's log to where the master's is written."""
+    """Copies the log that a master has written to a replica."""
     while frames := await master.replication.read_log(replica.replication.receive(b""), max_bytes):
         replica.replication.receive(frames)
     await until(lambda: replica.replication.flushed == replica.replication.receive(b""))
 
 
 def log_bytes(path: Path) -> bytes:
-    """The whole log of a data directory, from its first segment on."""
+    """Returns the whole log of a data directory, from its first segment on."""
     return b"".join(one.read_bytes() for one in sorted((path / "log").iterdir()))

@@ -11,7 +11,7 @@ FRAME_BYTES = 200
 
 
 def frame_at(at: int, epoch: int, *, size: int = FRAME_BYTES, sequence: int = 0) -> bytes:
-    """A frame of `size` bytes in its place."""
+    """Returns a frame of `size` bytes for its place in the log."""
     record = bytes(size - HEADER.size - ROW.size)
     made = UnplacedFrame.build(ROW.pack(16, 0, len(record), 0, 0, 0, 0, 0), record, producer_id=1, sequence=sequence)
     return made.header(log_offset=at, epoch=epoch, stored_at_ms=7) + made.rows + made.payload
@@ -68,7 +68,7 @@ class Following:
         )
 
     def work(self) -> None:
-        """Do what the replica wants done."""
+        """Carries out what the replica asks for."""
         while effects := self.core.take():
             for effect in effects:
                 match effect:
@@ -142,7 +142,7 @@ class Leading:
         return found + self.master.take()
 
     def settle(self) -> "Leading":
-        """Carry messages to and fro until nobody has any; and grant every set that is asked for."""
+        """Carries messages both ways until there are none, and grants every SyncStateSet that is asked for."""
         while True:
             for number, follower in self.followers.items():
                 follower.work()

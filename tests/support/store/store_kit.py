@@ -14,7 +14,7 @@ from store.format.records import encode, queue_of
 
 
 def frame(*records, **options):
-    """A frame of (queue, body), (queue, body, address hash) or (queue, body, address hash, flags)."""
+    """Returns a frame of (queue, body), (queue, body, address hash) or (queue, body, address hash, flags)."""
     rows, payload = b"", b""
     for record in records:
         queue, body, address, flags = (*record, 0, 0)[:4] if len(record) < 4 else record
@@ -24,13 +24,13 @@ def frame(*records, **options):
 
 
 def fanout(body, *queues):
-    """One record in several queues."""
+    """Returns the frame of one record in several queues."""
     rows = b"".join(ROW.pack(q, 0, len(body), ROW_EXTRA if i else 0, 0, 0, 0, 0) for i, q in enumerate(queues))
     return UnplacedFrame.build(rows, body)
 
 
 def records_frame(*records):
-    """A frame of the store's own records."""
+    """Returns a frame of the store's own records."""
     rows, payload = b"", b""
     for record in records:
         body = encode(record)
@@ -51,13 +51,13 @@ def behind(store):
 
 
 async def append(store, unplaced):
-    """Append and wait; the outcome, raised when it is an error."""
+    """Appends a frame, and waits; returns the outcome, or raises it when it is an error."""
     outcome = await asyncio.gather(*begin(store, unplaced))
     return outcome[0]
 
 
 def begin(store, *frames):
-    """Append without waiting: a future for each."""
+    """Appends frames without waiting, and returns a future for each."""
     futures = []
     for unplaced in frames:
         future = asyncio.get_running_loop().create_future()
@@ -74,7 +74,7 @@ def begin(store, *frames):
 
 
 async def bodies(store, queue, offset=0):
-    """Every record of a queue from an offset on."""
+    """Returns the body of every record of a queue from an offset on."""
     found = []
     while True:
         fetched = await store.queues.fetch(queue, offset, max_bytes=1 << 20)
@@ -134,5 +134,5 @@ class FaultyFiles(OsFiles):
         return FaultyFile(super().open(path, create=create), self)
 
     def fill(self, room: int) -> None:
-        """The disk has that much room."""
+        """Gives the disk this much room."""
         self.write_error, self.room = errno.ENOSPC, room

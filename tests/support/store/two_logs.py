@@ -88,7 +88,7 @@ class Reach:
         return {self.group: self}  # type: ignore[dict-item]
 
     def back(self) -> None:
-        """It is reached again, and the tail goes on where it was."""
+        """Makes the group reachable again; its tail goes on from where it was."""
         self.down = self.never_reached = False
         held, self.held = self.held, []
         for listener, frames in held:
@@ -122,7 +122,7 @@ class Machine:
         await self._opened.aclose()
 
     async def open_group(self, group: int) -> Reach:
-        """A group joins the cluster."""
+        """Opens a group that joins the cluster."""
         store = await LocalStore.open(self.directory / f"group{group}", group=group)
         self._opened.push_async_callback(store.close)
         reach = self.reaches[group] = Reach(store)
@@ -145,11 +145,11 @@ class Served:
         self._gateway: Gateway
 
     def run(self, work: Coroutine[Any, Any, T]) -> T:
-        """Do something on the gateway's loop."""
+        """Runs a coroutine on the gateway's loop."""
         return asyncio.run_coroutine_threadsafe(work, self._loop).result(TIMEOUT_S)
 
     def start(self) -> "Served":
-        """Start, and wait until it is ready."""
+        """Starts the gateway, and waits until it is ready."""
         ready: Future[None] = Future()
         self._running = asyncio.run_coroutine_threadsafe(self._serve(ready), self._loop)
         wait([ready, self._running], TIMEOUT_S, FIRST_COMPLETED)
@@ -183,24 +183,24 @@ class Served:
             self._gateway.hub.cancel_tasks()
 
     def port(self, name: str) -> int:
-        """The port of a listener."""
+        """Returns the port of a listener."""
         return next(one.port for one in self._gateway.listening if one.name == name)
 
     def add_group(self) -> int:
-        """A group joins while it runs; its number."""
+        """Adds a group while the gateway runs, and returns its number."""
         number, self.groups = self.groups, self.groups + 1
         self.run(self.machine.open_group(number))
         return number
 
     def stop(self) -> None:
-        """End the gateway and close the stores."""
+        """Stops the gateway, and closes the stores."""
         if self._running is not None and self._stop is not None:
             self._loop.call_soon_threadsafe(self._stop.set)
             self._running.result(TIMEOUT_S)
             self._running = None
 
     def restart(self) -> None:
-        """End, and begin again with what is on disk."""
+        """Stops the gateway, and starts it again with what is on disk."""
         self.stop()
         self.start()
 

@@ -22,7 +22,7 @@ INDEXED = ROW_INDEX_KEY | ROW_INDEX_ADDRESS
 
 
 async def fill(directory: Path, count: int = 6) -> None:
-    """Write a bit of everything that the views know."""
+    """Writes at least one entry of every kind that the views hold."""
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         for n in range(count):
             await append(store, frame((16 + n % 2, b"m%d" % n, n + 1, INDEXED), producer_id=n + 1, sequence=0))
@@ -39,7 +39,7 @@ async def fill(directory: Path, count: int = 6) -> None:
 
 
 def plain(path: Path) -> None:
-    """Make views what version 4 of their format made of them: without checksums and what is kept beside them."""
+    """Makes views what version 4 of their format made of them: without checksums and what is kept beside them."""
     with lmdb.open(str(path), max_dbs=DBS_MAX, map_size=1 << 30) as env:
         for name in (*TABLES, META):
             handle = env.open_db(name.encode())
@@ -54,7 +54,7 @@ def plain(path: Path) -> None:
 
 
 def told(views: Views) -> dict[tuple[str, bytes], bytes]:
-    """All that the views tell, as their readers get it."""
+    """Returns all entries of the views, as their readers get them."""
     found: dict[tuple[str, bytes], bytes] = {}
     with views.reading() as txn:
         for name in TABLES:
@@ -64,7 +64,7 @@ def told(views: Views) -> dict[tuple[str, bytes], bytes]:
 
 
 def asked(views: Views, true: dict[tuple[str, bytes], bytes]) -> tuple[int, list[str]]:
-    """Ask for each entry, and for each view: how many errors there were, and what was told that is not so."""
+    """Asks for each entry, and for each view; returns how many errors there were, and the wrong answers."""
     errors, wrong = 0, []
     for (name, key), data in true.items():
         try:
@@ -88,7 +88,7 @@ def asked(views: Views, true: dict[tuple[str, bytes], bytes]) -> tuple[int, list
 
 
 def try_flips(directory: Path, first: int, step: int, bit: int) -> None:
-    """Flip bytes one after the other and read; prints each before, and what it came to. For a process of its own."""
+    """Flips bytes one after the other and reads, in a process of its own; prints each flip before, and its outcome."""
     path = directory / "views" / "data.mdb"
     views = Views(directory / "views")
     true, dispatched = told(views), views.dispatched

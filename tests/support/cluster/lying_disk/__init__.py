@@ -68,11 +68,11 @@ class LyingDisk:
             self._control = mmap.mmap(file.fileno(), CONTROL.size)
 
     def close(self) -> None:
-        """Let go of the control file."""
+        """Closes the control file."""
         self._control.close()
 
     def under(self) -> Sequence[str]:
-        """The command that runs another one on this disk, and becomes it."""
+        """Returns the command that runs another command on this disk, and becomes it."""
         return (
             "env",
             f"LD_PRELOAD={self._shim}",
@@ -82,7 +82,7 @@ class LyingDisk:
         )
 
     def lie(self, mode: Mode, part: str = "") -> None:
-        """Let this go wrong from now on, with files whose path contains `part`."""
+        """Begins this kind of failure, for files whose path contains `part`."""
         self._control[:] = CONTROL.pack(0, self.done, part.encode())
         self._control[:4] = struct.pack("<I", mode)
 
@@ -92,7 +92,7 @@ class LyingDisk:
         return int(CONTROL.unpack(self._control[:])[1])
 
     def lose_power(self) -> int:
-        """Take back what was written and not synced, newest first; how many writes that were. The process is dead."""
+        """Undoes all writes that were not synced, newest first, and returns their number. The process must be dead."""
         taken = 0
         for old in reversed(self._unsynced()):
             if not old.path.exists():
