@@ -97,7 +97,7 @@ def _rank(item: pytest.Item) -> int:
 
 @pytest.fixture
 def anyio_backend() -> tuple[str, dict[str, Any]]:
-    """Tests marked `anyio` run on asyncio only."""
+    """Returns asyncio, the only loop of tests marked `anyio`."""
     return "asyncio", {"loop_factory": AsyncioLoop}
 
 
@@ -117,7 +117,7 @@ def _ports_of_a_file() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def shared_gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """One gateway for all tests that leave it as they found it; use addresses of your own."""
+    """Yields one gateway for all tests that leave it as they found it; use addresses of your own."""
     gateway = GatewayProcess(tmp_path_factory.mktemp("shared") / "data").start()
     yield gateway
     gateway.close()

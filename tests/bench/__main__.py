@@ -49,7 +49,9 @@ PROGRAMS = {
 
 
 def main(words: Sequence[str]) -> int:
-    """The exit status: 1 when a run of Headgate's failed, 2 for wrong usage."""
+    """Runs what the words ask for, and returns the exit status: 1 when a run of Headgate's failed, 2 for wrong
+    usage.
+    """
     if words and words[0] in PROGRAMS:
         sys.argv[1:] = words[1:]
         runpy.run_module(PROGRAMS[words[0]], run_name="__main__", alter_sys=True)
@@ -59,7 +61,7 @@ def main(words: Sequence[str]) -> int:
 
 
 def _end(number: int, _frame: object) -> None:
-    """On SIGTERM: leave, and so end all that was started."""
+    """Ends the program on SIGTERM, and with it all that it started."""
     sys.exit(128 + number)
 
 
@@ -94,7 +96,7 @@ def _common(parser: argparse.ArgumentParser) -> None:
 
 
 def _options(parser: argparse.ArgumentParser, load: Load) -> None:
-    """A flag for each field of a load, and the few that go with a single figure."""
+    """Adds an option for each field of a load, and the few that a single figure takes."""
     parser.add_argument("--count", type=int, help="of messages or requests in a run, instead of --seconds")
     parser.add_argument(
         "--also", action="append", default=[], help="one more server: 'NAME=COMMAND with {port} {data}'"
@@ -109,7 +111,7 @@ def _options(parser: argparse.ArgumentParser, load: Load) -> None:
 
 
 def _kind(annotation: Any) -> tuple[type, str]:
-    """A field's plain type, and what its annotation says of it."""
+    """Returns a field's plain type, and the description in its annotation."""
     text = ""
     if hasattr(annotation, "__metadata__"):
         text = "".join(f"{meta.description}; " for meta in annotation.__metadata__ if meta.description)

@@ -32,7 +32,7 @@ def _output(*command: str) -> str:
 
 
 def _found(*programs: str) -> str | None:
-    """The first of some programs that is installed; /usr/sbin is not on everybody's path."""
+    """Returns the first of some programs that is installed; also looks in /usr/sbin, which is not in every PATH."""
     for program in programs:
         path = shutil.which(program) or shutil.which(program, path="/usr/sbin:/usr/local/sbin")
         if path:
@@ -79,7 +79,7 @@ def _headgate(directory: Path) -> Launch:
 
 
 def _headgate_version() -> str:
-    """With the commit it was built from, and whether anything had been changed since."""
+    """Returns the version with its commit, and whether the tree was changed since."""
     commit = _output("git", "describe", "--always", "--dirty=, changed", "--exclude=*").strip()
     return (
         f"{version('headgate')} ({commit})" if re.fullmatch(r"[0-9a-f]+(, changed)?", commit) else version("headgate")
@@ -242,7 +242,7 @@ SERVERS: Mapping[str, ServerSpec] = {
 
 
 def other(definition: str, protocol: str) -> ServerSpec:
-    """A server named on the command line: `name=command`, in which {port} and {data} are filled in.
+    """Returns a server named on the command line: `name=command`, in which {port} and {data} are filled in.
 
     Raises ValueError.
     """

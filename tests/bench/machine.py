@@ -27,7 +27,7 @@ class Machine(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def describe(directory: Path) -> Machine:
-    """This machine, with the disk under a directory."""
+    """Returns a description of this machine, with the disk under a directory."""
     return Machine(
         cpu=_line("/proc/cpuinfo", "model name"),
         cores=len(os.sched_getaffinity(0)),
@@ -54,7 +54,7 @@ def _line(path: str, name: str) -> str:
 
 
 def _filesystem(directory: Path) -> str:
-    """The type of the file system: on tmpfs a sync costs nothing."""
+    """Returns the type of the file system, because a sync costs nothing on tmpfs."""
     place, best, kind = str(directory.resolve()), "", "unknown"
     for line in Path("/proc/mounts").read_text("utf-8").splitlines():
         _, point, found, *_ = line.split()

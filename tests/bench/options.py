@@ -46,7 +46,7 @@ def above_zero(text: str) -> float:
 
 @contextmanager
 def scratch(inside: Path | None) -> Iterator[Path]:
-    """A new directory inside of another, or where temporary files go; removed in the end."""
+    """Yields a new directory inside another one, or where temporary files go, and removes it at the end."""
     where = Path(tempfile.mkdtemp(prefix="bench-", dir=inside))
     try:
         yield where

@@ -9,7 +9,7 @@ PAGE_KIB = os.sysconf("SC_PAGE_SIZE") // 1024
 
 
 def _stats(session: int) -> Iterator[list[str]]:
-    """The fields of /proc/PID/stat from the third on (proc(5)), of every process of a session."""
+    """Yields the fields of /proc/PID/stat from the third on (proc(5)), of every process of a session."""
     for entry in Path("/proc").iterdir():
         if not entry.name.isdigit():
             continue
@@ -22,17 +22,17 @@ def _stats(session: int) -> Iterator[list[str]]:
 
 
 def rss_kib(session: int) -> int:
-    """The resident memory of a session's processes, in KiB."""
+    """Returns the resident memory of a session's processes, in KiB."""
     return sum(int(fields[21]) for fields in _stats(session)) * PAGE_KIB
 
 
 def cpu_s(session: int) -> float:
-    """The processor time that a session's processes have used so far."""
+    """Returns the processor time that a session's processes have used so far."""
     return sum(int(fields[11]) + int(fields[12]) for fields in _stats(session)) / TICKS_PER_S
 
 
 def descendants_cpu_s(pid: int) -> float:
-    """The processor time of a process's children, theirs and so on, with that of those which have ended."""
+    """Returns the processor time of a process's descendants, with that of those that have ended."""
     spent: dict[int, tuple[int, int]] = {}  # by process: its parent, its ticks
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -61,7 +61,7 @@ def switches(pid: int) -> int:
 
 
 def memory_mb(name: str, pid: int | str = "self") -> float:
-    """A process's memory as /proc/PID/status names it (proc(5)): VmHWM, VmRSS, RssAnon and the like."""
+    """Returns a process's memory as /proc/PID/status names it (proc(5)): VmHWM, VmRSS, RssAnon and the like."""
     for line in Path(f"/proc/{pid}/status").read_text("utf-8").splitlines():
         key, _, value = line.partition(":")
         if key == name:
@@ -70,5 +70,5 @@ def memory_mb(name: str, pid: int | str = "self") -> float:
 
 
 def forget_peak() -> None:
-    """From now on VmHWM of this process is the peak since now (proc(5), clear_refs)."""
+    """Makes VmHWM of this process the peak from now on (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5", "ascii")

@@ -21,7 +21,7 @@ NONE_YET = "No figures are kept yet: `make bench` measures them.\n"
 
 
 def main() -> int:
-    """Rewrite the page; the exit status."""
+    """Writes the page anew, and returns the exit status."""
     text = PAGE.read_text("utf-8")
     try:
         changed = with_section(text, section(load_all(RESULTS)))
@@ -36,7 +36,7 @@ def main() -> int:
 
 
 def with_section(page: str, figures: str, begin: str = BEGIN, end: str = END) -> str:
-    """The page with everything between the markers replaced. Raises ValueError when they are not there."""
+    """Returns the page with everything between the markers replaced. Raises ValueError when they are not there."""
     before, found, rest = page.partition(begin)
     _, found_end, after = rest.partition(end)
     if not found or not found_end:
@@ -45,7 +45,7 @@ def with_section(page: str, figures: str, begin: str = BEGIN, end: str = END) ->
 
 
 def section(results: Sequence[Result]) -> str:
-    """All figures as Markdown, those with the same machine below one line that describes it."""
+    """Returns all figures as Markdown, those with the same machine below one line that describes it."""
     if not results:
         return NONE_YET
     parts, described = [], ""
@@ -59,7 +59,7 @@ def section(results: Sequence[Result]) -> str:
 
 
 def store_section(figures: Sequence[Kept], of: str = "store", order: Sequence[str] = tuple(STUDIES)) -> str:
-    """The store's figures, or a cluster's, as Markdown, in the order in which they are measured."""
+    """Returns the store's figures, or a cluster's, as Markdown, in the order in which they are measured."""
     parts, described = [], ""
     for kept in sorted(figures, key=lambda kept: order.index(kept.figure) if kept.figure in order else len(order)):
         machine = _hardware(kept.machine)

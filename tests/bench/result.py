@@ -62,7 +62,7 @@ def spread(values: Sequence[float]) -> Spread:
 
 
 def _rounded(value: float) -> float:
-    """To whole units where there are many, else to three places."""
+    """Returns the value in whole units where there are many, else with three places."""
     return float(round(value)) if abs(value) >= 1_000 else round(value, 3)
 
 
@@ -83,7 +83,7 @@ def summarise(*, version: str, keeps: str, runs: Sequence[Measured], errors: Seq
 
 
 def against(servers: dict[str, ServerResult], better: str) -> dict[str, float]:
-    """Headgate's median held against every other's."""
+    """Returns the quotient of Headgate's median and every other server's."""
     ours = servers.get(OURS)
     if ours is None or ours.value is None:
         return {}
@@ -97,7 +97,7 @@ def against(servers: dict[str, ServerResult], better: str) -> dict[str, float]:
 
 
 def save(result: Result, directory: Path) -> Path:
-    """Write it to `{figure}.json`."""
+    """Writes the result to `{figure}.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{result.figure}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(result), indent=2) + b"\n")
@@ -105,12 +105,12 @@ def save(result: Result, directory: Path) -> Path:
 
 
 def load_all(directory: Path) -> list[Result]:
-    """Every result kept in a directory, by name."""
+    """Returns every result kept in a directory, by name."""
     return [msgspec.json.decode(path.read_bytes(), type=Result) for path in sorted(directory.glob("*.json"))]
 
 
 def number(value: float) -> str:
-    """A quantity with as many digits as one reads."""
+    """Returns a quantity with as many digits as a reader needs."""
     return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
 
 
@@ -128,7 +128,7 @@ def remarks(one: ServerResult) -> str:
 
 
 def table(result: Result) -> Table:
-    """For the terminal."""
+    """Returns the table for the terminal."""
     shown = Table(title=f"{result.title} ({result.unit})", title_justify="left", box=None, header_style="bold")
     shown.add_column("server")
     for heading in ("median", "min", "max", "Headgate is"):

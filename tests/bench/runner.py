@@ -55,7 +55,7 @@ class _Candidate:
 
 
 def measure(figure: Figure, specs: Sequence[ServerSpec], plan: Plan, say: Say) -> Result:
-    """Run all rounds. What fails is in the result, with why; it does not stop the others."""
+    """Runs all rounds. A failure is in the result with its reason, and does not stop the others."""
     skipped = {spec.name: why for spec in specs if (why := spec.missing())}
     candidates = [_Candidate(spec, figure.load) for spec in specs if spec.name not in skipped]
     with tempfile.TemporaryDirectory(prefix="bench-", dir=plan.directory, ignore_cleanup_errors=True) as home:
@@ -90,7 +90,7 @@ class _Measuring:
     started: ExitStack
 
     def run(self) -> None:
-        """Everything. With `fresh` there is no warm-up, for it would be the run."""
+        """Runs everything. With `fresh` there is no warm-up, for that would be the run."""
         if not self.figure.fresh:
             for one in self.candidates:
                 if one.spec.launch is None:
@@ -112,7 +112,7 @@ class _Measuring:
                         one.runs.append(self._fresh_run(one, number) if self.figure.fresh else self._run(one))
 
     def _calibrate(self, one: _Candidate) -> None:
-        """Give the load a count that keeps this server busy for the wanted time."""
+        """Gives the load a count that keeps this server busy for the wanted time."""
         if not hasattr(one.load, "count"):
             return
         fixed = self.plan.count or self.figure.count
@@ -133,7 +133,7 @@ class _Measuring:
             return self._run(one)
 
     def _run(self, one: _Candidate) -> Measured:
-        """One run of the load, in a process of its own, and then wait until the server is at rest again."""
+        """Runs the load once in another process, and waits until the server is at rest again."""
         server, load = one.server, one.load
         if server is not None:
             if not server.alive:
@@ -155,7 +155,7 @@ class _Measuring:
 
 @contextlib.contextmanager
 def _noting(one: _Candidate) -> Iterator[None]:
-    """A failure that was to be expected becomes part of the result."""
+    """Notes an expected failure inside in the result."""
     try:
         yield
     except (StartFailed, RunFailed, OSError) as error:

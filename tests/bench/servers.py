@@ -67,7 +67,7 @@ class Running:
         return self._process.poll() is None
 
     def settle(self) -> None:
-        """Wait, but not for ever, until it has nothing more to do: what it still does would be felt by the next."""
+        """Waits until the server is at rest, within limits: work that it still does would slow the next run."""
         until = time.monotonic() + IDLE_WAIT_S
         used = cpu_s(self.pid)
         while time.monotonic() < until:
@@ -79,7 +79,7 @@ class Running:
 
 @contextlib.contextmanager
 def running(spec: ServerSpec, directory: Path) -> Iterator[Running]:
-    """Start a server, wait until it listens, and end it afterwards. Raises `StartFailed`."""
+    """Starts a server, waits until it listens, and ends it afterwards. Raises `StartFailed`."""
     assert spec.launch is not None
     directory.mkdir(parents=True)
     launch = spec.launch(directory)
@@ -105,12 +105,12 @@ def running(spec: ServerSpec, directory: Path) -> Iterator[Running]:
 
 
 def free_port() -> int:
-    """A port that nobody listens on, over TCP or UDP."""
+    """Returns a port that no process listens on, over TCP or UDP."""
     return free_base([0])
 
 
 def free_base(offsets: Iterable[int]) -> int:
-    """A number that gives a free port with each of the offsets added."""
+    """Returns a number that gives a free port with each of the offsets added."""
     wanted = list(offsets)
     for _ in range(1_000):
         base = random.randrange(*BASES)

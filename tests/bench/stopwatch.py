@@ -40,7 +40,7 @@ class Stopwatch:
             self._add(running.pop())
 
     def timed(self, name: str, work: Callable[P, T]) -> Callable[P, T]:
-        """A callable as a step."""
+        """Returns a callable whose time counts as a step."""
 
         @functools.wraps(work)
         def wrapped(*args: P.args, **kwargs: P.kwargs) -> T:
@@ -50,7 +50,7 @@ class Stopwatch:
         return wrapped
 
     def _add(self, name: str | None) -> None:
-        """Since the last change of step: to `name`."""
+        """Adds the time since the last change of step to `name`."""
         wall, cpu = time.perf_counter_ns(), time.thread_time_ns()
         if name is not None:
             spent = self.spent[name]

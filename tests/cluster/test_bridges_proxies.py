@@ -47,7 +47,7 @@ def bridge(cluster, name):
 
 
 def runs(cluster, *names):
-    """The proxy that the bridge is connected at."""
+    """Returns the proxy that the bridge is connected at."""
     found = [name for name in names if bridge(cluster, name)["connected"]]
     assert len(found) <= 1
     return found[0] if found else None

@@ -73,7 +73,7 @@ def setting(tmp_path_factory):
 
 
 def lying_disks(directory, names):
-    """A disk that lies for each store, where there can be one."""
+    """Returns a disk that lies for each store, where the system allows one."""
     if no_lying_disk() is not None:
         return {}
     return {name: LyingDisk(directory / "data" / name, directory / "lying" / name) for name in names}
@@ -88,7 +88,7 @@ async def prepare(plan):
 
 @contextlib.asynccontextmanager
 async def at_work(cluster, label):
-    """Clients of every kind at work; at the end what has come of it is checked."""
+    """Yields clients of every kind at work, and checks at the end what they were acknowledged."""
     run = FaultRun(cluster, SEED, label=label)
     run.start_clients(CLIENTS)
     try:
@@ -110,7 +110,7 @@ async def test_nothing_acknowledged_is_lost_whatever_breaks(setting):
 
 
 async def every_replica_has_everything(cluster, run):
-    """Whoever is master, what was acknowledged is read back."""
+    """Makes each replica master in turn, and reads back what was acknowledged."""
     for n in range(1, 4):
         for group in range(GROUPS):
             await elect(cluster, f"store-{group}-{n}")
@@ -254,7 +254,7 @@ async def test_a_master_whose_disk_is_full_hands_over(setting):
 
 
 async def elect(cluster, name):
-    """Make a replica its group's master, as soon as it is in sync."""
+    """Makes a replica its group's master, as soon as it is in sync."""
     async with controller_of(cluster.plan) as controller:
         number = int(name.split("-")[1])
         async with asyncio.timeout(60):
@@ -273,6 +273,6 @@ async def both(here, there, seconds):
 
 
 def only_master(cluster):
-    """The first group's master, and its epoch."""
+    """Returns the first group's master, and its epoch."""
     name = next(name for name in masters(cluster) if name.startswith("store-0-"))
     return name, status(cluster, name)["master_epoch"]

@@ -19,7 +19,7 @@ ONE_QUEUE = ClusterLimits(default_queues=1)
 
 @pytest.fixture(scope="module")
 def controllers(tmp_path_factory):
-    """Three of them, for all tests here: whatever one does to them, the next one finds them running."""
+    """Yields three controllers for all tests here; each test leaves them running."""
     processes = ControllerProcesses(tmp_path_factory.mktemp("controllers"))
     try:
         yield processes.start()
@@ -69,7 +69,7 @@ async def in_thread(function, *arguments):
 
 
 async def seen_by_all(controllers, topics):
-    """Returns whether every controller shows these topics, and gives the same answers again."""
+    """Waits until every controller that runs shows these topics, and checks that each number is that of one queue."""
     for id_, one in controllers.all.items():
         if one.process.poll() is not None:
             continue

@@ -70,7 +70,7 @@ async def test_a_controller_that_lost_its_memory_does_not_vote(tmp_path):
 
 
 def recover(process, *answers):
-    """`headgate controller recover` on a controller's directory."""
+    """Runs `headgate controller recover` on a controller's directory."""
     return subprocess.run(
         [sys.executable, "-m", "gateway.cli", "controller", "recover", "-c", process.directory / f"c{process.id}.toml"],
         input="".join(f"{answer}\n" for answer in answers),

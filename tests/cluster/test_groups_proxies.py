@@ -31,7 +31,7 @@ def urls(cluster):
 
 @contextlib.contextmanager
 def without(cluster, name):
-    """A proxy is killed, and there again in the end."""
+    """Kills a proxy, and starts it again at the end."""
     cluster.stop(name, kill=True)
     try:
         yield
@@ -120,7 +120,7 @@ def ascending(consumer):
 
 
 def check_whole(consumers, count):
-    """Everything was seen, and of each queue every offset."""
+    """Checks that every message was read, and of each queue every offset."""
     seen = {item for consumer in consumers for item in consumer.seen}
     assert {int(id_) for _, _, id_ in seen} == set(range(count))
     for queue in {queue for queue, _, _ in seen}:

@@ -79,7 +79,7 @@ async def test_what_clients_are_told_over_kill_9_is_linearizable(new_gateway):
 
 
 def check_changes(gateway, recording):
-    """Every change that was acknowledged is in the history that a watch tells, with its revision, in order."""
+    """Checks that a watch tells every acknowledged change with its revision, in order."""
     told = {one.result: one for one in recording.history if one.name in {"put", "cas"} and isinstance(one.result, int)}
     newest, found = max(told), []
     with RemoteGateway(gateway.url) as remote:

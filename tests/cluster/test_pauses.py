@@ -34,7 +34,7 @@ class QosTwoPublisher:
         self._open.close()
 
     def connect(self, port):
-        """Connect once more; what it was connected by before stays open."""
+        """Connects once more; the earlier connection stays open."""
         peer = self.peer = self._open.enter_context(socket.create_connection(("127.0.0.1", port), timeout=TIMEOUT_S))
         body = b"\0\4MQTT\4\0\0\x3c" + struct.pack("!H", len(self.name)) + self.name
         peer.sendall(bytes([0x10, len(body)]) + body)
@@ -58,7 +58,7 @@ class QosTwoPublisher:
         self.peer.sendall(out)
 
     def finish(self):
-        """Until everything is answered."""
+        """Waits until every request is answered."""
         while self.sent or self.released:
             data = self.peer.recv(65_536)
             assert data, "closed"

@@ -66,7 +66,7 @@ def client(cluster, name):
 
 
 def runs(cluster, *names):
-    """The proxies that run subscriptions, by their figures."""
+    """Returns the proxies that run subscriptions, by their figures."""
     found = []
     for name in names:
         with urllib.request.urlopen(f"http://{cluster.admin(name)}/metrics", timeout=5) as answer:

@@ -67,7 +67,7 @@ async def prepare(plan):
 
 
 def copied(target):
-    """The bodies of what was copied."""
+    """Returns the bodies of the copied messages."""
     with RemoteReader(target, retry_s=60) as reader:
         queues = reader.topics().get("copies", ())
         return [

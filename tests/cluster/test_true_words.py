@@ -33,7 +33,7 @@ def cluster(tmp_path_factory):
 
 
 def page(cluster, name, path):
-    """Status and text of a process's page."""
+    """Returns the status and the text of a process's page."""
     try:
         with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=5) as answer:
             return answer.status, answer.read().decode()
@@ -43,7 +43,7 @@ def page(cluster, name, path):
 
 
 def until(cluster, name, holds):
-    """Wait until /readyz is as it should be; its text."""
+    """Waits until /readyz is as expected, and returns its text."""
     deadline = time.monotonic() + PATIENCE_S
     while True:
         status, text = page(cluster, name, "/readyz")

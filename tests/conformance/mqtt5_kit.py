@@ -23,7 +23,7 @@ DISCONNECT = {0x00, *range(0x80, 0x84), 0x87, 0x89, 0x8B, *range(0x8D, 0x91), *r
 
 
 def framed(first: int, body: bytes) -> bytes:
-    """A packet by its bytes."""
+    """Returns a packet by its bytes."""
     return bytes((first,)) + encode_varint(len(body)) + body
 
 
@@ -49,14 +49,14 @@ class Lasting(Driver):
 
 
 def connected(version: int = 5, *, options: Any = None, **connect: Any) -> Driver:
-    """A client that is let in."""
+    """Returns a client that is connected."""
     driver = Driver(version, options)
     driver.connect(**connect)
     return driver
 
 
 def subscribed(version: int = 5, *requests: SubscriptionRequest, ids: tuple[int, ...] = (), **connect: Any) -> Driver:
-    """A client with subscriptions 1, 2 and so on."""
+    """Returns a client with subscriptions 1, 2 and so on."""
     driver = connected(version, **connect)
     said = Properties(subscription_ids=ids)
     driver.send(Subscribe(packet_id=65_535, requests=requests or (request(),), properties=said))
@@ -65,7 +65,7 @@ def subscribed(version: int = 5, *requests: SubscriptionRequest, ids: tuple[int,
 
 
 def durable(version: int = 5, *requests: SubscriptionRequest, **connect: Any) -> Lasting:
-    """A client with subscriptions in a session that outlives the connection."""
+    """Returns a client with subscriptions in a session that outlives the connection."""
     driver = Lasting(version)
     said = Properties(session_expiry_s=600) if version == 5 else Properties()
     driver.connect(**{"clean": False, "properties": said, **connect})
@@ -84,7 +84,7 @@ def opened(driver: Lasting) -> Outcome:
 
 
 def again(driver: Lasting, **connect: Any) -> tuple[Lasting, list[Packet]]:
-    """The session on another connection, and what that is sent behind the CONNACK."""
+    """Resumes the session on another connection; returns it, and what it is sent behind the CONNACK."""
     other = Lasting(driver.version, driver.options, now_ms=driver.now_ms)
     other.saved, other.retained, other.opened = list(driver.saved), driver.retained, opened(driver)
     other.marks = driver.marks
@@ -97,19 +97,19 @@ def again(driver: Lasting, **connect: Any) -> tuple[Lasting, list[Packet]]:
 
 
 def delivered(driver: Driver, *messages: Message, subs: Any = None, frame: int = 4096) -> list[Any]:
-    """Messages of the log, all of which are taken; what the client is sent."""
+    """Delivers messages of the log, checks that all are taken, and returns what the client is sent."""
     assert driver.deliver(batch_of(*messages, frame=frame), subs) == len(messages)
     return driver.tick()  # a session that lasts saves QoS 2 before it sends
 
 
 def refused(data: bytes, version: int = 5, **connect: Any) -> int:
-    """Bytes from a client that is let in: with which code the connection ends. Nothing follows."""
+    """Sends bytes of a connected client, and returns the code that ends the connection; nothing follows it."""
     driver = connected(version, **connect)
     return code_of_the_end(driver, data)
 
 
 def code_of_the_end(driver: Driver, data: bytes) -> int:
-    """Bytes that end a connection: its DISCONNECT's code, 0 where there is none."""
+    """Sends bytes that end a connection, and returns the code of its DISCONNECT; returns 0 where there is none."""
     driver.feed(data)
     out = driver.out()
     assert driver.closed is not None, "the connection goes on"
@@ -123,7 +123,9 @@ def code_of_the_end(driver: Driver, data: bytes) -> int:
 
 
 def not_let_in(data: bytes, version: int = 5, **fields: Any) -> int:
-    """The first bytes of a client: the code of the CONNACK that refuses it, -1 where it hears nothing."""
+    """Sends the first bytes of a client, and returns the code of the CONNACK that refuses it; returns -1 where none
+    comes.
+    """
     driver = Driver(version, **fields)
     driver.feed(data + encode(Subscribe(packet_id=1, requests=(request(),)), version))
     out = driver.out()

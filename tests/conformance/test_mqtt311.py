@@ -29,7 +29,7 @@ BOTH = pytest.mark.parametrize("version", [3, 4])
 
 
 def silent_end(driver: Driver, data: bytes) -> None:
-    """Bytes that end the connection without a word."""
+    """Sends bytes, and checks that the connection ends without a word."""
     driver.feed(data)
     assert driver.closed is not None
     assert driver.adapter.take_output() == b""
@@ -38,7 +38,7 @@ def silent_end(driver: Driver, data: bytes) -> None:
 
 
 def not_let_in(data: bytes, version: int = 4) -> int | None:
-    """The return code of a CONNECT that is refused; None where nothing is said."""
+    """Returns the return code of a CONNECT that is refused; returns None where none is sent."""
     driver = Driver(version)
     driver.feed(data)
     raw = driver.adapter.take_output()

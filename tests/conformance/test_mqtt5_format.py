@@ -46,7 +46,7 @@ def text(raw: bytes) -> bytes:
 
 
 def everywhere(raw: bytes) -> dict[str, bytes]:
-    """Packets of a connected client with this string in every place where one may stand."""
+    """Returns packets of a connected client with this string in every place where one may stand."""
     said = text(raw)
     return {
         "topic name": framed(0x30, said + b"\0"),
@@ -61,7 +61,7 @@ def everywhere(raw: bytes) -> dict[str, bytes]:
 
 
 def greetings(raw: bytes) -> dict[str, bytes]:
-    """The same for a CONNECT."""
+    """Returns the same for a CONNECT."""
     said = text(raw)
     return {
         "client identifier": framed(0x10, b"\0\4MQTT\5\2\0\0\0" + said),

@@ -74,7 +74,7 @@ def test_no_disconnect_ahead_of_a_connack_that_lets_in():
 
 
 def ends() -> dict[str, int]:
-    """Every way of ours to end a connection, and the code it says."""
+    """Returns every way in which the server ends a connection, and its code."""
     options = Options(max_packet_bytes=200, topic_alias_maximum=1, receive_maximum=1)
     said = {
         name: refused(data, options=options)

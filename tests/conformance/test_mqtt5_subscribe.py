@@ -42,7 +42,7 @@ def retained(name: str) -> object:
 
 
 def asked(driver: Driver, *requests, packet_id: int = 1):
-    """SUBSCRIBE; the codes and the retained messages that follow."""
+    """Sends SUBSCRIBE, and returns the codes and the retained messages that follow."""
     out = driver.send(Subscribe(packet_id=packet_id, requests=requests))
     out += driver.tick()
     suback = next(one for one in out if isinstance(one, Suback))

@@ -36,7 +36,7 @@ STATEMENTS = [
 
 
 def table(name: str) -> dict[str, dict[str, Any]]:
-    """A table by its statements; one that stands in it twice is no TOML."""
+    """Returns a table by its statements; one that stands in it twice is no TOML."""
     return tomllib.loads((HERE / name).read_text("utf-8"))
 
 
@@ -55,7 +55,7 @@ def functions(stem: str) -> dict[str, ast.FunctionDef | ast.AsyncFunctionDef]:
 
 
 def named(stem: str, pattern: str) -> dict[str, set[str]]:
-    """The statements that the docstrings of a module's tests name, by test."""
+    """Returns the statements that the docstrings of a module's tests name, by test."""
     return {
         f"{stem}::{name}": set(re.findall(pattern, ast.get_docstring(one) or ""))
         for name, one in functions(stem).items()
@@ -122,7 +122,7 @@ def test_the_same_for_3_1_1():
 
 
 def totals() -> str:
-    """The lines that the documentation has."""
+    """Returns the lines that the documentation has."""
     lines = ["| binds | statements | tested | excused |", "|---|---|---|---|"]
     counts = Counter((row["binds"], "tests" in row) for row in OF_5.values())
     for binds in ("server", "both", "client"):

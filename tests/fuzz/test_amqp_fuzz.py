@@ -33,7 +33,7 @@ CORPUS = [
 
 
 def answer(peer, effects, chance):
-    """Play the gateway: yes, no, or something else."""
+    """Answers as the gateway does: with success, a refusal, or another value."""
     queue = list(effects)
     while queue:
         effect = queue.pop(0)

@@ -21,7 +21,7 @@ BYTES = b"n=,ry p\x00\xff\xc3\xa9m\xed\xa0\x80\xef\xb7\xba/+#"
 
 
 def mangled(chance: random.Random, data: bytes) -> bytes:
-    """Some bytes changed, removed, inserted or repeated."""
+    """Returns bytes with some changed, removed, inserted or repeated."""
     out = bytearray(data)
     for _ in range(chance.randint(1, 4)):
         at = chance.randrange(len(out) + 1)

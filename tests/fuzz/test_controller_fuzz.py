@@ -18,7 +18,7 @@ COMMANDS = [
 
 
 def damaged(data, draw):
-    """Cut, with a byte changed, or something else altogether."""
+    """Returns data that is cut, has a byte changed, or is replaced altogether."""
     what = draw.randrange(3)
     if what == 0:
         return data[: draw.randrange(len(data))]

@@ -13,7 +13,7 @@ from tests.support.mqtt.mqtt_websocket import request as upgrade
 
 
 def cut(data: bytes, *, between: bool) -> list[bytes]:
-    """Data in pieces, with reads of nothing between them or without."""
+    """Returns data in pieces, with or without empty reads between them."""
     pieces = [data[at : at + 11] for at in range(0, len(data), 11)]
     return [one for piece in pieces for one in ((b"", piece, b"") if between else (piece,))]
 

@@ -31,7 +31,7 @@ def parses_or_raises(data, log_offset):
 
 
 def sealed(log_offset, row_count, payload_len, body, body_crc):
-    """A header whose own checksum is right, whatever it claims."""
+    """Returns a header whose own checksum is right, whatever it claims."""
     raw = HEADER.pack(MAGIC, 0, log_offset, 1, 0, row_count, payload_len, body_crc, 0, 0, 0, 0)
     return raw[:4] + crc32c(raw[8:]).to_bytes(4, "little") + raw[8:] + body
 

@@ -22,7 +22,7 @@ GOOD = [
 
 
 def exercise(gateway: Gateway, data: bytes) -> bytes:
-    """Feed bytes, let time pass, offer a message, shut down: nothing may raise."""
+    """Feeds bytes, lets time pass, offers a message, and shuts down: no step may raise."""
     out = gateway.feed(data)
     gateway.deliver([Message(address="a/b", body=b"1")])
     out += gateway.adapter.take_output()

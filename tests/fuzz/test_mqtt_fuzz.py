@@ -65,7 +65,7 @@ def traffic(version: int) -> list[bytes]:
 
 
 def check(driver: Driver, version: int) -> None:
-    """Whatever happened is an orderly state, and everything sent is readable."""
+    """Checks that the state is in order after any input, and that everything sent can be parsed."""
     for body in (b"", b"x"):
         driver.deliver(batch_of(Message("t/a", body, qos=2)))
     driver.tick(1)

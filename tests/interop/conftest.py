@@ -5,7 +5,7 @@ import pytest
 
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory):
-    """A local session; the test is skipped where there is no Java."""
+    """Yields a local session, and skips the test where there is no Java."""
     from spark.errors import MissingJdk
     from spark.job.session import build_session
 

@@ -50,7 +50,7 @@ _names = itertools.count()
 
 
 def fresh(prefix: str) -> str:
-    """A name nobody has used."""
+    """Returns a name that no other test has used."""
     return f"{prefix}-{next(_names)}"
 
 
@@ -116,7 +116,7 @@ class RuledGateway:
         return httpx.Client(base_url=f"http://127.0.0.1:{self.ports['http']}", auth=auth, timeout=TIMEOUT_S)
 
     def publish(self, *addresses: str, **query: str) -> None:
-        """As who may do everything."""
+        """Publishes as a user who may do everything."""
         with self.http("admin") as http:
             for address in addresses:
                 assert http.post(f"/topics/{address}", content=address.encode(), params=query).status_code == 201
@@ -273,7 +273,7 @@ def test_a_will_that_is_not_allowed_any_more_does_not_come(served, mqtt):
 
 
 async def released(served: RuledGateway) -> None:
-    """Until the gateway has seen to a connection that is gone."""
+    """Waits until the gateway has released a connection that is gone."""
     hub = served.gateway.hub
     while len(hub.connections) > 2 or hub._releasing:
         await asyncio.sleep(0.01)
@@ -442,7 +442,7 @@ def amqp(served: RuledGateway) -> Iterator[Callable[[str], pika.BlockingConnecti
 
 
 def refused(connection: pika.BlockingConnection, work: Callable[[Any], Any]) -> None:
-    """Something that closes its channel with 403."""
+    """Checks that some work closes its channel with 403."""
     channel = connection.channel()
     with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
         work(channel)

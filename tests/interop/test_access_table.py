@@ -178,7 +178,7 @@ MORE: dict[str, Http] = {
 
 
 def http_endpoints() -> set[str]:
-    """Every method and path that is served, `*` for what a path names."""
+    """Returns every method and path that is served, with `*` for the part that a path names."""
     found = {f"{method} {path}" for path, methods in routes.EXACT.items() for method in methods}
     found |= {f"{method} {root}*" for root, methods in routes.BELOW.items() for method in methods}
     tables = (("/groups/*", groups._GROUP), ("/groups/*/members/*", groups._MEMBERS))
@@ -368,7 +368,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
 
 
 def hide(served: RuledGateway) -> None:
-    """Put something into every place that the requests above ask of."""
+    """Puts something into every place that the requests above ask for."""
     with served.http("admin") as admin:
         for n in range(3):
             query = {"key": "secret-key", "retain": "true"}
@@ -397,7 +397,7 @@ def amqp(served: RuledGateway, name: str, vhost: str = "/") -> pika.BlockingConn
 
 
 def http_answers(served: RuledGateway, name: str) -> dict[str, Any]:
-    """All that HTTP says to a user, with what is counted in all taken out."""
+    """Returns all that HTTP answers a user, without the totals that count what is hidden."""
     found: dict[str, Any] = {}
     with served.http(name) as client:
         for table in (HTTP, MORE):
@@ -411,7 +411,7 @@ def http_answers(served: RuledGateway, name: str) -> dict[str, Any]:
 
 
 def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
-    """A revision is how much is written in all: that is not hidden. Nor is the day."""
+    """Returns an answer without revisions, which count all writes and are no secret, and without its date."""
     headers = [(name, value) for name, value in answer.headers.multi_items() if name not in {"date", "content-length"}]
     return answer.status_code, headers, re.sub(r'^\{"revision":\d+', '{"revision":*', answer.text)
 
@@ -433,7 +433,7 @@ def amqp_answers(served: RuledGateway, name: str) -> list[str]:
 
 
 def mqtt_answers(served: RuledGateway, name: str) -> list[Any]:
-    """Codes, and the texts that come with them."""
+    """Returns codes, and the texts that come with them."""
     client = UserClient(served, name, f"table-{name}")
     will = UserClient(served, name, f"will-{name}")
     will.paho.will_set(SECRET, b"x", 1)
@@ -457,7 +457,7 @@ def mqtt_answers(served: RuledGateway, name: str) -> list[Any]:
 
 
 async def coap_answers(served: RuledGateway) -> dict[str, Any]:
-    """Codes and payloads."""
+    """Returns codes and payloads."""
     context = await Context.create_client_context()
     found: dict[str, Any] = {}
     try:

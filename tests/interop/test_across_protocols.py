@@ -39,7 +39,7 @@ Publish = Callable[[Any, str], Awaitable[Seen]]  # to an address of a gateway; w
 
 
 def paho_client(gateway: Any, version: int) -> paho.Client:
-    """A client that is connected, its loop running."""
+    """Returns a client that is connected and whose loop runs."""
     client = paho.Client(paho.CallbackAPIVersion.VERSION2, f"across-{time.monotonic_ns()}", protocol=version)
     client.connect("127.0.0.1", gateway.port("mqtt"))
     client.loop_start()
@@ -48,7 +48,7 @@ def paho_client(gateway: Any, version: int) -> paho.Client:
 
 @asynccontextmanager
 async def mqtt_subscriber(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """paho, MQTT 5."""
+    """Yields a reader by paho, MQTT 5."""
     loop, subscribed = asyncio.get_running_loop(), asyncio.Event()
     messages: asyncio.Queue[paho.MQTTMessage] = asyncio.Queue()
     client = paho_client(gateway, paho.MQTTv5)
@@ -79,7 +79,7 @@ async def mqtt_subscriber(gateway: Any, address: str) -> AsyncIterator[Reader]:
 
 @asynccontextmanager
 async def event_stream(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """httpx, server-sent events."""
+    """Yields a reader by httpx, server-sent events."""
     async with (
         httpx.AsyncClient(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client,
         client.stream("GET", "/subscribe", params={"filter": address}) as response,
@@ -113,7 +113,7 @@ def of_event(event: Mapping[str, Any]) -> Seen:
 
 @asynccontextmanager
 async def amqp_consumer(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """aio-pika, a queue bound to amq.topic."""
+    """Yields a reader by aio-pika, a queue bound to amq.topic."""
     connection = await aio_pika.connect(f"amqp://guest:guest@127.0.0.1:{gateway.port('amqp')}/", timeout=TIMEOUT_S)
     async with connection:
         channel = await connection.channel()
@@ -141,7 +141,7 @@ async def amqp_consumer(gateway: Any, address: str) -> AsyncIterator[Reader]:
 
 @asynccontextmanager
 async def coap_reader(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """aiocoap, the last value as it is."""
+    """Yields a reader by aiocoap, which observes the last value."""
     context = await aiocoap.Context.create_client_context()
 
     async def read() -> Seen:
@@ -158,7 +158,7 @@ async def coap_reader(gateway: Any, address: str) -> AsyncIterator[Reader]:
 
 
 def routing_key(address: str) -> str:
-    """The routing key of an address in these tests."""
+    """Returns the routing key of an address in these tests."""
     return address.replace(".", "%2E").replace("/", ".")
 
 
@@ -166,7 +166,7 @@ def routing_key(address: str) -> str:
 
 
 async def by_paho(gateway: Any, address: str, version: int, properties: Properties | None = None) -> None:
-    """Publish at QoS 1, and wait for the PUBACK."""
+    """Publishes at QoS 1, and waits for the PUBACK."""
     client = await asyncio.to_thread(paho_client, gateway, version)
     try:
         sent = client.publish(address, BODY, 1, properties=properties)
@@ -203,7 +203,7 @@ async def aiocoap_post(gateway: Any, address: str) -> Seen:
 
 
 async def post(gateway: Any, path: str, body: bytes, headers: Mapping[str, str], *, http2: bool) -> int:
-    """A POST by httpx; its status."""
+    """Makes a POST by httpx, and returns its status."""
     async with httpx.AsyncClient(
         base_url=gateway.url, http1=not http2, http2=http2, timeout=TIMEOUT_S, trust_env=False
     ) as client:
@@ -249,7 +249,7 @@ async def pika_publish(gateway: Any, address: str) -> Seen:
 
 
 async def run(*command: str) -> None:
-    """Run a program to its end."""
+    """Runs a program to its end."""
     process = await asyncio.create_subprocess_exec(*command, stdout=asyncio.subprocess.PIPE)
     out, _ = await process.communicate()
     assert process.returncode == 0, out
@@ -292,7 +292,7 @@ MISSING = {
 
 
 def publishers() -> list[Any]:
-    """Every client that publishes; those that are not installed are skipped, and say so."""
+    """Returns every client that publishes; one that is not installed is skipped with its reason."""
     marks = {name: [pytest.mark.skipif(absent, reason=why)] for name, (absent, why) in MISSING.items()}
     return [pytest.param(publish, id=name, marks=marks.get(name, ())) for name, publish in PUBLISHERS.items()]
 

@@ -22,7 +22,7 @@ pytestmark = needs_node("HEADGATE_AMQPLIB")
 
 @pytest.fixture(scope="session")
 def script() -> Path:
-    """The script beside amqplib, which is kept with the virtual environment."""
+    """Returns the script beside amqplib, which is kept with the virtual environment."""
     return beside_package(SCRIPT, "amqplib", VERSION)
 
 

@@ -25,7 +25,7 @@ BEGINNINGS = {
 
 @pytest.fixture
 def bystander(shared_gateway):
-    """A client that goes on publishing and receiving."""
+    """Runs a client beside the test, and checks that it still publishes and receives."""
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2)
     ready, got = threading.Event(), threading.Semaphore(0)
     lost = []
@@ -48,7 +48,7 @@ def bystander(shared_gateway):
 
 
 def inputs(name, chance):
-    """A valid beginning, cut, with noise behind it or inside it."""
+    """Returns a valid beginning that is cut or damaged, with noise behind it."""
     whole = chance.choice(BEGINNINGS[name])
     cut = whole[: chance.randrange(len(whole) + 1)]
     noise = chance.randbytes(chance.randrange(200))

@@ -47,7 +47,7 @@ def code_of(port: int, version: int, **options: Any) -> int:
 
 
 def raw_code(port: int, version: int) -> int:
-    """The code of a CONNACK, as it is on the wire."""
+    """Returns the code of a CONNACK, as it is on the wire."""
     with socket.create_connection(("127.0.0.1", port), TIMEOUT_S) as wire:
         wire.sendall(encode(Connect(version=version, client_id=fresh("raw")[-20:]), version))
         return wire.recv(100)[3]
@@ -91,7 +91,7 @@ def test_so_many_connections_of_one_address_and_so_many_new_ones_a_second(limite
 
 @pytest.fixture(scope="module")
 def strict(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]:
-    """A gateway that lets clients wait, for all tests below."""
+    """Yields a gateway that makes clients wait, for all tests below."""
     said = {
         "LIMITS__MESSAGES_PER_S": "50",
         "LIMITS__MESSAGES_BURST": "10",

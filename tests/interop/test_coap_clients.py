@@ -33,7 +33,7 @@ LIBCOAP = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls
 
 @asynccontextmanager
 async def serving(data_dir: Path, scheme: str = "coap", **options: Any) -> AsyncIterator[str]:
-    """A gateway that speaks CoAP, with these settings of it, and over WebSocket; its URI."""
+    """Yields the URI of a gateway that speaks CoAP, with these settings, also over WebSocket."""
     overrides = {
         "store": {"data_dir": str(data_dir)},
         "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}, "http": {"port": 0}},

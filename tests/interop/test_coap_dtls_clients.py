@@ -30,7 +30,7 @@ LARGE = bytes(range(256)) * 40
 
 @asynccontextmanager
 async def serving(directory: Path, **sections: Any) -> AsyncIterator[str]:
-    """A gateway that speaks CoAP over DTLS alone, to those who prove who they are; its URI."""
+    """Yields the URI of a gateway that speaks CoAP over DTLS only, to clients that prove their identity."""
     (directory / "psk.json").write_text(json.dumps({"keys": KEYS}))
     auth = {"anonymous": "nobody", "psk_file": str(directory / "psk.json")}
     rules = [{"effect": "allow", "filters": ["${device}/#"], "users": ["*"]}]
@@ -50,7 +50,7 @@ def coap_alone(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 async def run(client: str, *arguments: str) -> bytes:
-    """A client's output and complaints."""
+    """Runs a client, and returns its output and its errors."""
     pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(client, *arguments, stdout=pipe, stderr=asyncio.subprocess.STDOUT)
     try:
@@ -64,7 +64,7 @@ async def run(client: str, *arguments: str) -> bytes:
 
 
 async def code(client: str, *arguments: str) -> str:
-    """The code of the error that a client is answered with, "" where it is none or there is no answer."""
+    """Returns the code of the error that a client receives; returns "" where there is no error or no answer."""
     found = re.search(rb"^(\d\.\d\d) ", await run(client, *arguments), re.MULTILINE)
     return "" if found is None else found[1].decode()
 

@@ -22,7 +22,7 @@ LARGE = bytes(range(256)) * 40
 
 @asynccontextmanager
 async def serving(directory: Path, access: Any = None, **coap: Any) -> AsyncIterator[str]:
-    """A gateway that takes protected messages of dev1 and dev2 and no others; its URI."""
+    """Yields the URI of a gateway that takes only protected messages, of dev1 and dev2."""
     sections = {
         "listeners": {"coap": {"port": 0}, "coap-tcp": {"enabled": False}},
         "auth": {"anonymous": "nobody", "oscore_file": str(directory / "oscore.json")},

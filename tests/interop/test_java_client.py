@@ -22,7 +22,7 @@ pytestmark = [*needs_java(), pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="session")
 def jars() -> str:
-    """The class path of the client, which is kept with the virtual environment."""
+    """Returns the class path of the client, which is kept with the virtual environment."""
     return class_path("amqp-client", CLIENT, LOGGING)
 
 

@@ -81,7 +81,7 @@ class LineClient:
 
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder that the package is installed into, as a wheel built from its own `pyproject.toml`."""
+    """Installs the package as a wheel built from its own `pyproject.toml`, and returns its folder."""
     target = tmp_path_factory.mktemp("packages")
     pip = [sys.executable, "-m", "pip", "--disable-pip-version-check", "--no-cache-dir", "install", "--quiet"]
     offline = ["--no-index", "--no-deps", "--no-build-isolation"]

@@ -27,7 +27,7 @@ QUOTA_EXCEEDED = 0x97
 
 
 def ruled(*allowed: str, otherwise: str = "deny", denied: tuple[str, ...] = ()) -> dict[str, Any]:
-    """The rights of a user of the cluster; a rule such as "publish:a/#"."""
+    """Returns the rights of a user of the cluster; a rule is written as "publish:a/#"."""
     rules = [
         {"effect": effect, "actions": [action], "filters": [pattern]}
         for effect, rules in (("allow", allowed), ("deny", denied))
@@ -52,7 +52,7 @@ def user(served: RuledGateway) -> Iterator[Callable[..., str]]:  # noqa: F811
 
 
 def said(answer: httpx.Response, *names: str) -> tuple[int, list[tuple[str, str]], str]:
-    """All of an answer but its date; what it names that was asked for is taken out."""
+    """Returns an answer without its date, and without the names that were asked for."""
     text, headers = answer.text, [(name, value) for name, value in answer.headers.items() if name != "date"]
     for name in names:
         text = text.replace(name, "*")
@@ -218,7 +218,7 @@ def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):  # noq
 
 
 def event(subject: str | None) -> dict[str, str]:
-    """An event in binary mode."""
+    """Returns the headers of an event in binary mode."""
     headers = {"ce-specversion": "1.0", "ce-id": fresh("id"), "ce-source": "/here", "ce-type": "t"}
     return headers if subject is None else {**headers, "ce-subject": subject}
 
@@ -324,7 +324,7 @@ def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user,
 
 
 async def timers(served: RuledGateway, count: int) -> None:  # noqa: F811
-    """Returns when as many wills wait."""
+    """Waits until as many wills wait."""
     while True:
         page = await served.gateway.hub.store.keys.prefix("session-wills/", limit=100)
         records = [msgspec.msgpack.decode(entry.value, type=WillRecord) for entry in page]

@@ -59,7 +59,7 @@ def groups_of(served: Served, topic: str) -> set[int]:
 
 
 def sends(served: Served, client: Connect, count: int = 12) -> list[PahoClient]:
-    """Publishers by whose names their messages go to every group."""
+    """Returns publishers whose messages go to every group, by their names."""
     return [client(f"device-{n}", clean=True) for n in range(count)]
 
 

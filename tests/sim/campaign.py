@@ -27,7 +27,7 @@ BLOCK = 50  # seeds a process plays before it ends, and that are played again wh
 
 
 def play_block(first: int, count: int, kind: str) -> dict[str, str]:
-    """The seeds that fail, with why, of a block played in a process of its own."""
+    """Plays a block in another process, and returns the seeds that fail with their reasons."""
     try:
         done = subprocess.run(
             [
@@ -85,7 +85,7 @@ def play_failed_again(record: dict[str, Any], processes: int, kind: str, now: st
 
 
 def commit() -> str:
-    """The commit that is tested, with a mark when the tree differs from it in more than in records."""
+    """Returns the commit that is tested, with a mark when the tree differs from it in more than records."""
 
     def git(*said: str) -> str:
         return subprocess.run(["git", *said], cwd=ROOT, capture_output=True, text=True, check=True).stdout.strip()

@@ -60,7 +60,7 @@ class Scheduler:
     # ---- the baton
 
     def interrupt(self) -> None:
-        """A place where a thread could be interrupted."""
+        """Marks a place where a thread could be interrupted, and sometimes switches to another one."""
         self.steps += 1
         if self.off_at is not None and self.steps >= self.off_at:
             self.cut_power()
@@ -70,7 +70,7 @@ class Scheduler:
             self._switch()
 
     def block(self, ready: Callable[[], bool], timeout_s: float | None = None) -> bool:
-        """Wait until something is true; whether it was in time."""
+        """Waits until a condition holds, and returns whether it did in time."""
         if self.off and self._current is not self._main:
             raise PowerLoss
         if ready():
@@ -85,7 +85,7 @@ class Scheduler:
         return ready()
 
     def elapse(self, seconds: float) -> None:
-        """So much time passes while the current thread does what it does."""
+        """Lets this much time pass while the current thread works."""
         self.now_s += seconds
 
     def progress(self) -> None:
@@ -93,7 +93,7 @@ class Scheduler:
         self._progress_s = self.now_s
 
     def cut_power(self) -> None:
-        """From now on nothing is done any more."""
+        """Cuts the power: nothing is done from now on."""
         if not self.off:
             self.off, self.off_at = True, None
             self.on_power_loss()
@@ -111,7 +111,7 @@ class Scheduler:
         ]
 
     def _switch(self) -> None:
-        """Hand the baton to somebody who can go on, perhaps to the current thread itself."""
+        """Lets another thread go on, or the current one where chance says so."""
         if self.off:
             following = self._main
         else:
@@ -145,7 +145,7 @@ class Scheduler:
     # ---- threads
 
     def start(self, target: Callable[[], object], name: str) -> _Task:
-        """Begin a thread; it runs when its turn comes."""
+        """Begins a thread, which runs when its turn comes."""
         task = _Task(name)
 
         def run() -> None:
@@ -166,13 +166,13 @@ class Scheduler:
         return task
 
     def unwind(self) -> None:
-        """With the power off: end all threads but the first, which calls."""
+        """Ends all threads but the first, which calls this with the power off."""
         assert self.off
         while len(self._tasks) > 1:
             self._hand_to(self._tasks[-1])
 
     def power_on(self) -> None:
-        """Threads run again."""
+        """Lets threads run again."""
         assert len(self._tasks) == 1
         self.off = False
 
@@ -180,7 +180,7 @@ class Scheduler:
 
     @contextmanager
     def patched(self, package: str) -> Iterator[None]:
-        """In the modules of a package that are loaded: this scheduler's threads in place of the system's."""
+        """Puts this scheduler's threads in place of the system's, in the loaded modules of a package."""
         stand_ins = {
             id(threading.Thread): partial(_Thread, self),
             id(threading.Event): partial(_Event, self),
@@ -419,11 +419,11 @@ class ThreadedLoop(asyncio.BaseEventLoop):
             self._sim.errors.append(error or AssertionError(context["message"]))
 
     def time(self) -> float:
-        """The virtual time."""
+        """Returns the virtual time."""
         return self._sim.now_s
 
     def select(self, timeout: float | None) -> tuple[()]:
-        """Wait for a thread or for the time."""
+        """Waits for a thread or for the time."""
         if self._sim.off:
             raise PowerLoss
         if timeout is not None and timeout <= 0:
@@ -442,11 +442,11 @@ class ThreadedLoop(asyncio.BaseEventLoop):
         self._woken = True
 
     def run_in_executor(self, executor, func, *args):
-        """In a thread of the scheduler."""
+        """Runs a function in a thread of the scheduler."""
         return asyncio.wrap_future((executor or self._pool).submit(func, *args), loop=self)
 
     def end(self) -> None:
-        """Give back what it has; with the power off its tasks are left where they are."""
+        """Closes the loop and its threads; with the power off its tasks are left where they are."""
         if self._sim.off:
             for task in asyncio.all_tasks(self):
                 task._log_destroy_pending = False

@@ -59,7 +59,7 @@ class SlowStore(FakeStore):
             watcher.put_nowait(change)
 
     def sweep(self) -> None:
-        """Keys whose time is over are removed, and watchers told, a moment later."""
+        """Removes keys whose time is over, and tells watchers a moment later."""
         for key in [key for key in self.held if self._live(key) is None]:
             self.revision += 1
             del self.held[key]
@@ -156,7 +156,7 @@ class GroupConsumer:
         return self.alive and queue in self.believed and self.world.now_ms < self.until_ms
 
     async def ask(self, request: Any) -> Any:
-        """A request to some proxy; raises `TimeoutError` where that has died."""
+        """Sends a request to some proxy; raises `TimeoutError` where that has died."""
         asked_ms = self.world.now_ms
         answer = await self.world.request(self.random, request)
         self.until_ms = asked_ms + self.ttl_ms
@@ -186,7 +186,7 @@ class GroupConsumer:
         self.member, self.believed = joined.member, set()
 
     async def _consume(self) -> None:
-        """Read, work, commit, as some clients do; others read on before they commit."""
+        """Reads, works and commits, as some clients do; others read on before they commit."""
         chance = self.random
         after: GroupCursor | None = None
         for _ in range(chance.choice((1, 1, 2, 3))):
@@ -212,7 +212,7 @@ class GroupConsumer:
         return self.world.now_ms + left_ms < self.until_ms
 
     def _may_end(self) -> None:
-        """Die, or freeze so that it is taken for dead."""
+        """Ends the consumer by chance, or freezes it until it is taken for dead."""
         chance = self.random.random()
         if self.world.quiet:
             return
@@ -265,8 +265,8 @@ class GroupsWorld:
     # ---- what is checked
 
     def was_put(self, key: str, before: Entry | None, value: bytes) -> None:
-        """A key is written: who believes to have a queue loses it neither to nobody nor to another, but after a time
-        in which it could have let go of it; and offsets do not go back.
+        """Checks a written key. A member that believes that it has a queue loses it only after the time in which it
+        could release it, and an offset never goes back.
         """
         kind, _, rest = key.removeprefix(f"{STATE}/{GROUP}/").partition("/")
         if not key.startswith(f"{STATE}/{GROUP}/") or kind != "q":
@@ -293,7 +293,7 @@ class GroupsWorld:
     # ---- who is there
 
     async def request(self, chance: random.Random, request: Any) -> Any:
-        """Ask one of the proxies; never answered by one that dies. Raises `TimeoutError`."""
+        """Sends a request to one of the proxies; one that dies never answers. Raises `TimeoutError`."""
         process, groups = chance.choice(self.proxies)
         asked = process.run(ask(Connection(), request, groups=groups))
         await asyncio.wait([asked], timeout=REQUEST_TIMEOUT_S)
@@ -382,7 +382,7 @@ class GroupsWorld:
             assert self.seen[queue] == set(range(count)), f"queue {queue} was not read whole"
 
     def _until(self, length_s: float, done: Callable[[], bool]) -> bool:
-        """Let time go by; whether something came true."""
+        """Lets time pass, and returns whether the condition came true."""
         until_s = self.loop.now_s + length_s
         while not done() and self.loop.now_s < until_s:
             self.loop.run(0.1)
@@ -396,7 +396,7 @@ class GroupsWorld:
         return False
 
     def _settled(self) -> bool:
-        """Everything is committed, and every queue has one of those who are there, as many as there should be."""
+        """Returns whether everything is committed, and the members that are there share all queues evenly."""
         if self._failed() or self.committed != self.published:
             return False
         members = {one.member for one in self.consumers if one.alive}

@@ -11,7 +11,7 @@ FIRST, SEEDS = 1_000, 3 * campaign.BLOCK
 
 @pytest.fixture
 def record(tmp_path, monkeypatch):
-    """A record's file; seeds in `bad` fail, and blocks in `endless` do not end."""
+    """Returns a record's file; seeds in `bad` fail, and blocks in `endless` do not end."""
     bad, endless, played = {"1003", "1060"}, {"1100"}, []
 
     def play_block(first, count, _kind):

@@ -28,7 +28,7 @@ CLIENT = {"store.keys.get"}  # a call of a store's client, which is no key
 
 
 def top_folders() -> list[str]:
-    """The folders at the top of the repository."""
+    """Returns the folders at the top of the repository."""
     listed = subprocess.run(["git", "ls-files"], cwd=ROOT, capture_output=True, text=True, check=True).stdout
     return sorted({line.split("/", 1)[0] for line in listed.splitlines() if "/" in line})
 
@@ -37,7 +37,7 @@ PATH = re.compile(rf"(?<![\w./$-])(?:{'|'.join(map(re.escape, top_folders()))})/
 
 
 def paths_in(text: str) -> list[str]:
-    """Paths between backticks, relative to the root of the repository; in a block of code, all of it counts.
+    """Returns paths between backticks, relative to the root of the repository; in a block of code, all of it counts.
 
     A file has its suffix, a folder a slash behind it: without either it may be a topic, `store/log/bytes`.
     """
@@ -47,7 +47,7 @@ def paths_in(text: str) -> list[str]:
 
 
 def anchors_of(page: Path) -> set[str]:
-    """The names of a page's sections, as its links spell them."""
+    """Returns the names of a page's sections, as its links spell them."""
     headings = HEADING.findall(FENCE.sub("", page.read_text("utf-8")))
     return {re.sub(r"[^\w\- ]", "", heading.lower()).replace(" ", "-") for heading in headings}
 

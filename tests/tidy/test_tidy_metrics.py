@@ -23,7 +23,7 @@ TABLE = re.compile(r"^\| `(headgate_[a-z0-9_]+)[^|]*\| ([a-z, ]+) \|", re.MULTIL
 
 
 def names(registry: CollectorRegistry) -> set[str]:
-    """As a scrape has them."""
+    """Returns the names of metrics as a scrape has them."""
     found = set()
     for family in registry.collect():
         if family.name.startswith("headgate_"):
@@ -45,7 +45,7 @@ class Node:
 
 @pytest.fixture(scope="module")
 def exported():
-    """role -> what it exports."""
+    """Returns the metrics that each role exports, by role."""
     one, proxy = Metrics(process=False), Metrics(process=False)
     alone = SimpleNamespace(end=0, confirmed=0, damages=(), view_damages=(), scrubbed=Scrubbed(0, 0, 0, 0))
     alone.log = SimpleNamespace(confirmed=0, pending_bytes=0)
@@ -78,7 +78,7 @@ def test_each_is_on_the_roles_that_the_table_says(exported):
 
 
 def expressions() -> list[str]:
-    """Every query of the Grafana dashboard."""
+    """Returns every query of the Grafana dashboard."""
     return [one["expr"] for panel in json.loads(GRAFANA.read_text())["panels"] for one in panel["targets"]]
 
 

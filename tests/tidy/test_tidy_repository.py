@@ -38,7 +38,7 @@ LONGER = {
 
 
 def tracked() -> list[Path]:
-    """Every text file that belongs to the repository."""
+    """Returns every text file that belongs to the repository."""
     listed = subprocess.run(
         ["git", "ls-files", "-z", "--cached", "--others", "--exclude-standard"],
         cwd=ROOT,
@@ -52,7 +52,8 @@ def tracked() -> list[Path]:
 FILES = tracked()
 CODE = [path for path in FILES if path.suffix == ".py"]
 MODULES = [path for path in FILES if path.suffix == ".py" and path.relative_to(ROOT).parts[0] in PACKAGES]
-SUPPORT = [path for path in CODE if path.is_relative_to(ROOT / "tests" / "support")]
+TESTS = [path for path in CODE if path.is_relative_to(ROOT / "tests")]
+SUPPORT = [path for path in TESTS if path.is_relative_to(ROOT / "tests" / "support")]
 
 
 def name(path: Path) -> str:
@@ -60,13 +61,15 @@ def name(path: Path) -> str:
 
 
 def where(path: Path, pattern: str, flags: int = 0) -> list[str]:
-    """The lines of a file that hold a pattern."""
+    """Returns the lines of a file that hold a pattern."""
     lines = path.read_text("utf-8").splitlines()
     return [f"{name(path)}:{i}: {line.strip()}" for i, line in enumerate(lines, 1) if re.search(pattern, line, flags)]
 
 
 def others() -> list[Path]:
-    """All files but this one, whose patterns would find themselves, and the lock, which is generated."""
+    """Returns all files without this one, whose patterns would find themselves, and without the lock, which is
+    generated.
+    """
     return [path for path in FILES if path != Path(__file__).resolve() and path.name != "requirements.lock"]
 
 
@@ -182,9 +185,13 @@ NO_VERBS = (
 
 
 def functions_without_a_verb(tree: ast.Module) -> list[int]:
-    """Returns the lines of functions' docstrings that do not begin with a verb in the third person, nor with "See"."""
+    """Returns the lines of functions' docstrings that do not begin with a verb in the third person, nor with "See".
+
+    A property is named like a value, and a test like a sentence: their docstrings may be anything.
+    """
     functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
-    plain = [one for one in functions if not any("property" in ast.unparse(mark) for mark in one.decorator_list)]
+    named = [one for one in functions if not one.name.startswith("test_")]
+    plain = [one for one in named if not any("property" in ast.unparse(mark) for mark in one.decorator_list)]
     firsts = [(one.body[0], (ast.get_docstring(one) or "See").split()[0].rstrip(".,:;")) for one in plain]
     is_verb = re.compile(rf"See|(?!(?:{NO_VERBS})$)[A-Z][a-z-]+s")
     return [statement.lineno for statement, first in firsts if not is_verb.fullmatch(first)]
@@ -192,7 +199,7 @@ def functions_without_a_verb(tree: ast.Module) -> list[int]:
 
 def test_a_docstring_of_a_function_begins_with_a_verb():
     """The command line is left out: it prints the docstrings of its commands, which are imperatives."""
-    paths = [path for path in [*MODULES, *SUPPORT] if not name(path).startswith("gateway/cli/")]
+    paths = [path for path in [*MODULES, *TESTS] if not name(path).startswith("gateway/cli/")]
     found = {name(path): functions_without_a_verb(ast.parse(path.read_text("utf-8"))) for path in paths}
     assert {path: lines for path, lines in found.items() if lines} == {}
     bad = "def f():\n    'The peer is there.'\ndef g():\n    'Bytes of the peer.'"
@@ -259,7 +266,7 @@ def test_a_folder_has_one_subject():
 
 
 def test_a_folder_of_tests_has_one_subject():
-    files = Counter(path.parent for path in CODE if path.is_relative_to(ROOT / "tests"))
+    files = Counter(path.parent for path in TESTS)
     assert {name(folder): n for folder, n in files.items() if n > FILES_IN_FOLDER} == {}
     assert [name(path) for path in CODE if path.parent == ROOT / "tests" / "unit"] == []
 
@@ -324,7 +331,7 @@ def test_every_key_is_described():
 
 
 def readme_shell() -> list[str]:
-    """Every line in the README's shell blocks."""
+    """Returns every line in the README's shell blocks."""
     blocks = re.findall(r"```sh\n(.*?)```", (ROOT / "README.md").read_text("utf-8"), re.DOTALL)
     return [line.strip() for block in blocks for line in block.splitlines()]
 

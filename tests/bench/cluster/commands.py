@@ -9,7 +9,7 @@ from tests.bench.store.studies import Rows
 
 
 async def measure_case(directory: Path, *, seconds: float, rounds: int, tasks: list[int]) -> Rows:
-    """All of it."""
+    """Measures the case."""
     options = ("--seconds", str(seconds), "--rounds", str(rounds), "--dir", str(directory))
     command = ("-m", "tests.bench.cluster.controllers", *options, "--tasks", *[str(task) for task in tasks])
     process = await asyncio.create_subprocess_exec(sys.executable, *command, stdout=asyncio.subprocess.PIPE)

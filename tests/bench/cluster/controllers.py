@@ -94,7 +94,9 @@ class Processes:
             return None
 
     def leader(self) -> int:
-        """The one whom all see leading: one that was stopped may not know yet that it does not lead any more."""
+        """Returns the leader that all controllers name; one that was stopped may not know yet that it does not lead
+        any more.
+        """
         while True:
             said = {json.loads(self.page(id_, "/status") or "{}").get("leader") for id_ in self.running}
             if len(said) == 1 and None not in said:
@@ -109,7 +111,7 @@ class Processes:
 
 
 async def commands(client: ControllerClient, prefix: str, tasks: int, seconds: float) -> dict[str, Any]:
-    """Topics created by so many tasks at a time."""
+    """Creates topics from this many tasks at a time, and returns the figures."""
     took: list[float] = []
     until = time.perf_counter() + seconds
 
@@ -132,7 +134,7 @@ async def commands(client: ControllerClient, prefix: str, tasks: int, seconds: f
 
 
 async def failover(processes: Processes, client: ControllerClient, number: int, how: signal.Signals) -> float:
-    """Seconds from the leader's end to the next command's answer."""
+    """Returns the seconds from the leader's end to the next command's answer."""
     leader = await asyncio.to_thread(processes.leader)
     await client.do(CreateTopic(name=f"{how.name}.before.{number}"))
     began = time.perf_counter()

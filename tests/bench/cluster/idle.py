@@ -21,7 +21,7 @@ class _Spent(NamedTuple):
 
 
 async def measure_case(directory: Path, *, seconds: float, settle_s: float = SETTLE_S) -> Rows:
-    """Three controllers, two groups of three, two proxies: so many processes with nothing to do."""
+    """Measures the processor time of three controllers, two groups of three and two proxies that have nothing to do."""
     async with running(directory, controllers=3, groups=2, replicas=3, proxies=2) as rig:
         await asyncio.sleep(settle_s)
         roles = {role: [node for node in rig.cluster.nodes if node.role == role] for role in _ROLES}

@@ -56,7 +56,7 @@ class BenchCluster:
         return found.node
 
     def store(self) -> RemoteStore:
-        """A client of the group that goes where its master is."""
+        """Returns a client of the group that finds its master."""
 
         def address() -> str | None:
             group = self.group
@@ -68,7 +68,7 @@ class BenchCluster:
         return store
 
     async def whole(self, *, patience_s: float = PATIENCE_S) -> None:
-        """Wait until every replica of every group is in sync."""
+        """Waits until every replica of every group is in sync."""
         await self.until(lambda: self._in_sync == len(self.stores), patience_s)
 
     @property
@@ -77,7 +77,7 @@ class BenchCluster:
         return sum(len(group.sync_set) for group in groups if group is not None)
 
     async def until(self, condition: Callable[[], bool], patience_s: float = PATIENCE_S) -> None:
-        """Wait for something. Raises TimeoutError."""
+        """Waits for a condition. Raises TimeoutError."""
         async with asyncio.timeout(patience_s):
             while not condition():
                 await asyncio.sleep(POLL_S)
@@ -93,8 +93,9 @@ async def running(
     proxies: int = 1,
     delay_ms: float | None = None,
 ) -> AsyncIterator[BenchCluster]:
-    """A cluster, whole. With a delay, be it 0, every process has a namespace of its own, and packets between them, not
-    those of clients, take so much longer each way."""
+    """Yields a whole cluster. With a delay, be it 0, every process has its own namespace, and packets between the
+    processes, not those of clients, take this much longer each way.
+    """
     plan = ClusterPlan(directory, controllers=controllers, groups=groups, replicas=replicas, proxies=proxies)
     network = None
     if delay_ms is None:
@@ -150,7 +151,7 @@ def _free(plan: ClusterPlan) -> bool:
 
 
 async def load_on(proxies: Sequence[ClusterProcess], loads: Sequence[Load]) -> Sequence[Measured]:
-    """Put a load on each proxy, all at once, each in a process of its own. Raises RuntimeError when one fails."""
+    """Puts a load on each proxy at the same time, each from another process. Raises RuntimeError when one fails."""
     return await asyncio.gather(
         *(
             asyncio.to_thread(_load, msgspec.structs.replace(load, host=node.host, port=node.port))

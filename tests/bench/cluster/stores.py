@@ -23,7 +23,7 @@ REBUILT_S = 900.0  # at most, until a replica is filled again
 
 
 async def measure_case(directory: Path, *, what: str, **case: Any) -> Rows:
-    """One of the two."""
+    """Measures one of the two cases."""
     return await {"calls": _calls, "rebuild": _rebuild}[what](directory, **case)
 
 
@@ -90,7 +90,7 @@ def _percentiles(name: str, taken: list[float]) -> dict[str, float]:
 
 
 async def _rebuild(directory: Path, *, mb: int) -> Rows:
-    """A replica that has lost all it had comes back, while nothing else is going on."""
+    """Measures how long a replica without any data takes to come back, while nothing else runs."""
     chance = random.Random(1)
     frames = [build(100, RECORD_BYTES, 8, 1_000, chance) for _ in range(64)]
     async with running(directory, proxies=0) as rig:

@@ -31,7 +31,7 @@ SETTLE_S = 1.0
 
 
 async def measure_case(directory: Path, *, what: str, **case: Any) -> Rows:
-    """One of what is here."""
+    """Measures one of the cases below."""
     return await {"cost": _cost, "failover": _failover, "proxies": _proxies}[what](directory, **case)
 
 
@@ -39,7 +39,7 @@ async def measure_case(directory: Path, *, what: str, **case: Any) -> Rows:
 
 
 async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: float | None = None) -> Rows:
-    """MQTT through the proxy, then frames straight to the store."""
+    """Measures MQTT through the proxy, then frames straight to the store."""
     async with running(directory, replicas=replicas, delay_ms=delay_ms) as rig:
         found = await _mqtt(rig, rig.proxies, seconds)
         store = rig.store()
@@ -60,7 +60,7 @@ async def _cost(directory: Path, *, replicas: int, seconds: float, delay_ms: flo
 
 
 async def _mqtt(rig: BenchCluster, proxies: Sequence[ClusterProcess], seconds: float) -> dict[str, float]:
-    """Messages a second at QoS 1 over all proxies, then how long acknowledgements take of a paced publisher."""
+    """Returns messages a second at QoS 1 over all proxies, then the times of a paced publisher's acknowledgements."""
     found: dict[str, float] = {}
     each = CONNECTIONS // len(proxies)
     depths = {"mqtt_shallow_per_s": SHALLOW, "mqtt_deepest_per_s": DEEPEST, "mqtt_per_s": DEEP}
@@ -92,7 +92,7 @@ def _cpu(rig: BenchCluster, master: str) -> dict[str, float]:
 
 
 async def _proxies(directory: Path, *, proxies: int, seconds: float) -> Rows:
-    """The same four connections, over so many proxies."""
+    """Measures the same four connections over this many proxies."""
     async with running(directory, proxies=proxies) as rig:
         found = await _mqtt(rig, rig.proxies, seconds)
     return [(f"{proxies} prox{'ies' if proxies > 1 else 'y'}", found)]
@@ -131,7 +131,7 @@ class Watcher(threading.Thread):
 
 
 async def _failover(directory: Path, *, times: int) -> Rows:
-    """kill -9 of the master again and again, the defaults for everything."""
+    """Kills the master with kill -9 again and again, with default settings, and measures each failover."""
     rows: list[tuple[str, dict[str, float]]] = []
     async with running(directory, controllers=3) as rig:
         watcher = Watcher(rig.proxies[0])
@@ -146,8 +146,9 @@ async def _failover(directory: Path, *, times: int) -> Rows:
 
 
 async def _one_failover(rig: BenchCluster, watcher: Watcher, since: int) -> dict[str, float]:
-    """From the kill to the acknowledgement of the first message sent behind it, and to the election; what was longest
-    before it, of the messages from `since` on."""
+    """Returns the times from the kill to the acknowledgement of the first message sent behind it, and to the
+    election; and the longest wait before the kill, of the messages from `since` on.
+    """
     master, epoch = rig.master, rig.group.master_epoch
     longest = max(b - a for a, b in zip(watcher.sent[since:], watcher.acknowledged[since:], strict=False))
     killed = time.perf_counter()

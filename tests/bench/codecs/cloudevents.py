@@ -70,7 +70,7 @@ def sdk(body: bytes):
 
 
 def subject() -> Subject:
-    """The comparison."""
+    """Returns the comparison."""
     body = changed({})
     attributes = {name: value for name, value in EVENT.items() if name not in {"data", "datacontenttype"}}
     data = json.dumps(EVENT["data"]).encode()

@@ -43,7 +43,7 @@ def _aiocoap_answer() -> bytes:
 
 
 def subject() -> Subject:
-    """The comparison."""
+    """Returns the comparison."""
     data = _request()
     assert _aiocoap_answer() == _answer()
     readers = {"ours": decode, "aiocoap": Message.decode}

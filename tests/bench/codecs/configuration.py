@@ -102,7 +102,7 @@ def _said(read: Any) -> str:
 
 
 def subject() -> Subject:
-    """The comparison."""
+    """Returns the comparison."""
     readers = {"ours": ours, "msgspec": with_msgspec, "pydantic": with_pydantic}
     tables = example()
     work = Work(

@@ -128,7 +128,7 @@ def _sqlglot_picks(text: str) -> Callable[[], list[int]]:
 
 
 def subject() -> Subject:
-    """The comparison."""
+    """Returns the comparison."""
     works, all_indexes = [], range(len(MESSAGES))
     for title, text in (("an expression of one comparison", PLAIN), ("an expression of 8 tests", LONG)):
         works.append(Work(f"compile {title}", 1, {name: partial(make, text) for name, make in compilers().items()}))

@@ -89,7 +89,7 @@ def _wsproto_read(data: bytes) -> Callable[[], Any]:
 
 
 def subject() -> Subject:
-    """The comparison."""
+    """Returns the comparison."""
     works = []
     for size in SIZES:
         one = Frame(Opcode.BINARY, bytes(size)).serialize(mask=True)

@@ -20,7 +20,7 @@ MATCHES = 20_000
 
 
 def measure(count: int, rounds: int) -> dict[str, float]:
-    """Microseconds a match, and to add a filter."""
+    """Returns the microseconds that a match takes, and that adding a filter takes."""
     chance = random.Random(1)
     patterns = [KINDS[n % len(KINDS)].format(chance.randrange(100), n) for n in range(count)]
     addresses = [f"site/{chance.randrange(100)}/dev{chance.randrange(count)}/temp" for _ in range(MATCHES)]
@@ -43,7 +43,7 @@ def measure(count: int, rounds: int) -> dict[str, float]:
 
 
 def main() -> None:
-    """Measure each number of filters."""
+    """Measures each number of filters."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--filters", default="1000,10000,100000")
     parser.add_argument("--rounds", type=int, default=5)

@@ -74,7 +74,7 @@ class Loop:
         self._due: SimpleQueue[Callable[[], object]] = SimpleQueue()
 
     def call_soon(self, work: Callable[..., object], *args: object) -> None:
-        """From any thread."""
+        """Calls something on this loop, from any thread."""
         self._due.put(functools.partial(work, *args))
 
     call_soon_threadsafe = call_soon
@@ -84,7 +84,7 @@ class Loop:
         return mock.create_autospec(asyncio.Handle, instance=True)
 
     def run_until(self, done: Callable[[], bool]) -> None:
-        """Run what is asked for, and wait for more, until a condition holds."""
+        """Runs what is asked for, and waits for more, until a condition holds."""
         while not done():
             self._due.get(timeout=WAIT_S)()
 
@@ -108,7 +108,7 @@ class RepeatingPeer:
         assert self.adapter.take_output() == b"\x20\x02\x00\x00"
 
     def published(self, token: Token, outcome: Outcome, _size_bytes: int) -> None:
-        """From ingest: see `gateway.publishing.ingest.Publisher`."""
+        """Notes an outcome of ingest: see `gateway.publishing.ingest.Publisher`."""
         assert outcome.error is None
         assert not outcome.refused
         with self._watch.step("completed"):
@@ -179,7 +179,7 @@ class Pipeline:
         self.loop.call_soon(self.watch.timed("ingest", work))
 
     def turn(self, peers: Sequence[RepeatingPeer], number: int) -> None:
-        """Every connection read once, and everything acknowledged."""
+        """Reads every connection once, and acknowledges everything."""
         watch, wanted = self.watch, sum(peer.acknowledged for peer in peers) + READ * len(peers)
         for peer in peers:
             data = peer.blocks[number % len(peer.blocks)]
@@ -192,7 +192,7 @@ class Pipeline:
         self.loop.run_until(lambda: sum(peer.acknowledged for peer in peers) >= wanted)
 
     def gather(self) -> None:
-        """Let the views follow."""
+        """Waits until the views have followed."""
         end = self.engine.log.end
         self.engine.apply_views(end)
         self.loop.run_until(lambda: self.engine.views.dispatched >= end)
@@ -231,7 +231,7 @@ def _no_topic(name: str, _creator: str) -> None:
 
 
 def main() -> int:
-    """Measure and print the table; the exit status."""
+    """Measures, prints the table, and returns the exit status."""
     messages = CONNECTIONS * READ * TURNS * GATHERINGS
     found = {}
     for topics in TOPICS:

@@ -50,14 +50,14 @@ class Sink(asyncio.Protocol):
 
 
 def memory_kib(gateway: GatewayProcess) -> int:
-    """Resident memory of the gateway."""
+    """Returns the resident memory of the gateway."""
     assert gateway.process is not None
     lines = Path(f"/proc/{gateway.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmRSS"))
 
 
 def processor_s(gateway: GatewayProcess) -> float:
-    """Processor time that the gateway has had."""
+    """Returns the processor time that the gateway has used."""
     assert gateway.process is not None
     fields = Path(f"/proc/{gateway.process.pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -73,7 +73,7 @@ def hear_event(one: socket.socket) -> int:
 
 
 def observing(gateway: GatewayProcess, count: int) -> list[socket.socket]:
-    """Sockets that observe the address."""
+    """Returns sockets that observe the address."""
     sockets: list[socket.socket] = []
     for number in range(count):
         one = socket.socket(socket.AF_INET, socket.SOCK_DGRAM)
@@ -92,7 +92,7 @@ def observing(gateway: GatewayProcess, count: int) -> list[socket.socket]:
 
 
 def streaming(gateway: GatewayProcess, count: int) -> list[socket.socket]:
-    """Connections that read events of the address."""
+    """Returns connections that read events of the address."""
     sockets: list[socket.socket] = []
     head = f"GET /subscribe?filter={ADDRESS} HTTP/1.1\r\nhost: a\r\naccept: text/event-stream\r\n\r\n".encode()
     for at in range(0, count, WAVE):

@@ -14,7 +14,9 @@ from tests.bench.load.base import LoadError
 
 
 def main() -> int:
-    """The exit status: 1 with a line on standard error when the server did not play along."""
+    """Runs a load, and returns the exit status: 1 with a line on standard error when the server did not answer as
+    expected.
+    """
     load = msgspec.json.decode(sys.argv[1], type=AnyLoad)
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

@@ -46,22 +46,23 @@ class Load(msgspec.Struct, frozen=True, kw_only=True, tag_field="load"):
     pid: int = 0
 
     def run(self) -> Measured:
-        """Put the load on. Raises `LoadError`, OSError."""
+        """Puts the load on the server. Raises `LoadError`, OSError."""
         raise NotImplementedError
 
 
 def json_payload(size_bytes: int) -> bytes:
-    """A reading as a device sends it, padded with spaces to a size; cut when the size is smaller."""
+    """Returns a reading as a device sends it, padded with spaces to a size; cut when the size is smaller."""
     return b'{"temperature":21.5,"humidity":40}'.ljust(size_bytes)[:size_bytes]
 
 
 def percentile(ordered: Sequence[float], part: float) -> float:
-    """The value that `part` of the ordered values do not exceed."""
+    """Returns the value that `part` of the ordered values do not exceed."""
     return ordered[min(len(ordered) - 1, int(len(ordered) * part))]
 
 
 def together(work: Callable[[T], int], each: Sequence[T]) -> tuple[int, float]:
-    """Run `work` on each in a thread of its own, all beginning at once: the sum of what they did, and the seconds.
+    """Runs `work` on each in its own thread, all beginning at once; returns the sum of what they did, and the
+    seconds.
 
     The first error of a thread is raised when all have ended.
     """

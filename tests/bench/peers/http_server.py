@@ -28,7 +28,7 @@ BATCH = "application/cloudevents-batch+json"
 
 
 def take(headers: Mapping[str, str], body: bytes) -> None:
-    """Read the events of a request; one that is none raises, and the connection ends."""
+    """Reads the events of a request; one that is none raises, and the connection ends."""
     if headers.get("content-type") == BATCH:
         for event in json.loads(body):
             data = event.pop("data", None)

@@ -94,7 +94,7 @@ class Backlog(Server):
 
 
 def size_mib(directory: Path) -> int:
-    """The bytes of a directory's files, in MiB."""
+    """Returns the bytes of a directory's files, in MiB."""
     return sum(path.stat().st_size for path in directory.rglob("*") if path.is_file()) >> 20
 
 

@@ -63,7 +63,7 @@ class Server:
         return self.service.port
 
     async def fill(self, queues: tuple[int, ...], records: int, size: int) -> None:
-        """Frames as a connection's reads make them: one device, one queue."""
+        """Stores frames as a connection's reads make them: one device, one queue."""
         window = asyncio.Semaphore(64)
 
         def done(outcome: Appended | StoreError) -> None:
@@ -158,7 +158,7 @@ def measure(target: str, options: argparse.Namespace, where: Path) -> Rates:
 
 
 def files(session, target: str, where: Path, found: Rates) -> None:
-    """The same rows from files."""
+    """Reads the same rows from files."""
     for name, columns in (("telemetry", "device,time,samples"), ("full", "")):
         frame = session.read.format("headgate").options(target=target, columns=columns).load()
         for form in ("parquet", "json"):

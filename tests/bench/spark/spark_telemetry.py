@@ -68,7 +68,7 @@ def feed(store: BatchStore, devices: int, chance: random.Random) -> None:
 
 
 def peak_mib(pid: int) -> float:
-    """The most memory that a process ever had resident."""
+    """Returns the most memory that a process ever had resident."""
     lines = Path(f"/proc/{pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 

@@ -14,7 +14,7 @@ WARM_UP_S = 0.3
 
 
 async def measure_case(directory: Path, *, records: int, flush: str, seconds: float) -> Rows:
-    """One size of frames, with one promise."""
+    """Measures one size of frames, with one kind of acknowledgement."""
     flags = FRAME_ASYNC if flush == "async" else 0
     chance = random.Random(1)
     frames = [build(records, SIZE_BYTES, QUEUES, ADDRESSES, chance, flags=flags) for _ in range(FRAMES)]

@@ -53,7 +53,7 @@ def drop_cache(data_dir: Path) -> None:
 
 
 async def appending(store: LocalStore, frame: UnplacedFrame, rate: int, stop: asyncio.Event) -> dict[str, float]:
-    """Latencies of single appends until told to stop."""
+    """Appends single frames until told to stop, and returns their latencies."""
     taken: list[float] = []
     sent, loop = 0, asyncio.get_running_loop()
     started = loop.time()
@@ -79,7 +79,7 @@ async def appending(store: LocalStore, frame: UnplacedFrame, rate: int, stop: as
 
 
 async def read(store: LocalStore, end: int) -> int:
-    """Everything up to an offset; how many bytes of frames that were."""
+    """Reads everything up to an offset, and returns how many bytes of frames that were."""
     offset, size = QueueOffset(0), 0
     while offset < end:
         fetched = await store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
@@ -121,7 +121,7 @@ async def measure(
 
 
 async def measure_case(directory: Path, *, readers: int, mb: int, alone_s: float = 3.0) -> Rows:
-    """One case of the store's figures (`tests.bench.store`)."""
+    """Measures one case of the store's figures (`tests.bench.store`)."""
     found = await measure(directory, readers=readers, mb=mb, rate=500, alone_s=alone_s)
     return [(f"{readers} reader{'s' if readers > 1 else ''}", found)]
 

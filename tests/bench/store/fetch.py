@@ -13,7 +13,7 @@ CACHED_PASSES = 20
 
 
 async def read(store: LocalStore, offset: QueueOffset, end: QueueOffset) -> int:
-    """Everything between two offsets; how many bytes of frames that were."""
+    """Reads everything between two offsets, and returns how many bytes of frames that were."""
     size = 0
     while offset < end:
         fetched = await store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES)
@@ -23,7 +23,7 @@ async def read(store: LocalStore, offset: QueueOffset, end: QueueOffset) -> int:
 
 
 async def measure_case(directory: Path, *, source: str, mb: int) -> Rows:
-    """One source. What is not in the cache of frames is read by a store that was just opened."""
+    """Measures one source. A store that was just opened reads what is not in the cache of frames."""
     cached = source == "frame cache"
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         await fill(store, min(mb, CACHED_MB) if cached else mb)

@@ -37,7 +37,7 @@ class CaseFailed(Exception):
 
 
 def add_options(parser: argparse.ArgumentParser, of: str) -> None:
-    """The words behind `store` and `cluster`."""
+    """Adds the words behind `store` and `cluster`."""
     studies, results = OF[of]
     names = "\n".join(f"  {study.name:14} {study.title}" for study in studies.values())
     parser.formatter_class = argparse.RawDescriptionHelpFormatter
@@ -52,7 +52,7 @@ def add_options(parser: argparse.ArgumentParser, of: str) -> None:
 
 
 def measure_all(arguments: argparse.Namespace) -> int:
-    """The exit status: 1 when a case failed, 2 for wrong usage."""
+    """Measures all that is asked for, and returns the exit status: 1 when a case failed, 2 for wrong usage."""
     of, studies = arguments.of, OF[arguments.of][0]
     unknown = set(arguments.names) - set(studies)
     if unknown:
@@ -111,7 +111,7 @@ def _measure(study: Study, changed: Mapping[str, Any], arguments: argparse.Names
 
 
 def _run(of: str, study: Study, case: Mapping[str, Any], home: str) -> Rows:
-    """One case in its process. Raises `CaseFailed`."""
+    """Runs one case in its process. Raises `CaseFailed`."""
     command = (sys.executable, "-m", "tests.bench.store.one", of, study.name, json.dumps(case), home)
     try:
         done = subprocess.run(command, capture_output=True, text=True, timeout=CASE_S, check=False)

@@ -28,7 +28,7 @@ class Kept(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 
 def save_kept(kept: Kept, directory: Path) -> Path:
-    """Write it to `{figure}.json`."""
+    """Writes the figure to `{figure}.json`."""
     directory.mkdir(parents=True, exist_ok=True)
     path = directory / f"{kept.figure}.json"
     path.write_bytes(msgspec.json.format(msgspec.json.encode(kept), indent=2) + b"\n")
@@ -36,12 +36,12 @@ def save_kept(kept: Kept, directory: Path) -> Path:
 
 
 def load_kept(directory: Path) -> list[Kept]:
-    """Every such figure that is kept in a directory, by name."""
+    """Returns every such figure that is kept in a directory, by name."""
     return [msgspec.json.decode(path.read_bytes(), type=Kept) for path in sorted(directory.glob("*.json"))]
 
 
 def lines(kept: Kept) -> Sequence[Sequence[str]]:
-    """The cells of its table, the headings first; the spread of the first quantity, where there is one."""
+    """Returns the cells of its table, the headings first; with the spread of the first quantity, where there is one."""
     first = next(iter(kept.columns))
     shown = [["", *kept.columns.values(), f"{kept.columns[first]}: all rounds"]]
     for name, quantities in kept.rows.items():

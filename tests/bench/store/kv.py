@@ -184,7 +184,7 @@ class EtcdGateway:
 
 
 def field(number: int, data: bytes) -> bytes:
-    """A length-delimited field of protobuf."""
+    """Returns a length-delimited field of protobuf."""
     size, length = len(data), b""
     while size > 0x7F:
         length += bytes((size & 0x7F | 0x80,))
@@ -280,7 +280,7 @@ class InProcess:
 
 @contextmanager
 def running(command: list[str], ready: str):
-    """A server, until it is not wanted any more."""
+    """Yields a running server, and ends it afterwards."""
     with tempfile.TemporaryFile() as log, subprocess.Popen(command, stdout=log, stderr=log) as process:
         try:
             until = time.monotonic() + START_S
@@ -315,7 +315,7 @@ async def rounds(servers: list[object], options: argparse.Namespace) -> dict[str
 async def measured(
     directory: Path, stack: ExitStack, options: argparse.Namespace
 ) -> dict[str, dict[str, list[dict[str, float]]]]:
-    """Every server's runs; `peak_mb` is the most memory that the server's process ever had."""
+    """Returns every server's runs; `peak_mb` is the most memory that the server's process ever had."""
     keys = Keys(options)
     base, headgate_pid = stack.enter_context(headgate(directory))
     servers: list[object] = [Headgate(base, keys)]
@@ -337,7 +337,7 @@ async def measured(
 
 
 async def measure_case(directory: Path, *, seconds: float, rounds: int, clients: int = 64, keys: int = 10_000) -> Rows:
-    """One case of the store's figures (`tests.bench.store`)."""
+    """Measures one case of the store's figures (`tests.bench.store`)."""
     options = argparse.Namespace(seconds=seconds, rounds=rounds, clients=clients, keys=keys, bytes=100)
     with ExitStack() as stack:
         found = await measured(directory, stack, options)

@@ -39,7 +39,7 @@ Look = Callable[[], Awaitable[object]]
 
 
 def build(chance: random.Random) -> list[UnplacedFrame]:
-    """Frames of one queue and ten addresses each."""
+    """Returns frames of one queue and ten addresses each."""
     payload = chance.randbytes(SIZE_BYTES) * RECORDS
     frames = []
     for n in range(FRAMES):
@@ -68,7 +68,7 @@ async def put_keys(store: LocalStore) -> None:
 
 
 async def fill(store: LocalStore, frames: Sequence[UnplacedFrame], records: int, directory: Path) -> dict[str, float]:
-    """Append, round and round, until the views have them; what the last of them took."""
+    """Appends the frames in turn until the views have them, and returns the figures of the last ones."""
     timed = min(TIMED, records) // RECORDS
     await append_all(store, [frames[n % len(frames)] for n in range(records // RECORDS - timed)] or frames[:1])
     found = await timed_appends(store, [frames[n % len(frames)] for n in range(timed)])
@@ -115,7 +115,7 @@ async def each_us(look: Look, looks: int = LOOKS) -> float:
 async def one_pass(
     store: LocalStore, frames: Sequence[UnplacedFrame], chance: random.Random, cold: Path | None
 ) -> dict[str, float]:
-    """Everything once; with `cold` fetches at random are from disk and called so, and nothing else is done."""
+    """Measures everything once; with `cold` only random fetches, from disk and named so."""
     ends = {
         queue: (await store.queues.bounds(queue)).next
         for queue in map(QueueNumber, range(FIRST_QUEUE, FIRST_QUEUE + 64))
@@ -151,7 +151,7 @@ async def one_pass(
 
 
 async def measure_case(directory: Path, *, lengths: Sequence[int]) -> Rows:
-    """The lengths in their order, in records."""
+    """Measures the lengths in their order, in records."""
     chance = random.Random(1)
     frames, rows, length = build(chance), [], 0
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:

@@ -38,7 +38,7 @@ RECORDS = {"batch": 100, "mixed": 100, "single": 1}
 
 
 def build(shape: str, queues: int, size: int, chance: random.Random) -> list[UnplacedFrame]:
-    """Frames that touch all queues about equally often."""
+    """Returns frames that touch all queues about equally often."""
     count = RECORDS[shape]
     payloads = [chance.randbytes(size) * count for _ in range(64)]  # few, so that memory is as near for many frames
     frames, following = [], 0
@@ -56,7 +56,7 @@ def build(shape: str, queues: int, size: int, chance: random.Random) -> list[Unp
 
 
 async def warm(store: LocalStore, frames: list[UnplacedFrame]) -> None:
-    """Every queue has been written to before anything is measured."""
+    """Writes to every queue before anything is measured."""
     for start in range(0, len(frames), 512):
         some = frames[start : start + 512]
         futures = [asyncio.get_running_loop().create_future() for _ in some]
@@ -100,7 +100,7 @@ def open_files() -> int:
 async def measure(
     directory: Path | None, *, shape: str, queues: int, seconds: float, size: int = 150
 ) -> dict[str, float]:
-    """One shape with one number of queues, on a store of its own."""
+    """Measures one shape with one number of queues, on another store each time."""
     data_dir = Path(tempfile.mkdtemp(dir=directory))
     chance = random.Random(1)
     frames = build(shape, queues, size, chance)
@@ -137,7 +137,7 @@ async def measure(
 
 
 async def measure_case(directory: Path, *, shape: str, queues: int, seconds: float) -> Rows:
-    """One case of the store's figures (`tests.bench.store`)."""
+    """Measures one case of the store's figures (`tests.bench.store`)."""
     return [(f"{shape}, {queues:,} queues", await measure(directory, shape=shape, queues=queues, seconds=seconds))]
 
 

@@ -37,7 +37,7 @@ LIVE, FLAT_OUT, REBUILT, COLD = "killed at 20 MB/s", "killed flat out", "views d
 
 
 async def fill(directory: Path, mb: int, rate: int) -> None:
-    """Append flat out to a size; then at a rate, or flat out (0), until killed."""
+    """Appends flat out to a size; then at a rate, or flat out (0), until killed."""
     frames = [build(100, 150, 8, 1_000, random.Random(n)) for n in range(FRAMES)]
     store = await LocalStore.open(directory, scrub_bytes_per_s=0)
     paced = asyncio.Event()
@@ -70,7 +70,7 @@ async def fill(directory: Path, mb: int, rate: int) -> None:
 
 
 async def open_once(directory: Path) -> None:
-    """Open, and say when the store was there."""
+    """Opens the store, and prints when it was open."""
     started = time.monotonic()
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         opened = time.monotonic()
@@ -85,7 +85,7 @@ async def open_once(directory: Path) -> None:
 
 
 def kill_while_appending(directory: Path, mb: int, rate: int) -> None:
-    """A process that appends is killed, soon after the log has a size."""
+    """Kills a process that appends, soon after the log has a size."""
     command = [sys.executable, "-m", __name__, "fill", str(directory), str(mb), str(rate)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         assert process.stdout is not None
@@ -117,7 +117,7 @@ def opened(directory: Path) -> dict[str, float]:
 
 
 def without_views(directory: Path, *, cold: bool) -> dict[str, float]:
-    """With nothing but the log."""
+    """Measures an opening with nothing but the log."""
     shutil.rmtree(directory / "views")
     if cold:
         os.sync()
@@ -126,7 +126,7 @@ def without_views(directory: Path, *, cold: bool) -> dict[str, float]:
 
 
 async def measure_case(directory: Path, *, sizes_mb: Sequence[int], rounds: int) -> Rows:
-    """The sizes in their order."""
+    """Measures the sizes in their order."""
     rows = []
     for mb in sizes_mb:
         size = f"{mb / 1000:g} GB"

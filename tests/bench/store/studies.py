@@ -27,7 +27,7 @@ class Study:
     smoke: Mapping[str, Any] = field(default_factory=dict)  # settings that make a case so small that a test can run it
 
     async def measure(self, directory: Path, case: Mapping[str, Any]) -> Rows:
-        """Run one case."""
+        """Measures one case."""
         rows: Rows = await import_module(self.program).measure_case(directory, **case)
         return rows
 

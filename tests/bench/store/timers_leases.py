@@ -45,7 +45,7 @@ class MovedClock:
 
 
 async def append_all(store: LocalStore, frames: list[UnplacedFrame]) -> list[Appended]:
-    """Append frames, `WINDOW` of them at a time."""
+    """Appends frames, `WINDOW` of them at a time."""
     finished: asyncio.Future[None] = asyncio.get_running_loop().create_future()
     outcomes: list[Appended] = []
     left = iter(frames)
@@ -68,7 +68,7 @@ async def append_all(store: LocalStore, frames: list[UnplacedFrame]) -> list[App
 
 
 def timer_frames(count: int, per_frame: int, size: int, due_ms: int) -> list[UnplacedFrame]:
-    """Frames that set timers, each of which holds one message."""
+    """Returns frames that set timers, each of which holds one message."""
     body = bytes(size)
     record = encode(TimerSet(due_ms, ROW.pack(FIRED, 0, size, 0, 1, 2, 3, 4), body))
     frames = []
@@ -80,7 +80,7 @@ def timer_frames(count: int, per_frame: int, size: int, due_ms: int) -> list[Unp
 
 
 def message_frames(queue: int, count: int, per_frame: int, size: int, keys: int) -> list[UnplacedFrame]:
-    """Frames of messages for one queue, of `keys` keys in turn."""
+    """Returns frames of messages for one queue, of `keys` keys in turn."""
     frames = []
     for first in range(0, count, per_frame):
         numbers = range(first, min(first + per_frame, count))
@@ -98,7 +98,7 @@ async def timed(count: int, work: Awaitable[object]) -> dict[str, float]:
 
 
 async def timers(store: LocalStore, clock: MovedClock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Set, fire and cancel."""
+    """Measures setting, firing and cancelling timers."""
     report: dict[str, dict[str, float]] = {}
     due_ms = clock() + 3_600_000
     frames = timer_frames(options.timers, options.frame, options.bytes, due_ms)
@@ -137,7 +137,7 @@ async def lateness(store: LocalStore, clock: MovedClock) -> dict[str, float]:
 
 
 async def drain(store: LocalStore, queue: int, batch: int, consumers: int, **options: Any) -> None:
-    """Take and settle everything of a queue."""
+    """Takes and settles everything of a queue."""
 
     async def consume(owner: int) -> None:
         while leases := await store.leases.take(queue, owner, max_count=batch, **options):
@@ -147,7 +147,7 @@ async def drain(store: LocalStore, queue: int, batch: int, consumers: int, **opt
 
 
 async def by_handle(store: LocalStore, count: int, batch: int) -> None:
-    """Take for a time, and settle by signed handles."""
+    """Takes for a time, and settles by signed handles."""
     left = count
     while left:
         leases = await store.leases.take(ENDING, 1, max_count=min(batch, left), group="h", invisible_ms=60_000)
@@ -156,7 +156,7 @@ async def by_handle(store: LocalStore, count: int, batch: int) -> None:
 
 
 async def leases(store: LocalStore, clock: MovedClock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Lend and settle, in batches and one by one, in order of keys, by handle, and let leases end."""
+    """Measures lending and settling, in batches and one by one, in order of keys, by handle, and leases that end."""
     report: dict[str, dict[str, float]] = {}
     count, batch = options.messages, options.batch
     await append_all(store, message_frames(LEASED, count, options.frame, options.bytes, 1_000))
@@ -178,7 +178,7 @@ async def leases(store: LocalStore, clock: MovedClock, options: argparse.Namespa
 
 
 async def measure_case(directory: Path, *, timer_count: int = 100_000, messages: int = 200_000) -> Rows:
-    """One case of the store's figures (`tests.bench.store`)."""
+    """Measures one case of the store's figures (`tests.bench.store`)."""
     clock = MovedClock()
     options = argparse.Namespace(timers=timer_count, messages=messages, bytes=150, frame=100, batch=256)
     async with await LocalStore.open(directory, now_ms=clock) as store:

@@ -45,7 +45,7 @@ class Times:
         self.tailed += [time.perf_counter()] * len(frames)
 
     async def fetch(self) -> None:
-        """Follow the queue's end for ever, as a consumer does."""
+        """Follows the queue's end for ever, as a consumer does."""
         offset = QueueOffset(0)
         while True:
             found = await self.store.queues.fetch(QUEUE, offset, max_bytes=FETCH_BYTES, max_wait_ms=WAIT_MS)
@@ -53,7 +53,7 @@ class Times:
             offset = found.next
 
     async def paced(self, rate: int, seconds: float) -> None:
-        """So many frames a second, each at its time."""
+        """Appends this many frames a second, each at its time."""
         loop = asyncio.get_running_loop()
         started = loop.time()
         for i in range(int(rate * seconds)):
@@ -61,14 +61,14 @@ class Times:
             self.append()
 
     async def flat_out(self, seconds: float) -> None:
-        """`WINDOW` frames under way all the time."""
+        """Keeps `WINDOW` frames in flight all the time."""
         self.until = time.perf_counter() + seconds
         for _ in range(WINDOW):
             self.append()
         await asyncio.sleep(seconds)
 
     def summary(self) -> dict[str, float]:
-        """Microseconds, and frames a second."""
+        """Returns the figures: microseconds, and frames a second."""
         first = min(WARM_UP, len(self.begun) // 2)
         found = {"frames_per_s": (len(self.begun) - 1) / (self.fetched[-1] - self.begun[0])}
         for name in ("acknowledged", "tailed", "fetched"):
@@ -84,7 +84,7 @@ class Times:
 
 
 async def measure_case(directory: Path, *, records: int, rate: int, seconds: float) -> Rows:
-    """Frames of some records, at a rate or flat out (0)."""
+    """Measures frames of some records, at a rate or flat out (0)."""
     frame = build(records, 150, 1, 1_000, random.Random(1))
     async with await LocalStore.open(directory, scrub_bytes_per_s=0) as store:
         times = Times(store, frame)

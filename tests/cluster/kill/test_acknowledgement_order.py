@@ -38,12 +38,12 @@ class Call(NamedTuple):
 
 
 def hexadecimal(data: bytes) -> str:
-    """Bytes as `strace -xx` writes them."""
+    """Returns bytes as `strace -xx` writes them."""
     return "".join(f"\\x{byte:02x}" for byte in data)
 
 
 def calls(trace: Path) -> list[Call]:
-    """The calls of a trace that have returned, those of several threads put together from their two halves."""
+    """Returns the calls of a trace that have returned; a call that stands in two halves is put together."""
     found, begun = [], {}
     for number, line in enumerate(trace.read_text().splitlines()):
         match = _LINE.fullmatch(line)

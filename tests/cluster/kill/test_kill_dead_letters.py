@@ -74,7 +74,7 @@ class Rejecter(threading.Thread):
 
 
 def drained(gateway: Any) -> list[int]:
-    """All numbers: those of dead letters, once the other queues are empty."""
+    """Rejects and waits until all numbers are dead letters, and returns these."""
     connection = connect(gateway)
     channel = connection.channel()
     deadline = time.monotonic() + TIMEOUT_S

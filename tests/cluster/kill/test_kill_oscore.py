@@ -48,7 +48,7 @@ class ProtectedDevice:
         self.socket.settimeout(AGAIN_S)
 
     def exchange(self, data):
-        """The response to a datagram, which is sent until there is one."""
+        """Sends a datagram until there is a response, and returns it."""
         deadline = time.monotonic() + PATIENCE_S
         while time.monotonic() < deadline:
             try:
@@ -91,7 +91,7 @@ class ProtectedDevice:
 
 
 def replayed(gateway, device, datagrams):
-    """Has somebody who has listened send datagrams again, from elsewhere."""
+    """Sends datagrams again from another address, as an attacker does who has recorded them."""
     thief = ProtectedDevice(device.context, gateway.port("coap"))
     for data in datagrams:
         thief.exchange(data)

@@ -96,7 +96,7 @@ def _jdk():
 
 @pytest.fixture
 def seed():
-    """The seed of everything that is left to chance; printed, so that a failure can be had again."""
+    """Returns the seed of all chance, and prints it, so that a failure can be repeated."""
     found = int(os.environ.get("HEADGATE_TEST_SEED", "0")) or random.randrange(1 << 32)
     print(f"HEADGATE_TEST_SEED={found}")
     return found
@@ -208,7 +208,7 @@ def test_a_driver_that_is_killed_before_any_step_of_a_commit_neither_loses_nor_d
 
 
 def executors_of(spark: Standalone) -> list[int]:
-    """The JVMs that Spark's workers have started for the job."""
+    """Returns the JVMs that Spark's workers have started for the job."""
     groups, found = {process.pid for process in spark.processes.values()}, []
     for process in Path("/proc").iterdir():
         with contextlib.suppress(OSError, ValueError):

@@ -16,7 +16,7 @@ HURT = 7
 
 
 def session(gateway, name):
-    """A client whose session lasts, connected."""
+    """Returns a connected client with a durable session."""
     client = PahoClient(gateway.port("mqtt"), client_id=name)
     return client.connect(clean_start=False, properties=properties(PacketTypes.CONNECT, SessionExpiryInterval=3600))
 
@@ -83,7 +83,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
 
 
 def until_later(lines):
-    """The lines of an event stream, up to the message that was published last."""
+    """Yields the lines of an event stream, up to the message that was published last."""
     for line in lines:
         yield line
         if line.startswith("data: ") and base64.b64encode(b"later").decode() in line:

@@ -35,7 +35,7 @@ async def group(tmp_path):
 
 
 async def filled(group):
-    """Acknowledged messages, in several segments of all replicas; their bodies."""
+    """Stores acknowledged messages in several segments of all replicas, and returns their bodies."""
     load = Load(group.store, window=32, size=MESSAGE_BYTES)
     await load.until(COUNT)
     acknowledged = await load.stop()

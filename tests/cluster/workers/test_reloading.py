@@ -82,7 +82,7 @@ class Reloaded:
         return [line for line in map(json.loads, lines) if line["event"].startswith(event)]
 
     def reload(self) -> None:
-        """SIGHUP, until every process has it."""
+        """Sends SIGHUP, and waits until every process has the new configuration."""
         self._done += self.processes
         self.hang_up()
         self.until("users and access rules are", self._done)

@@ -81,7 +81,7 @@ class ReconnectingClient:
 
 
 def connect_until_all_serve(gateway, clients, make):
-    """Connect clients until every worker has some of them, as it is by chance."""
+    """Connects clients until every worker has some of them; chance spreads them."""
 
     def everywhere():
         clients.append(make(len(clients)))

@@ -114,7 +114,7 @@ class FuzzedConnection:
         self.frame = 4_096
 
     def greeting(self) -> bytes:
-        """A CONNECT."""
+        """Returns the bytes of a CONNECT."""
         chance = self.random.getrandbits(8)
         if self.version == 5 and chance < 32:
             return _ASKED
@@ -122,14 +122,16 @@ class FuzzedConnection:
         return ways[chance % len(ways)]
 
     def feed(self, data: bytes, cut: int = 0) -> None:
-        """Bytes from the client, in one read or in two."""
+        """Feeds bytes from the client, in one read or in two."""
         for piece in (data[:cut], data[cut:]) if cut < len(data) else (data,):
             if piece and not self.closed:
                 self.act(self.adapter.receive(piece, now_ms=self.now_ms))
                 self._check()
 
     def judged(self, data: bytes) -> None:
-        """The same, one packet in one read: what the decoder calls malformed is refused, and nothing else is."""
+        """Feeds the same, one packet in each read, and checks that exactly the packets are refused that the decoder
+        calls malformed.
+        """
         fresh = self.adapter.phase is Phase.CONNECTED and not self.adapter.held
         self.feed(data)
         if not fresh:
@@ -148,7 +150,7 @@ class FuzzedConnection:
             assert self.said != ReasonCode.MALFORMED_PACKET, "refused, though nothing is wrong with it"
 
     def happen(self, chance: int) -> None:
-        """Something else than input, or nothing."""
+        """Makes something happen by chance that is no input, or nothing."""
         if chance < 8:
             return
         if chance < 11:
@@ -171,7 +173,7 @@ class FuzzedConnection:
         self._check()
 
     def end(self) -> None:
-        """The connection is gone. Nothing that comes too late does any harm."""
+        """Ends the connection, and checks that nothing that comes too late does harm."""
         self.act(self.adapter.lost(now_ms=self.now_ms), over=True)
         for effect, outcome in self.waiting:
             self.act(self.adapter.completed(effect.token, outcome, now_ms=self.now_ms), over=True)
@@ -307,7 +309,7 @@ class FuzzedConnection:
             assert packet.properties.authentication_method == "SCRAM-SHA-256"
 
     def _heed_delivery(self, packet: Delivered) -> None:
-        """A message is of a topic that the client knows, and is sent again only by a session that is taken up."""
+        """Checks that a message has a topic that the client knows, and is sent again only by a resumed session."""
         alias = packet.properties.topic_alias
         if alias is not None:
             assert 0 < alias <= _ALIASES_MAX

@@ -23,7 +23,7 @@ Mistake = Callable[[BlockingChannel], object]
 
 
 def fresh(prefix: str) -> str:
-    """A name nobody has used."""
+    """Returns a name that no other test has used."""
     return f"{prefix}-{time.monotonic_ns()}-{next(_numbers)}"
 
 
@@ -53,7 +53,7 @@ def connect(shared_gateway: Any) -> Iterator[Connect]:
 
 
 def code_of(connection: pika.BlockingConnection, mistake: Mistake) -> int:
-    """The reply code that closes a channel; 0 where nothing does."""
+    """Makes a mistake on a channel, and returns the reply code that closes it; returns 0 where it stays open."""
     channel = connection.channel()
     try:
         mistake(channel)

@@ -79,7 +79,7 @@ def upstream(request):
 
 @pytest.fixture
 def mortal(upstream, new_gateway):
-    """An upstream that may be killed."""
+    """Returns an upstream that a test may kill."""
     if isinstance(upstream.broker, RabbitMQ):
         return upstream
     gateway = new_gateway().start()
@@ -110,7 +110,7 @@ def channel() -> Iterator[Callable[[int], Any]]:
 
 
 def configured(directory: Path, url: str, text: str = "", **more: Any) -> Path:
-    """A configuration file with one bridge."""
+    """Writes a configuration file with one bridge."""
     lines = ["[bridges.up]", f'url = "{url}"', "reconnect_min_s = 0.05", "reconnect_max_s = 0.5"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
     file = directory / "bridge.toml"
@@ -157,7 +157,7 @@ def publish(port: int, address: str, *bodies: bytes, **options: Any) -> None:
 
 
 def drained(channel: Any, queue: str, count: int) -> list[tuple[Any, Any, bytes]]:
-    """The next messages of a queue, acknowledged."""
+    """Takes the next messages of a queue, and acknowledges them."""
     found: list[tuple[Any, Any, bytes]] = []
     deadline = time.monotonic() + PATIENCE_S
     while len(found) < count:
@@ -302,7 +302,7 @@ def test_nothing_is_lost_when_the_gateway_is_killed_in_the_middle(upstream, brid
 
 
 def durable(gateway) -> PahoClient:
-    """A reader of what the bridge stores, whose session outlives the gateway's process."""
+    """Returns a reader of what the bridge stores, whose session outlives the gateway's process."""
     session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
     client = PahoClient(gateway.port("mqtt"), client_id="reader")
     client.connect(clean_start=False, properties=session)

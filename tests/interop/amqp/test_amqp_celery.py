@@ -160,7 +160,7 @@ class Worker:
         self.process: subprocess.Popen[bytes]
 
     def start(self) -> None:
-        """Start it, and wait until it answers."""
+        """Starts the worker, and waits until it answers."""
         command = [sys.executable, "-m", "celery", "-A", "tests.support.amqp.celery_app", "worker"]
         with self._log.open("ab") as log:
             self.process = subprocess.Popen(

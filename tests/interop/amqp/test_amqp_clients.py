@@ -27,7 +27,7 @@ _numbers = itertools.count()
 
 
 def fresh(prefix: str) -> str:
-    """A name nobody has used."""
+    """Returns a name that no other test has used."""
     return f"{prefix}-{time.monotonic_ns()}-{next(_numbers)}"
 
 
@@ -57,7 +57,7 @@ def channel(connect: Callable[..., pika.BlockingConnection]) -> BlockingChannel:
 
 
 def take(channel: BlockingChannel, queue: str, count: int, **options: Any) -> list[tuple[Any, Any, bytes]]:
-    """The next messages of a queue, acknowledged."""
+    """Takes the next messages of a queue, and acknowledges them."""
     found = []
     for method, properties, body in channel.consume(queue, inactivity_timeout=TIMEOUT_S, **options):
         assert method is not None, f"{len(found)} of {count} came"

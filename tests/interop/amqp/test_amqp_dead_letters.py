@@ -15,7 +15,7 @@ pytestmark = pytest.mark.slow
 
 
 def dead_letter_queue(channel: BlockingChannel, kind: str = "fanout", key: str = "") -> tuple[str, str]:
-    """An exchange, and a queue that is bound to it."""
+    """Declares an exchange, and a queue that is bound to it."""
     exchange, name = fresh("dlx"), queue(channel)
     channel.exchange_declare(exchange, kind, auto_delete=True)
     channel.queue_bind(name, exchange, key)

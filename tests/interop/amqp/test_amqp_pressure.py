@@ -11,7 +11,7 @@ pytestmark = pytest.mark.slow
 
 
 def told(connection: pika.BlockingConnection) -> list[str]:
-    """The reasons why a connection has been blocked, which come with time."""
+    """Returns the reasons why a connection was blocked; they come with time."""
     reasons: list[str] = []
     connection.add_on_connection_blocked_callback(lambda _, frame: reasons.append(frame.method.reason))
     return reasons

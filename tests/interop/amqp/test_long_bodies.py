@@ -52,12 +52,12 @@ def channel(gateway) -> Iterator[Any]:
 
 
 def body_of(number: int, size: int = 3 * MiB) -> bytes:
-    """A body that differs from all others, and in itself, everywhere."""
+    """Returns a body that differs from all others, and everywhere within itself."""
     return random.Random(number).randbytes(size)
 
 
 def memory(gateway: GatewayProcess, key: str) -> int:
-    """Bytes of memory of a gateway: VmRSS now, or VmHWM at most since `forget_peak`."""
+    """Returns how many bytes of memory a gateway has: VmRSS now, or VmHWM at most since `forget_peak`."""
     lines = Path(f"/proc/{gateway.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) << 10 for line in lines if line.startswith(key))
 

@@ -26,7 +26,7 @@ pytestmark = [*needs_java(), pytest.mark.timeout(400)]
 
 @pytest.fixture(scope="session")
 def jars() -> str:
-    """The class path of Californium, which is kept with the virtual environment."""
+    """Returns the class path of Californium, which is kept with the virtual environment."""
     return class_path("californium", *ARTIFACTS)
 
 

@@ -22,7 +22,7 @@ pytestmark = needs_node("HEADGATE_NODE_COAP")
 
 @pytest.fixture(scope="session")
 def script() -> Path:
-    """The script beside node-coap, which is kept with the virtual environment."""
+    """Returns the script beside node-coap, which is kept with the virtual environment."""
     return beside_package(SCRIPT, "coap", VERSION)
 
 

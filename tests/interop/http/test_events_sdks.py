@@ -49,7 +49,7 @@ def run(*command: object, cwd: Path | None = None) -> None:
 
 
 def javascript(home: Path) -> list[str]:
-    """The program beside the SDK from npm."""
+    """Returns the command of the program beside the SDK from npm."""
     if not (home / "node_modules" / "cloudevents").is_dir():
         run(
             "npm",
@@ -65,7 +65,7 @@ def javascript(home: Path) -> list[str]:
 
 
 def go(home: Path) -> list[str]:
-    """The program, built with the SDK from Go's proxy."""
+    """Returns the command of the program that is built with the SDK from Go's proxy."""
     program = home / "events"
     shutil.copy(SOURCES / "events.go", home)
     if not (home / "go.sum").is_file():
@@ -76,7 +76,7 @@ def go(home: Path) -> list[str]:
 
 
 def java(home: Path) -> list[str]:
-    """The program beside the SDK from Maven's repository."""
+    """Returns the command of the program beside the SDK from Maven's repository."""
     for artifact in JAVA:
         _, name, version = artifact.split(":")
         if not (home / f"{name}-{version}.jar").is_file():

@@ -28,7 +28,7 @@ pytestmark = [
 
 @pytest.fixture(scope="session")
 def h2spec() -> Path:
-    """The program, which is kept with the virtual environment."""
+    """Returns the program, which is kept with the virtual environment."""
     home = Path(sys.prefix) / "h2spec" / VERSION
     if not (home / "h2spec").is_file():
         home.mkdir(parents=True, exist_ok=True)

@@ -76,7 +76,7 @@ class Page(BaseHTTPRequestHandler):
 
 @pytest.fixture(scope="module")
 def origins() -> Iterator[list[str]]:
-    """Two origins: the gateway allows the first."""
+    """Yields two origins; the gateway allows the first."""
     servers = [ThreadingHTTPServer(("127.0.0.1", 0), Page) for _ in range(2)]
     for server in servers:
         threading.Thread(target=server.serve_forever, daemon=True).start()

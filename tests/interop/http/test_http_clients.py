@@ -108,7 +108,7 @@ def test_a_batch(client: httpx.Client, address: str) -> None:
 
 
 def read_events(stream: httpx.Response, size: int, publish: Callable[[], None] = lambda: None) -> list[tuple[str, Any]]:
-    """The ids and data of so many events of a stream; `publish` is called once it stands."""
+    """Returns the ids and data of this many events of a stream; `publish` is called once the stream is open."""
     events: list[tuple[str, Any]] = []
     id_ = ""
     for line in stream.iter_lines():

@@ -54,7 +54,7 @@ def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 
 
 def memory_bytes(gateway: Any) -> int:
-    """Resident memory of the server."""
+    """Returns the resident memory of the server."""
     status = Path(f"/proc/{gateway.process.pid}/status").read_text().splitlines()
     return next(int(line.split()[1]) * 1024 for line in status if line.startswith("VmRSS"))
 
@@ -71,7 +71,7 @@ def get(stream: int, path: str = "/topics/floods/large", *, flags: tuple[str, ..
 
 
 def served(gateway: Any) -> None:
-    """Others publish and read, over both versions."""
+    """Checks that other clients can publish and read, over both versions."""
     for http2 in (False, True):
         with httpx.Client(
             base_url=gateway.url, http1=not http2, http2=http2, timeout=TIMEOUT_S, trust_env=False

@@ -22,7 +22,7 @@ SPEC = {"sink": "https://sink.example.com/", "protocol": "HTTP", "sinkcredential
 
 
 def served() -> set[str]:
-    """Every method and path that is served, what a path names by its place."""
+    """Returns every method and path that is served, with `*` for the part that a path names."""
     found = {f"{method} {path}" for path, methods in routes.EXACT.items() for method in methods}
     found |= {f"{method} {root}*" for root, methods in routes.BELOW.items() for method in methods}
     tables = (("/groups/*", groups._GROUP), ("/groups/*/members/*", groups._MEMBERS))
@@ -49,7 +49,7 @@ def described(client: httpx.Client) -> dict[str, Any]:
 
 
 def operation(described: dict[str, Any], method: str, path: str) -> tuple[str, dict[str, Any]]:
-    """The operation of a request; of several paths that match the one with the fewest parameters."""
+    """Returns the operation of a request; where several paths match, that of the one with the fewest parameters."""
     path = path.partition("?")[0]
     for template in sorted(described["paths"], key=lambda one: one.count("{")):
         pattern = re.sub(r"\\{(address|key)\\}", ".+", re.escape(template))

@@ -272,7 +272,7 @@ class HttpSink(WebhookSink):
 
 
 def ids_of(sink: Any) -> list[tuple[str, str]]:
-    """The keys and ids of the events that a sink has taken."""
+    """Returns the keys and ids of the events that a sink has taken."""
     if isinstance(sink, HttpSink):
         return sink.ids()
     return [(one.attributes["partitionkey"], one.attributes["id"]) for one in list(sink.came)]

@@ -62,12 +62,12 @@ def client() -> Iterator[Callable[[Any], PahoClient]]:
 
 
 def until_all_are_dropped(gateways, count):
-    """Every message ends where it began: what is still under way is nowhere."""
+    """Waits until every message has come back to its origin and is dropped there, so that none is in flight."""
     wait_until(lambda: sum(figures(one)["refused"].get("looped", 0) for one in gateways) == count, "messages go round")
 
 
 def until_stored(gateway, count):
-    """Others may have a message before its bridge has counted it."""
+    """Waits until the gateway has counted its messages, because a reader may have one before its bridge counts it."""
     wait_until(lambda: figures(gateway)["stored"] == count, "messages are lost, or doubled")
 
 

@@ -38,7 +38,7 @@ def connected(gateway):
 
 
 def configured(directory: Path, url: str, *, to: str = "plant7/{topic}", qos: int = 2, **more: Any) -> Path:
-    """A configuration file with one bridge."""
+    """Writes a configuration file with one bridge."""
     lines = ["[bridges.up]", f'url = "{url}"', "reconnect_min_s = 0.05", "reconnect_max_s = 0.5"]
     lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
     lines += ["[[bridges.up.subscribe]]", 'filter = "up/#"', f"qos = {qos}", f'to = "{to}"']
@@ -128,7 +128,7 @@ def test_messages_of_any_qos_come_through_and_again_when_the_upstream_was_away(u
 
 
 def numbers(upstream, bridged, client, disturb, *, count=600):
-    """Publish numbers upstream while something is disturbed, and read from the log what came."""
+    """Publishes numbers upstream while `disturb` acts, and returns the numbers that the log received."""
     name = fresh("reader")
     session = properties(PacketTypes.CONNECT, SessionExpiryInterval=600)
     first = client(bridged.port("mqtt"), client_id=name, clean_start=False, properties=session)

@@ -18,7 +18,7 @@ def connect(port, name):
 
 
 def packets(peer, count):
-    """The next packets, of less than 128 bytes each, as their first byte and their body."""
+    """Returns the next packets, of less than 128 bytes each, as their first byte and their body."""
     data, found = b"", []
     while len(found) < count:
         data += peer.recv(65_536)

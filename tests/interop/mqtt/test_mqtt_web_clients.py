@@ -45,7 +45,7 @@ def client() -> Iterator[Make]:
 
 
 def exchange(subscriber: PahoClient, publisher: PahoClient) -> None:
-    """Messages of all kinds of QoS and size arrive, in their order."""
+    """Checks that messages of every QoS, and a large one, arrive in their order."""
     topic = fresh("web")
     assert subscriber.subscribe(f"{topic}/#", qos=2) == [2]
     for qos in (0, 1, 2):

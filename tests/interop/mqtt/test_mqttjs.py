@@ -27,13 +27,13 @@ pytestmark = needs_node("HEADGATE_MQTTJS")
 
 @pytest.fixture(scope="session")
 def mqttjs() -> Path:
-    """The script beside MQTT.js, which is kept with the virtual environment."""
+    """Returns the script beside MQTT.js, which is kept with the virtual environment."""
     beside_package(SCRAM, "mqtt", VERSION)
     return beside_package(SCRIPT, "mqtt", VERSION)
 
 
 def check(script: Path, url: str, version: int, ca_file: str = "") -> None:
-    """Run it and look at what it saw."""
+    """Runs the script, and checks what it saw."""
     command = [str(NODE), str(script), url, str(version), fresh("mqttjs"), *([ca_file] if ca_file else [])]
     done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=TIMEOUT_S)
     assert done.returncode == 0, done.stderr

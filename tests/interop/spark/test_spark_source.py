@@ -39,7 +39,7 @@ def served():
 
 
 def fill(served: Serving, count: int, *, start: int = 0, queues: tuple[int, ...] = (16, 17)) -> None:
-    """Messages in frames of 25, one a millisecond, spread over the queues."""
+    """Stores messages in frames of 25, one message a millisecond, spread over the queues."""
     for at in range(start, start + count, 25):
         batch = [
             (
@@ -150,7 +150,7 @@ def test_micro_batches_are_limited_in_bytes(session, served, tmp_path):
 
 
 def run_stream(session, served: Serving, where: Path, **options) -> list:
-    """One availableNow run; what it read, through a checkpoint that outlives it."""
+    """Makes one availableNow run with a checkpoint that outlives it, and returns what it read."""
     seen: list = []
     stream = session.readStream.format("headgate").options(target=served.target, retrySeconds="5", **options).load()
     write = (
@@ -208,7 +208,7 @@ def test_stream_survives_a_server_that_comes_back(session, served, tmp_path):
 
 
 def count_once(session, served: Serving, output: Path, **options) -> Tables:
-    """One run of the telemetry query over what there is."""
+    """Makes one run of the telemetry query over what is stored."""
     from spark.job.query import Signals, follow, settings_of
 
     options = TelemetryOptions(output=output, target=served.target, once=True, retry_s=5, **options)

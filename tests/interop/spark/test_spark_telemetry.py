@@ -112,7 +112,7 @@ def await_true(condition, job: subprocess.Popen) -> None:
 
 
 def workers_of(job: subprocess.Popen) -> list[int]:
-    """The Python processes of Spark's tasks and of its source, in the session that the job began."""
+    """Returns the Python processes of Spark's tasks and of its source, in the session that the job began."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
@@ -124,7 +124,7 @@ def workers_of(job: subprocess.Popen) -> list[int]:
 
 
 def kill_a_worker(job: subprocess.Popen, chance: random.Random) -> None:
-    """An executor's Python dies, as by the system's hand when memory is short. The job goes on, or ends in order."""
+    """Kills an executor's Python process, as a system short of memory does. The job goes on, or ends in order."""
     if those := workers_of(job):
         with contextlib.suppress(ProcessLookupError):
             os.kill(chance.choice(those), signal.SIGKILL)
@@ -133,7 +133,7 @@ def kill_a_worker(job: subprocess.Popen, chance: random.Random) -> None:
 
 
 def drop_the_store(served: Serving, chance: random.Random) -> None:
-    """The gateway is gone for a while, in the middle of a read."""
+    """Stops the gateway for a while, in the middle of a read."""
     served.stop()
     time.sleep(chance.random())
     served.start()

@@ -31,7 +31,7 @@ TASKS, ROWS, KILLS = 6, 1_000, 3
 
 
 def stored(gateway, topic):
-    """The messages of a topic, in the log's order of each queue."""
+    """Returns the messages of a topic, in the log's order of each queue."""
     with RemoteReader(f"127.0.0.1:{gateway.port('rpc')}") as reader:
         queues = reader.topics().get(topic, ())
         return [
@@ -40,7 +40,7 @@ def stored(gateway, topic):
 
 
 def publish(gateway, name, partition, *, rows=ROWS, start=0):
-    """The work of one task of a streaming write."""
+    """Does the work of one task of a streaming write."""
     options = WriterOptions(gateway=gateway.url, address="analytics/{device}", rowsPerRequest=20, retrySeconds=200)
     table = pa.table({"device": [f"p{partition}"] * rows, "n": list(range(start, start + rows))})
     return StreamWriter(options, SCHEMA)._publish(iter(table.to_batches(max_chunksize=77)), name, partition)

@@ -33,12 +33,12 @@ def test_exchange_and_routing_key_come_back_from_their_address(exchange, key):
 
 
 def words(key: str) -> list[str]:
-    """The words of a key: an empty one has none."""
+    """Returns the words of a key; an empty one has none."""
     return key.split(".") if key else []
 
 
 def topic_matches(pattern: list[str], key: list[str]) -> bool:
-    """AMQP's own words, naively."""
+    """Returns whether a pattern matches a key, by the words of AMQP's specification."""
     if not pattern:
         return not key
     if pattern[0] == "#":
@@ -113,7 +113,7 @@ PUBLISHED = st.tuples(st.sampled_from([1, 2]), st.sampled_from(["", "amq.topic",
 
 
 def run(chunks):
-    """Everything a connection does with some bytes, the gateway answering at once."""
+    """Hands over some bytes, with a gateway that answers at once; returns all messages and all output."""
     peer, output, messages = Peer(), b"", []
     for chunk in chunks:
         queue = list(peer.conn.receive(chunk, now_ms=NOW_MS))

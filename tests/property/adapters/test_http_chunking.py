@@ -37,7 +37,7 @@ def feed_in_pieces(gateway: Gateway, data: bytes, sizes: list[int]) -> bytes:
 
 
 def comparable(answers: list[Answer]) -> list[tuple[int, bytes]]:
-    """Positions depend on what was published together: leave them out."""
+    """Returns the answers without positions, which depend on what was published together."""
     return [
         (answer.status, b"" if answer["location"] or b"position" in answer.body else answer.body) for answer in answers
     ]

@@ -43,7 +43,7 @@ PACKETS = st.one_of(
 
 
 def in_state(state):
-    """A connection in a state, and the client that has brought it there."""
+    """Brings a connection to a state, and returns it."""
     driver = ScramDriver()
     client = driver.client()
     if "again" in state or state == "connected":

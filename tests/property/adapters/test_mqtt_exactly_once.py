@@ -52,7 +52,7 @@ class Logs:
         self.epoch = 0  # of the session's owner
 
     def frames(self, effect: port.Publish) -> list[Frame]:
-        """As `Ingest` makes them."""
+        """Returns a message's frames as `Ingest` makes them."""
         marks = effect.marks
         found = []
         for group in (0, 1):
@@ -84,7 +84,7 @@ class Logs:
         self.marked = self.marked or request.marked
 
     def opened(self, meanwhile: Callable[[], None]) -> OpenedSession:
-        """As `Sessions.open` and `open_marks`: owned first, then shut to others, then read."""
+        """Opens the session as `Sessions.open` and `open_marks` do: owns it first, then fences it, then reads it."""
         self.epoch += 1
         fence = Fence(b"k", self.epoch)
         meanwhile()
@@ -215,7 +215,7 @@ class ExactlyOnceWorld:
         self.random = Random(0)  # of those that are late
 
     def sleep(self, seed: int) -> None:
-        """The gateway is stopped, with all that is under way; the client writes on for a while."""
+        """Stops the gateway, with all that is in flight; the client writes on for a while."""
         self.random = Random(seed)
         if self.driver is not None and not self.driver.closed:
             for _ in range(self.random.randint(0, 3)):
@@ -224,7 +224,7 @@ class ExactlyOnceWorld:
         self._forget()
 
     def meanwhile(self) -> None:
-        """Those that were stopped go on, or not."""
+        """Lets those that were stopped go on, or not, by chance."""
         for late in self.late:
             for _ in range(self.random.randint(0, 4)):
                 late.step(self.random)
@@ -241,7 +241,7 @@ class ExactlyOnceWorld:
         self._take()
 
     def disconnect(self) -> None:
-        """The connection ends. A session is opened again once all that its connection has published is answered."""
+        """Ends the connection. A session is opened again once all that its connection has published is answered."""
         if self.driver is None:
             return
         self.driver.lose()
@@ -253,7 +253,7 @@ class ExactlyOnceWorld:
         self._forget()
 
     def crash(self, random: Random) -> None:
-        """The gateway dies: of what is under way to a log, a beginning is stored."""
+        """Ends the gateway: a beginning of what is in flight to each log is stored."""
         for group in (0, 1):
             mine = [frame for frame in self.frames if frame.group == group]
             for frame in mine[: random.randint(0, len(mine))]:
@@ -293,7 +293,7 @@ class ExactlyOnceWorld:
             self.to_gateway += self.client.publish()
 
     def store(self, nth: int, error: Cause | None = None) -> None:
-        """A log stores the first frame on its way, or nobody knows whether it did."""
+        """Stores the next frame in flight to one of the logs; with `error` nobody learns whether it did."""
         groups = sorted({frame.group for frame in self.frames})
         if not groups or self.driver is None:
             return
@@ -326,7 +326,7 @@ class ExactlyOnceWorld:
             self._take()
 
     def finish(self) -> None:
-        """Nothing goes wrong any more."""
+        """Ends all faults, and brings everything to rest."""
         for _ in range(1_000):
             if self.driver is None or self.driver.closed:
                 self.disconnect()

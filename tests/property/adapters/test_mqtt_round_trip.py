@@ -175,7 +175,7 @@ def test_a_publish_of_version_3_1_1_comes_back(packet):
 
 
 def plain(packet: Publish) -> Publish:
-    """Without what would end the connection or refuse the message."""
+    """Returns the packet without what would end the connection or refuse the message."""
     kept = Properties(content_type=packet.properties.content_type, correlation=packet.properties.correlation)
     return Publish(
         topic=packet.topic,

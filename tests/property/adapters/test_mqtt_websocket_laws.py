@@ -17,14 +17,14 @@ TRAFFIC = b"".join(
 
 @st.composite
 def pieces(draw, data: bytes) -> list[bytes]:
-    """Some data cut at any places, some of them the same."""
+    """Draws some data cut at any places, some of them the same."""
     cuts = sorted(draw(st.lists(st.integers(0, len(data)), max_size=12)))
     return [data[start:end] for start, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
 
 
 @st.composite
 def framed(draw, data: bytes) -> bytes:
-    """Some data in frames of the library's making, whole messages and fragments, with pings between them."""
+    """Draws data in the library's frames: whole messages and fragments, with pings between them."""
     wire, fragmented = b"", False
     for piece in draw(pieces(data)):
         fin = draw(st.booleans())

@@ -27,7 +27,7 @@ class ReplicaLog:
         self.start()
 
     def start(self):
-        """As after a crash: what is on disk stays, nothing else."""
+        """Starts the store as after a crash, with what is on disk."""
         self.up, self.linked = True, True
         self.epoch = None  # of its mastership
         self.set, self.sync_epoch, self.asked = (), 0, None
@@ -49,7 +49,9 @@ class ReplicaLog:
         self.starts.append((self.epoch, len(self.log)))  # an epoch without data is replaced
 
     def follow(self, master, entries_max):
-        """Cut what the master does not have, take some of what it has, and say how far this log is the master's."""
+        """Cuts what the master does not have, copies a part of what it has, and reports how far this log is the
+        master's.
+        """
         self.learn(master.epoch)
         same = 0
         while same < min(len(self.log), len(master.log)) and self.log[same] == master.log[same]:
@@ -102,7 +104,7 @@ class FailoverCluster:
         self.registry.heartbeat(said, self.now)
 
     def answer(self, store):
-        """A store learns what the controllers have decided."""
+        """Tells a store what the controllers have decided."""
         if not (store.up and store.linked) or self.group.master_epoch < store.known:
             return
         store.learn(self.group.master_epoch)
@@ -123,7 +125,7 @@ class FailoverCluster:
                     raise AssertionError("proposed on what is in force") from refused
 
     def decide(self):
-        """Whoever is asked about nothing but the set in force answers the same."""
+        """Applies one of the requests by chance; one that is refused changes nothing."""
         if self.asked:
             command = self.asked.pop(self.chance.randrange(len(self.asked)))
             try:
@@ -165,7 +167,7 @@ class FailoverCluster:
         master.confirmed = max(master.confirmed, found)
 
     def ask(self, master):
-        """Shrink or grow by one; the answer comes by a heartbeat, if it comes."""
+        """Asks for a set that is smaller or larger by one; a heartbeat brings the answer, or nothing does."""
         if master.asked is not None:
             return
         other = self.chance.choice(self.stores).id
@@ -239,7 +241,7 @@ class FailoverCluster:
                 assert store.log[: len(self.acknowledged)] == self.acknowledged, "the newest master has everything"
 
     def heal(self):
-        """Everything comes back: there is a master again, it writes, and everybody has what it wrote."""
+        """Ends all faults: a master is elected, it writes, and everybody receives what it wrote."""
         self.cut.clear()
         self.asked.clear()
         for store in self.stores:

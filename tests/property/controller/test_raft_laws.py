@@ -124,7 +124,7 @@ def invariants(node, before):
 
 
 def do(net, node, step):
-    """One step; what a peer says may be refused by its one error."""
+    """Makes one step; the one error of the peer's may refuse what it says."""
     raft = node.raft
     if isinstance(step, str):
         try:

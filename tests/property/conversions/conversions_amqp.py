@@ -49,7 +49,7 @@ class Amqp(ProtocolClient):
 
     @staticmethod
     def _content_header(data: bytes) -> bytes:
-        """The property flags and fields of the one message in these frames (AMQP 0-9-1, 2.3.5.2)."""
+        """Returns the property flags and fields of the one message in these frames (AMQP 0-9-1, 2.3.5.2)."""
         found: list[bytes] = []
         while data:
             kind, end = data[0], 7 + int.from_bytes(data[3:7], "big")

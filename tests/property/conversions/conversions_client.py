@@ -32,7 +32,7 @@ class ProtocolClient:
     verbatim = False  # its messages come back to it byte for byte, with no additions
 
     def say(self, said: Said) -> tuple[Message, dict[str, Any]]:
-        """The message that the adapter makes of the client's bytes, and what should come back of them."""
+        """Returns the message that the adapter makes of the client's bytes, and what should come back of them."""
         raise NotImplementedError
 
     def hear(self, batch: Batch, now_ms: int) -> Heard:
@@ -40,24 +40,24 @@ class ProtocolClient:
         raise NotImplementedError
 
     def speaker(self, said: Said) -> str | None:
-        """The device that this client's messages are of."""
+        """Returns the device to which this client's messages belong."""
         del said
         return None
 
     def column_of(self, said: Said) -> str:
-        """The column of the table for a message."""
+        """Returns the column of the table for a message."""
         del said
         return self.column
 
 
 def stamp(time_ms: int) -> str:
-    """An RFC 3339 timestamp, written as the gateway writes it."""
+    """Returns an RFC 3339 timestamp, written as the gateway writes it."""
     text = (datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=time_ms)).isoformat(timespec="milliseconds")
     return text.replace(".000", "").replace("+00:00", "Z")
 
 
 def put(rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
-    """Add the fields that are there."""
+    """Adds the fields that are there."""
     rows.update((name, value) for name, value in fields.items() if value is not None)
     return rows
 
@@ -76,7 +76,7 @@ def without_ours(attributes: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def rows_of_attributes(found: Mapping[str, Any]) -> dict[str, Any]:
-    """The fields that attributes show; where an event was published is one of them, not an attribute of its own."""
+    """Returns the fields that attributes show; the address of an event is one of them, and no attribute of its own."""
     attributes = without_ours(found)
     get = attributes.get
     correlation = get("correlationid")

@@ -27,7 +27,9 @@ OTHERWISE = {"x-lot", "ce-correlationid", "x-correlation-data"}
 
 
 def header_value(text: str) -> str:
-    """A header's value: what is not printable ASCII is percent-encoded (CloudEvents HTTP binding 1.0.2, 3.1.3.2)."""
+    """Returns a header's value, in which all but printable ASCII is percent-encoded (CloudEvents HTTP binding 1.0.2,
+    3.1.3.2).
+    """
     return quote(text, safe="!#$&'()*+,-./:;<=>?@[\\]^_`{|}~")
 
 
@@ -38,11 +40,11 @@ class Http(ProtocolClient):
     options = HttpOptions(property_headers=("x-lot",))
 
     def client(self, gateway: http_driver.Gateway) -> Any:
-        """A client of one version of HTTP."""
+        """Returns a client of one version of HTTP."""
         return http_driver.Http1Client(gateway)
 
     def gateway(self, now_ms: int) -> http_driver.Gateway:
-        """A gateway that takes `x-lot` for a property."""
+        """Returns a gateway that takes `x-lot` for a property."""
         gateway = http_driver.Gateway(self.options)
         gateway.now_ms = now_ms
         return gateway
@@ -53,7 +55,7 @@ class Http(ProtocolClient):
     def post(
         self, said: Said, path: str, headers: list[tuple[str, str]], body: bytes
     ) -> tuple[Message, dict[str, Any]]:
-        """The message of a POST, and the headers and body that should come back."""
+        """Returns the message of a POST, and the headers and body that should come back."""
         query = {"qos": str(said.qos), "retain": "true" if said.retain else None, "reply": None}
         query["delay"] = str(said.delay_ms // 1000) if said.delay_ms is not None else None
         if said.event is None:
@@ -66,7 +68,7 @@ class Http(ProtocolClient):
         return message, {"body": body, **{name: text for name, text in headers if name not in OTHERWISE}}
 
     def headers(self, said: Said) -> list[tuple[str, str]]:
-        """The headers of a plain message."""
+        """Returns the headers of a plain message."""
         names = {"ce-id": said.id, "ce-type": said.type, "ce-partitionkey": said.key, "x-reply-to": said.reply_to}
         if said.time_ms is not None:
             names["ce-time"] = stamp(said.time_ms)
@@ -84,7 +86,7 @@ class Http(ProtocolClient):
 
     @staticmethod
     def common(said: Said) -> list[tuple[str, str]]:
-        """The headers of messages and events alike."""
+        """Returns the headers of messages and events alike."""
         event = said.event or {}
         plain = {"content-type": said.content_type, "content-encoding": said.content_encoding}
         if not event:

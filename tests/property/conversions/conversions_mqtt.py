@@ -17,7 +17,7 @@ DEVICE = "c1"
 
 
 def utf8(text: str) -> bytes:
-    """A UTF-8 string (MQTT 5.0, 1.5.4)."""
+    """Returns a UTF-8 string (MQTT 5.0, 1.5.4)."""
     raw = text.encode()
     return len(raw).to_bytes(2, "big") + raw
 
@@ -108,7 +108,7 @@ class MqttProtocols(ProtocolClient):
 
     @staticmethod
     def _kept(properties: Properties, event: object) -> dict[str, Any]:
-        """The properties that come back as they were.
+        """Returns the properties that come back as they were.
 
         A time to live is counted down. The time to live and the correlation of an event, which are attributes, are
         shown as MQTT's own properties besides.

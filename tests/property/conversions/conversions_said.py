@@ -53,7 +53,7 @@ class Said:
 
 
 def time_of(text: str) -> int:
-    """Milliseconds since 1970 of an RFC 3339 timestamp."""
+    """Returns an RFC 3339 timestamp as milliseconds since 1970."""
     at = datetime.fromisoformat(text)
     return int(at.timestamp()) * 1000 + at.microsecond // 1000
 
@@ -107,7 +107,7 @@ FIELDS: dict[str, st.SearchStrategy[Any]] = {
 
 
 def sayings(*fields: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Said]:
-    """Messages whose sender can say these fields, each or not; `others` are fields with less or more to them."""
+    """Draws messages whose sender can say these fields, each or not; `others` are fields with less or more to them."""
     optional = {**{name: FIELDS[name] for name in fields}, **others}
     always = {"address": optional.pop("address", addresses), "body": optional.pop("body", bodies)}
     return st.fixed_dictionaries(always, optional=optional).map(lambda said: Said(**said))
@@ -146,7 +146,7 @@ _OWN_FIELD |= {"correlationid", "traceparent", "expirytime"}
 
 
 def with_event(said: Said, event: dict[str, Any]) -> Said:
-    """A message that is this event besides: what the attributes say, its fields say."""
+    """Returns a message that is this event too: its attributes and its fields say the same."""
     own = tuple((n, t if isinstance(t, str) else json.dumps(t)) for n, t in event.items() if n not in _OWN_FIELD)
     correlation, expiry = event.get("correlationid"), event.get("expirytime")
     return replace(
@@ -164,14 +164,14 @@ def with_event(said: Said, event: dict[str, Any]) -> Said:
 
 
 def event_sayings(*fields: str, **others: st.SearchStrategy[Any]) -> st.SearchStrategy[Said]:
-    """Messages that are events, with what their protocol says besides of these fields."""
+    """Draws messages that are events, with what their protocol says besides of these fields."""
     attributes = st.builds(lambda context, own: {**context, **own}, contexts, extensions)
     return st.builds(with_event, sayings("content_type", *fields, **others), attributes)
 
 
 @st.composite
 def json_events(draw: st.DrawFn) -> Said:
-    """Events as one JSON document: the address is the subject, `native` the member that holds the data."""
+    """Draws events as one JSON document: the address is the subject, `native` the member that holds the data."""
     address = draw(st.none() | addresses.filter(lambda text: "%" not in text))
     event = {**draw(contexts), **draw(extensions), **draw(typed)}
     event.pop("subject", None)
@@ -210,7 +210,9 @@ headers = st.builds(
 
 
 def split_format(said: Said) -> Said:
-    """A media type and coding drawn together become two fields; a number that means nothing stays native."""
+    """Splits a media type and coding that were drawn together into two fields; a number without meaning stays
+    native.
+    """
     if said.native == UNREGISTERED:
         return said
     content_type, content_encoding = said.native if said.native is not None else (None, None)
@@ -241,7 +243,7 @@ AMQP_NATIVE = st.fixed_dictionaries(
 
 
 def text_of_header(value: Any) -> str | None:
-    """A typed header's value as other protocols read it; None where it has no text."""
+    """Returns a typed header's value as other protocols read it; returns None where it has no text."""
     if isinstance(value, bool):
         return "true" if value else "false"
     if isinstance(value, str):
@@ -250,7 +252,7 @@ def text_of_header(value: Any) -> str | None:
 
 
 def with_headers(said: Said) -> Said:
-    """Headers that have a text are properties."""
+    """Makes properties of the headers that have a text."""
     typed_headers = (said.native or {}).get("headers", {})
     pairs = tuple((n, t) for n, v in sorted(typed_headers.items()) if (t := text_of_header(v)) is not None)
     return replace(said, properties=said.properties + pairs)

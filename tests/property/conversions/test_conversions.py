@@ -69,12 +69,12 @@ class Told(NamedTuple):
 
 
 def or_default(value: str | None, _: Told) -> str:
-    """An event has a type."""
+    """Returns an event's type, which is never empty."""
     return value or "headgate.message.v1"
 
 
 def of_the_event(value: int, told: Told) -> int | None:
-    """A message that was no event is given the time of its arrival; an event without a time has none."""
+    """Returns the time of arrival for a message that was no event, and nothing for an event without a time."""
     return None if told.said.event is not None and told.said.time_ms is None else value
 
 
@@ -84,29 +84,29 @@ def unless_mqtts(value: int, told: Told) -> int | None:
 
 
 def or_implied(value: str | None, told: Told) -> str | None:
-    """Data that stands in an event in JSON is JSON where the event says no type; all other forms say so."""
+    """Returns JSON for data in a JSON event without a type; all other forms say their type."""
     in_json = told.source == "event-json" and told.said.native is not None and told.said.native[0] == "data"
     return "application/json" if value is None and in_json else value
 
 
 def by_its_number(value: str | None, told: Told) -> str | None:
-    """The number tells of the type with its coding; some pairs have none."""
+    """Returns the type that the number for a type and a coding tells; some pairs have no number."""
     kind = spelled_out(or_implied(value, told))
     return kind if (kind, told.said.content_encoding) in FORMATS else None
 
 
 def with_a_number(value: str | None, told: Told) -> str | None:
-    """Media type and coding are one number in CoAP, or nothing."""
+    """Returns the value where one number of CoAP stands for media type and coding, or else nothing."""
     return value if (spelled_out(told.said.content_type), told.said.content_encoding) in FORMATS else None
 
 
 def spelled_out(content_type: str | None) -> str | None:
-    """The number for text says that it is UTF-8, which others may leave unsaid."""
+    """Returns the media type with the charset that CoAP's number for text implies."""
     return "text/plain; charset=utf-8" if content_type == "text/plain" else content_type
 
 
 def text(value: bytes | None, _: Told) -> bytes | None:
-    """An attribute holds text without control characters, and is not empty."""
+    """Returns the value where an attribute can hold it: text that is not empty and has no control characters."""
     if not value:
         return None
     decoded = value.decode(errors="replace")
@@ -118,31 +118,31 @@ NOT_FREE = {"subject", "source", "data"}  # names of attributes, and one that no
 
 
 def attributes(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, str]]:
-    """Properties that are called as attributes may be; the first of each name."""
+    """Returns the properties whose names may be attributes; of each name the first."""
     fit = {name for name, _ in pairs if name.isascii() and name.isalnum() and name.islower()} - NOT_FREE
     return [(name, next(text for n, text in pairs if n == name)) for name in dict(pairs) if name in fit]
 
 
 def and_others(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
-    """Properties that no attribute says, and repeats, are in an attribute of their own, in their order."""
+    """Returns the same, and then the other properties and the repeats in their order, which stand in one attribute."""
     said = attributes(pairs, told)
     left = dict(said)
     return said + [(name, text) for name, text in pairs if left.pop(name, None) is None]
 
 
 def and_x_lot(pairs: tuple[tuple[str, str], ...], told: Told) -> list[tuple[str, str]]:
-    """The header that the gateway is told to keep has all its repeats."""
+    """Returns the same, with all repeats of the header that the gateway is told to keep."""
     return and_others(pairs, told) + [pair for pair in pairs if pair[0] == "x-lot"]
 
 
 def numbered(pairs: tuple[tuple[str, str], ...], _: Told) -> list[tuple[str, str]]:
-    """A table holds a name once: repeats are numbered."""
+    """Returns properties with numbered repeats, because a table holds each name once."""
     counts = [sum(1 for other, _ in pairs[: at + 1] if other == name) for at, (name, _) in enumerate(pairs)]
     return [(n if count == 1 else f"{n}.{count}", text) for (n, text), count in zip(pairs, counts, strict=True)]
 
 
 def data(body: bytes, told: Told) -> dict[str, Any]:
-    """JSON stands in an event as it is, all else in Base64; what came in JSON as it stood there."""
+    """Returns the data of an event: JSON as it is, all else in Base64, and data from a JSON event as it stood there."""
     said = told.said
     if said.native is not None and told.source == "event-json":
         return {said.native[0]: said.native[1]}
@@ -157,13 +157,13 @@ def data(body: bytes, told: Told) -> dict[str, Any]:
 
 
 def typed(event: dict[str, Any] | None, told: Told) -> dict[str, Any] | None:
-    """An event's attributes; a message that was none gets some, of which the other rows tell."""
+    """Returns an event's attributes; a message that was no event gets some, which the other rows describe."""
     del told
     return event
 
 
 def as_text(event: dict[str, Any] | None, _: Told) -> dict[str, str] | None:
-    """The same where attributes have no types."""
+    """Returns the attributes as text, for a form in which they have no types."""
     return event and {n: value if isinstance(value, str) else json.dumps(value) for n, value in event.items()}
 
 
@@ -195,7 +195,7 @@ COLUMNS = {column: {row[0]: CELLS[row[at]] for row in ROWS} for at, column in en
 
 
 def fields_of(said: Said, device: str | None) -> dict[str, Any]:
-    """Every field of a message in the log: what was said, and what is filled in."""
+    """Returns every field of a message in the log: the ones that were said, and the ones that are filled in."""
     return {
         **{name: getattr(said, name) for name in ("address", "key", "type", "content_type", "content_encoding")},
         **{name: getattr(said, name) for name in ("qos", "retain", "reply_to", "correlation", "traceparent")},
@@ -211,7 +211,7 @@ def fields_of(said: Said, device: str | None) -> dict[str, Any]:
 
 
 def in_the_log(message: Message) -> Batch:
-    """A message as it is read from the log."""
+    """Returns a message as it is read from the log."""
     return Batch(LogOffset(FRAME), LogOffset(FRAME + 512), [decode(encode(message))], [0], [FIRST_QUEUE])
 
 

@@ -59,7 +59,7 @@ def sound(value, *, first):
 
 
 def naive_filter(pattern, identity):
-    """The filter for one client; None where a value is not one plain level."""
+    """Returns the filter for one client; returns None where a value is not one plain level."""
     said = {"client_id": identity.client_id, "username": identity.name, "device": identity.device}
     result = []
     for level in pattern.split("/"):

@@ -80,7 +80,7 @@ class OutageWorld:
         return at_ms / 1_000 >= self.presence.expires_s
 
     def say(self, who, asked_ms, serving):
-        """A leader, or one that does not know yet that it is none any more, says how it is."""
+        """Lets a leader report its state, also one that does not know yet that it was replaced."""
         self.later(self.confirm, who, asked_ms, serving, serving.ask(0, GROUP, self.now_ms))
 
     def confirm(self, who, asked_ms, serving, found):

@@ -120,7 +120,7 @@ class SessionsProcess:
         return done
 
     def report(self):
-        """As adapters do within the interval in which cursors are committed, and when a connection ends."""
+        """Reports the cursor, as adapters do within the interval of commits and when a connection ends."""
         self.sessions.settled(self.client, self.client.oldest())
         self.fanout.wake(self.client.subscriber)
 

@@ -73,7 +73,7 @@ def paren(level, expression, always=False):
 
 
 def joined(level, right, *parts):
-    """Parts: expressions between texts; the last expression binds as `right` does."""
+    """Joins parts, which are expressions between texts; the last expression binds as `right` does."""
     expressions = [i for i, part in enumerate(parts) if not isinstance(part, str)]
     ours, theirs = "", ""
     for i, part in enumerate(parts):

@@ -92,7 +92,9 @@ class LeavingModel:
         self.ready[queue] = sorted([*self.ready[queue], (place, entry)], key=lambda one: one[0])
 
     def dead_letter(self, queue: str, entry: Entry, reason: str, now_ms: int) -> None:
-        """A message dies: it goes to the queue of dead letters, unless that would be a circle that nobody broke."""
+        """Moves a message to the queue of dead letters, or drops it where it would go in a circle without a
+        rejection.
+        """
         target = QUEUES[queue].dead
         if target is None:
             self.passed.append(self.crashed())
@@ -140,7 +142,7 @@ class LeavingModel:
             self.give_back(*one)
 
     def crashed(self) -> "LeavingModel":
-        """The same once all clients are gone."""
+        """Returns the same state once all clients are gone."""
         found = deepcopy(self)
         found.passed = []
         for client in CLIENTS:
@@ -186,7 +188,7 @@ class LeavingWorld:
     # ---- steps of the gateway; each beside the same step of the model
 
     async def publish(self, queue: str, count: int, expires_in_ms: int | None) -> Work:
-        """One frame of messages."""
+        """Publishes one frame of messages."""
         numbers = self.fresh(count)
         limited = QUEUES[queue].length is not None  # there, age or the limit could end a message
         expires_ms = None if expires_in_ms is None or limited else self.clock.ms + expires_in_ms
@@ -223,13 +225,13 @@ class LeavingWorld:
         return lambda: self.store.leases.commit(self.conns[client].id, work, rows, payload)
 
     async def tick(self, ms: int) -> Work:
-        """Time passes, and all queues are looked after."""
+        """Lets time pass, and looks after all queues."""
         self.clock.ms += ms
         self.rig.now_ms = self.clock.ms
         return self.rest_of()
 
     async def get(self, client: int, queue: str) -> Work:
-        """One message is lent to a client."""
+        """Lends one message to a client."""
         got = await self.rig.request(self.conns[client], GetMessage(queue=queue))
         ready = self.model.ready[queue]
         assert (got is None) == (not ready), queue
@@ -241,7 +243,7 @@ class LeavingWorld:
         return lambda: asyncio.sleep(0)
 
     async def lose(self, client: int) -> Work:
-        """A connection ends."""
+        """Ends a connection."""
         conn, self.conns[client] = self.conns[client], self.rig.conn()
         self.model.lose(client)
         return lambda: self.rig.lose(conn)
@@ -273,7 +275,7 @@ class LeavingWorld:
     # ---- what there is
 
     async def numbers(self) -> dict[str, list[int]]:
-        """The messages that wait in each queue, as they would be delivered."""
+        """Returns the messages that wait in each queue, in the order of delivery."""
         found = {}
         for name in QUEUES:
             number = self.queue(name).number
@@ -289,7 +291,7 @@ class LeavingWorld:
         assert await self.numbers() == self.model.numbers()
 
     async def crash(self, turns: int, name: str, *arguments: Any) -> None:
-        """kill -9 while a step is under way: of each of its frames all is there, or nothing."""
+        """Kills the process within a step: each of the step's frames is stored whole, or not at all."""
         allowed = [self.model.crashed()]
         self.model.passed.clear()
         work = await getattr(self, name)(*arguments)

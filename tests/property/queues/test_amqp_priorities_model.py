@@ -73,7 +73,7 @@ class PrioritiesModel:
         self.waiting.clear()
 
     async def ends(self) -> None:
-        """All that waits comes, and nothing else."""
+        """Checks that all that waits is delivered, and nothing else."""
         info = await self.rig.request(self.conn, DeclareQueue(name="q", passive=True))
         assert info.messages == len(self.waiting)
         while self.waiting:

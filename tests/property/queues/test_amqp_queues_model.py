@@ -149,7 +149,7 @@ class AmqpClient:
         return set() if channel is None or self.gone else {c.queue for c in channel.consumers.values() if c.credit}
 
     async def settle(self, method: Any, tags: list[int], *, gone: bool) -> None:
-        """Acknowledge (`gone`) or give back what has these delivery tags."""
+        """Acknowledges (`gone`) or gives back the messages with these delivery tags."""
         for tag in tags:
             model, number = self.tags.pop(tag)
             del model.held[number]
@@ -158,7 +158,7 @@ class AmqpClient:
         await self.send(method)
 
     async def lose(self) -> None:
-        """The connection is gone; one just like it comes."""
+        """Ends the connection, and opens another one like it."""
         self.gone = True
         for model, number in self.tags.values():
             del model.held[number]
@@ -242,7 +242,7 @@ class AmqpWorld:
     # ---- rest
 
     async def rest(self) -> None:
-        """Wait until everything that somebody can take has been taken. It is what the queues promise."""
+        """Waits until all that a client can take was taken, as the queues promise."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(PATIENCE_S):
                 while self.missing():
@@ -313,7 +313,7 @@ class AmqpWorld:
         await client.settle(methods[how], chosen, gone=how != "requeue")
 
     async def finish(self) -> None:
-        """The store is well again, everybody leaves, and somebody takes all that is left."""
+        """Heals the store, ends all consumers, and takes all that is left."""
         self.refusals = 0
         for client in list(self.clients):
             await client.lose()

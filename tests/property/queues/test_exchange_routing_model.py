@@ -45,7 +45,7 @@ class AllTopics:
 
 
 def matches(kind: str, pattern: str, arguments: dict[str, str], key: str, headers: dict[str, str]) -> bool:
-    """AMQP 0-9-1, 3.1.3, said again; an empty key has no words, as RabbitMQ splits it."""
+    """Returns whether a binding matches, by AMQP 0-9-1, 3.1.3; an empty key has no words, as RabbitMQ splits it."""
     if kind == "direct":
         return pattern == key
     if kind == "topic":

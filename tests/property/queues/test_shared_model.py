@@ -96,7 +96,7 @@ class SharingClient:
             self.member = False
 
     async def answer(self, count: int) -> None:
-        """Acknowledge the next messages."""
+        """Acknowledges the next messages."""
         link = self.link
         while link is not None and self.unanswered and count:
             count -= 1
@@ -113,7 +113,7 @@ class SharingClient:
                 await link.send(Pubrec(packet_id=packet.packet_id))
 
     async def lose(self) -> None:
-        """The connection is cut, and the gateway sees it."""
+        """Cuts the connection; the gateway notices it."""
         link, self.link = self.link, None
         if link is not None:
             await link.lose()
@@ -178,7 +178,7 @@ class ClientLink:
         return taken
 
     async def work(self) -> None:
-        """Carry out what the adapter asks for."""
+        """Carries out what the adapter asks for."""
         async with self.busy:
             while not self.gone:
                 if self.driver.adapter.deadline_ms() == 0:
@@ -222,7 +222,7 @@ class ClientLink:
             self.client.hear(self.driver.complete(effect, outcome))
 
     def save(self) -> None:
-        """The oldest save under way is durable."""
+        """Makes the oldest save in flight durable."""
         call = self.saving.pop(0)
         request = call.request
         assert isinstance(request, SaveSession)
@@ -279,7 +279,7 @@ class SharingWorld:
         self.spawn(link.work())
 
     async def rest(self) -> None:
-        """Until nobody has anything to do: what is offered and taken is quick."""
+        """Waits until all have come to rest; what is offered and taken is quick."""
         for _ in range(3):
             while self.tasks:
                 await asyncio.gather(*self.tasks)
@@ -300,14 +300,14 @@ class SharingWorld:
                 await client.link.work()
 
     async def die_between(self, count: int) -> None:
-        """A crash after messages were saved as sessions' own, and before they were settled."""
+        """Crashes after messages were saved as sessions' own, and before they were settled."""
         self.stalled = True
         await self.publish(2, count)
         await self.crash()
         self.stalled = False
 
     async def crash(self) -> None:
-        """As kill -9: nothing that was not durable is."""
+        """Ends the gateway as kill -9 does: only what was durable stays."""
         self.crashed = True
         for task in self.tasks:
             task.cancel()
@@ -327,7 +327,7 @@ class SharingWorld:
         await self.shared.begin()
 
     async def finish(self) -> None:
-        """Everybody comes and acknowledges everything."""
+        """Brings all clients back, and lets them acknowledge everything."""
         await self.hold(False)
         for client in self.clients:
             if client.member:

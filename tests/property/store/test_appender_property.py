@@ -122,7 +122,7 @@ class AppenderWorld:
             self.appender.expire_held()
 
     def ring(self):
-        """Timers are due: by their own clock, whatever another one shows."""
+        """Fires the timers that are due by their own clock, whatever another clock shows."""
         while self.timers:
             self.timers.popleft()()
 
@@ -148,7 +148,7 @@ class AppenderWorld:
             call(*arguments)
 
     def settle(self):
-        """Nothing fails any more."""
+        """Ends all faults."""
         self.store.refuses = None
         for _ in range(10_000):
             if len(self.outcomes) == self.sequence:

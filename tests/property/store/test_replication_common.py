@@ -16,7 +16,7 @@ class Replica:
         self.epochs = EpochList()
 
     def follow(self, master: "Replica", size: int) -> None:
-        """Cut, and take so much of what follows."""
+        """Cuts what the master does not have, and copies this much of what follows."""
         end = len(self.log)
         common = self.epochs.common(end, master.epochs, len(master.log))
         at = common.at if common is not None else 0

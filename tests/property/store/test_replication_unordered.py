@@ -50,7 +50,7 @@ class Mess:
             replica.core.tick(now_ms=leading.now)
 
     def rest(self):
-        """From here on every message arrives, once and in order."""
+        """Delivers every message from here on, once and in order."""
         for _ in range(REST_TICKS):
             self.tick(1_000)
             self.collect()

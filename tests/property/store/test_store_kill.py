@@ -18,7 +18,7 @@ SEEDS = range(5)
 
 
 async def write(data_dir: Path, seed: int) -> None:
-    """Append, put, lend and settle for ever; one line for each acknowledgement."""
+    """Appends, puts, lends and settles until it is killed, and prints one line for each acknowledgement."""
     chance = random.Random(seed)
     linger = chance.choice([0.001, 0.05])
     store = await LocalStore.open(data_dir, linger_s=linger, segment_size_bytes=20_000)
@@ -56,7 +56,7 @@ async def write(data_dir: Path, seed: int) -> None:
 
 
 def killed(data_dir: Path, seed: int) -> dict[tuple[str, str], int]:
-    """Run `write` for a while and kill it; the last of each kind of acknowledgement it gave."""
+    """Runs `write` for a while and kills it; returns the last of each kind of acknowledgement."""
     command = [sys.executable, __file__, str(data_dir), str(seed)]
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3])}
     with subprocess.Popen(command, stdout=subprocess.PIPE, env=environment) as process:

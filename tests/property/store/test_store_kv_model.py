@@ -160,12 +160,12 @@ async def outcome(call):
 
 
 def _without_expired(changes):
-    """One sweep removes keys in an order of its own."""
+    """Returns the changes without expiries, because one sweep removes keys in an order of its own."""
     return [change for change in changes if change[0] != "expire"]
 
 
 async def never(_store, _now_ms):
-    """Nothing is due."""
+    """Removes nothing, as if no key were due."""
 
 
 STEPS = ["put", "transact"] * 4 + ["delete", "wait", "sweep"] * 2 + ["limit", "restart", "crash"]

@@ -40,7 +40,7 @@ class Twin(NamedTuple):
 
 @pytest.fixture(scope="module")
 def twin(tmp_path_factory):
-    """A closed store whose log has some six segments, sealed but the last one, and its frames."""
+    """Returns a closed store whose log has some six segments, sealed but the last one, and its frames."""
     directory = tmp_path_factory.mktemp("twin")
 
     async def fill():
@@ -54,7 +54,7 @@ def twin(tmp_path_factory):
 
 
 def hurt(directory, harms):
-    """Do some harm to the files of a log that nobody has open."""
+    """Does some harm to the files of a log that nobody has open."""
     for kind, where, how in harms:
         paths = sorted((directory / "log").iterdir())
         if not paths:

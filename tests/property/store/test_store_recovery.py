@@ -43,7 +43,7 @@ def recover(directory, **options):
 
 
 def mixed():
-    """Frames of every kind: with and without records, answered early, compressed, of an idempotent producer."""
+    """Returns frames of every kind: with and without records, answered early, compressed, of an idempotent producer."""
     plain = frame((16, b"HGF1" * 30), (17, b"", 3))
     packed = UnplacedFrame.build(plain.rows, plain.payload, flags=FRAME_ASYNC, compress_bytes_min=1)
     assert packed.flags == FRAME_ASYNC | FRAME_ZSTD

@@ -35,7 +35,7 @@ SEGMENT_BYTES = 1_500
 
 
 def some_frame(chance: random.Random, producers: dict):
-    """Messages, or records of the store's own."""
+    """Returns a frame of messages, or of the store's own records."""
     kind = chance.randrange(6)
     if kind == 0:
         key = chance.choice("abc")
@@ -95,7 +95,7 @@ class Pair:
         self.options = {"group": group, "segment_size_bytes": SEGMENT_BYTES}
 
     async def fill(self, path: Path, count: int, *, epoch=1) -> int:
-        """Append frames to a master of its own for the time; where its log ends."""
+        """Appends frames to a master that lives for this only, and returns where its log ends."""
         producers: dict = {}
         store = await open_master(path, alone=True, epoch=epoch, now_ms=lambda: 1000, **self.options)
         for _ in range(count):
@@ -115,7 +115,7 @@ class Pair:
         )
 
     async def follow(self, data: bytes, confirmed_to: int) -> None:
-        """Take the log in, in pieces of whole frames; confirm here and there, as far as that."""
+        """Receives the log in pieces of whole frames, and confirms it here and there, up to a position."""
         ends = ends_of(data, self.origin)
         while self.replica.replication.receive(b"") < ends[-1] or self.replica.log.confirmed < confirmed_to:
             step = self.chance.randrange(6)
@@ -192,7 +192,7 @@ def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, los
 
 
 async def epoch_of(master, replicas, chance: random.Random, number: int, answered: list[bytes]) -> int:
-    """Some appends, of which not every replica gets each at once; in the end all have all."""
+    """Appends frames that replicas receive at different times; in the end all have all. Returns the last number."""
     for _ in range(chance.randrange(1, 5)):
         number += 1
         (future,) = await stored(master, frame((16, b"%d" % number)))

@@ -147,7 +147,7 @@ class Context:
         return self._received.popleft()
 
     def write(self, message: bytes) -> asyncio.Future:
-        """Done when it returns, so that no task is needed to wait for it."""
+        """Sends a message, and returns a future that is done already, so that no task has to wait for it."""
         future = self.call.connection.net.loop.create_future()
         if self._gone:
             future.set_exception(asyncio.InvalidStateError("the call is over"))
@@ -206,7 +206,7 @@ class Context:
             self._reader.set_result(None)
 
     def gone(self) -> None:
-        """The client is not there any more."""
+        """Notes that the client is gone."""
         self._gone = True
         if self._task is not None and not self._task.done():
             self._task.cancel()

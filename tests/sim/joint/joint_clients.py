@@ -60,7 +60,7 @@ class _Client:
         raise NotImplementedError
 
     def died(self) -> None:
-        """The proxy is gone."""
+        """Notes that the proxy has died."""
 
 
 class Producer(_Client):

@@ -78,7 +78,7 @@ class JointMachine:
         return f"{self.name}:{PORT}"
 
     def start(self) -> None:
-        """Unless it runs."""
+        """Starts the process, unless it runs."""
         if self.process is not None:
             return
         cluster = self.cluster
@@ -95,7 +95,7 @@ class JointMachine:
         return self.chance.uniform(*self.disk_s)
 
     def crash(self, end: End) -> None:
-        """Unless it is down."""
+        """Ends the process, unless it is down."""
         if self.process is None:
             return
         process, self.process = self.process, None
@@ -109,7 +109,7 @@ class JointMachine:
         self.cluster.loop.changed[self.name] = None
 
     def stop(self, lasts_s: float) -> None:
-        """As by SIGTERM: it says good-bye, ends, and is started again later."""
+        """Stops the process in order, as SIGTERM does, and starts it again later."""
         if self.process is not None:
             self.process.run(self._stop(lasts_s))
 
@@ -135,7 +135,7 @@ class JointMachine:
         """Keeps what a fall leaves on the disk."""
 
     def now_ms(self) -> int:
-        """By this machine's clock."""
+        """Returns the time by this machine's clock."""
         return int(self.cluster.loop.now_s * 1000 * self.rate) + self.offset_ms + 1_000_000
 
     async def main(self) -> None:
@@ -207,13 +207,13 @@ class ControllerMachine(JointMachine):
         return isinstance(self.disk, FiledDisk) and self.disk.refused
 
     def _failed(self, node: ControllerNode) -> None:
-        """Its disk did not take what it was given: it ends, and is started again."""
+        """Ends the process, whose disk did not take what it was given, and starts it again."""
         loop, net = self.cluster.loop, self.cluster.net
         net.at(loop.now_s, lambda: self.crash(End.KILLED) if self.node is node else None)
         net.at(loop.now_s + FAILED_S, self.start)
 
     def memberships(self) -> list[Membership]:
-        """Those it goes by, or may go by when what it has appended is taken back."""
+        """Returns the memberships that the node goes by, or may go by when what it has appended is taken back."""
         if self.is_refused:
             return []
         log = self.raft.node.log if self.raft is not None else Log(self.disk, RaftSettings())
@@ -224,7 +224,7 @@ class ControllerMachine(JointMachine):
         return not self.is_refused and membership.incarnation_of(self.number) == self.disk.incarnation()
 
     def lose_disk(self, *, copy: bool) -> None:
-        """While it is down its disk is replaced by an empty one, or by an old copy, which can be seen to be one."""
+        """Replaces the disk of a stopped process by an empty one, or by an old copy that can be seen to be one."""
         assert self.node is None
         self.forgotten += 1
         incarnation = f"c{self.number}.{self.forgotten}"
@@ -328,7 +328,7 @@ class ReplicaMachine(JointMachine):
             node.failed.add_done_callback(lambda _: self._failed(self.lives) if self.small_files.may_fail else None)
 
     def _failed(self, life: int) -> None:
-        """Its disk did not take what it was given: it ends, and is started again."""
+        """Ends the process, whose disk did not take what it was given, and starts it again."""
         loop, net = self.cluster.loop, self.cluster.net
         net.at(loop.now_s, lambda: self.crash(End.KILLED) if self.lives == life else None)
         net.at(loop.now_s + FAILED_S, self.start)
@@ -359,7 +359,7 @@ class ReplicaMachine(JointMachine):
         return takes_s
 
     def half_done(self, call) -> None:
-        """A change of files ends anywhere."""
+        """Makes a change of files that breaks off after any step."""
         left = self.chance.randint(0, 12)
 
         def before(_operation: str) -> None:
@@ -479,7 +479,7 @@ class JointCluster:
             machine.start()
 
     def run(self, duration_s: float, done=lambda: False) -> bool:
-        """Let time go by; whether `done` came true, which is looked at now and then."""
+        """Lets time pass until `done` is true, which is looked at now and then; returns whether it was."""
         until_s = self.loop.now_s + duration_s
         with self.net.in_place(), snapshots_in_place():
             while self.loop.now_s < until_s:
@@ -490,7 +490,7 @@ class JointCluster:
         return done()
 
     def close(self) -> None:
-        """Nobody is left."""
+        """Ends all machines."""
         for machine in (*self.machines, self.operator):
             machine.crash(End.KILLED)
         for controller in self.controllers:
@@ -499,12 +499,12 @@ class JointCluster:
         self.loop.forget()
 
     def master(self, group: int) -> ReplicaMachine | None:
-        """The newest one that serves."""
+        """Returns the newest master that serves."""
         serving = [one for one in self.replicas if one.group == group and one.serving]
         return max(serving, key=lambda one: one.core.epoch, default=None)
 
     def leader(self) -> ControllerMachine | None:
-        """The controller that leads, as it thinks itself."""
+        """Returns the controller that takes itself for the leader."""
         leading = [one for one in self.controllers if one.node is not None and one.node.leading is not None]
         return max(leading, key=lambda one: one.node.leading, default=None)
 

@@ -59,7 +59,7 @@ class Surface:
         self.cut(at)
 
     def cut(self, end: LogOffset) -> None:
-        """The log ends here now."""
+        """Ends the log here."""
         self.spoiled = {start: one for start, one in self.spoiled.items() if start < end}
         self.known = {start: min(to, end) for start, to in self.known.items() if start < end}
 
@@ -84,12 +84,13 @@ class Surface:
         self.known[start] = start + size
 
     def scrub(self) -> None:
-        """Find everything."""
+        """Finds all damage."""
         for start in self.spoiled:
             self.report(start, len(self._log.frames[self._log.starts.index(start)]))
 
     def mend(self, start: int, data: bytes) -> None:
-        """Write it; it has to be what was there. As in the product, nothing is done where no damage is known any more.
+        """Writes what was there before the damage. As in the product, it does nothing where no damage is known any
+        more.
 
         Raises `CorruptFrame`: retention has deleted where it begins.
         """

@@ -141,7 +141,7 @@ class JointHistory:
     # ---- its clients
 
     async def _begin(self, proxy) -> None:
-        """A proxy has connected."""
+        """Begins the clients' work at a proxy that has connected."""
         self.producers += 2
         self.lives += 1
         life = self.lives
@@ -167,14 +167,14 @@ class JointHistory:
         self.clients[proxy.name] = []
 
     def everybody(self) -> list:
-        """All clients that there are."""
+        """Returns all clients that there are."""
         return [client for clients in self.clients.values() for client in clients]
 
     # ---- life
 
     @contextmanager
     def living(self):
-        """In here the cluster is there; at the end nothing of it is left."""
+        """Runs the block with the cluster, and leaves nothing of the cluster at its end."""
         state = random.getstate()
         random.seed(self.seed)  # the product's own chance
         complaints = _Complaints(self.cluster.complaints)
@@ -189,14 +189,14 @@ class JointHistory:
             random.setstate(state)
 
     def play(self, length_s: float) -> None:
-        """All of it."""
+        """Plays the whole history."""
         with self.living():
             self.boot()
             self.hurt(length_s)
             self.heal()
 
     def boot(self) -> None:
-        """Until everybody is there."""
+        """Waits until every process runs."""
         self.cluster.start()
         assert self.cluster.run(BOOT_S, self._is_up), f"it does not come up: {self.describe()}"
 
@@ -213,7 +213,7 @@ class JointHistory:
     # ---- what goes wrong
 
     def hurt(self, length_s: float) -> None:
-        """Faults by chance for a time."""
+        """Makes faults happen by chance for a time."""
         chance, cluster = self.chance, self.cluster
         self.weather()
         between = chance.choice(BETWEEN_S)
@@ -230,7 +230,7 @@ class JointHistory:
         self.hurting = False
 
     def fault(self) -> None:
-        """Something, for a time. Those that lead are hit as often as all others."""
+        """Makes one fault happen, for a time. Those that lead are hit as often as all others together."""
         chance, cluster, net = self.chance, self.cluster, self.cluster.net
         victim = self.victim()
         lasts = chance.choice(LASTS_S)
@@ -302,11 +302,11 @@ class JointHistory:
         return [one for one in self.cluster.machines if one is not machine]
 
     def later(self, delay_s: float, function, *arguments) -> None:
-        """Whoever dies meanwhile."""
+        """Calls a function later, whoever dies meanwhile."""
         self.cluster.net.at(self.cluster.loop.now_s + delay_s, function, *arguments)
 
     def weather(self) -> None:
-        """The network gets better or worse."""
+        """Makes the network better or worse."""
         chance, net = self.chance, self.cluster.net
         net.loss = chance.choice([0, 0, 0.01, 0.1])
         net.doubles = chance.choice([0, 0.05])
@@ -315,7 +315,7 @@ class JointHistory:
         net.delay_s = chance.choice([(0.0005, 0.002), (0.0005, 0.002), (0.001, 0.02), (0.02, 0.06)])
 
     def forget(self, controller: ControllerMachine, lasts_s: float, how: End) -> None:
-        """A controller loses its disk, where a majority of those that vote keep theirs: that is what is promised."""
+        """Takes a controller's disk away, where a majority of the voters keep theirs: so much is promised."""
         if not self._may_forget():
             return
         controller.crash(how)
@@ -330,7 +330,7 @@ class JointHistory:
         return known and all(len(one.voters) == len(everybody) for one in memberships)
 
     def file_fault(self) -> None:
-        """A disk damages a file of a controller or of a replica, or does not take what it is given."""
+        """Makes a disk damage a file of a controller or of a replica, or refuse what it is given."""
         chance, cluster = self.file_chance, self.cluster
         how, lasts_s = chance.choice(list(End)), chance.choice(LASTS_S)
         match chance.choice(FILE_FAULTS):
@@ -346,7 +346,7 @@ class JointHistory:
                 self.harm_views(chance.choice(cluster.voters))
 
     def harm_controller(self, controller: ControllerMachine, lasts_s: float, how: End) -> Verdict | None:
-        """A controller falls, and its files are damaged; one that is refused gets an empty directory, some time."""
+        """Ends a controller, and damages its files; one that refuses to start gets an empty directory later."""
         if not self._may_forget():
             return None
         controller.crash(how)
@@ -357,13 +357,13 @@ class JointHistory:
         return found
 
     def replace(self, controller: ControllerMachine) -> None:
-        """An operator gives a controller that does not start an empty directory."""
+        """Gives a controller that does not start an empty directory, as an operator does."""
         if controller.is_refused:
             controller.lose_disk(copy=False)
             controller.start()
 
     def harm_replica(self, replica: ReplicaMachine, lasts_s: float, how: End) -> bool:
-        """A replica falls, and one of its small files is damaged, where others of its group are whole."""
+        """Ends a replica and damages one of its small files, where others of its group are whole."""
         if not self._may_harm(replica):
             return False
         self.crash(replica, lasts_s, how)
@@ -372,7 +372,7 @@ class JointHistory:
         return True
 
     def harm_views(self, replica: ReplicaMachine) -> list[str]:
-        """Some keys in a replica's views are not what they were, where another of its group has sound ones."""
+        """Changes some keys in a replica's views, where another replica of its group has sound ones."""
         group = [one for one in self.cluster.voters if one.group == replica.group and one is not replica]
         whole = [one for one in group if one.up and not one.platter.views.spoiled and not one.small_files.harmed]
         views = replica.platter.views
@@ -398,12 +398,12 @@ class JointHistory:
         return whole and not any(one.small_files.harmed for one in group)
 
     def crash(self, machine: JointMachine, lasts_s: float, how: End) -> None:
-        """It dies, and is started again later."""
+        """Ends a machine, and starts it again later."""
         machine.crash(how)
         self.later(lasts_s, machine.start)
 
     def spoil(self, replica: ReplicaMachine, count: int | None = None) -> list[int]:
-        """Some frames are not on disk any more as they were written, while another replica has them; where they are."""
+        """Damages some frames of a replica's log that another replica has, and returns where they are."""
         log, surface = replica.platter.log, replica.platter.surface
         end = min(self.watch.logs[replica.group].end, log.durable)
         if replica.small_files.harmed and not self._may_harm(replica):
@@ -419,7 +419,7 @@ class JointHistory:
         return found
 
     def lose_end(self, replica: ReplicaMachine) -> None:
-        """A replica's machine stops for a while; then it has lost some of its log's end."""
+        """Stops a replica's machine for a while; it comes back without some of its log's end."""
         if replica.up and self._may_lose(replica):
             replica.crash(End.DARK)
             self.later(self.chance.uniform(*LOST_S), self._start_short, replica)
@@ -472,7 +472,7 @@ class JointHistory:
         )
 
     def behead(self, group: int, lasts_s: float, how: End) -> None:
-        """A master is apart from its replicas, or one, for a moment in which it goes on writing, and dies of it."""
+        """Cuts a master off from its replicas, or from one; it goes on writing for a moment, and dies."""
         master = self.cluster.master(group)
         if master is not None:
             replicas = [one for one in self.cluster.replicas if one.group == group and one is not master]
@@ -485,8 +485,9 @@ class JointHistory:
             self.crash(machine, lasts_s, how)
 
     def usurp(self, group: int, how: str) -> None:
-        """A master is taken for dead, and goes on: it has only slept, or clients reach it; all, or those of one proxy,
-        which hears of no other."""
+        """Makes a master that others take for dead go on: it has only slept, or all clients reach it, or those of
+        one proxy that reaches no other.
+        """
         master = self.cluster.master(group)
         if master is None:
             return
@@ -502,7 +503,9 @@ class JointHistory:
             self.cut(side, [one for one in self.cluster.machines if one not in side], lasts_s)
 
     def grey(self, group: int, lasts_s: float | None = None, *, way: str = "", whom: str = "") -> list:
-        """The controllers hear a master, and those who need it do not reach it: both ways, or one; all, or some."""
+        """Cuts a master off from those who need it, while the controllers hear it: in both directions or one, from
+        all or some.
+        """
         chance, cluster = self.chance, self.cluster
         master = cluster.master(group)
         if master is None:
@@ -523,7 +526,7 @@ class JointHistory:
         return links
 
     def rival(self, lasts_s: float) -> None:
-        """The controllers' leader is apart from the others, and stores, clients and operators still speak to it."""
+        """Cuts the controllers' leader off from the others; stores, clients and operators still reach it."""
         leader = self.cluster.leader()
         if leader is not None:
             self.cut([leader], self.cluster.controllers, lasts_s, both=self.chance.random() < 0.7)
@@ -533,7 +536,7 @@ class JointHistory:
                 self.later(self.chance.uniform(0.05, 0.5), self._die, leader, lasts_s, End.RESET)
 
     def cut(self, some, others, lasts_s: float | None = None, *, both: bool = True) -> list:
-        """Nothing comes from some to others, or back; the links that are cut."""
+        """Cuts the links from some to others, or in both directions, and returns the links that are cut."""
         links = [(one.name, other.name) for one in some for other in others if one is not other]
         if both:
             links += [(other, one) for one, other in links]
@@ -545,7 +548,7 @@ class JointHistory:
         return links
 
     def order(self, what: str) -> None:
-        """An operator wants something."""
+        """Makes an operator give an order."""
         chance, cluster = self.chance, self.cluster
         group = chance.randrange(GROUP_COUNT)
         master, leader, controller = cluster.master(group), cluster.leader(), cluster.operator.controller
@@ -574,7 +577,7 @@ class JointHistory:
     # ---- and then
 
     def heal(self) -> None:
-        """Nothing is wrong any more: demand progress of everybody, and then rest and equality."""
+        """Ends all faults, demands progress of everybody, and then rest and equality."""
         self.mend()
         before = {client: client.done for client in self.everybody()}
 
@@ -602,7 +605,7 @@ class JointHistory:
         assert {f"exact/{number}" for number in self.device.answered} <= kept
 
     def mend(self) -> None:
-        """All machines run, and all links carry."""
+        """Makes all machines run and all links carry."""
         cluster, net = self.cluster, self.cluster.net
         net.loss = net.doubles = net.lates = net.resets = 0.0
         net.delay_s = (0.0005, 0.002)
@@ -619,7 +622,7 @@ class JointHistory:
             machine.process.thaw()
 
     def _at_rest(self) -> bool:
-        """Everybody has everything, and knows that it is confirmed."""
+        """Returns whether every replica has everything, and knows that it is confirmed."""
         if not (self.all_in_sync() and all(client.idle for client in self.everybody())):
             return False
         if any(one.node is None for one in self.cluster.controllers):
@@ -693,7 +696,7 @@ def _of_replica(replica: ReplicaMachine) -> str:
 
 @contextmanager
 def steady(seed: int, **kinds):
-    """A cluster in which some messages are acknowledged, and nothing is wrong yet."""
+    """Returns a cluster in which some messages are acknowledged, and nothing is wrong yet."""
     history = JointHistory(seed, **{"min_in_sync": 2} | kinds)
     with history.living():
         history.boot()

@@ -53,16 +53,16 @@ class CountedLog:
         self.first = first
 
     def between(self, start: LogOffset, end: LogOffset) -> list[bytes]:
-        """All frames that begin from `start` on and before `end`."""
+        """Returns all frames that begin from `start` on and before `end`."""
         return self.frames[bisect_left(self.starts, start) : bisect_left(self.starts, end)]
 
     def boundary(self, at: LogOffset) -> LogOffset:
-        """The last start of a frame at or before an offset."""
+        """Returns the last start of a frame at or before an offset."""
         index = bisect_right(self.starts, at) - 1
         return LogOffset(self.starts[index]) if index >= 0 else self.first
 
     def lose_unsynced(self, chance) -> None:
-        """The power fails: any number of the frames that were not synced are gone, the last ones."""
+        """Cuts the power: any number of the last frames, which were not synced, are lost."""
         unsynced = [start for start in self.starts if start >= self.durable]
         if unsynced:
             self.truncate(LogOffset(chance.choice([*unsynced, self.end])))

@@ -78,7 +78,7 @@ class JointLoop(asyncio.BaseEventLoop):
             self.errors.append(error)
 
     def run(self, duration_s: float) -> None:
-        """Let time go by."""
+        """Lets time pass."""
         until_s = self.now_s + duration_s
         asyncio._set_running_loop(self)
         try:
@@ -97,7 +97,7 @@ class JointLoop(asyncio.BaseEventLoop):
             asyncio._set_running_loop(None)
 
     def _turn(self) -> None:
-        """All that is to be done at this moment, and what follows from it at once."""
+        """Runs all that is due at this moment, and what follows from it at once."""
         ready = self._ready
         while ready:
             handle = ready.popleft()
@@ -137,7 +137,7 @@ class JointLoop(asyncio.BaseEventLoop):
     call_soon_threadsafe = call_soon
 
     def at_once(self, handles: list[_Handle]) -> None:
-        """Do what was put off."""
+        """Runs now what was put off."""
         self._ready.extend(handles)
 
     def _timer_handle_cancelled(self, _handle) -> None:
@@ -169,7 +169,7 @@ class JointLoop(asyncio.BaseEventLoop):
         return future
 
     def forget(self) -> None:
-        """Nothing more will happen."""
+        """Forgets all that is to happen."""
         self._ready.clear()
         self._due.clear()
         self.close()
@@ -198,23 +198,23 @@ class Process:
         self._number = 0
 
     def run(self, coroutine, name: str | None = None) -> asyncio.Task:
-        """Begin something in this process."""
+        """Begins a task in this process."""
         return self.context.copy().run(partial(self.loop.create_task, coroutine, name=name))
 
     def soon(self, function, *args) -> None:
-        """Do something in this process on the next turn."""
+        """Calls a function in this process on the next turn."""
         self.loop.call_soon(function, *args, context=self.context)
 
     def later(self, delay_s: float, function, *args) -> None:
-        """Do something in this process, unless it dies before."""
+        """Calls a function in this process later, unless the process dies before."""
         self.loop.call_later(delay_s, function, *args, context=self.context)
 
     def freeze(self) -> None:
-        """As SIGSTOP does: time goes by, and it does nothing."""
+        """Freezes the process as SIGSTOP does: time passes, and it does nothing."""
         self.runs = False
 
     def thaw(self) -> None:
-        """Whatever has come meanwhile is done now."""
+        """Lets the process go on, which then handles all that has come meanwhile."""
         if self.alive:
             self.runs = True
             self.loop.at_once(self._put_off)
@@ -239,7 +239,7 @@ class Process:
         self._doing.pop(number, None)
 
     def die(self) -> list[Callable[[], object]]:
-        """Nothing more is done; what the disk was about to do."""
+        """Ends the process, and returns what the disk was about to do."""
         self.alive = self.runs = False
         self._put_off = []
         doing, self._doing = list(self._doing.values()), {}
@@ -270,7 +270,7 @@ class _Death(BaseException):
 
 
 def _throw_away(task) -> None:
-    """A task of a dead process is never continued, so it must not wait for the garbage collector to end it."""
+    """Ends a task of a dead process, which never continues and must not wait for the garbage collector."""
     task._log_destroy_pending = False
     coroutine = task.get_coro()
     for _ in range(CLOSES_MAX):

@@ -44,7 +44,7 @@ class Net:
         self._connections: dict[Connection, None] = {}
 
     def chance(self, source: str, target: str) -> random.Random:
-        """Each link has chances of its own, so that one's do not hang on what another one carries."""
+        """Returns the link's own random numbers, which do not depend on the messages of other links."""
         found = self._chances.get((source, target))
         if found is None:
             found = self._chances[source, target] = random.Random(f"{self.seed} {source} {target}")
@@ -60,7 +60,7 @@ class Net:
 
     @contextmanager
     def in_place(self) -> Iterator[None]:
-        """Channels and servers are of this network."""
+        """Puts this network's channels and servers in place of the real ones."""
         with pytest.MonkeyPatch.context() as patch:
             for module, channel, server in (
                 (grpc.aio, "insecure_channel", "server"),
@@ -73,7 +73,7 @@ class Net:
     # ---- datagrams
 
     def send(self, source: str, target: str, message: object) -> None:
-        """A datagram is on its way, or lost."""
+        """Sends a datagram, or loses it."""
         chance = self.chance(source, target)
         for _ in range(2 if chance.random() < self.doubles else 1):
             if chance.random() < self.loss:
@@ -92,7 +92,7 @@ class Net:
     # ---- what goes wrong
 
     def mend(self, links) -> None:
-        """These links are whole again; what waited to be sent again is."""
+        """Mends links; what waits is sent again."""
         for link in links:
             self.cut.pop(link, None)
         self.stir()
@@ -104,7 +104,7 @@ class Net:
             connection.down.stir()
 
     def died(self, process: Process, *, quietly: bool) -> None:
-        """A process has ended. Its machine closes its connections, unless it has no power."""
+        """Ends a process. Its machine closes its connections, unless it has no power."""
         self.datagrams.pop(process.name, None)
         for address in [at for at, server in self.servers.items() if server.process is process]:
             del self.servers[address]
@@ -118,7 +118,7 @@ class Net:
         self._connections[connection] = None
 
     def reset_some(self, name: str) -> None:
-        """Connections of a process break."""
+        """Breaks some connections of a process."""
         for connection in [*self._connections]:
             if name in connection.ends:
                 connection.break_off()
@@ -171,7 +171,7 @@ class Pipe:
                 self._break_off()
 
     def stir(self) -> None:
-        """The link was mended: what waits is sent again, some time."""
+        """Sends again what waits on a mended link, after some time."""
         if self._waiting and self._timer is None and not self.over:
             self._timer = self.net.at(self.net.loop.now_s + self._chance.uniform(*RETRANSMIT_S), self._due)
 
@@ -215,7 +215,7 @@ class Connection:
         await asyncio.sleep(0)
 
     async def close(self) -> None:
-        """The client has no use for it any more."""
+        """Closes the connection, because the client does not need it any more."""
         if self.closed:
             return
         self.closed = True
@@ -226,7 +226,7 @@ class Connection:
     # ---- how it ends
 
     def _tell_server(self) -> None:
-        """The last thing that the server hears of it."""
+        """Sends the server the last message of this client."""
         self.up.put(self._hung_up)
         self.down.end()
 
@@ -237,7 +237,7 @@ class Connection:
         self.net.forget(self)
 
     def break_off(self, why: str = "the connection was reset") -> None:
-        """Both sides find it broken."""
+        """Breaks the connection at both sides."""
         self.closed = True
         self.up.end()
         self.down.end()
@@ -262,7 +262,7 @@ class Connection:
             self.down.put(self._refused)  # without power: as soon as there is somebody who says so
 
     def _patience_s(self) -> float:
-        """Until the machine that stays finds out, which nothing but its own impatience tells it."""
+        """Returns how long the machine that stays waits before it takes the connection for broken."""
         return self.net.chance(*self.ends).uniform(5, 15)
 
     def _refused(self) -> None:
@@ -275,7 +275,7 @@ class Connection:
     # ---- calls
 
     def begin(self, call: "Call") -> None:
-        """The server gets to know of a call."""
+        """Brings a call to the server."""
         self.calls.append(call)
         if self.closed:
             call.ended(UNAVAILABLE, "the channel is closed")

@@ -119,7 +119,7 @@ class FiledDisk(RaftDisk):
     # ---- what happens to it
 
     def fall(self, *, power: bool) -> None:
-        """The process ends. Without power the seal, which nobody syncs, may be an older one, in each of its slots."""
+        """Ends the process. Without power the seal, which no call syncs, may be an older one, in each of its slots."""
         self.lose_power()
         self.failing = False
         self._storage.close()

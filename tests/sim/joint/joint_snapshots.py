@@ -36,7 +36,7 @@ class _Sender:
 
 
 async def _fetch(context, address: str, epoch: int, *, starts_over: bool = False) -> None:
-    """The replica's side: whole, beside the log, with the crash's permission."""
+    """Fetches a snapshot as a replica does: whole and beside the log, with the platter's permission."""
     channel = context.dial(address)
     try:
         request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
@@ -50,7 +50,7 @@ async def _fetch(context, address: str, epoch: int, *, starts_over: bool = False
 
 
 async def _install(context, lost_end: LogOffset | None) -> None:
-    """Log, epochs and views are others, in one step."""
+    """Replaces log, epochs and views in one step."""
     first, epochs, views = context.disk.platter.fetched
     context.disk.keep(epochs)
     context.disk.platter.begin_anew(first, views, lost_end)
@@ -58,7 +58,7 @@ async def _install(context, lost_end: LogOffset | None) -> None:
 
 @contextmanager
 def in_place() -> Iterator[None]:
-    """Nodes take these."""
+    """Makes nodes take these functions for their own."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(master_role, "SnapshotSender", _Sender)
         patch.setattr(replica_role, "fetch_snapshot", _fetch)

@@ -65,7 +65,7 @@ class Platter:
         self.touched: Callable[[], None] = lambda: None
 
     def recover(self, truncate_to: LogOffset | None, give_up_from: LogOffset | None = None) -> None:
-        """As `LocalStore.open`: what is written is synced first."""
+        """Opens the log as `LocalStore.open` does: it syncs first what is written."""
         if give_up_from is not None:
             self.surface.floor = min(self.surface.floor, give_up_from)
             if self.views.applied > min(self.log.end, truncate_to or self.log.end):
@@ -94,7 +94,7 @@ class Platter:
         return self.log.first == self.origin and not self.surface.spoiled and not self.surface.is_short
 
     def begin_anew(self, first: LogOffset, views: Views, lost_end: LogOffset | None = None) -> None:
-        """A snapshot takes the place of all; what the log has lost it goes on lacking."""
+        """Replaces all by a snapshot; what the log has lost is still missing."""
         self.log.reset(first)
         self.surface.begin_anew(lost_end)
         self.said = min(self.said, first)  # in front of it, where it starts over
@@ -102,7 +102,7 @@ class Platter:
         self.touched()
 
     def trim(self) -> None:
-        """Retention deletes the front of the log."""
+        """Deletes the front of the log, as retention does."""
         until = min(self.views.applied, self.log.durable)
         until = min([until, *(start for other in self.others for start in other.surface.spoiled)])  # is wanted here
         if until > self.log.first:
@@ -274,7 +274,9 @@ class JointStore:
             self._hooks.damaged()
 
     def _sound(self, start: LogOffset, end: LogOffset) -> list[bytes]:
-        """The frames from one on, up to the first damaged one; that is reported. Raises `CorruptFrame`: it is first."""
+        """Returns the sound frames in front of the first damaged one, which it reports. Raises `CorruptFrame` where
+        that is the first of all.
+        """
         found: list[bytes] = []
         for frame in self._log.between(start, end):
             at = header_of(frame).log_offset
@@ -336,7 +338,7 @@ class JointStore:
         self._refused = why
 
     def _commit(self) -> None:
-        """Place and write all that was appended; it is synced after the one before."""
+        """Places and writes all that was appended; its sync follows the one before."""
         group, self._appends = self._appends, []
         outcomes, placed = [], []
         for frame, done in group:
@@ -411,7 +413,7 @@ class JointStore:
             self._follow()
 
     def _follow(self) -> None:
-        """Of a replica: readers and views get what is confirmed and on this disk."""
+        """Gives a replica's readers and views what is confirmed and on this disk."""
         if self.role == "replica" and self._closing is None:
             self._apply(min(self._goal, self._log.durable))
 
@@ -529,7 +531,7 @@ def _settle(future: asyncio.Future, outcome) -> None:
 
 
 def _run(frames: list[bytes]):
-    """A run, as far as the gate looks at it."""
+    """Returns a run, with as much of it as the gate looks at."""
     last = header_of(frames[-1])
     keys = any(ROW.unpack_from(frame, HEADER.size)[0] == KEYS_QUEUE for frame in frames)
     return SimpleNamespace(end=LogOffset(last.log_offset + len(frames[-1])), records=keys)

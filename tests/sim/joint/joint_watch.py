@@ -139,7 +139,7 @@ class Watch:
             assert named == core.replica, f"{replica.name} serves in epoch {core.epoch}, for which {named} was elected"
 
     def _compare(self, replica: ReplicaMachine, until: LogOffset) -> None:
-        """A replica's log, from where it was looked at, is the common one; and where that ends, makes it longer."""
+        """Checks that a replica's log is the common one, and makes the common log longer where it ends."""
         common = self.logs[replica.group]
         at = max(self._same[replica], replica.platter.log.first)
         for frame in replica.platter.log.between(at, until):
@@ -166,7 +166,7 @@ class Watch:
         return at >= common.end
 
     def _electable(self, number: int) -> None:
-        """Whoever may be elected has all that was confirmed."""
+        """Checks that every replica that may be elected has all that was confirmed."""
         members = self.newest[number].sync_set
         short = [id_ for id_ in members if self.cluster.replica_of[number, id_].platter.surface.is_short]
         if short and not self.quorum:  # they are not electable until they have their end again
@@ -182,7 +182,8 @@ class Watch:
     # ---- what clients are told
 
     def acknowledged(self, group: int, producer: int, sequence: int, start: int, end: int) -> None:
-        """It is there, as it was sent, can be read, and is on as many disks as was asked for; and stays.
+        """Checks that an acknowledged frame is there as it was sent, can be read, and is on as many disks as was
+        asked for; notes that it has to stay.
 
         A master that acknowledges alone promises nothing of that.
         """

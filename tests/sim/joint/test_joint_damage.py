@@ -10,7 +10,7 @@ PATIENCE_S = 10.0
 
 
 def replicas(history, group=0):
-    """The master of a group, and its replicas."""
+    """Returns the master of a group, and its replicas."""
     master = history.cluster.master(group)
     return master, [one for one in history.cluster.replicas if one.group == group and one is not master]
 
@@ -140,7 +140,8 @@ def test_the_tail_of_a_former_master_that_a_replica_has_lost_does_not_hold_up_th
 
 
 def elected_hurt(history, *, ranges=True):
-    """The dead master, a replica that was elected with damage behind its views that nobody had found, a third one.
+    """Returns the dead master, a replica that was elected with undetected damage behind its views, and a third
+    replica.
 
     The latter sends `ranges`, or none.
     """

@@ -33,7 +33,7 @@ def test_what_is_acknowledged_is_there_whatever_files_are_damaged(first):
 
 
 def filed(directory, incarnation="c1.0"):
-    """A controller's disk with some votes."""
+    """Returns a controller's disk with some votes."""
     directory.mkdir()
     disk = FiledDisk(directory, 1, None, incarnation, random.Random(1))
     for term in range(1, 9):

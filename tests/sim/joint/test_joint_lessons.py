@@ -14,7 +14,7 @@ PATIENCE_S = 10.0
 
 
 def replicas(history, group=0):
-    """The master of a group, and its replicas."""
+    """Returns the master of a group, and its replicas."""
     master = history.cluster.master(group)
     return master, [one for one in history.cluster.replicas if one.group == group and one is not master]
 

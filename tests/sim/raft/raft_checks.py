@@ -18,7 +18,7 @@ class Checks:
         self.memberships = {}  # index -> the membership after it
 
     def said(self, message):
-        """A message leaves a node: a vote is given once in a term (paper, 5.2)."""
+        """Checks a message that leaves a node: a node votes once in a term (paper, 5.2)."""
         if isinstance(message, VoteReply) and message.granted and not message.pre:
             vote = (message.term, message.sender, message.incarnation), message.to
         elif isinstance(message, Vote) and not message.pre:
@@ -28,7 +28,7 @@ class Checks:
         assert self.votes.setdefault(*vote) == vote[1], f"node {vote[0][1]} votes twice in term {vote[0][0]}"
 
     def look(self, host):
-        """After a step of a host."""
+        """Checks a host after a step."""
         raft, seen = host.raft, host.seen
         node, log = raft.node, raft.node.log
         assert log.applied <= log.committed <= log.last_index
@@ -45,7 +45,7 @@ class Checks:
                 assert len(progress.inflight) <= node.settings.inflight_max
 
     def _log(self, log, seen):
-        """Log Matching: an entry's index and term name it and, by induction, all before it."""
+        """Checks Log Matching: an entry's index and term name it and, by induction, all before it."""
         tail, offset = log.tail, log.offset
         last = log.last_index
         if last < seen.last:
@@ -76,7 +76,7 @@ class Checks:
         self.commit = max(self.commit, seen.commit)
 
     def _leader(self, node, log):
-        """Election Safety and Leader Completeness (paper, 5.2 and 5.4.3)."""
+        """Checks Election Safety and Leader Completeness (paper, 5.2 and 5.4.3)."""
         me = node.id, node.incarnation
         if node.term in self.leaders:
             assert self.leaders[node.term] == me, f"two leaders in term {node.term}"
@@ -91,7 +91,7 @@ class Checks:
             assert log.term(index) == self.committed[index], f"the leader of term {node.term} lacks entry {index}"
 
     def applied(self, index, state, membership):
-        """A host's state machine stands after the entry of `index`."""
+        """Checks that a host's state after the entry of `index` is that of all others."""
         assert self.states.setdefault(index, state) == state, f"state machines differ after {index}"
         assert self.memberships.setdefault(index, membership) == membership, f"memberships differ after {index}"
 

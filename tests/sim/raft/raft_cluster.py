@@ -45,7 +45,7 @@ class RaftDisk(MemoryStorage):
         self._hard = self._synced
 
     def back_up(self):
-        """Keep a copy of what is on disk now."""
+        """Keeps a copy of what is on disk now."""
         copy = RaftDisk(self._snapshot, self._incarnation)
         copy._hard = copy._synced = self._synced
         copy._base, copy._entries = self._base, list(self._entries)
@@ -108,7 +108,7 @@ class RaftCluster:
         heapq.heappush(self._events, (self.now + delay_ms, self._number, function, arguments))
 
     def run(self, duration_ms, until=lambda: False):
-        """Let time go by; whether `until` became true."""
+        """Lets time pass, and returns whether `until` became true."""
         end = self.now + duration_ms
         while self._events and self._events[0][0] <= end:
             self.now, _, function, arguments = heapq.heappop(self._events)
@@ -153,20 +153,20 @@ class RaftCluster:
         return self.hosts[id].disk.incarnation() == membership.incarnation_of(id)
 
     def _history(self, host):
-        """The memberships that a host goes by, or may go by when what it has appended is taken back."""
+        """Returns the memberships that a host goes by, or may go by when what it has appended is taken back."""
         raft = host.raft or Raft(host.id, host.disk, settings=self.settings, random=self.unused)
         log = raft.node.log
         return [log.history.at(log.committed), *(one for index, one in log.history.held if index > log.committed)]
 
     def forget(self, host):
-        """A host comes back with an empty disk."""
+        """Starts a host with an empty disk."""
         if host.raft is not None:
             self.crash(host)
         host.disk = RaftDisk(None, self.new_incarnation(host.id))
         self.forgotten += 1
 
     def roll_back(self, host):
-        """A host comes back with a copy of its disk of an earlier time; that it is a copy can be seen."""
+        """Starts a host with an earlier copy of its disk, which can be seen to be a copy."""
         if not host.disk.copies:
             return
         if host.raft is not None:
@@ -178,7 +178,7 @@ class RaftCluster:
         self.rolled_back += 1
 
     def _mend(self):
-        """The leader lets those take part again who are another node than the membership says, as controllers do."""
+        """Lets members take part again whose incarnation is not the membership's, as controllers do."""
         self.at(MEND_MS, self._mend)
         leader = self.leader()
         if leader is None or not self.incarnations:
@@ -211,7 +211,7 @@ class RaftCluster:
         self._pump(host)
 
     def crash(self, host):
-        """Power is lost. What was being saved is on disk whole or not at all; nobody has heard of it."""
+        """Cuts the power. What was being saved is on disk whole or not at all, and no other node knows of it."""
         if host.ready is not None and self.random.random() < 0.5:
             host.disk.save(host.ready)
         host.disk.lose_power()
@@ -221,12 +221,12 @@ class RaftCluster:
         return [host for host in self.hosts.values() if host.raft is not None]
 
     def leader(self):
-        """The leader of the latest term, if there is one."""
+        """Returns the leader of the latest term, if there is one."""
         leaders = [host for host in self.up() if host.raft.leadership is not None]
         return max(leaders, key=lambda host: host.raft.node.term, default=None)
 
     def membership(self):
-        """The newest that is applied anywhere."""
+        """Returns the newest membership that any node has applied."""
         return self.checks.memberships[max(self.checks.memberships)]
 
     def _tick(self, host, life):
@@ -339,7 +339,7 @@ class RaftCluster:
         return context
 
     def ask(self, host, function, *arguments):
-        """Ask a host for something it may refuse. Whether it did not."""
+        """Calls a function that a host may refuse, and returns whether the host did not."""
         try:
             function(*arguments)
         except BadMessage:
@@ -355,7 +355,7 @@ class RaftCluster:
         return True
 
     def compact(self, host, keep):
-        """Compact up to what is applied, or was a moment ago."""
+        """Compacts up to what is applied, or was a moment ago."""
         known = self.checks.states
         indexes = [at for at in range(max(0, host.applied - 10), host.applied + 1) if at in known]
         if not indexes:

@@ -71,19 +71,19 @@ class RaftHistory:
     # ---- faults
 
     def split(self):
-        """Two sides that do not hear each other."""
+        """Splits the nodes into two sides that do not reach each other."""
         hosts = list(self.cluster.hosts)
         side = set(self.random.sample(hosts, self.random.randrange(1, len(hosts) + 1)))
         self.cluster.cut = {(a, b) for a in hosts for b in hosts if (a in side) != (b in side)}
 
     def cut_one_way(self):
-        """Some connections carry messages in one direction."""
+        """Lets some connections carry messages in one direction only."""
         hosts = list(self.cluster.hosts)
         for _ in range(self.random.randrange(1, 4)):
             self.cluster.cut.add((self.random.choice(hosts), self.random.choice(hosts)))
 
     def cut_leader(self):
-        """The leader hears nobody, is heard by nobody, or both."""
+        """Cuts the leader's incoming messages, its outgoing messages, or both."""
         leader = self.cluster.leader()
         if leader is not None:
             hears, heard = self.random.choice([(False, False), (True, False), (False, True)])
@@ -95,7 +95,7 @@ class RaftHistory:
         self.cluster.cut = set()
 
     def weather(self):
-        """The network gets better or worse."""
+        """Makes the network better or worse."""
         rng, cluster = self.random, self.cluster
         cluster.drop = rng.choice([0, 0, 0.05, 0.3])
         cluster.double = rng.choice([0, 0.1, 0.5])
@@ -111,15 +111,15 @@ class RaftHistory:
             )
 
     def back_up(self):
-        """Somebody keeps a copy of a disk."""
+        """Keeps a copy of a disk."""
         self.random.choice(list(self.cluster.hosts.values())).disk.back_up()
 
     def forget(self):
-        """A disk is lost, and an empty one takes its place."""
+        """Replaces a disk by an empty one."""
         self._lose(self.cluster.forget)
 
     def roll_back(self):
-        """A disk is lost, and an old copy takes its place."""
+        """Replaces a disk by an old copy."""
         self._lose(self.cluster.roll_back)
 
     def _lose(self, how):
@@ -138,7 +138,7 @@ class RaftHistory:
                 self.cluster.start(host)
 
     def skew(self):
-        """A clock gets faster or slower."""
+        """Makes a clock faster or slower."""
         self.random.choice(list(self.cluster.hosts.values())).tick_ms = TICK_MS * self.random.choice(
             [0.3, 1, 1, 1.5, 5]
         )
@@ -178,7 +178,7 @@ class RaftHistory:
             self.cluster.ask(leader, leader.raft.propose_change, change)
 
     def reshape(self):
-        """Ask for many changes at once, of which one is taken at most."""
+        """Asks for many changes at once, of which at most one is taken."""
         for change in self.random.choices([RaftHistory.add, RaftHistory.promote, RaftHistory.remove], k=4):
             change(self)
 
@@ -203,7 +203,7 @@ class RaftHistory:
                 cluster.start(host)
 
     def demand_progress(self):
-        """There is a leader that commits, everybody gets all of it, and everybody can read."""
+        """Checks that there is a leader that commits, and that every node gets all of it and can read."""
         cluster = self.cluster
         cluster.run(CALM_MS)
         assert cluster.run(HEAL_MS, self._has_settled), "there is no leader that has applied all"

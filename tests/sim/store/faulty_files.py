@@ -52,7 +52,7 @@ class _Inode:
         self.pending = []
 
     def lose(self, chance: random.Random) -> None:
-        """Decide what becomes of everything unsynced."""
+        """Decides what becomes of everything unsynced."""
         pending, self.pending = self.pending, []
         how = chance.choice(["none", "all", "first", "any", "any", "torn"])
         until = chance.randint(0, len(pending))
@@ -94,7 +94,7 @@ def _apply(data: bytearray, change: _Write | _Truncate) -> None:
 
 
 def _tear(write: _Write, chance: random.Random) -> _Write:
-    """Some sectors of a page, from its start."""
+    """Returns a write of some sectors of a page, from its start."""
     ends = range(-write.offset % SECTOR_BYTES, len(write.data), SECTOR_BYTES)
     at = chance.choice([*ends, chance.randint(0, len(write.data))])
     return _Write(write.offset, write.data[:at])
@@ -212,16 +212,18 @@ class Disk:
     # ---- faults
 
     def fail(self, operation: str, error: int, *, after: int = 0) -> None:
-        """Let "write", "read", "sync", "truncate", "open", "unlink", "rename" or "sync_directory" fail once."""
+        """Makes one of "write", "read", "sync", "truncate", "open", "unlink", "rename" or "sync_directory" fail
+        once.
+        """
         self._armed[operation] = after, error
 
     def heal(self) -> None:
-        """Nothing fails any more, and there is room."""
+        """Ends all failures, and makes room on the disk."""
         self._armed.clear()
         self.room = None
 
     def before(self, operation: str) -> None:
-        """The operation begins; raises what it was told to fail with."""
+        """Begins an operation; raises the error that was planned for it."""
         self.counts[operation] = self.counts.get(operation, 0) + 1
         self.on_operation(operation)
         armed = self._armed.get(operation)
@@ -235,7 +237,7 @@ class Disk:
             raise OSError(error, os.strerror(error))
 
     def after(self, operation: str) -> None:
-        """The operation has ended, and nobody knows yet."""
+        """Ends an operation, before its caller knows."""
         self.on_operation(operation)
 
     def lose_power(self) -> None:
@@ -245,7 +247,7 @@ class Disk:
         self.heal()
 
     def flip(self, path: Path, at: int, bit: int) -> None:
-        """Flip a bit of a file, on the platter and in memory. Again undoes it."""
+        """Flips a bit of a file, on the platter and in memory. A second call undoes it."""
         inode = self._inode(path)
         inode.data[at] ^= 1 << bit
         if at < len(inode.durable):
@@ -277,7 +279,7 @@ class Disk:
         return bytes(at.durable) if isinstance(at, _Inode) else b""
 
     def mount(self, path: Path) -> None:
-        """A directory that is on disk, as are all above it."""
+        """Makes a directory that is on disk, as are all above it."""
         self.make_directory(path)
         for above in (*path.parents, path):
             self._directory(above).sync()

@@ -74,7 +74,7 @@ class Logged(NamedTuple):
 
 
 def frames_of(data, start):
-    """The frames at the start of some bytes, which lie at a log offset; ends at the first that is not whole."""
+    """Yields the frames at the start of some bytes, which lie at a log offset; ends at the first that is not whole."""
     at = 0
     while at + HEADER.size <= len(data):
         fields = HEADER.unpack_from(data, at)

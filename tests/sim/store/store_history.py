@@ -158,7 +158,7 @@ class StoreHistory:
         return b"%d" % self.numbers
 
     def now_ms(self) -> int:
-        """The wall clock, which may be set."""
+        """Returns the wall clock's time, which may be set."""
         now_ms = START_MS + self.skew_ms + int(self.sim.now_s * 1000)
         self.model.latest_ms = max(self.model.latest_ms, now_ms)
         return now_ms
@@ -171,7 +171,7 @@ class StoreHistory:
     # ---- one process after the other
 
     def run(self, steps: int) -> None:
-        """So many steps, over as many processes as it takes; then everything is compared."""
+        """Plays this many steps, over as many processes as they take, and then compares everything."""
         logging.disable(logging.CRITICAL)
         try:
             self.left = steps
@@ -186,7 +186,7 @@ class StoreHistory:
             logging.disable(logging.NOTSET)
 
     def _process(self, live) -> bool:
-        """A process from its start to its end, whatever that is; whether it closed the store."""
+        """Runs a process from its start to its end, and returns whether it closed the store."""
         self.ending = "kill"
         loop = ThreadedLoop(self.sim)
         closed = False
@@ -315,7 +315,7 @@ class StoreHistory:
             await asyncio.wait(self.flying, return_when=asyncio.FIRST_COMPLETED)
 
     async def _tolerant(self, doing) -> None:
-        """A step may be refused; it may not be wrong."""
+        """Runs a step, which the store may refuse but not get wrong."""
         try:
             await doing()
         except UNKNOWN_OR_REFUSED as error:
@@ -328,12 +328,12 @@ class StoreHistory:
             raise
 
     def _wrong(self, error: Exception) -> None:
-        """The history ends here."""
+        """Ends the history with an error."""
         self.sim.errors.append(error)
         self.sim.cut_power()
 
     async def _quiet(self) -> None:
-        """Wait until nothing is under way."""
+        """Waits until no operation is in flight."""
         while self.flying - {asyncio.current_task()}:
             await asyncio.wait(self.flying - {asyncio.current_task()})
 
@@ -352,7 +352,7 @@ class StoreHistory:
         self.sim.off_at = self.sim.steps + self.chance.randint(1, self.chance.choice(OFF_STEPS_MAX))
 
     def _dig_out(self) -> None:
-        """Close what the process has left open."""
+        """Closes what the process has left open."""
         opened = getattr(self.engine, "_opened", None)
         if opened is not None:
             self.advance()
@@ -380,7 +380,7 @@ class StoreHistory:
     # ---- appends as the engine sees them
 
     def submitted(self, frame: UnplacedFrame, done):
-        """A frame is appended; what is to be called instead of `done`."""
+        """Notes an appended frame, and returns the function to call instead of `done`."""
         key = (frame.rows, frame.payload, frame.producer_id, frame.sequence)
         self.allowed[key] += 1
 
@@ -405,7 +405,9 @@ class StoreHistory:
             self.allowed[key] -= 1
 
     def _acknowledged(self, frame: UnplacedFrame, outcome: Appended) -> None:
-        """An acknowledged frame is on disk, whole, and where it is said to be, unless it is async."""
+        """Checks that an acknowledged frame is on disk, whole, and where its acknowledgement says, unless it is
+        async.
+        """
         waited = (
             self.store is not None and self.store.replication.gate is not None
         )  # for others, with it on disk before
@@ -432,7 +434,7 @@ class StoreHistory:
         return bytes(found)
 
     def advance(self) -> None:
-        """Let the model follow to the end of what readers may see, and compare what became of the records."""
+        """Brings the model to the end of what readers may see, and compares the outcomes of the records."""
         # The offset that the store's loop has taken in, or, where that has ended, the one up to which readers could
         # have seen.
         model = self.model
@@ -452,7 +454,7 @@ class StoreHistory:
             assert repr(said) == repr(expected), f"{at}: the store says {said!r}, the model {expected!r}"
 
     def check_log(self) -> None:
-        """After a start: nothing that anybody had been told of is gone or has changed; nothing is half there."""
+        """Checks after a start that all that was reported is there unchanged, and that no frame is there in part."""
         assert not self.store.corruptions, self.store.corruptions
         confirmed = self.store.log.confirmed
         assert confirmed >= self.model.at, f"readers had seen up to {self.model.at}, now there is only {confirmed}"
@@ -469,7 +471,7 @@ class StoreHistory:
     # ---- steps: the log
 
     def frame(self, **options) -> UnplacedFrame:
-        """Some records, each unlike all others, perhaps in several queues."""
+        """Returns a frame of some records, each unlike all others, perhaps in several queues."""
         chance = self.chance
         rows, payload = [], b""
         for _ in range(chance.choice([1, 1, 1, 3, 12])):
@@ -553,7 +555,7 @@ class StoreHistory:
             assert records == self.model.queues[queue][offset : found.next]
 
     def queue_life(self) -> tuple:
-        """Equal before and after something only if no queue was deleted meanwhile."""
+        """Returns a value that stays equal as long as no queue is deleted."""
         return self.deletions, object() if self.deleting else None
 
     async def forget_queue(self) -> None:
@@ -732,11 +734,11 @@ class StoreHistory:
         await asyncio.sleep(self.chance.choice([0, 0, 0.001, 0.05, 2]))
 
     async def set_clock(self) -> None:
-        """Much time goes by, or the clock is set back."""
+        """Lets much time pass, or sets the clock back."""
         self.skew_ms += self.chance.choice([10_000, DAY_MS, 90 * DAY_MS, -20, -DAY_MS])
 
     async def fault(self) -> None:
-        """Something will fail soon; what fails for good is noticed and ends the process."""
+        """Makes an operation fail soon; a lasting failure is noticed, and ends the process."""
         operation = self.chance.choice(["write", "write", "sync", "sync", "truncate", "open", "sync_directory", "read"])
         error = errno.EIO if operation in {"sync", "sync_directory", "read"} else self.chance.choice([5, errno.ENOSPC])
         if operation != "read":
@@ -750,7 +752,7 @@ class StoreHistory:
         self.engine.space.look()
 
     async def flip(self) -> None:
-        """A bit of the log flips. What it has hurt is not served, all else is; then it is flipped back."""
+        """Flips a bit of the log, checks that only what it has hurt is not served, and flips it back."""
         await self._quiet()
         self.advance()
         if self.engine.log.first == self.model.at:
@@ -768,14 +770,14 @@ class StoreHistory:
         assert [one.data for one in found if hasattr(one, "data")] == [frame.data for frame in expected]
 
     async def _check_refusing(self) -> None:
-        """A store that has failed says so, and stores nothing."""
+        """Checks that a store that has failed says so, and stores nothing."""
         outcome = await self.send(self.frame())
         assert isinstance(outcome, StoreFailed | AppendOutcomeUnknown), outcome
 
     # ---- everything
 
     async def check(self) -> None:
-        """With nothing under way: every read is what the model says."""
+        """Checks, with no operation in flight, that every read is what the model says."""
         await self._quiet()
         store = self.store
         if not self.failed and store.error is None and store.full is None and self.disk.room is None:
@@ -831,7 +833,7 @@ class StoreHistory:
         assert store.timers.held.timers == len(model.timers)
 
     def _check_rebuild(self) -> None:
-        """The views are, byte for byte, what the log alone makes of them."""
+        """Checks that the views are, byte for byte, what the log alone makes of them."""
         if self._segments()[0]:
             return  # they hold what the log does not any more
         followed = self._entries()

@@ -144,7 +144,7 @@ def test_a_bit_is_flipped_and_flipped_back(disk):
 
 
 def threads(seed):
-    """Three threads that tell each other of what they do; the order in which they did."""
+    """Runs three threads that tell each other what they do, and returns the order in which they did it."""
     sim = Scheduler(random.Random(seed))
     module = ModuleType("simulated")
     module.Thread, module.SimpleQueue, module.Lock = threading.Thread, queue.SimpleQueue, threading.Lock

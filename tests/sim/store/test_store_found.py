@@ -27,7 +27,7 @@ def disks():
 
 @contextmanager
 def opened(disk):
-    """The log of a process that ends without a word."""
+    """Returns the log of a process that ends without a word."""
     log = CommitLog(disk, HOME / "log", segment_size_bytes=300)
     log.found = list(log.recover(0))
     disk.sync_directory(HOME)

@@ -27,7 +27,7 @@ def open_log(disk):
 
 
 def written(disk):
-    """A log in several segments; where its frames begin, and its end."""
+    """Writes a log in several segments; returns where its frames begin, and its end."""
     disk.mount(HOME)
     log = open_log(disk)
     assert list(log.recover(ORIGIN, replica=True)) == []

@@ -29,7 +29,7 @@ WITH_COMPILER = pytest.mark.skipif(
 
 @pytest.fixture
 def tree(tmp_path, monkeypatch):
-    """A source tree with an older build of the calls."""
+    """Makes a source tree with an older build of the calls."""
     monkeypatch.delenv("CC", raising=False)
     monkeypatch.delenv("CFLAGS", raising=False)
     monkeypatch.delenv("HEADGATE_COMPILE", raising=False)

@@ -159,7 +159,7 @@ def balance_of(log: Seen, session: SessionSeen, acked: int) -> list[str]:
 
 
 def away(session: SessionSeen, bodies: list[bytes], unread: set[int], leaves: int) -> None:
-    """Read all but `unread`, away for once in front of `leaves`."""
+    """Reads all messages but `unread`, and goes away once in front of `leaves`."""
     for n, body in enumerate(bodies):
         if n == leaves:
             session.left()

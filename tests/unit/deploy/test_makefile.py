@@ -13,7 +13,9 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 
 def make(directory: Path, fails: str, *args: str) -> tuple[int, list[str], str]:
-    """The exit status of a target over tools that only note how they were called, and what they noted."""
+    """Runs a target over tools that note only how they were called; returns its exit status, the calls, and its
+    errors.
+    """
     noted = directory / "noted"
     for tool in TOOLS:
         file = directory / tool

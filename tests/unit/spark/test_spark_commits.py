@@ -52,7 +52,7 @@ def opened(places):
 
 
 def plain(place: Location, name: str) -> "pa.Table":
-    """A table as a reader sees it that knows Delta Lake and nothing of us."""
+    """Returns a table as a reader sees it that knows Delta Lake and nothing of Headgate."""
     return deltalake.DeltaTable(place.child(name)).to_pyarrow_table()
 
 

@@ -21,7 +21,7 @@ T_MS = 1_700_000_000_000
 
 
 def rows(body: bytes, *rules: DecodeRule, address: str = "telemetry/d1/temp", **message):
-    """Metric to (value, text, unit, time), and the quality."""
+    """Decodes a message: returns (value, text, unit, time) by metric, and the quality."""
     read = Decoder(rules).read([Message(address=address, body=body, time_ms=T_MS, **message)])
     columns = (read.values, read.texts, read.units, read.times_us)
     assert read.bounds == [0, len(read.metrics)]
@@ -31,7 +31,7 @@ def rows(body: bytes, *rules: DecodeRule, address: str = "telemetry/d1/temp", **
 
 
 def one(body: bytes, *rules: DecodeRule, **message):
-    """Metric to number or text, and the quality."""
+    """Decodes a message: returns number or text by metric, and the quality."""
     found, quality = rows(body, *rules, **message)
     return {m: v if t is None else (t if v is None else t == "true") for m, (v, t, _, _) in found.items()}, quality
 

@@ -50,7 +50,7 @@ def rows(*changes: dict) -> "pa.Table":
 
 
 def strange(count: int = 80, first: int = 0) -> list[Record]:
-    """A series with one spike, at its 60th sample."""
+    """Returns a series with one spike, at its 60th sample."""
     found = [Record("d", T0 + n * 1_000, n, {"a": float(n % 3)}) for n in range(first, first + count)]
     found[60].values["a"] = 500.0
     return found
@@ -88,7 +88,7 @@ def write_findings(place: Location, table: "pa.Table") -> str:
 
 
 def heard_by(gateway, pattern: str):
-    """An MQTT subscriber; what it hears is appended to the list."""
+    """Returns an MQTT subscriber, and the list to which it adds each message that it receives."""
     heard, ready = [], threading.Event()
     client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, protocol=mqtt.MQTTv5)
     client.on_message = lambda _c, _d, message: heard.append((message.topic, json.loads(message.payload)))
@@ -159,7 +159,7 @@ class _Refusing(BaseHTTPRequestHandler):
 
 @pytest.fixture
 def refusing(monkeypatch):
-    """A server that answers with these statuses, one after another; it speaks HTTP/1.1 only."""
+    """Yields a server of HTTP/1.1 that answers with these statuses, one after another."""
     real = httpx.AsyncClient
     monkeypatch.setattr(httpx, "AsyncClient", lambda **kw: real(**{**kw, "http1": True, "http2": False}))
     server = ThreadingHTTPServer(("127.0.0.1", 0), _Refusing)

@@ -45,7 +45,7 @@ def opening(tmp_path):
 
 
 def sizes(commits: Commits) -> dict[str, int]:
-    """The rows of the state."""
+    """Returns how many rows each table of the state has."""
     plan = commits.begin(commits.manifest.progress.batch + 1)
     state = load_state(plan, 0)
     found = {name: getattr(state, name).num_rows for name in ("devices", "latest", "series", "aliases")}
@@ -169,7 +169,7 @@ def test_windows_that_wait_for_late_samples_are_limited():
 
 
 def slow_refusals(known: list[str], names: list[str], most: int) -> list[bool]:
-    """By the book: the first that fit."""
+    """Returns which names are refused, decided one name at a time: the first ones that fit are taken."""
     taken, found = set(known), []
     for name in names:
         if name not in taken and len(taken) >= most:

@@ -31,7 +31,7 @@ def schema(**columns):
 
 
 def published(rows, columns, **options):
-    """The messages that a gateway makes of rows."""
+    """Returns the messages that a gateway makes of rows."""
     parsed = WriterOptions(**options)
     sent = list(requests(RowEvents(parsed, columns), rows, parsed, "s"))
     return [

@@ -27,7 +27,9 @@ LOW = [
 
 
 def water_flow() -> list[Record]:
-    """The hours as records, stored when they were measured; the file alone is read, no code of the package."""
+    """Returns the hours as records, stored when they were measured; reads the file alone, and runs no code of the
+    package.
+    """
     spec = importlib.util.find_spec("river")
     if spec is None or spec.origin is None:
         pytest.skip("the package river is not installed; it holds the data")

@@ -27,7 +27,9 @@ SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, sam
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """A bucket called `fleet`; the options of its store. In a process of its own: delta-rs holds the interpreter."""
+    """Yields a bucket called `fleet`, as the options of its store. It is served by another process, because delta-rs
+    holds the interpreter.
+    """
     log = tmp_path_factory.mktemp("moto") / "log"
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]

@@ -108,7 +108,7 @@ def test_a_column_of_another_type_is_refused_with_a_sentence(places, monkeypatch
 
 @pytest.fixture
 def small_disk(tmp_path):
-    """A disk of its own, 2 MiB large; only root may have one."""
+    """Mounts a disk of 2 MiB; only root may have one."""
     where = tmp_path / "disk"
     where.mkdir()
     mount = ("mount", "-t", "tmpfs", "-o", "size=2m", "headgate-small-disk", str(where))

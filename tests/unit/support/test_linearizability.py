@@ -108,7 +108,7 @@ def test_keys_are_checked_alone():
 
 
 def naive(history):
-    """Every order of every choice of what was done."""
+    """Returns whether a history is linearizable: it tries every order of every choice of operations."""
     step = KvModel(history).step
     open_ended = [one for one in history if one.returned == UNKNOWN]
     closed = [one for one in history if one.returned != UNKNOWN]
@@ -126,7 +126,9 @@ def naive(history):
 
 
 def simulated(chance, count, *, spread=3.0, unknown=0.2):
-    """A history of a key that is what it should be: each operation takes effect somewhere in its time."""
+    """Returns a linearizable history of one key: each operation takes effect somewhere between its call and its
+    return.
+    """
     moments = sorted((chance.random() * 10, n) for n in range(count))
     value, revision, newest = None, 0, 0
     history = []

@@ -17,7 +17,7 @@ REPLICA = {**MASTER, "role": "replica", "replica": 2}
 
 
 def watched(*samples, every_s=WRONG_REPLICA_S):
-    """The reasons that some samples of a master and a replica come to."""
+    """Returns the reasons that some samples of a master and a replica lead to."""
     watch = ReplicaReadiness(["m", "r"], lambda _: None)
     for number, (master, replica) in enumerate(samples):
         watch.look({"m": master, "r": replica}, number * every_s)

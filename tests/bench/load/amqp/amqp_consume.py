@@ -41,7 +41,7 @@ class AmqpConsume(Load, frozen=True, kw_only=True, tag="amqp-consume"):
         return Measured(value=done / elapsed_s, elapsed_s=elapsed_s, done=done, failed=filled - done)
 
     def _consume(self, sessions: list[Session], queue: str, total: int) -> tuple[int, float]:
-        """Until all sessions together have everything: each of them may get any part of it."""
+        """Consumes until all sessions together have everything; each of them may receive any part of it."""
         counts = [0] * len(sessions)
         last_at = [0.0] * len(sessions)
 

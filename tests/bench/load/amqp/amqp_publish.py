@@ -32,7 +32,7 @@ class AmqpPublish(Load, frozen=True, kw_only=True, tag="amqp-publish"):
                 one.close()
 
     def publish(self, sessions: list[Session], routing_key: str) -> Measured:
-        """Publish `count` messages, in whole half windows, over all sessions."""
+        """Publishes `count` messages, in whole half windows, over all sessions."""
         half = self.window // 2
         block = message(EXCHANGE, routing_key, json_payload(self.payload)) * half
         total = max(1, self.count // len(sessions) // half) * half

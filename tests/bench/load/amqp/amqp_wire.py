@@ -21,28 +21,30 @@ CLOSING = {(10, 50), (20, 40)}  # connection.close and channel.close: a refusal
 
 
 def short(value: str) -> bytes:
-    """A short string (4.2.5.3)."""
+    """Returns a short string (4.2.5.3)."""
     data = value.encode()
     return bytes([len(data)]) + data
 
 
 def long(value: bytes) -> bytes:
-    """A long string (4.2.5.3)."""
+    """Returns a long string (4.2.5.3)."""
     return struct.pack("!I", len(value)) + value
 
 
 def frame(kind: int, payload: bytes, channel: int = CHANNEL) -> bytes:
-    """A frame (2.3.5)."""
+    """Returns a frame (2.3.5)."""
     return struct.pack("!BHI", kind, channel, len(payload)) + payload + b"\xce"
 
 
 def method(name: tuple[int, int], arguments: bytes = b"", channel: int = CHANNEL) -> bytes:
-    """A method's frame (2.3.5.1)."""
+    """Returns a method's frame (2.3.5.1)."""
     return frame(METHOD, struct.pack("!HH", *name) + arguments, channel)
 
 
 def message(exchange: str, routing_key: str, body: bytes, channel: int = CHANNEL) -> bytes:
-    """A whole basic.publish of a persistent message: method, header with content type and delivery mode, body."""
+    """Returns a whole basic.publish of a persistent message: method, header with content type and delivery mode,
+    body.
+    """
     properties = struct.pack("!H", 0x9000) + short("application/json") + bytes([PERSISTENT])
     return (
         method(PUBLISH, b"\0\0" + short(exchange) + short(routing_key) + b"\0", channel)
@@ -55,7 +57,7 @@ class Session:
     """A connection with one channel open, as guest."""
 
     def __init__(self, host: str, port: int) -> None:
-        """Connect and shake hands. Raises `LoadError`, OSError."""
+        """Connects and makes the handshake. Raises `LoadError`, OSError."""
         self.socket = socket.create_connection((host, port), timeout=SILENCE_S)
         self.socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._rest = b""
@@ -69,35 +71,35 @@ class Session:
         self.call(CHANNEL_OPEN, short(""), CHANNEL_OPEN_OK)
 
     def close(self) -> None:
-        """Hang up."""
+        """Closes the connection."""
         self.socket.close()
 
     def declare(self, queue: str, *, exchange: str, routing_key: str) -> None:
-        """Declare a durable queue and bind it."""
+        """Declares a durable queue and binds it."""
         no_arguments = struct.pack("!I", 0)
         self.call(DECLARE, b"\0\0" + short(queue) + b"\x02" + no_arguments, DECLARE_OK)
         binding = b"\0\0" + short(queue) + short(exchange) + short(routing_key) + b"\0" + no_arguments
         self.call(BIND, binding, BIND_OK)
 
     def delete(self, queue: str) -> None:
-        """Delete a queue with all it holds."""
+        """Deletes a queue with all its messages."""
         self.call(DELETE, b"\0\0" + short(queue) + b"\0", DELETE_OK)
 
     def confirm(self) -> None:
-        """Ask for publisher confirms."""
+        """Asks for publisher confirms."""
         self.call(SELECT, b"\0", SELECT_OK)
 
     def consume(self, queue: str, *, prefetch: int) -> None:
-        """Begin to consume; deliveries may follow at once."""
+        """Begins to consume; deliveries may follow at once."""
         self.call(QOS, struct.pack("!IHB", 0, prefetch, 0), QOS_OK)
         self.socket.sendall(method(CONSUME, b"\0\0" + short(queue) + short("") + b"\0" + struct.pack("!I", 0)))
 
     def acknowledge(self, tag: int) -> None:
-        """Acknowledge everything up to a delivery tag."""
+        """Acknowledges everything up to a delivery tag."""
         self.socket.sendall(method(ACK, struct.pack("!QB", tag, 1)))
 
     def call(self, name: tuple[int, int], arguments: bytes, answer: tuple[int, int], channel: int = CHANNEL) -> None:
-        """Send a method and wait for its answer; what else comes with it is dropped."""
+        """Sends a method and waits for its answer; drops all else that comes with it."""
         self.socket.sendall(method(name, arguments, channel))
         self._await(answer)
 
@@ -108,7 +110,7 @@ class Session:
                     return arguments
 
     def methods(self) -> list[tuple[tuple[int, int], bytes]]:
-        """Read once: every whole method that is here, with its arguments; contents are passed over.
+        """Reads once, and returns every whole method that has arrived, with its arguments; skips contents.
 
         Raises `Silence` when nothing comes, `LoadError` when the server closes the channel or the connection.
         """
@@ -129,7 +131,8 @@ class Session:
         return found
 
     def deliveries(self) -> tuple[int, int]:
-        """Read once: how many deliveries begin there, and the tag of the last, 0 without one. Raises like `methods`.
+        """Reads once; returns how many deliveries begin there, and the tag of the last, 0 without one. Raises like
+        `methods`.
 
         A loop of its own: the reader shares the machine with the server, and must cost little for each message.
         """
@@ -176,7 +179,7 @@ class Confirms:
         return self._floor + len(self._beyond)
 
     def take(self, name: tuple[int, int], arguments: bytes) -> None:
-        """A basic.ack or basic.nack; anything else is none of ours."""
+        """Takes a basic.ack or basic.nack, and ignores all other methods."""
         if name not in {ACK, NACK}:
             return
         tag, multiple = struct.unpack_from("!QB", arguments)

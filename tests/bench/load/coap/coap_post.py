@@ -46,7 +46,7 @@ class CoapPost(Load, frozen=True, kw_only=True, tag="coap"):
         return Measured(value=done / elapsed_s, elapsed_s=elapsed_s, done=done, failed=failed, also=also)
 
     def _exchange(self, device: int, total: int) -> Counter[str]:
-        """One endpoint's requests; the response codes of those answered."""
+        """Makes one endpoint's requests, and returns the response codes of those that were answered."""
         tail = self.tail(device)
         start = bytes([0x44, CODES[self.method]])  # version 1, confirmable, a token of four bytes
         sent = answered = lost = 0
@@ -69,7 +69,7 @@ class CoapPost(Load, frozen=True, kw_only=True, tag="coap"):
         return Counter({f"{code >> 5}.{code & 31:02d}": count for code, count in codes.items()})
 
     def tail(self, device: int) -> bytes:
-        """Everything behind the token: /t/telemetry/dev0001/temp, JSON, the payload."""
+        """Returns everything behind the token: /t/telemetry/dev0001/temp, JSON, the payload."""
         options, last = b"", 0
         for segment in (b"t", b"telemetry", b"dev%04d" % device, b"temp"):
             options += bytes([URI_PATH - last << 4 | len(segment)]) + segment  # every segment has less than 13 bytes

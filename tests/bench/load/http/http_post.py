@@ -53,7 +53,7 @@ class HttpPost(Load, frozen=True, kw_only=True, tag="http"):
         return Measured(value=done / elapsed_s, elapsed_s=elapsed_s, done=done, failed=failed, also=also)
 
     def _exchange(self, connection: socket.socket, wire: Http1 | Http2, total: int) -> None:
-        """One connection's requests, the next ones as soon as half the window is answered."""
+        """Makes one connection's requests; sends the next ones as soon as half the window is answered."""
         connection.sendall(wire.opening)
         sent = answered = 0
         while answered < total:

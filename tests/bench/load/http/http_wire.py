@@ -50,11 +50,11 @@ class Http1:
         self.statuses: Counter[int] = Counter()
 
     def requests(self, count: int) -> bytes:
-        """So many more requests."""
+        """Returns the bytes of this many more requests."""
         return self._request * count
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes from the server; what must be said to them at once. Raises `LoadError`."""
+        """Takes bytes from the server, and returns the bytes that must answer them at once. Raises `LoadError`."""
         data = self._rest + data
         at = 0
         while (end := data.find(b"\r\n\r\n", at)) >= 0:
@@ -103,7 +103,9 @@ class Http2:
             raise LoadError("a body larger than the first window of a stream")
 
     def requests(self, count: int) -> bytes:
-        """So many more requests; bodies that the connection's window has no room for follow from `feed`."""
+        """Returns the bytes of more requests; bodies that the connection's window has no room for follow from
+        `feed`.
+        """
         parts = []
         for _ in range(count):
             parts.append(_frame(HEADERS, END_HEADERS, self._stream, self._block))
@@ -122,7 +124,7 @@ class Http2:
                 parts.append(_frame(DATA, flags, stream, self._body[at : at + FRAME_BYTES]))
 
     def feed(self, data: bytes) -> bytes:
-        """Bytes from the server; what must be said to them at once. Raises `LoadError`."""
+        """Takes bytes from the server, and returns the bytes that must answer them at once. Raises `LoadError`."""
         data = self._rest + data
         parts: list[bytes] = []
         at, end = 0, len(data)
@@ -161,16 +163,16 @@ class Http2:
 
 
 def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
-    """A frame (RFC 9113, 4.1)."""
+    """Returns a frame (RFC 9113, 4.1)."""
     return len(payload).to_bytes(3, "big") + bytes([kind, flags]) + stream.to_bytes(4, "big") + payload
 
 
 def _literal(name: bytes, value: bytes) -> bytes:
-    """A header field without indexing (RFC 7541, 6.2.2), both strings as they are."""
+    """Returns a header field without indexing (RFC 7541, 6.2.2), both strings as they are."""
     return b"\0" + _string(name) + _string(value)
 
 
 def _string(value: bytes) -> bytes:
-    """A string literal (RFC 7541, 5.2), not Huffman coded."""
+    """Returns a string literal (RFC 7541, 5.2), not Huffman coded."""
     size = len(value)
     return (bytes([size]) if size < 127 else bytes([127, size - 127])) + value

@@ -39,7 +39,7 @@ class MqttCatchUp(MqttPublish, frozen=True, kw_only=True, tag="mqtt-catch-up"):
 
     @staticmethod
     def _taken(connection: socket.socket, count: int) -> float:
-        """Read and acknowledge so many messages; when the first one came."""
+        """Reads and acknowledges this many messages, and returns when the first one came."""
         first_s = 0.0
         for data, size in _alike(connection):
             first_s = first_s or time.perf_counter()
@@ -56,7 +56,9 @@ class MqttCatchUp(MqttPublish, frozen=True, kw_only=True, tag="mqtt-catch-up"):
 
 
 def _alike(connection: socket.socket) -> Iterator[tuple[bytes, int]]:
-    """Whole PUBLISH packets at QoS 1 as they come, all of one size, and that. Raises `LoadError` for anything else."""
+    """Yields whole PUBLISH packets at QoS 1 as they come, all of one size, and that size. Raises `LoadError` for
+    anything else.
+    """
     rest, size = b"", 0
     while True:
         data = rest + receive(connection, RECEIVE_BYTES)

@@ -40,7 +40,7 @@ class MqttPublish(Load, frozen=True, kw_only=True, tag="mqtt-publish"):
         return self.window // 2 if self.qos else BLOCK
 
     def publish(self) -> tuple[int, float]:
-        """Publish everything: messages acknowledged, and seconds."""
+        """Publishes everything; returns how many messages were acknowledged, and the seconds."""
         connections = [connect(self.host, self.port, f"load-{os.getpid()}-{n}") for n in range(self.conns)]
         work = [(one, self.blocks(n)) for n, one in enumerate(connections)]
         try:
@@ -50,7 +50,7 @@ class MqttPublish(Load, frozen=True, kw_only=True, tag="mqtt-publish"):
                 one.close()
 
     def blocks(self, connection: int) -> list[bytes]:
-        """Everything a connection sends, block by block, over and over: an even number, with every topic in it."""
+        """Returns the blocks that a connection sends over and over: an even number, with every topic in it."""
         payload, block = json_payload(self.payload), self._block
         topics = [topic(connection * self.topics + n) for n in range(self.topics)]
         count = max(2, -(-self.topics // block))
@@ -61,7 +61,7 @@ class MqttPublish(Load, frozen=True, kw_only=True, tag="mqtt-publish"):
         return [b"".join(packets[n : n + block]) for n in range(0, len(packets), block)]
 
     def _acknowledged(self, work: tuple[socket.socket, list[bytes]]) -> int:
-        """Two blocks under way: the next is sent when the one before the last is acknowledged."""
+        """Keeps two blocks in flight: sends the next when the one before the last is acknowledged."""
         connection, blocks = work
         block, total = self._block, self.total // self.conns
         sent = got_bytes = n = 0
@@ -78,7 +78,7 @@ class MqttPublish(Load, frozen=True, kw_only=True, tag="mqtt-publish"):
         return got_bytes // 4
 
     def _unacknowledged(self, work: tuple[socket.socket, list[bytes]]) -> int:
-        """All blocks, then a PINGREQ: its answer says that everything before it was read."""
+        """Sends all blocks, then a PINGREQ, whose answer shows that the server has read everything before it."""
         connection, blocks = work
         total = self.total // self.conns
         for n in range(total // BLOCK):

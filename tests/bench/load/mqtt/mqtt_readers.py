@@ -81,7 +81,7 @@ def _read(pipe: Connection, host: str, port: int, subs: int, expected: int) -> N
 
 
 def _count(connections: Sequence[socket.socket], expected: int) -> list[Seen]:
-    """Until everybody has what is expected, or nothing has come for a while."""
+    """Reads until every connection has received what is expected, or nothing has come for a while."""
     selector = selectors.DefaultSelector()
     counters = {one: PublishCounter() for one in connections}
     first: dict[socket.socket, float] = {}

@@ -10,7 +10,7 @@ KEEP_ALIVE_S = 600
 
 
 def packet(first: int, body: bytes) -> bytes:
-    """A control packet (2.2): first byte, remaining length, the rest."""
+    """Returns a control packet (2.2): first byte, remaining length, the rest."""
     length, left = bytearray(), len(body)
     while left > 127:
         length.append(left & 127 | 128)
@@ -20,22 +20,22 @@ def packet(first: int, body: bytes) -> bytes:
 
 
 def text(value: bytes) -> bytes:
-    """A string with its length before it (1.5.3)."""
+    """Returns a string with its length before it (1.5.3)."""
     return struct.pack("!H", len(value)) + value
 
 
 def topic(number: int) -> bytes:
-    """The topic of a device; all have the same length and the same first level."""
+    """Returns the topic of a device; all have the same length and the same first level."""
     return b"telemetry/site%02d/dev%05d/temp" % (number % 50, number)
 
 
 def publish(name: bytes, payload: bytes, *, qos: int, identifier: int = 0) -> bytes:
-    """A PUBLISH (3.3)."""
+    """Returns a PUBLISH (3.3)."""
     return packet(0x30 | qos << 1, text(name) + (struct.pack("!H", identifier) if qos else b"") + payload)
 
 
 def connect_packet(client_id: str, *, clean: bool = True) -> bytes:
-    """A CONNECT of 3.1.1 (3.1)."""
+    """Returns a CONNECT of 3.1.1 (3.1)."""
     return packet(
         0x10, text(b"MQTT") + bytes([4, 2 if clean else 0]) + struct.pack("!H", KEEP_ALIVE_S) + text(client_id.encode())
     )
@@ -53,7 +53,7 @@ def receive(connection: socket.socket, size: int = 1 << 16) -> bytes:
 
 
 def connect(host: str, port: int, client_id: str, *, clean: bool = True) -> socket.socket:
-    """A connection, its CONNACK read. Raises `LoadError`."""
+    """Opens a connection, and reads its CONNACK. Raises `LoadError`."""
     connection = socket.create_connection((host, port), timeout=SILENCE_S)
     connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     connection.sendall(connect_packet(client_id, clean=clean))
@@ -64,7 +64,7 @@ def connect(host: str, port: int, client_id: str, *, clean: bool = True) -> sock
 
 
 def subscribe(connection: socket.socket, pattern: bytes, *, qos: int) -> None:
-    """Subscribe and wait for the SUBACK. Raises `LoadError`."""
+    """Subscribes, and waits for the SUBACK. Raises `LoadError`."""
     connection.sendall(packet(0x82, b"\x00\x01" + text(pattern) + bytes([qos])))
     answer = receive(connection, 5)
     if answer[:4] != b"\x90\x03\x00\x01" or answer[4] > 2:
@@ -84,7 +84,7 @@ class PublishCounter:
         self._rest = b""
 
     def feed(self, data: bytes) -> None:
-        """Bytes from the server."""
+        """Takes bytes from the server."""
         data = self._rest + data if self._rest else data
         at, end = 0, len(data)
         while (size := packet_size(data, at)) and at + size <= end:

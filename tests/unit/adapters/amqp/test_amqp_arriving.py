@@ -37,7 +37,7 @@ def begin(peer, size, *, channel=1):
 
 
 def end(peer, size, *, channel=1):
-    """Send all of a body; the sizes of the messages that are published."""
+    """Sends the rest of a body, and returns the sizes of the messages that are published."""
     for at in range(0, size, CHUNK):
         peer.feed(encoded(channel, ContentBody(bytes(min(CHUNK, size - at)))))
     return [len(message.body) for message in peer.published()]

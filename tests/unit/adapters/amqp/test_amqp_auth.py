@@ -75,7 +75,7 @@ def test_a_connection_ends_when_its_token_does():
 
 
 def renew(peer, **outcome):
-    """Send a new secret, and answer the question that comes of it."""
+    """Sends a new secret, and answers the request that follows from it."""
     (asked,) = peer.send(commands.Connection.UpdateSecret(new_secret="new", reason="because"))
     assert (asked.request.username, asked.request.password) == ("guest", b"new")
     peer.effects += peer.conn.completed(asked.token, Outcome(**outcome), now_ms=peer.now_ms)

@@ -27,7 +27,7 @@ def connect(**options):
 
 
 def frames_of(body=BODY, *, mandatory=False, key="q", size=None, **properties):
-    """The frames of a message, one by one."""
+    """Returns the frames of a message, one by one."""
     content = header.ContentHeader(body_size=size or len(body), properties=Basic.Properties(**properties))
     method = Basic.Publish(exchange="", routing_key=key, mandatory=mandatory)
     return [method, content, *(ContentBody(body[at : at + FRAME]) for at in range(0, len(body), FRAME))]
@@ -48,7 +48,7 @@ class Gateway:
         ]
 
     def take(self, kind):
-        """The next request, of this type."""
+        """Returns the next request, which must be of this type."""
         while True:
             effect = self.peer.effects[self.done]
             self.done += 1
@@ -292,7 +292,7 @@ def read(peer, body=BODY, *, until=99):
 
 
 def taken(peer):
-    """All frames that the peer has taken, by way of `read`."""
+    """Returns all frames that the peer has taken, by way of `read`."""
     peer.rest, peer.took = getattr(peer, "took", b""), b""
     found = peer.frames()
     peer.rest = b""

@@ -21,7 +21,7 @@ def closes(effects) -> bool:
 
 
 def closed_with(peer, code: int):
-    """The connection has been closed for an error; our side then waits for close-ok."""
+    """Checks that the connection was closed for this error, and that our side waits for close-ok."""
     close = peer.one(Connection.Close)
     assert close.reply_code == code, close.reply_text
     assert not closes(peer.effects)
@@ -132,7 +132,7 @@ def test_zero_leaves_the_limits_to_us():
 
 
 def opening(vhost):
-    """Return a connection that has asked for a virtual host, and what it asks the gateway."""
+    """Returns a connection that has asked for a virtual host, and what it asks the gateway."""
     peer = Peer()
     peer.complete(peer.start(), Principal(name="guest"))
     peer.frames()

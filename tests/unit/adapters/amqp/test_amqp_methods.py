@@ -20,7 +20,7 @@ INVALID = "connection 503"
 
 
 def _recover_async() -> Any:
-    """The deprecated method, of which pamqp warns."""
+    """Calls the deprecated method, of which pamqp warns."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return Basic.RecoverAsync(requeue=True)
@@ -111,7 +111,7 @@ NOT_THERE: list[tuple[Any, str]] = [  # methods that we do not have: AMQP 0-9-1,
 
 
 def answer_of(effect: Any) -> Any:
-    """The gateway's answer, where all goes well and every queue is empty."""
+    """Returns the gateway's answer, where all goes well and every queue is empty."""
     match effect:
         case Call(request=Authenticate()):
             return Principal(name="guest")

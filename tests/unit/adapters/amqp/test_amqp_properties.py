@@ -33,7 +33,7 @@ def taken(**properties):
 
 
 def given(message):
-    """The properties a client reads."""
+    """Returns the properties that a client reads."""
     content = header.ContentHeader()
     content.unmarshal(struct.pack(">HHQ", 60, 0, 0) + properties_of(message, now_ms=NOW_MS))
     return content.properties
@@ -295,7 +295,7 @@ def test_what_is_long_is_not_remembered():
 
 
 def delivered(*messages, payload_max=4_088):
-    """The content headers that a consumer gets; no frame is longer than agreed."""
+    """Returns the content headers that a consumer gets, and checks that no frame is longer than agreed."""
     data = b"".join(
         deliver_frames(1, deliver_prefix("c"), 1, messages, [0] * len(messages), payload_max=payload_max, now_ms=NOW_MS)
     )

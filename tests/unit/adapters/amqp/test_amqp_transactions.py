@@ -18,7 +18,7 @@ def peer():
 
 
 def held(peer, count=3):
-    """A consumer that has been delivered some messages."""
+    """Begins a consumer, and delivers some messages to it."""
     consumer = peer.consume()
     peer.deliver(consumer, [Message("$amqp//q", b"x")] * count)
     peer.methods()
@@ -26,7 +26,7 @@ def held(peer, count=3):
 
 
 def commit(peer):
-    """The `Publish` that a commit asks for."""
+    """Returns the `Publish` that a commit asks for."""
     (effect,) = [effect for effect in peer.send(Tx.Commit(), channel=1) if isinstance(effect, Publish)]
     return effect
 

@@ -46,7 +46,7 @@ def read(wire: bytes) -> Message:
 
 
 def written(attributes: dict[str, Any], data: Any) -> bytes:
-    """An event as fastavro writes it."""
+    """Returns the bytes of an event as fastavro writes it."""
     fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed (`make setup`)")
     out = io.BytesIO()
     fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), {"attribute": attributes, "data": data})
@@ -54,7 +54,7 @@ def written(attributes: dict[str, Any], data: Any) -> bytes:
 
 
 def heard(wire: bytes) -> dict[str, Any]:
-    """An event as fastavro reads it."""
+    """Returns an event as fastavro reads it."""
     fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed (`make setup`)")
     found = fastavro.schemaless_reader(io.BytesIO(wire), fastavro.parse_schema(SCHEMA), None)
     assert isinstance(found, dict)

@@ -30,7 +30,7 @@ LARGE = Message(address="a", body=bytes(600), id="1")
 
 
 def asked(driver: Driver, path: str = "t/a", **parts: Any) -> bytes:
-    """The Echo that a request is answered with."""
+    """Sends a request, and returns the Echo option of its answer, which must be 4.01."""
     answer = driver.ask(path, **parts)
     assert dotted(answer.code) == "4.01"
     assert answer.payload == b""

@@ -244,7 +244,7 @@ def test_what_is_old_is_forgotten() -> None:
 
 
 def slow(driver: Driver, data: bytes) -> list[object]:
-    """A request that is acknowledged before it is answered; its effects."""
+    """Sends a request that is acknowledged before it is answered, and returns its effects."""
     effects = driver.receive(data)
     assert driver.tick(999) == []
     (ack,) = driver.tick(1)

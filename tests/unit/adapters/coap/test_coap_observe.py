@@ -22,7 +22,7 @@ def value(text: str, **fields: Any) -> Message:
 
 
 def watching(**settings: Any) -> Driver:
-    """An endpoint whose address a/b is observed with the token `tk`."""
+    """Returns an endpoint whose address a/b is observed with the token `tk`."""
     driver = Driver(settings, last=value("0"))
     assert OBSERVE in options_of(driver.get("t/a/b", options=(REGISTER,)))
     assert driver.subscribed() == ["a/b"]

@@ -32,7 +32,7 @@ TARGET = "ws://gateway.example/.well-known/coap"
 
 
 def message(code: int, token: bytes = b"", options: Any = (), payload: bytes = b"") -> bytes:
-    """A message in a WebSocket message: Len is 0."""
+    """Returns a CoAP message as a WebSocket message carries it: Len is 0."""
     rest = encode_options(list(options)) + (b"\xff" + payload if payload else b"")
     return bytes((len(token), code)) + token + rest
 
@@ -102,7 +102,7 @@ class Peer:
         return self.heard()
 
     def heard(self) -> list[bytes]:
-        """The messages that the client has got."""
+        """Returns the messages that the client has received."""
         found, self.early = [*self.early, *self.client.events_received()], []
         return [bytes(one.data) for one in found if isinstance(one, Frame) and one.opcode is Opcode.BINARY]
 

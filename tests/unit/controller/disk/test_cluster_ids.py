@@ -169,7 +169,7 @@ async def test_an_id_that_the_disk_refuses_is_written_when_it_takes_it(tmp_path,
 
 @pytest.fixture
 async def two(tmp_path):
-    """Clusters of one controller each."""
+    """Yields two clusters of one controller each."""
     async with Controllers(tmp_path / "a", count=1) as a, Controllers(tmp_path / "b", count=1) as b:
         for one in (a, b):
             await one.leader()

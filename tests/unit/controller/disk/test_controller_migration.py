@@ -33,7 +33,7 @@ COMMANDS = (
 
 
 def written(directory, snapshot=SNAPSHOT, commands=COMMANDS):
-    """A controller's directory with a snapshot at index 4 and these commands after it."""
+    """Makes a controller's directory with a snapshot at index 4, and with these commands after it."""
     with lmdb.open(str(directory), max_dbs=0) as env, env.begin(write=True) as txn:
         txn.put(b"state", (4).to_bytes(8, "big") + snapshot)
         for index, command in enumerate(commands, 5):

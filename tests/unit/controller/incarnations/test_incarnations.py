@@ -31,7 +31,7 @@ def voters(controllers, id_):
 
 
 async def ready(controllers):
-    """Wait until all have a leader and know each other."""
+    """Waits until all controllers have a leader and know each other."""
     await controllers.leader()
     await until(
         lambda: all(

@@ -68,7 +68,7 @@ def configure(state, **changes):
 
 
 def group_of(count=3, *, learners=0, in_sync=1, **changes):
-    """A state whose group 0 has replica 1 as its master in epoch 1, and so many in sync."""
+    """Returns a state whose group 0 has replica 1 as its master in epoch 1, and this many replicas in sync."""
     state = MetadataState()
     state.apply(AddGroup(number=0, config=msgspec.structs.replace(THREE, **changes), time_ms=0))
     for id_ in range(1, count + learners + 1):

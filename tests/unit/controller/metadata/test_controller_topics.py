@@ -35,7 +35,7 @@ from controller.metadata.state import MetadataState
 
 
 def with_groups(*numbers):
-    """A state with these groups, each with a master."""
+    """Returns a state with these groups, each with a master."""
     state = MetadataState()
     for number in numbers:
         add(state, number)

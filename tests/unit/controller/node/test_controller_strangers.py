@@ -26,7 +26,7 @@ FILES = 3 * SILENT_COUNT
 
 @pytest.fixture
 def many_files():
-    """As many files as it takes, or fewer sockets where the machine allows no more."""
+    """Raises the limit of open files, and yields how many sockets the test may open."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     most = FILES if hard == resource.RLIM_INFINITY else min(FILES, hard)
     resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, most), hard))

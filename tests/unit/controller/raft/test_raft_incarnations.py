@@ -23,7 +23,7 @@ ADD, NAME, PROMOTE, REMOVE = ChangeKind.ADD_LEARNER, ChangeKind.NAME, ChangeKind
 
 @pytest.fixture
 def net():
-    """Three nodes, "1a", "2a" and "3a"."""
+    """Returns three nodes, "1a", "2a" and "3a"."""
     net = Net()
     first = first_snapshot(Membership.of(*(RaftMember(id=id, incarnation=f"{id}a") for id in net.nodes)))
     for id in net.nodes:

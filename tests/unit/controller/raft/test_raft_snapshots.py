@@ -8,7 +8,7 @@ from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
 
 def compacted(net, id=1, keep=0):
-    """Let a snapshot stand for all that is applied."""
+    """Replaces all applied entries of a node by a snapshot."""
     node = net[id]
     node.raft.compact(node.status.applied, b"|".join(node.data), keep=keep)
     net.settle()

@@ -31,7 +31,7 @@ def reader(data, *, held_bytes_max=10_000, message_bytes_max=100):
 
 
 async def next_frame(one):
-    """A frame, read as aio-pika reads it."""
+    """Returns the next frame, read as aio-pika reads it."""
     head = await one.readexactly(1) + await one.readexactly(6)
     (size,) = struct.unpack_from(">I", head, 3)
     return unmarshal(head + await one.readexactly(size + 1))[2]

@@ -172,7 +172,7 @@ class FencedBridgeNode:
 
 
 async def bodies(store, controller):
-    """The bodies that the log has, and how often."""
+    """Returns the bodies in the log, and how often each is there."""
     (queue,) = controller.topic("t").queues
     bounds = await store.queues.bounds(queue)
     fetched = await store.queues.fetch(queue, QueueOffset(bounds.first), max_bytes=1 << 20)

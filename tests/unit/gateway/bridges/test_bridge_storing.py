@@ -50,7 +50,7 @@ async def test_what_is_refused_for_now_is_stored_again_and_what_is_refused_for_g
 
 
 async def cut_off(rig):
-    """The outcome of what is under way when the connection ends."""
+    """Ends the connection, and returns the outcome of the messages in flight."""
     ending = asyncio.ensure_future(rig.store.last_outcome())
     await asyncio.sleep(0)
     rig.answer()

@@ -50,7 +50,9 @@ def main(monkeypatch, *args: str) -> int:
 
 @pytest.fixture
 def gateway(monkeypatch):
-    """A gateway in place of the network: the requests it got, and the answers it gives by path."""
+    """Returns a gateway in place of the network: the requests that it received, and the answers that it gives by
+    path.
+    """
     asked: list[httpx.Request] = []
     answers: dict[str, httpx.Response] = {}
 

@@ -21,7 +21,7 @@ def run(*args):
 
 @pytest.fixture
 def asked(monkeypatch):
-    """The requests sent to a gateway that has five messages, two on a page."""
+    """Returns the requests sent to a gateway that has five messages, two on a page."""
     requests = []
 
     def answer(request):

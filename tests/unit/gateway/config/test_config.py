@@ -71,7 +71,7 @@ def test_every_listener_of_every_adapter_is_there_with_its_adapters_defaults():
 
 
 def entry(name: str, loaded: object, value: str) -> SimpleNamespace:
-    """An entry point of an installed package."""
+    """Returns an entry point of an installed package."""
     return SimpleNamespace(name=name, value=value, load=lambda: loaded)
 
 

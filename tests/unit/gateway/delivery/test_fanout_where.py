@@ -14,7 +14,7 @@ pytestmark = pytest.mark.anyio
 
 
 def join(rig, *asked, credit=1 << 30, start=None):
-    """A subscriber with subscriptions (pattern, where)."""
+    """Returns a subscriber with subscriptions (pattern, where)."""
     receiver = Receiver(credit)
     subscriber = Subscriber(receiver)
     for number, (pattern, where) in enumerate(asked):

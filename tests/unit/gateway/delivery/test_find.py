@@ -27,7 +27,7 @@ BOTH = ROW_INDEX_KEY | ROW_INDEX_ADDRESS
 
 
 def frame(*messages, flags=BOTH, hashes=None):
-    """A frame as ingest builds it; `hashes` in place of the real ones, for collisions."""
+    """Returns a frame as ingest builds it; `hashes` in place of the real ones make collisions."""
     rows, payload = [], b""
     for message in messages:
         record = encode(message)

@@ -34,7 +34,7 @@ async def publish(store, *messages):
 
 
 async def pages(store, pattern, **asked):
-    """The bodies of each page."""
+    """Returns the bodies of each page."""
     found, after = [], ""
     while True:
         page = await last_values(store, LastValues(pattern=pattern, after=after, **asked), now_ms=50)

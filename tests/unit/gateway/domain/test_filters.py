@@ -13,7 +13,7 @@ PATTERNS = st.lists(st.sampled_from(["a", "b", "", "$s", "+", "#"]), min_size=1,
 
 
 def naive(pattern: str, address: str) -> bool:
-    """The definition, by recursion."""
+    """Returns whether a pattern matches an address, by the definition and by recursion."""
     p, a = tuple(pattern.split("/")), tuple(address.split("/"))
     if address.startswith("$") and p[0] in ("+", "#"):
         return False
@@ -69,7 +69,7 @@ def test_filters(pattern):
 
 
 def filters(count: int) -> FilterTrie[int]:
-    """Of as many devices, a quarter of each kind."""
+    """Returns the filters of this many devices, a quarter of each kind."""
     trie: FilterTrie[int] = FilterTrie()
     kinds = ("site/{0}/dev{1}/temp", "site/{0}/dev{1}/+", "site/{0}/dev{1}/#", "site/+/dev{1}/temp")
     for number in range(count):

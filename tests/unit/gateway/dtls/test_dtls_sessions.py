@@ -85,7 +85,7 @@ class DtlsServer:
         return True
 
     def hear(self, datagrams, peer):
-        """The plaintexts in datagrams; `sent` has what is sent."""
+        """Returns the plaintexts in datagrams, and adds what the session sends to `sent`."""
         found = []
         for data in datagrams:
             found += self.sessions.receive(data, peer, self.now_ms)

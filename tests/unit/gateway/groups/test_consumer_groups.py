@@ -186,7 +186,7 @@ async def test_a_topic_that_comes_to_be_is_read(two):
 
 
 def who_reads(*filters):
-    """A user who may read this and manage nothing."""
+    """Returns a user who may read by these filters and manage nothing."""
     rules = tuple(AccessRule(effect="allow", filters=(one,)) for one in filters)
     identity = Identity(name="alice")
     return Principal(

@@ -244,7 +244,7 @@ async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, he
 
 @pytest.fixture
 async def single(tmp_path):
-    """A store and a controller in this process, with a topic of two queues, the first of which is closed."""
+    """Yields a store and a controller in this process, with a topic of two queues, the first of which is closed."""
     async with await LocalStore.open(tmp_path / "store") as store:
         controller = LocalController.open(tmp_path / "controller", now_ms=now_ms)
         topic = await controller.do(CreateTopic(name="t", queues=2))

@@ -16,7 +16,7 @@ from tests.support.process.certificates import Authority
 
 @pytest.fixture(scope="module")
 def certificates(tmp_path_factory):
-    """Credentials of a server, of a node, and of a node of another cluster."""
+    """Returns the credentials of a server, of a node, and of a node of another cluster."""
     directory = tmp_path_factory.mktemp("tls")
     ours, theirs = Authority(directory / "ours"), Authority(directory / "theirs", "other")
     here = x509.IPAddress(ipaddress.ip_address("127.0.0.1"))
@@ -32,7 +32,7 @@ def certificates(tmp_path_factory):
 
 @pytest.fixture
 def serve():
-    """A server that answers every connection in one way; its address."""
+    """Yields a function that starts a server, which answers every connection in one way, and returns its address."""
     sockets, threads = [], []
 
     def start(answer):
@@ -60,7 +60,7 @@ def serve():
 
 
 def plainly(accepted):
-    """As a server of HTTP/2 without TLS does."""
+    """Answers as a server of HTTP/2 without TLS does."""
     accepted.sendall(b"\0\0\0\x04\0\0\0\0\0")
     accepted.close()
 

@@ -18,7 +18,7 @@ class MachineFigures:
         )
 
     def looks(self, count: int) -> list[str]:
-        """The reason after each look."""
+        """Looks this many times, and returns the reason after each look."""
         found = []
         for _ in range(count):
             before = self.pressure.reason

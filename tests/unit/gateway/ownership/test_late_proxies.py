@@ -42,7 +42,7 @@ async def unshare(name, unless):
 
 
 def shared_of(proxy):
-    """Shared subscriptions of a proxy, of which only memberships are looked at."""
+    """Returns the shared subscriptions of a proxy, without queues: the test looks at memberships only."""
     registry = SimpleNamespace(unshare=unshare, shared=[], queues={})
     shared = SharedSubscriptions(proxy.store, proxy.owners, registry, proxy.sessions, groups_max=10, spawn=proxy.spawn)
     proxy.sessions.ended = shared.ended
@@ -50,7 +50,7 @@ def shared_of(proxy):
 
 
 async def join(shared, name):
-    """A member, as `SharedSubscriptions.join` writes it."""
+    """Adds a member, as `SharedSubscriptions.join` writes it."""
     shared._joined[SESSION] = 1
     await shared._store.keys.transact({}, shared._joined_as(name, SESSION))
 

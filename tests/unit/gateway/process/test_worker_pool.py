@@ -52,7 +52,7 @@ def program(status):
 
 @pytest.fixture
 async def pool(tmp_path, monkeypatch):
-    """A pool of two, whose workers are `run`."""
+    """Yields a pool of two, whose workers are `run`."""
     run = [program(Status(version="1", ready=True, proxy="p"))]
     monkeypatch.setattr(worker_pool, "module_command", lambda *_: [sys.executable, "-c", run[0]])
     monkeypatch.setattr(worker_pool, "POLL_S", 0.02)

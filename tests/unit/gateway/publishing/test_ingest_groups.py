@@ -384,7 +384,7 @@ def run(rig, chance, bound):
 
 
 def check(rig, message, own, copies, bound):
-    """A message that is acknowledged is where its outcome says, and where its named queues are."""
+    """Checks that an acknowledged message is where its outcome says, and in its named queues."""
     if message.deliver_at_ms is not None:
         held = [decode_record(rig.record(place)) for place in (own, *copies)]
         assert {record.due_ms for record in held} == {9}

@@ -96,7 +96,7 @@ async def two(tmp_path):
 
 
 def devices(rig, group):
-    """A device whose messages lie in a group."""
+    """Returns a device whose messages are stored in this group."""
     route = rig.router.resolve("t/1")
     return next(
         name

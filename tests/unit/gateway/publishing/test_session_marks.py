@@ -58,7 +58,7 @@ async def machine(tmp_path):
 
 
 def appended(store, group, slot, *said, session=SESSION):
-    """Begin to append a frame with marks; what it will have come to."""
+    """Begins to append a frame with marks, and returns the future of its outcome."""
     row, record = marks_change(Marks(marks_key(session), slot, {}), said, 0)
     done = asyncio.get_running_loop().create_future()
     store.logs[group].log.append(UnplacedFrame.build(row, record), done.set_result)
@@ -168,7 +168,7 @@ class Owned:
 
 
 def late(store, group, slot, epoch):
-    """Append a frame with a mark, as the owner of an epoch."""
+    """Appends a frame with a mark, as the owner of an epoch."""
     fence = Fence(digest(SESSION), epoch)
     row, record = marks_change(Marks(marks_key(SESSION), slot, {}, fence=fence), ((b"late", 1),), 0)
     done = asyncio.get_running_loop().create_future()

@@ -27,7 +27,7 @@ def publish_keyed(rig, who, *messages):
 
 
 def end_failing(log, *numbers):
-    """The log's next frame is stored without what some of its guards cover."""
+    """Stores the log's next frame without the rows that these guards cover, and returns all its guards."""
     frame, done = log.waiting.pop(0)
     assert frame.flags & FRAME_GUARDED
     guards = guards_of(frame.rows)

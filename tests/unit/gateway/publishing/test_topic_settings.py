@@ -128,7 +128,7 @@ class FramesKept:
 
 @pytest.fixture
 async def publish(controller):
-    """Publish messages in one turn; the frame they came to."""
+    """Returns a function that publishes messages in one turn, and returns their frame."""
     store, turns = FramesKept(), []
     ingest = Ingest(
         store,

@@ -45,7 +45,7 @@ async def consume(rig, conn, queue, who, **options):
 
 
 async def member(rig, *filters, **options):
-    """A connection that is a member by its rights, and what it shows."""
+    """Returns a connection that joins with these rights, and the rights."""
     conn, who = rig.conn(), permissions(*filters)
     rig.sessions.there.add(f"s{conn.id}")
     (name,) = await rig.shared.join(conn, JoinShared(names=[ALL]), who)

@@ -47,7 +47,7 @@ def whys(report):
 
 
 async def one(rig, file, **options):
-    """Return the one step of an import."""
+    """Returns the one step of an import."""
     (step,) = (await run(rig, file, **options)).steps
     return step
 

@@ -300,7 +300,9 @@ _numbers = itertools.count()
 
 
 def naive(name, arguments, told):
-    """Return the limits that count for a queue: the smallest of the arguments, its policy and the operators' policy."""
+    """Returns the limits that count for a queue: the smallest of the arguments, its policy and the operators'
+    policy.
+    """
     said = [arguments]
     for operator in (False, True):
         matching = [

@@ -36,7 +36,7 @@ async def rig(tmp_path, monkeypatch):
 
 
 async def come_and_go(rig, numbered):
-    """Declare queues, use them and delete them; how many blocks of memory are in use then."""
+    """Declares queues, uses them and deletes them; returns how many blocks of memory are in use then."""
     conn = rig.conn()
     names = [f"q{numbered}.{n}" for n in range(COUNT)]
     kinds = ({"durable": True}, {}, {"exclusive": True}, {"durable": True, "arguments": {"x-message-ttl": 60_000}})

@@ -75,7 +75,7 @@ class QueuesProxy(QueuesRig):
         return self
 
     async def die(self):
-        """As kill -9."""
+        """Ends the process as kill -9 does."""
         for task in self.tasks:
             task.cancel()
         await asyncio.gather(*self.tasks, return_exceptions=True)

@@ -41,7 +41,7 @@ async def refused(rig, request):
 
 
 async def got(rig, name):
-    """Return the bodies that wait in a queue."""
+    """Takes the messages that wait in a queue, and returns their bodies."""
     conn, found = rig.conn(), []
     while (one := await rig.request(conn, GetMessage(queue=name, settle=True))) is not None:
         found.append(one.leased.messages[0].body)

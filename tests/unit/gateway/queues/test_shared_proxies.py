@@ -36,7 +36,7 @@ class SharedProxy(test_queues_proxies.QueuesProxy):
         return self
 
     async def member(self, *, credit=1_000):
-        """A connection that shares `LIGHTS`."""
+        """Returns a connection that shares `LIGHTS`."""
         conn = self.conn()
         self.sessions.there.add(f"s{conn.id}")
         await self.shared.join(conn, JoinShared(names=[LIGHTS]))
@@ -81,7 +81,7 @@ async def two(cluster):
 
 
 async def both_count(one, other):
-    """Until each proxy knows how many members the other has."""
+    """Waits until each proxy knows how many members the other has."""
     await until(lambda: all(proxy.queues._shares.elsewhere(LIGHTS.queue) for proxy in (one, other)))
 
 

@@ -59,7 +59,7 @@ class SharedRig(QueuesRig):
         return task
 
     async def rest(self):
-        """Until nothing is being cleared away."""
+        """Waits until no removal is in flight."""
         while self.tasks:
             await asyncio.gather(*self.tasks)
 

@@ -29,7 +29,7 @@ def shop(name):
 
 
 async def fill(rig, count=2):
-    """Make queues and exchanges of all kinds, bound to each other, with messages."""
+    """Makes queues and exchanges of all kinds, bound to each other, with messages."""
     conn = rig.conn()
     await rig.request(conn, OpenVhost(name="shop"))
     for n in range(count):
@@ -51,7 +51,7 @@ async def fill(rig, count=2):
 
 
 async def keys(rig):
-    """Return the keys of what is in the virtual host."""
+    """Returns the keys of all that is in the virtual host."""
     entries = await rig.store.keys.prefix("amqp/")
     return [one.key for one in entries if "shop" in one.key and not one.key.startswith(f"{stored.DELETED}/")]
 

@@ -97,13 +97,13 @@ class SinglesClient:
         self.send(Publish(topic=topic, payload=b"x", qos=1, packet_id=packet_id, **fields))
 
     def store(self, outcome=DONE):
-        """All that took the general way has ended."""
+        """Ends all publications that took the general way."""
         published, self.hub.published = self.hub.published, []
         for effect, size_bytes in published:
             self.connection.published(effect.token, outcome, size_bytes)
 
     def acknowledge(self):
-        """The single message is stored."""
+        """Notes that the single message is stored."""
         self.hub.turn.acknowledged([self.hub.singles.pop()], Position(LogOffset(7), 0))
 
     def fail(self, cause):

@@ -46,7 +46,7 @@ class TurnRig:
         self.waiting = []
 
     def client(self, packet_id):
-        """A client with a message that waits for its acknowledgement."""
+        """Returns a client with a message that waits for its acknowledgement."""
         peer = SinglesClient()
         peer.plain = peer.connection.plain = Plain(self._stack)
         peer.publish(packet_id)

@@ -123,7 +123,7 @@ COSTS_S = {"SCRAM-SHA-256$15000": 0.005, "$argon2id$v=19$m=64,t=1,p=1": 0.001, "
 
 @pytest.fixture
 def timed(monkeypatch):
-    """Passwords, and how long it takes to refuse one: by a clock that goes on with comparisons and waits alone."""
+    """Returns a function that takes the time of a refusal, by a clock that only comparisons and waits move."""
     now_s = 0.0
 
     def compare(hashed, password):

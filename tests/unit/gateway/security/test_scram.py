@@ -62,7 +62,7 @@ def prove(name, password="pencil", *, username="", by=None, client=None):
 
 
 def challenged(name, *, by=None):
-    """The salt and the iterations that a name gets."""
+    """Returns the salt and the iterations that a name gets."""
 
     async def first():
         request = Authenticate(mechanism=MECHANISM, data=f"n,,n={name},r=abc".encode())
@@ -203,7 +203,7 @@ def test_a_principal_of_scram_does_not_expire():
 
 
 def prove_final():
-    """The last word of an exchange whose nonces are random is another one each time."""
+    """Returns bytes equal to any others, because the last message holds random nonces and differs each time."""
 
     class Any(bytes):
         def __eq__(self, other):

@@ -40,7 +40,7 @@ KEY_SET = [
 
 @pytest.fixture
 def tokens(tmp_path):
-    """Tokens verified by the keys of a set, or as a configuration says."""
+    """Returns a function that makes tokens, which the keys of a set verify, or as a configuration says."""
 
     def made(*, keys=None, **said):
         file = tmp_path / "jwks.json"

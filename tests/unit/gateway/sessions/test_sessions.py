@@ -203,7 +203,7 @@ async def test_a_very_long_name_is_a_session_too(rig):
 
 
 async def waiting(rig, **options):
-    """A session that is away, with a message waiting for it; where the message is."""
+    """Makes a session that is away, with a message waiting for it; returns where the message is."""
     holder, _ = await rig.open(**options)
     rig.fanout.subscribe(holder.subscriber, SubscriptionId(1), "t", None)
     await rig.write(b"1")
@@ -314,7 +314,7 @@ def will(delay_ms=30_000):
 
 @pytest.fixture
 def later(rig):
-    """The rig's clock is an hour ahead, so that no timer fires by itself."""
+    """Sets the rig's clock an hour ahead, so that no timer fires by itself."""
     rig.clock[0] = (time.time_ns() // 1_000_000) + 3_600_000
     return rig
 

@@ -28,7 +28,7 @@ class Below(asyncio.Transport):
             self.above.pause_writing()
 
     def read(self, size):
-        """The peer reads."""
+        """Reads this many bytes at the peer."""
         self.room += size
         if self.room >= 0:
             self.above.resume_writing()

@@ -64,7 +64,7 @@ class SocketRig:
         return self.peers[-1]
 
     async def connect(self):
-        """A socket of a client, and the protocol at its other end."""
+        """Connects a socket of a client, and returns it with the protocol at its other end."""
         loop = asyncio.get_running_loop()
         count = len(self.peers)
         sock = socket.socket()
@@ -485,7 +485,7 @@ async def test_a_socket_that_is_paused_in_its_turn_is_not_read_in_it():
 
 @asynccontextmanager
 async def two_peers(received):
-    """A poller with two connections, and the clients' ends of them; `received` takes each look's reads."""
+    """Yields a poller with two connections, and the clients' ends of them; `received` takes each look's reads."""
     peers = []
     sockets = Poller(asyncio.get_running_loop(), received)
     server = PlainListener(lambda: peers.append(Abortable()) or peers[-1], sockets, together=True)

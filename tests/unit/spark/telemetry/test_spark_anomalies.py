@@ -17,7 +17,7 @@ FLEET, SAMPLES_EACH, FAULTS_EACH = 30, 2_400, 4
 
 
 def table(values: dict[str, list[float]], first: int = 0) -> "pa.Table":
-    """One sample a second of each device."""
+    """Returns one sample a second of each device."""
     rows = [(device, first + n, value) for device, some in values.items() for n, value in enumerate(some)]
     count = len(rows)
     made = {
@@ -118,7 +118,7 @@ def test_no_series_takes_more_turns_than_the_limit():
 
 
 def measured(seeds: Iterable[int] = range(FLEET)) -> tuple[float, float]:
-    """Precision and recall over a fleet with labelled faults."""
+    """Returns precision and recall over a fleet with labelled faults."""
     fleet = {f"d{seed}": series(seed, SAMPLES_EACH, FAULTS_EACH) for seed in seeds}
     events = run({device: values for device, (values, _) in fleet.items()}, pieces=6)
 

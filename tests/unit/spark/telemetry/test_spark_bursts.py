@@ -15,7 +15,7 @@ T0 = 1_767_225_600_000
 
 
 def minutes(device: str, counts: list[int], first_minute: int = 0) -> list[Record]:
-    """So many messages in each minute, at equal distances."""
+    """Returns this many messages in each minute, at equal distances."""
     return [
         Record(device, T0 + (first_minute + minute) * MINUTE_MS + n * MINUTE_MS // count, 0)
         for minute, count in enumerate(counts)

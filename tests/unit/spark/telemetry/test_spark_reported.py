@@ -12,7 +12,7 @@ MINUTE_MS = 60_000
 
 
 def found(*keys: tuple[str, str, str, int]) -> "pa.Table":
-    """Findings of (device, metric, kind, time in ms), with their number as the score."""
+    """Returns findings of (device, metric, kind, time in ms), with their number as the score."""
     names = ("device", "metric", "kind", "time")
     rows = [dict(zip(names, (*key[:3], key[3] * 1000), strict=True), score=float(n)) for n, key in enumerate(keys)]
     return pa.table([pa.array([row.get(f.name) for row in rows], f.type) for f in EVENTS], schema=EVENTS)

@@ -25,7 +25,7 @@ SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, ses
 
 
 def by_the_book(records, pause_ms=PAUSE_MS):
-    """Sessions as (device, first, last, records, first time, last time), one record after another."""
+    """Returns sessions as (device, first, last, records, first time, last time), computed record by record."""
     by_device = defaultdict(list)
     for record in records:
         by_device[record.device].append((record.stored_at_ms, record.time_ms))

@@ -49,7 +49,7 @@ except ServerFailed as error:
 
 
 def run(*signals, slow=False, fails=False, hangs=False):
-    """The words of a server that gets each signal after a word, and its exit status."""
+    """Runs a server that gets each signal after a word; returns its words, and its exit status."""
     program = PROGRAM.format(slow=slow, fails=fails, hangs=hangs)
     with subprocess.Popen(
         [sys.executable, "-c", program], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL

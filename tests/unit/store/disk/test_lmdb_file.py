@@ -13,7 +13,9 @@ from store.disk.lmdb_file import is_broken, is_cut_short, leads_astray
 
 
 def fill(path, *, seed=1, transactions=60, sizes=(0, 10, 700, 3_000, 30_000)):
-    """Many transactions over two trees, with values in pages of their own; how much the file lacks of its last page."""
+    """Writes many transactions over two trees, with values in pages of their own; returns how much of its last page
+    the file lacks.
+    """
     draw = random.Random(seed)
     with lmdb.open(str(path), map_size=1 << 28, max_dbs=2, sync=False) as env:
         dbs = [env.open_db(name) for name in (b"one", b"two")]
@@ -26,7 +28,7 @@ def fill(path, *, seed=1, transactions=60, sizes=(0, 10, 700, 3_000, 30_000)):
 
 
 def walk(path):
-    """Read every entry in a process of its own; how it ended."""
+    """Reads every entry in another process, and returns how that process ended."""
     code = """
 import lmdb, sys
 with lmdb.open(sys.argv[1], map_size=1 << 28, max_dbs=2) as env, env.begin() as txn:
@@ -157,7 +159,7 @@ for _ in range(flips):
 
 
 def kinds(path):
-    """The pages of a file by their kind: branches, and the rest but for the first two."""
+    """Returns the pages of a file by their kind: the branches, and the others without the first two."""
     data = path.read_bytes()
     branches = [n for n in range(2, len(data) // 4096) if data[n * 4096 + 10 : n * 4096 + 12] == b"\x01\x00"]
     return branches, [n for n in range(2, len(data) // 4096) if n not in branches]

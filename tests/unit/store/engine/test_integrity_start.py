@@ -23,7 +23,7 @@ SEGMENT_BYTES = 2_000
 
 
 def write(directory, count=40):
-    """A closed log in segments of some ten frames, sealed; its frames."""
+    """Writes a closed, sealed log in segments of some ten frames, and returns its frames."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=SEGMENT_BYTES)
     list(log.recover(0))
     placed = [log.place(frame((16, b"%03d" % n + bytes(100))), epoch=1, stored_at_ms=n) for n in range(count)]

@@ -22,7 +22,7 @@ RESERVE = 1 << 20
 
 
 def relaxed(queue, body, **options):
-    """A frame that may be answered before it is synced."""
+    """Returns a frame that may be answered before it is synced."""
     made = frame((queue, body))
     return UnplacedFrame.build(made.rows, made.payload, flags=FRAME_ASYNC, **options)
 
@@ -79,12 +79,12 @@ class EngineRig:
             self.engine.append(unplaced, unplaced)  # stands for its callback
 
     def next(self):
-        """The next report: its answers as (what was asked, outcome), and the frames that can be read from now on."""
+        """Returns the next report: its answers as (request, outcome), and the frames that can be read from now on."""
         group = self.reported.get(timeout=WAIT_S)
         return list(group.outcomes), [placed.frame for placed in group.run.placed] if group.run else []
 
     def answer(self):
-        """The next answer; raises queue.Empty when there is none for long."""
+        """Returns the next answer; raises queue.Empty when none comes for long."""
         while not self.answers:
             outcomes, seen = self.next()
             self.answers += outcomes

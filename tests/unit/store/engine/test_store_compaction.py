@@ -40,7 +40,7 @@ async def open_store(tmp_path, clock):
 
 
 def keyed(*records, flags=0):
-    """A frame of (queue, key hash, body); the address hash is the key's."""
+    """Returns a frame of (queue, key hash, body); the address hash is the key's."""
     rows, payload = b"", b""
     for queue, key, body in records:
         rows += ROW.pack(queue, len(payload), len(body), flags, key, 1000 + key, 0, 77)

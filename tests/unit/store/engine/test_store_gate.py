@@ -25,7 +25,7 @@ class GateRig:
         self.builder = RunBuilder(lambda _: QueueEnd())
 
     def group(self, *names, records=False):
-        """A group of frames on disk; what is called for each is its name."""
+        """Returns a group of frames on disk; the call for each frame is its name."""
         placed = []
         for _ in names:
             one = records_frame(KvPut("k", b"v")) if records else frame((16, b"x"))

@@ -299,7 +299,7 @@ async def test_views_never_follow_what_is_not_confirmed(tmp_path):
 
 
 async def inherited(tmp_path, *frames, confirmed):
-    """A new master with some of its log not confirmed."""
+    """Returns a new master with some of its log not confirmed."""
     old = await open_master(tmp_path, alone=True)
     for one in frames:
         await append(old, one)

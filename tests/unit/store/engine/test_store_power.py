@@ -51,7 +51,7 @@ class VolatileFiles(OsFiles):
             self.named |= dict.fromkeys(entries)
 
     def fail_power(self, directory: Path, target: Path) -> None:
-        """Make what is on disk of a directory a directory of its own."""
+        """Copies what a loss of power leaves of a directory to another directory."""
         target.mkdir()
         with self.lock:
             for path in self.named:

@@ -24,7 +24,9 @@ def flip_log(data_dir, at):
 
 
 async def filled(data_dir):
-    """Single frames, then a group of which no frame knows that the ones before are on disk; where each begins."""
+    """Writes single frames, then a group whose frames do not know that those before are on disk; returns where each
+    begins.
+    """
     async with await LocalStore.open(data_dir) as store:
         places = [(await append(store, frame((16, b"single%d" % i)))).frame for i in range(5)]
         group = await asyncio.gather(*begin(store, *[frame((17, b"group%d" % i)) for i in range(8)]))

@@ -52,7 +52,7 @@ class CountingFiles(OsFiles):
 
 @pytest.fixture
 async def log(tmp_path):
-    """A log of 300 KB whose views are gone."""
+    """Returns a log of 300 KB whose views are gone."""
     async with await LocalStore.open(tmp_path, segment_size_bytes=50_000) as store:
         for n in range(COUNT):
             await append(store, frame((16 + n % 3, b"%03d" % n + bytes(SIZE), n % 7 + 1)))
@@ -148,7 +148,9 @@ def resident(path: Path) -> int:
 
 
 def measured(path: Path, data: bytes) -> tuple[int, int, int] | None:
-    """Bytes in the page cache after hot reads, cold ones and small cold ones; None where that is not said."""
+    """Returns the bytes in the page cache after hot reads, cold ones and small cold ones; None where the system does
+    not say.
+    """
     path.write_bytes(data)
     fd = os.open(path, os.O_RDWR)
     file = OsFile(fd)

@@ -42,7 +42,7 @@ OPTIONS = {
 
 @pytest.fixture
 async def master(tmp_path):
-    """One that has deleted the front of its log, and knows of it what only the views do."""
+    """Returns a master that has deleted the front of its log, and has what it held in the views only."""
     store = await open_master(tmp_path / "master", alone=True, **OPTIONS)
     await store.keys.put("old", b"v")
     await fill(store, range(40))
@@ -296,7 +296,7 @@ class Killed(BaseException):
 
 @contextmanager
 def killed_at(n):
-    """The process ends before or after an operation of this thread on the disk: at the n-th such moment."""
+    """Ends the process at this thread's n-th moment before or after an operation on the disk."""
     left = n
     dying = current_thread()  # a master beside it goes on with its own files
 

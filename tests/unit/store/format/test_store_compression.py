@@ -19,7 +19,7 @@ BODY = b"temperature=21.5;" * 100
 
 
 def packed(*records, payload=None, **options):
-    """A compressed frame of (queue, body); `payload` in place of the right one."""
+    """Returns a compressed frame of (queue, body); `payload` replaces the right one."""
     rows, plain = b"", b""
     for queue, body in records:
         rows += ROW.pack(queue, len(plain), len(body), 0, 0, 0, 0, 0)

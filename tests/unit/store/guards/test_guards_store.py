@@ -36,7 +36,7 @@ def raised(epoch):
 
 
 def guarded(*parts, **options):
-    """A frame of (body, epoch): messages, each with a mark that an owner has written."""
+    """Returns a frame of (body, epoch): messages, each with a mark that an owner has written."""
     rows, payload = b"", b""
     for body, epoch in parts:
         rows += ROW.pack(QUEUE, len(payload), len(body), 0, 0, 0, 0, 0)

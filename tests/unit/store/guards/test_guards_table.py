@@ -61,7 +61,7 @@ def once(name=NAME, covers=0):
 
 
 def put(table, at, *rows):
-    """Admit a frame and give it a place; the guards that failed."""
+    """Admits a frame and gives it a place; returns the guards that failed."""
     admitted = table.admit(frame(*rows), NOW_MS)
     table.add(admitted.holding, LogOffset(at))
     table.keep()

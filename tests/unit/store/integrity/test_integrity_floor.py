@@ -73,7 +73,7 @@ async def test_the_floor_is_exact_while_the_store_runs(tmp_path):
 
 
 async def replicated(tmp_path, count=6, confirmed=2):
-    """The directories of a master and of a replica whose views are behind its log; both are closed."""
+    """Returns a master whose replica's views are behind the replica's log; the replica is closed."""
     master = await open_master(tmp_path / "master", alone=True)
     replica = await open_replica(tmp_path / "replica")
     for n in range(count):

@@ -25,12 +25,12 @@ def record(n):
 
 
 def seal(store):
-    """Do what the keeper does every second."""
+    """Runs one step of the keeper, which runs every second."""
     Sealer(store.core.engine.log, store.core.engine.seals).step(10)
 
 
 async def filled(directory, count=40):
-    """A closed store of five segments, of which four are sealed; its frames and its whole log."""
+    """Writes a closed store of five segments, of which four are sealed; returns its frames and its whole log."""
     async with await LocalStore.open(directory, **OPTIONS) as store:
         for n in range(count):
             await append(store, record(n))

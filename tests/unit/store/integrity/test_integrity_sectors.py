@@ -35,7 +35,7 @@ class BadFile:
         return self._inner.pread(size, offset)
 
     def pwritev(self, parts, offset):
-        """A sector that is written can be read again: the disk puts another one in its place."""
+        """Makes each sector readable again that is written, as a disk does that puts another one in its place."""
         done = self._inner.pwritev(parts, offset)
         gone = [(n, at) for n, at in self._disk.bad if self._path.name == n and offset <= at + 1 < offset + done]
         self._disk.bad = [one for one in self._disk.bad if one not in gone]
@@ -57,7 +57,7 @@ class BadDisk(OsFiles):
 
 @pytest.fixture
 async def written(tmp_path):
-    """A closed store's directory, and the names of its segments."""
+    """Returns a closed store's directory, and the names of its segments."""
     async with await LocalStore.open(tmp_path / "one", segment_size_bytes=SEGMENT_BYTES) as store:
         for n in range(COUNT):
             await append(store, frame((16, b"%05d" % n + b"x" * 80)))
@@ -69,7 +69,7 @@ def opened(directory, disk, **options):
 
 
 async def readable(store, queue=16):
-    """The bodies of all that can be read, from behind each damage on, too."""
+    """Returns the bodies of all records that can be read, those behind each damage too."""
     found, offset = [], 0
     while offset < COUNT:
         try:

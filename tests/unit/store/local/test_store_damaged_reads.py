@@ -39,7 +39,7 @@ async def test_a_reader_of_a_queue_goes_on_behind_the_damage(tmp_path):
 
 
 async def changes_from(store, revision, count):
-    """So many changes from a revision on."""
+    """Returns this many changes from a revision on."""
     watch, found = store.keys.watch(from_revision=revision), []
     try:
         while len(found) < count:

@@ -26,7 +26,7 @@ async def store(request, tmp_path):
 
 
 async def seen(store, count, *arguments, **options):
-    """That many changes of a watch."""
+    """Returns this many changes of a watch."""
     found = []
     watching = store.keys.watch(*arguments, **options)
     async with asyncio.timeout(20):

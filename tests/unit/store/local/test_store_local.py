@@ -56,7 +56,7 @@ class StoreStages:
         return self.store
 
     async def settle(self):
-        """Go to the stage; the store to read from."""
+        """Brings the store to the stage that is tested, and returns it."""
         store = self.store
         if self.stage == "dispatched":
             if store.log.confirmed and store.core.engine.views.dispatched < store.log.confirmed:

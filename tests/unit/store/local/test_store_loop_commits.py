@@ -43,7 +43,7 @@ async def store(tmp_path, files):
 
 
 def trust(store, *, fast=True):
-    """Has the rule take the disk for fast or slow, whatever this machine's is."""
+    """Makes the rule take the disk for fast or slow, whatever this machine's disk is."""
     store.core.engine.loop_commits = SimpleNamespace(
         allows=lambda size_bytes, _now_s: fast and size_bytes <= LOOP_BYTES_MAX
     )

@@ -21,7 +21,7 @@ SEGMENT_BYTES = 2_000
 
 
 def write(directory, count=40, body_bytes=100):
-    """A closed log of frames of about 200 bytes, in segments of some ten; its frames."""
+    """Writes a closed log of frames of about 200 bytes, in segments of some ten, and returns its frames."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=SEGMENT_BYTES)
     list(log.recover(0))
     placed = [log.place(frame((16, b"%03d" % n + bytes(body_bytes))), epoch=1, stored_at_ms=n) for n in range(count)]

@@ -23,7 +23,7 @@ def record(n):
 
 
 async def damaged(directory, region=HEADER.size + 3):
-    """A closed store of forty records in queue 16, one of which is damaged; its frames as they were."""
+    """Writes a closed store of forty records in queue 16, one of which is damaged; returns its frames as they were."""
     async with await LocalStore.open(directory, **OPTIONS) as store:
         for n in range(40):
             await append(store, record(n))

@@ -56,7 +56,7 @@ def segments(path):
 
 
 async def write(store, count, *queues, size=300):
-    """Frames of one record for each queue; the records' bodies are numbers."""
+    """Writes frames of one record for each queue; the records' bodies are numbers."""
     for n in range(count):
         await append(store, frame(*((queue, (b"%d" % n).ljust(size, b".")) for queue in queues)))
 

@@ -21,7 +21,7 @@ T0 = 1_700_000_000_000
 
 
 def write(directory, count=40, segment=2_000, size=100):
-    """A log of frames of about 200 bytes, in segments of ten."""
+    """Writes a log of frames of about 200 bytes, in segments of ten."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=segment)
     list(log.recover(0))
     placed = [log.place(frame((16, b"%03d" % n + bytes(size))), epoch=1, stored_at_ms=n) for n in range(count)]

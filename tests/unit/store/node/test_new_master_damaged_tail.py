@@ -53,7 +53,7 @@ class Damaged(StoreGroup):
         flip(newest, newest.stat().st_size - 3, bit=2)
 
     async def same(self, client, *expected):
-        """Every replica, as master, serves these messages."""
+        """Checks that every replica serves these messages when it is master."""
         await self.in_sync()
         for name in self.names:
             await self.hand_over(name)

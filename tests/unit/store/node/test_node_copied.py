@@ -29,7 +29,7 @@ async def group(tmp_path):
 
 
 async def copy_of(group, name):
-    """Copy a node's directory, and let the node go on."""
+    """Copies a node's directory while the node is stopped, and starts the node again."""
     await group.settled()
     await group.stop(name)
     await asyncio.to_thread(shutil.copytree, group.directory / name, group.directory / "copy")

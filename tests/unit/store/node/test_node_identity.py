@@ -372,7 +372,7 @@ async def test_a_log_with_frames_does_not_become_another_one(home):
 
 @pytest.fixture
 async def with_damaged_epochs(home):
-    """A data directory with two frames of epoch 1, whose file of epochs is damaged."""
+    """Makes a data directory with two frames of epoch 1, whose file of epochs is damaged."""
     store = await LocalStore.open(home, group=GROUP, disk_reserve_bytes=0)
     for body in (b"a", b"b"):
         await append(store, frame((16, body)))

@@ -29,7 +29,7 @@ LOST = (700, 1_100, 900)  # bytes that the last files lose, by replica
 
 
 async def fill(group):
-    """Messages that every replica has, the last file of which is long; the log's end."""
+    """Writes messages that every replica has, in a last file that is long; returns the log's end."""
     await group.in_sync()
     store = group.store()
     for body in BODIES:
@@ -40,14 +40,14 @@ async def fill(group):
 
 
 def shorten(group, name, size):
-    """Cut so many bytes off the end of a stopped replica's log."""
+    """Cuts this many bytes off the end of a stopped replica's log."""
     path = max((group.directory / name / "log").iterdir())
     with path.open("r+b") as file:
         file.truncate(path.stat().st_size - size)
 
 
 async def lose_the_ends(group, *, known=True, floors_too=False):
-    """All replicas lose the end of their logs while they are stopped, and are started again."""
+    """Stops all replicas, cuts off the ends of their logs, and starts them again."""
     epoch = group.group.master_epoch
     await asyncio.gather(*(group.kill(name) for name in list(group.nodes)))
     for name, size in zip(group.names, LOST, strict=True):
@@ -66,7 +66,7 @@ async def heard_short(group):
 
 
 async def elect_unclean(group, replica=None):
-    """As soon as the replicas that were stopped are not taken for alive and sound any more."""
+    """Elects a replica uncleanly, as soon as the stopped replicas are not taken for alive and sound any more."""
     async with asyncio.timeout(PATIENCE_S):
         while True:
             epoch = group.group.master_epoch
@@ -80,7 +80,7 @@ def floors(group):
 
 
 async def whole(group):
-    """All replicas are in sync and have no damage."""
+    """Waits until all replicas are in sync and undamaged, and checks that their logs are the same."""
     await group.in_sync()
     await until(lambda: not any(node.repairer.damages for node in group.nodes.values()), PATIENCE_S)
     await until(lambda: not any(node.repairer.needs_repair for node in group.nodes.values()), PATIENCE_S)

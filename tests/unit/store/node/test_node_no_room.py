@@ -24,7 +24,7 @@ def quick(monkeypatch):
 
 
 def disks(tmp_path, controllers, **options):
-    """A group, and the files of its nodes by name."""
+    """Returns a group, and the files of its nodes by name."""
     group = StoreGroup(tmp_path, controllers, **options)
     files = {name: FaultyFiles() for name in group.names}
     group.own = {name: {"files": files[name]} for name in group.names}
@@ -32,7 +32,7 @@ def disks(tmp_path, controllers, **options):
 
 
 def kept(group, name):
-    """The newest epoch that a node's directory knows of."""
+    """Returns the newest epoch that a node's directory holds."""
     return EpochFile(FaultyFiles(), group.directory / name).load()[1]
 
 

@@ -33,7 +33,7 @@ def group_of(tmp_path, controllers, **options):
 
 
 async def fill(group):
-    """Messages that every replica has in several segments."""
+    """Writes messages that every replica has, in several segments."""
     await group.in_sync()
     store = group.store()
     for body in BODIES:
@@ -49,7 +49,7 @@ def flip_segment(group, name, segment=1, at=300):
 
 
 def scrub(group, name):
-    """Read a replica's log through, and say what is damaged."""
+    """Reads a replica's log through, and notes what is damaged."""
     log = group.nodes[name].disk.store.core.engine.log
     for found in log.scan(log.first, log.end):
         if isinstance(found, BadRange):
@@ -65,13 +65,13 @@ async def repaired(group, name, count=1):
 
 
 async def same(group):
-    """All logs are the same."""
+    """Checks that all logs are the same."""
     await group.settled()
     assert len({log_bytes(group.directory / name) for name in group.names}) == 1
 
 
 async def restarted_master(group):
-    """A master that has nothing of its log in memory."""
+    """Restarts the master, so that none of its log is in memory."""
     heir = next(name for name in group.names if name != group.name_of(group.group.master))
     await group.stop(heir)
     await group.start(heir)
@@ -256,7 +256,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
 
 
 async def append_until_known(group):
-    """Append once more where a frame was taken in before the master knew of the damage."""
+    """Appends once more where a frame was stored before the master knew of the damage."""
     while True:
         with contextlib.suppress(AppendOutcomeUnknown):
             return await append(group.store(budget_s=0.5), frame((16, b"no")))

@@ -29,7 +29,9 @@ SMALL = {
 
 
 async def filled(group):
-    """A client; retention has deleted the front of each replica's log, whose views hold a key that was set there."""
+    """Returns a client; retention has deleted the front of each replica's log, and the views hold a key that was set
+    there.
+    """
     store = group.store()
     await store.keys.put("key", VALUE)
     for n in range(100):
@@ -47,14 +49,14 @@ def flip_views(path, what):
 
 
 def spoil(path, start=0, size=1 << 20):
-    """Overwrite a part of a file."""
+    """Overwrites a part of a file."""
     data = bytearray(path.read_bytes())
     data[start : start + size] = b"\xa5" * len(data[start : start + size])
     path.write_bytes(data)
 
 
 async def is_whole_again(group, name, store):
-    """A replica has all, is in sync, and leads."""
+    """Checks that a replica has the whole log, is in sync, and leads."""
     await until(lambda: group.nodes[name].disk.store and not group.nodes[name].disk.store.is_damaged, PATIENCE_S)
     await append(store, frame((16, b"more")))
     await group.in_sync()

@@ -23,7 +23,7 @@ async def group(tmp_path, controllers):
 
 
 async def filled(group):
-    """A client; what it has put is in the views of all nodes, and not in memory."""
+    """Returns a client that has put a key; it is in the views of all nodes, and not in memory."""
     store = group.store()
     await append(store, frame((16, b"a message")))
     await store.keys.put("key", VALUE)

@@ -30,7 +30,7 @@ HONEST, LIAR = 2, 3
 
 
 def write(directory, count=40):
-    """A closed log of an epoch; its frames, as they are on disk."""
+    """Writes a closed log of an epoch, and returns its frames as they are on disk."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=SEGMENT_BYTES)
     list(log.recover(0))
     placed = [log.place(frame((16, b"%03d" % n + bytes(100))), epoch=1, stored_at_ms=n) for n in range(count)]
@@ -46,7 +46,7 @@ def changed(data, at, mask=1):
 
 
 def of_epoch(data, epoch):
-    """A sound frame of another epoch."""
+    """Returns a sound frame of another epoch."""
     header = Header(*HEADER.unpack_from(data))
     made = frame((16, data[-103:]))
     return (
@@ -240,7 +240,7 @@ async def test_the_status_says_from_whom_and_since_when(rig):
 
 @pytest.fixture
 async def sealed(rig):
-    """The rig, repaired, with the seals of all closed segments."""
+    """Returns the rig, repaired, with the seals of all closed segments."""
     store = rig.disk.store
     rig.repairer.begin(rig.context)
     await until(lambda: not rig.repairer.needs_repair)

@@ -39,7 +39,7 @@ class Listener:
         return address in self.answering
 
     async def passes(self, ms, *, received=False):
-        """Time passes; how often there was news."""
+        """Lets time pass, and returns how often there was news."""
         news = 0
         for _ in range(0, ms, STEP_MS):
             self.now_ms += STEP_MS

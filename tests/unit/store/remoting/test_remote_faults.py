@@ -442,7 +442,7 @@ async def test_what_may_have_been_done_is_unknown(store, relay):
 
 
 async def broken(store, relay, work):
-    """Do something whose connection breaks before it reaches the store."""
+    """Runs work whose connection breaks before it reaches the store."""
     relay.hold()
     doing = asyncio.ensure_future(work)
     await until(lambda: store.connection.caller.unsure)

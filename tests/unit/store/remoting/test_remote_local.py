@@ -36,7 +36,7 @@ def trimmed(monkeypatch):
 
 @pytest.fixture(autouse=True)
 def impatient(request, monkeypatch):
-    """A store whose disk has failed is waited for in vain."""
+    """Shortens the wait for a store whose disk has failed: it never comes back."""
     if request.node.name == "test_a_failed_disk":
         monkeypatch.setattr(ServedStore, "WAIT_S", 1.0)
 

@@ -18,7 +18,7 @@ ONE = [(100, 200)]
 
 
 def asked(repairs, now_ms, found, left=None):
-    """The next request, answered so."""
+    """Takes the next request, gives it this answer, and returns it."""
     ask = repairs.ask(now_ms=now_ms)
     if ask is not None:
         if left is not None:

@@ -13,7 +13,7 @@ from tests.support.store.replication_kit import Following, FrameLog
 
 
 def damage(leading, number: int, damaged: bool = True):
-    """A replica says so."""
+    """Tells the master that a replica is damaged, or is not any more."""
     leading.followers[number].core.damaged(damaged)
     return leading.settle()
 

@@ -11,7 +11,7 @@ HELD = LogOffset(1_000)  # five frames of epoch 1
 
 
 def short(frames: int, **kinds) -> Following:
-    """A replica with so many of the five frames that it had once."""
+    """Returns a replica that has this many of the five frames that it once had."""
     return Following(2, FrameLog().fill(1, frames), [(1, 0)], promised=1, held=HELD, **kinds)
 
 

@@ -12,7 +12,7 @@ PACE = ReplicationPace(batch_bytes=400, window_bytes=1_000)
 
 
 def group(*numbers: int, **kinds) -> Leading:
-    """A master with replicas that are all in sync."""
+    """Returns a master with replicas that are all in sync."""
     followers = [Following(number, pace=kinds.get("pace")) for number in numbers]
     leading = Leading(followers=followers, **kinds).connect(*numbers)
     return leading.pass_time(400)

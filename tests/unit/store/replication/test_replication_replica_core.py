@@ -12,7 +12,9 @@ SESSION = 102
 
 
 def streaming(**kinds) -> Following:
-    """A replica with 400 bytes of epoch 1, that follows the master of epoch 3, whose epoch 2 was from 400 to 800."""
+    """Returns a replica with 400 bytes of epoch 1 that follows the master of epoch 3, whose epoch 2 was from 400 to
+    800.
+    """
     follower = Following(2, FrameLog().fill(1, 2), [(1, 0)], promised=1, **kinds)
     greeting(follower)
     follower.core.receive(welcome(), now_ms=0)

@@ -40,7 +40,7 @@ def reader(served):
 
 
 def fill(served: Serving, count: int, *, a_frame: int = 7, seed: int = 1, body: int = 100) -> dict[int, list[bytes]]:
-    """Messages over two queues; what each queue should bring."""
+    """Appends messages to two queues, and returns what each queue should bring."""
     chance = random.Random(seed)
     want: dict[int, list[bytes]] = {16: [], 17: []}
     for start in range(0, count, a_frame):
@@ -215,7 +215,7 @@ def test_a_port_in_use_is_an_os_error(served):
 
 
 def _again(served: Serving) -> Serving:
-    """The same service once more: it must not get the port."""
+    """Returns the same service once more, which must not get the port."""
     twin = object.__new__(Serving)
     twin.__dict__.update(served.__dict__)
     return twin

@@ -361,7 +361,7 @@ async def test_a_node_is_read_only_for_spark_unless_it_is_asked_for_more(local):
 
 
 def _certificates(directory):
-    """A CA, two certificates of it, and one of nobody's."""
+    """Returns a CA, two certificates of it, and one of another CA."""
 
     def run(*arguments):
         subprocess.run([OPENSSL, *arguments], cwd=directory, check=True, capture_output=True)

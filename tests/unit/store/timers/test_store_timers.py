@@ -30,7 +30,7 @@ def timer(due_ms, body, queue=16):
 
 
 async def set_timers(store, *timers):
-    """Set them in one frame; their ids."""
+    """Sets timers in one frame, and returns their ids."""
     appended = await append(store, records_frame(*timers))
     return [str(TimerKey(record.due_ms, appended.frame, n)) for n, record in enumerate(timers)]
 
@@ -42,7 +42,7 @@ async def clock():
 
 @pytest.fixture(params=["recent", "dispatched"])
 async def opened(request, tmp_path, clock):
-    """A store whose views lag for ever, and one whose views follow at once."""
+    """Yields a store whose views never follow, and one whose views follow at once."""
     linger_s = HOUR_S if request.param == "recent" else 0.001
     store = await LocalStore.open(tmp_path / "data", now_ms=clock, linger_s=linger_s)
     store.catch_up = lambda: None

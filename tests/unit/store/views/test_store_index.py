@@ -23,7 +23,7 @@ BOTH = ROW_INDEX_KEY | ROW_INDEX_ADDRESS
 
 
 def indexed(*rows, queue=16):
-    """A frame of rows (key, address, id[, flags])."""
+    """Returns a frame of rows (key, address, id[, flags])."""
     packed = b"".join(
         ROW.pack(queue, 0, 1, flags[0] if flags else BOTH, key, address, id_, 0) for key, address, id_, *flags in rows
     )
@@ -31,7 +31,7 @@ def indexed(*rows, queue=16):
 
 
 def place(frames, start=0, gap=0, stored=lambda n: n):
-    """Frames one behind the other, `gap` bytes apart; frame n was stored at `stored(n)`."""
+    """Gives frames their places, `gap` bytes apart; frame n was stored at `stored(n)`."""
     placed, at = [], start
     for n, one in enumerate(frames):
         header = one.header(log_offset=at, epoch=1, stored_at_ms=stored(n))

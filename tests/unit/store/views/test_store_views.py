@@ -21,7 +21,7 @@ from tests.support.store.store_kit import frame, records_frame
 
 
 def until(true, seconds=10):
-    """Wait for something another thread does; whether it came."""
+    """Waits until another thread makes a condition true, and returns whether it did."""
     end = monotonic() + seconds
     while not true() and monotonic() < end:
         Event().wait(0.001)

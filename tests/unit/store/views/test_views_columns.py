@@ -13,7 +13,7 @@ from store.views.sealed import PUTS, crc_of, seal
 
 
 def entries(count, key_size=9, value_size=12):
-    """Some entries, in order of their keys, which begin at 2, 4, 6 and so on."""
+    """Returns entries in order of their keys, which begin at 2, 4, 6 and so on."""
     return [
         ((2 * n + 2).to_bytes(key_size, "big"), (n * 77).to_bytes(8, "little") + bytes(value_size - 8))
         for n in range(count)

@@ -37,7 +37,7 @@ KIT = Path(__file__).parents[3] / "support" / "store" / "views_kit.py"
 
 
 async def put(directory, **options):
-    """A store with a key whose value is in the views alone, not in memory."""
+    """Returns a store with a key whose value is in the views only, and not in memory."""
     store = await LocalStore.open(directory, scrub_bytes_per_s=0, **options)
     await append(store, frame((16, b"a message")))
     await store.keys.put("key", VALUE)

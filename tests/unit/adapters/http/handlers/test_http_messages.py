@@ -24,7 +24,7 @@ def client():
 
 @pytest.fixture
 def asked(client):
-    """The requests that reach the gateway, which has two messages and a next page."""
+    """Returns the requests that reach the gateway, which has two messages and a next page."""
     requests = []
     found = FoundMessages(
         messages=[Message("a/b", b'{"v":1}', content_type="application/json", id="2"), Message("a/b", b"\xff", id="1")],

@@ -13,7 +13,7 @@ EVIL = "evil.example:8080"
 def ask(
     method: str, host: str, *headers: str, options: HttpOptions | None = None, peer: str = "127.0.0.1", path: str = "/a"
 ) -> int:
-    """The status of one request over HTTP/1.1."""
+    """Returns the status of one request over HTTP/1.1."""
     gateway = Gateway(options, peer=peer)
     gateway.feed(b"POST /topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n")
     lines = [f"{method} /topics{path} HTTP/1.1", f"host: {host}", *headers, "content-length: 0"]

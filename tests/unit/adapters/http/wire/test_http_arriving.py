@@ -36,7 +36,7 @@ def process():
 
 
 def begin(connection, size):
-    """Send so much of a body that is longer by a byte; what is answered to it already."""
+    """Sends this many bytes of a body that is longer by one, and returns what is answered already."""
     out = connection.feed(HEAD % (size + 1) + b"x" * size)
     return [answer.status for answer in parse_responses(out)]
 

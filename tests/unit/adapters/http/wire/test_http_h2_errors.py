@@ -25,13 +25,13 @@ OPENING = PREFACE + SettingsFrame(0).serialize()
 
 
 def post(stream: int, *headers: tuple[str, str], flags: tuple[str, ...] = ("END_HEADERS",), path: str = "/topics/a"):
-    """The HEADERS frame of a POST."""
+    """Returns the HEADERS frame of a POST."""
     fields = [(":method", "POST"), (":scheme", "http"), (":authority", "gateway"), (":path", path), *headers]
     return HeadersFrame(stream, data=Encoder().encode(fields, huffman=False), flags=list(flags))
 
 
 def raw(kind: int, payload: bytes = b"", *, flags: int = 0, stream: int = 0) -> bytes:
-    """A frame as it stands on the wire, right or wrong."""
+    """Returns a frame as it stands on the wire, right or wrong."""
     return len(payload).to_bytes(3, "big") + bytes((kind, flags)) + stream.to_bytes(4, "big") + payload
 
 
@@ -40,7 +40,7 @@ def wire(*frames: Frame | bytes) -> bytes:
 
 
 def read(data: bytes) -> list[Frame]:
-    """The frames of an answer."""
+    """Returns the frames of an answer."""
     frames = []
     while data:
         frame, length = Frame.parse_frame_header(memoryview(data[:9]))
@@ -51,7 +51,7 @@ def read(data: bytes) -> list[Frame]:
 
 
 def errors(data: bytes) -> list[tuple[str, int, int]]:
-    """The errors of an answer: kind, stream and code."""
+    """Returns the errors of an answer: kind, stream and code."""
     kinds = {RstStreamFrame: "stream", GoAwayFrame: "connection"}
     return [(kinds[type(f)], f.stream_id, f.error_code) for f in read(data) if type(f) in kinds]
 

@@ -16,7 +16,7 @@ CALM, CANCEL = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, h2.errors.ErrorCodes.CANC
 
 
 def shut(gateway: Gateway, window_bytes: int = 0) -> Http2Client:
-    """A client whose window lets this many bytes of each stream through, with a message to read at `a`."""
+    """Returns a client whose window lets this many bytes of each stream through, with a message to read at `a`."""
     client = Http2Client(gateway)
     client.ask("POST", "/topics/a", body=b"x" * 60_000)
     client.h2.update_settings({WINDOW: window_bytes})

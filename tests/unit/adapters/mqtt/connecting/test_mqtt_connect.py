@@ -28,7 +28,7 @@ from tests.support.mqtt.mqtt_driver import INFO, NOW_MS, Driver, packets_in
 
 
 def plain(**kwargs) -> Driver:
-    """A driver that answers nothing by itself."""
+    """Returns a driver that answers nothing by itself."""
     driver = Driver(**kwargs)
     driver.answer_effect = lambda effect: None  # type: ignore[method-assign]
     return driver

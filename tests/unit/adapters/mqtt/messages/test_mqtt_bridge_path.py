@@ -100,7 +100,7 @@ def test_what_is_no_id_is_none(said):
 
 
 def told(user):
-    """The user properties of a gateway's CONNACK."""
+    """Returns the user properties of a gateway's CONNACK."""
     info = replace(INFO, gateway=HERE)
     client = Driver()
     client.adapter = FACTORY.connect(info, client.options, random=Random(1))

@@ -35,7 +35,7 @@ def message(body: bytes, qos: int = 1) -> Message:
 
 
 def subscribed(qos: int = 2, **properties: int) -> Driver:
-    """A session that lasts."""
+    """Returns a durable session with a subscription."""
     driver = Driver(5)
     driver.connect(clean=False, properties=Properties(session_expiry_s=600, **properties))
     driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t/#", qos=qos),)))
@@ -44,7 +44,7 @@ def subscribed(qos: int = 2, **properties: int) -> Driver:
 
 
 def again(driver: Driver, cursor: Cursor | None = None, **properties: int) -> Driver:
-    """The session after its connection is lost."""
+    """Returns the session once its connection was lost and made again."""
     driver.lose()
     state = next(save.state for save in reversed(driver.saved) if save.state is not None)
     exchanges = next((save.exchanges for save in reversed(driver.saved) if save.exchanges is not None), b"")
@@ -59,7 +59,7 @@ def again(driver: Driver, cursor: Cursor | None = None, **properties: int) -> Dr
 
 
 def saved(driver: Driver) -> tuple[SavedSubscription, ...]:
-    """The subscriptions as they were saved last."""
+    """Returns the subscriptions as they were saved last."""
     raw = next(save.state for save in reversed(driver.saved) if save.state is not None)
     state = load(raw, NO_STATE)
     assert state is not None

@@ -76,7 +76,9 @@ def resumed(
 
 
 def again(driver: Driver, options: Options | None = None, **connect) -> tuple[Driver, list[Packet]]:
-    """The session after its connection is lost, or the gateway killed, and what comes behind the CONNACK."""
+    """Resumes the session after its connection is lost, or the gateway killed; returns it, and the packets behind
+    the CONNACK.
+    """
     state = next(save.state for save in reversed(driver.saved) if save.state is not None)
     exchanges = next((save.exchanges for save in reversed(driver.saved) if save.exchanges is not None), b"")
     other = Driver(driver.version, options, now_ms=driver.now_ms)
@@ -267,7 +269,7 @@ def test_a_delivery_that_the_log_does_not_bring_again_is_released():
 
 
 def wanting(*messages: Message, qos=1, version=4, options=None, **connect) -> Driver:
-    """A durable session that has just subscribed, and what is retained."""
+    """Returns a durable session that has just subscribed, and has asked for these retained messages."""
     driver = Driver(version, options)
     driver.connect(clean=False, **connect)
     driver.retained = list(messages)

@@ -54,13 +54,13 @@ class Member:
         self.connack = driver.connect(**connect)
 
     def subscribe(self, *requests, properties=None, packet_id=1):
-        """SUBSCRIBE, joined at once; the SUBACK."""
+        """Sends SUBSCRIBE, lets the client join at once, and returns the SUBACK."""
         packet = Subscribe(packet_id=packet_id, requests=requests, properties=properties or Properties())
         out = self.driver.send(packet)
         return out + self.joined()
 
     def joined(self):
-        """The gateway lets it in everywhere it has asked; what the client is sent."""
+        """Lets the client join all groups that it has asked for, and returns what it is sent."""
         out = []
         while calls := self.driver.calls(JoinShared):
             for call in calls:
@@ -94,7 +94,7 @@ class Member:
         return found
 
     def resume(self, **fields):
-        """The same session on another connection."""
+        """Resumes the session on another connection."""
         saved = self.driver.saved
         state = next((one.state for one in reversed(saved) if one.state is not None), b"")
         exchanges = next((one.exchanges for one in reversed(saved) if one.exchanges is not None), b"")

@@ -19,7 +19,7 @@ DENIED = Outcome(error=Refusal(Cause.QUOTA, "no"))
 
 
 def publishes(version):
-    """PUBLISH packets, most of them plain."""
+    """Draws PUBLISH packets, most of them plain."""
     properties = st.just(Properties())
     if version == 5:
         some = (Properties(content_type="a"), Properties(topic_alias=1), Properties(message_expiry_s=1))
@@ -47,7 +47,7 @@ def publishes(version):
 
 
 def plain(version):
-    """PUBLISH packets that may take the short way."""
+    """Draws PUBLISH packets that may take the short way."""
     return st.builds(
         lambda topic, packet_id, payload: encode(
             Publish(topic=topic, qos=1, packet_id=packet_id, payload=payload), version
@@ -60,7 +60,7 @@ def plain(version):
 
 @st.composite
 def reads(draw, version):
-    """A read: a packet, some packets, a cut or a changed one, or no packet at all."""
+    """Draws a read: a packet, several, a cut or a changed one, or bytes that are no packet."""
     if draw(st.integers(0, 2)):
         return draw(plain(version))
     data = bytearray(draw(publishes(version)))
@@ -80,7 +80,7 @@ def reads(draw, version):
 
 
 def connected(version, *, named=False):
-    """A connection that knows its topics, and nothing of which is under way."""
+    """Returns a connection that knows its topics, and has no message in flight."""
     driver = Driver(version, Options(max_packet_bytes=10_000))
     driver.short = False
     if named:  # its client is named differently from its device

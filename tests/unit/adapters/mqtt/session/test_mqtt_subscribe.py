@@ -112,7 +112,7 @@ def test_retain_handling(handling, first, again):
 
 
 def asking(version=4, options=None) -> Driver:
-    """A client whose calls are left for the test to answer."""
+    """Returns a client whose calls are left for the test to answer."""
     driver = Driver(version, options)
     driver.connect()
     driver.answer_effect = lambda effect: None  # type: ignore[method-assign]

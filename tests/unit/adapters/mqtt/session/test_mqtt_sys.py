@@ -153,7 +153,7 @@ def test_what_is_refused_is_asked_for_again():
 
 
 def lose(driver, start, end):
-    """The session is led past a range of the log; what its client is not sent yet stays."""
+    """Leads the session past a range of the log; messages before it that its client was not sent yet stay."""
     lost = LostRange(LogOffset(start), LogOffset(end), {1})
     assert driver.adapter.deliver(port.Deliveries(batch=lost, picks=(), subs=()), now_ms=driver.now_ms) == 0
 

@@ -37,7 +37,7 @@ def connected(version=5, options=None, **fields) -> WebDriver:
 
 
 def frame(opcode, data=b"", *, fin=True, mask=True, rsv=0) -> bytes:
-    """A client's frame, one that breaks the rules too."""
+    """Returns a client's frame, which may break the rules."""
     length = bytes((len(data),)) if len(data) < 126 else b"\x7e" + len(data).to_bytes(2, "big")
     if mask:
         length = bytes((length[0] | 0x80,)) + length[1:] + b"mask"
@@ -53,7 +53,7 @@ def publish(number: int) -> bytes:
 
 
 def answered(data: bytes, info=WEB, **options) -> tuple[bytes, dict[bytes, bytes], bytes, WebDriver]:
-    """The status line, headers and body that a request gets."""
+    """Returns the status line, headers and body that a request gets."""
     driver = WebDriver(options=Options(**options), info=info)
     driver.raw(data)
     head, _, body = driver.adapter.take_output().partition(b"\r\n\r\n")

@@ -35,7 +35,7 @@ OTHERS = ("127.0.0.2", 0)  # another address of this machine's
 
 @pytest.fixture(params=[AsyncioLoop, UvLoop], ids=["asyncio", "uvloop"])
 def anyio_backend(request):
-    """Either loop has ways of its own to give a connection up."""
+    """Chooses the loop: each of the two ends a connection in its own way."""
     return "asyncio", {"loop_factory": request.param}
 
 
@@ -97,7 +97,7 @@ class PipeServerRig:
         return made
 
     async def stranger(self, said, origin=None):
-        """Somebody who says so much and waits."""
+        """Connects a stranger that sends these bytes and waits."""
         reader, writer = await asyncio.open_connection("127.0.0.1", self.port, local_addr=origin)
         self._stack.callback(writer.close)
         writer.write(said)
@@ -105,7 +105,7 @@ class PipeServerRig:
         return reader, writer
 
     def channel(self):
-        """The channel of a node."""
+        """Returns the channel of a node."""
         made = open_channel(
             f"127.0.0.1:{self.port}", None if self._credentials is None else self._credentials.client.channel()
         )
@@ -113,13 +113,13 @@ class PipeServerRig:
         return made
 
     async def stream(self):
-        """A node's stream, which works."""
+        """Opens a node's stream, and checks that it works."""
         call = self.channel().stream_stream("/test/Echo")()
         await works(call)
         return call
 
     async def grpc_works(self, *, keep=False):
-        """Somebody who speaks gRPC is served, and stays connected with `keep`."""
+        """Checks that a client of gRPC is served, and that it stays connected with `keep`."""
         target = f"127.0.0.1:{self.port}"
         made = (
             grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
@@ -139,7 +139,7 @@ async def works(call):
 
 
 async def ended(reader):
-    """Return when the connection has ended, whatever came before that."""
+    """Reads until the connection has ended, whatever comes before."""
     async with asyncio.timeout(PATIENCE_S):
         with suppress(ConnectionError):
             while await reader.read(1 << 16):

@@ -23,7 +23,7 @@ EOF = grpc.aio.EOF
 
 @pytest.fixture(params=[AsyncioLoop, UvLoop], ids=["asyncio", "uvloop"])
 def anyio_backend(request):
-    """Nodes run on uvloop, tests of others over pipes on asyncio; each has an order of events of its own."""
+    """Chooses the loop, because nodes run on uvloop and other tests on asyncio, and their order of events differs."""
     return "asyncio", {"loop_factory": request.param}
 
 
@@ -63,7 +63,7 @@ def a_pipe():
 
 
 def feed(made, data, sizes):
-    """Bytes as they come, in pieces of these sizes and no more than there is room for."""
+    """Feeds bytes as they arrive, in pieces of these sizes, and never more than there is room for."""
     at = 0
     while at < len(data):
         room = made.get_buffer(-1)
