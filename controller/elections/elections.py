@@ -24,6 +24,7 @@ import msgspec
 
 from controller.api.client import Group, NotElectable, StaleEpoch, UnknownGroup, UnknownReplica
 from controller.api.commands import ElectMaster, LogEnd
+from controller.elections.announcements import ElectionAnnouncements
 from controller.elections.losses import candidates, not_electable
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
@@ -54,6 +55,7 @@ class Elections:
         self._operator_choice: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
         self._avoided: dict[int, tuple[Collection[int], int]] = {}  # group -> who is not to be master, and until when
         self._announced: dict[int, None] = {}  # groups with unclean election
+        self._announcements = ElectionAnnouncements()
 
     def began(self, now_ms: int) -> None:
         """Begins as leader: heartbeats received as a follower count, earlier proposals do not."""
@@ -61,6 +63,7 @@ class Elections:
         self._registry.complaints.began(now_ms)
         for table in (self._seen, self._proposed, self._operator_choice, self._avoided, self._announced):
             table.clear()
+        self._announcements.clear()
 
     def tick(self, now_ms: int, time_ms: int) -> list[ElectMaster]:
         """Returns the commands to propose now."""
@@ -153,6 +156,7 @@ class Elections:
         if heartbeat is None:
             return None
         if self._serves(group, now_ms):
+            self._announcements.served(group.number)
             return self._by_complaint(group, now_ms, time_ms)
         if self._registry.served(group.number, group.master) >= group.master_epoch:
             return self._successor(group, now_ms, time_ms, after=group.master)  # its disk may have failed
@@ -414,24 +418,9 @@ class Elections:
 
     def _proposing(self, command: ElectMaster, now_ms: int) -> ElectMaster:
         self._proposed[command.group] = (command, now_ms)
-        if command.unclean:
-            logger.critical(
-                "UNCLEAN ELECTION in store group %d: replica %s may lack what was acknowledged; in sync were %s",
-                command.group,
-                command.candidate,
-                list(self._groups[command.group].sync_set),
-            )
-        elif (heartbeat := self._damaged(command)) is not None:
-            logger.critical(
-                "store group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as nobody sound is "
-                "there: readers of them get errors until a replica that has them is back",
-                command.group,
-                command.candidate,
-                heartbeat.damages,
-                heartbeat.damaged_bytes,
-            )
-        else:
-            logger.info("store group %d: electing replica %s", command.group, command.candidate)
+        group = self._groups[command.group]
+        silent = [one.id for one in group.replicas if self._heartbeat_of(group, one.id, now_ms) is None]
+        self._announcements.electing(command, group, self._damaged(command), silent)
         return command
 
     def _damaged(self, command: ElectMaster) -> Heartbeat | None:

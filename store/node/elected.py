@@ -5,7 +5,7 @@ import logging
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 
-from controller.api.client import ControllerError
+from controller.api.client import ControllerError, Group
 from controller.api.requests import Elect
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
@@ -38,7 +38,7 @@ async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> 
     """
     store = context.disk.store
     assert store is not None
-    began_ms, told = context.now_ms(), False
+    began_ms, told = context.now_ms(), list[int]()
     await store.replication.verify_unfollowed()
     while True:
         found = _unfollowed(store)
@@ -53,17 +53,11 @@ async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> 
         if unclean and context.now_ms() - began_ms >= UNCLEAN_REPAIR_MS:
             _log_accepted(missing)
             break
-        if not told:
-            told = True
-            logger.error(
-                "elected in epoch %d, this replica repairs its log before it becomes master: %d damaged ranges are not "
-                "in its views yet, the first from %d to %d. It waits for a replica that has them: start those that are "
-                "down, and retire those that are gone for good (headgate cluster replicas retire)",
-                group.master_epoch,
-                len(missing),
-                missing[0].start,
-                missing[0].end,
-            )
+        awaited = sorted(frozenset[int]().union(*(context.repairing.awaited(one.start) for one in missing)))
+        if awaited != told:
+            told = awaited
+            if awaited:
+                _log_waiting(group, missing, awaited)
         await asyncio.sleep(TICK_S)
     context.disk.passed = [(one.start, one.end) for one in found]
     return True
@@ -73,6 +67,21 @@ def _unfollowed(store: LocalStore) -> Sequence[Damage]:
     """Returns the known damages that the views have not followed yet."""
     start, end = store.replication.followed, store.replication.mendable_end
     return [one for one in store.damages if one.start < end and start < one.end]
+
+
+def _log_waiting(group: Group, missing: Sequence[Damage], awaited: Sequence[int]) -> None:
+    """Logs which replicas the repair of which ranges waits for, and what to do about it."""
+    first = f"the log from {missing[0].start} to {missing[0].end}"
+    ranges = first if len(missing) == 1 else f"{first} and {len(missing) - 1} more ranges"
+    logger.error(
+        "elected in epoch %d, this replica repairs its log before it becomes master: it waits for %s to repair %s, "
+        "which its views have not followed yet: start those that are down, and retire those that are gone for good "
+        "(headgate cluster replicas retire %d REPLICA)",
+        group.master_epoch,
+        " and ".join(f"replica {one}" for one in awaited),
+        ranges,
+        group.number,
+    )
 
 
 def _log_accepted(missing: Sequence[Damage]) -> None:

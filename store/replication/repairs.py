@@ -11,7 +11,7 @@ somebody may be repaired or come back.
 """
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from typing import NamedTuple
 
@@ -53,6 +53,7 @@ class _MissingRange:
     rounds: int = 0  # that have ended without all of it
     due_ms: int = 0
     lost: bool = False  # every other replica has answered, and none has it
+    silent: frozenset[int] = frozenset()  # replicas that were not reached in the last round
 
 
 class Repairs:
@@ -81,7 +82,7 @@ class Repairs:
             if hole.range == one:
                 return hole
             if hole.range.start <= one.start and one.end <= hole.range.end:
-                return _MissingRange(one, hole.since_ms, dict(hole.asked), due_ms=hole.due_ms, lost=hole.lost)
+                return replace(hole, range=one, asked=dict(hole.asked), rounds=0)
         return _MissingRange(one, now_ms, due_ms=now_ms)
 
     def ask(self, *, now_ms: int) -> AskReplica | None:
@@ -104,7 +105,8 @@ class Repairs:
         """Ends a round in which everybody was asked."""
         if not all(replica in hole.asked for replica in self._peers):
             return
-        hole.lost = all(hole.asked[replica] is RangeOutcome.ANSWERED for replica in self._peers)
+        hole.silent = frozenset(one for one in self._peers if hole.asked[one] is RangeOutcome.FAILED)
+        hole.lost = not hole.silent
         pause_ms = LOST_AGAIN_MS if hole.lost else min(RETRY_MIN_MS << min(hole.rounds, 8), RETRY_MAX_MS)
         hole.rounds += 1
         hole.due_ms = now_ms + pause_ms
@@ -126,6 +128,10 @@ class Repairs:
     def repairable(self) -> bool:
         """Returns whether another replica may have some of what is damaged."""
         return any(not hole.lost for hole in self._holes)
+
+    def awaited(self, start: LogOffset) -> frozenset[int]:
+        """Returns the replicas that were not reached for the damage at a log offset when all were asked last."""
+        return next((hole.silent for hole in self._holes if hole.range.start <= start < hole.range.end), frozenset())
 
     def since_ms(self, start: LogOffset) -> int | None:
         """Returns since when the damage at a log offset has been known here."""

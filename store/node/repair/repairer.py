@@ -109,6 +109,10 @@ class Repairer:
         """Returns whether the log is damaged at a log offset."""
         return any(one.start <= at < one.end for one in self.damages)
 
+    def awaited(self, at: LogOffset) -> frozenset[int]:
+        """Returns the replicas that may have the damage at a log offset sound, and were not reached last."""
+        return self._core.awaited(at)
+
     @property
     def damaged_bytes(self) -> int:
         """The bytes of all open damages."""

@@ -58,6 +58,9 @@ class Repairing(Protocol):
     def blocks(self, at: LogOffset) -> bool:
         """Returns whether the log is damaged at a log offset."""
 
+    def awaited(self, at: LogOffset) -> frozenset[int]:
+        """Returns the replicas that may have the damage at a log offset sound, and were not reached last."""
+
 
 class RoleServices:
     """The services on a node's port, in the role that it has: none while it has no role."""

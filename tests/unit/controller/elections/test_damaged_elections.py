@@ -7,7 +7,7 @@ import pytest
 from test_controller_elections import ElectionsRig
 
 from controller.api.client import NotElectable, StaleEpoch
-from controller.elections.elections import DAMAGED_AFTER_MS
+from controller.elections.elections import DAMAGED_AFTER_MS, TAKE_OVER_MS
 from controller.elections.registry import DEAD_AFTER_MS, TICK_MS
 
 DAMAGED = {"damaged": True, "damages": 2, "damaged_bytes": 700}
@@ -61,6 +61,31 @@ def test_a_damaged_replica_is_elected_when_the_sound_ones_stay_away():
     rig.down(1, 3)
     rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS + 2 * TICK_MS)
     assert (rig.group.master, rig.group.sync_set) == (2, (2,))
+
+
+def test_a_damaged_replica_that_waits_for_its_repair_is_announced_once_and_when_something_changes(caplog):
+    """It was announced as critical every ten seconds, with words on errors of readers, who had nobody to ask."""
+    rig = ElectionsRig(in_sync=3)
+    rig.up(2, master=False, **DAMAGED)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + DAMAGED_AFTER_MS + 3 * TAKE_OVER_MS)
+    assert [one.candidate for one in rig.commands] == [2, 2, 2]
+    [said] = critical(caplog)
+    assert "electing replica 2, whose log is damaged in 2 ranges, 700 bytes" in said
+    assert "[1, 3] are not heard of" in said
+    assert "headgate cluster replicas retire 0 REPLICA" in said
+    rig.up(3, **DAMAGED)
+    rig.run(2 * TAKE_OVER_MS)
+    assert ["[1] are not heard of" in one for one in critical(caplog)] == [False, True]
+    rig.up(2, master=True)
+    rig.run(TICK_MS)
+    rig.up(2, master=False)
+    rig.run(3 * TAKE_OVER_MS)
+    assert len(critical(caplog)) == 3  # it has served, so its next election is another one
+
+
+def critical(caplog):
+    return [one.getMessage() for one in caplog.records if one.levelno == logging.CRITICAL]
 
 
 def test_a_replica_that_has_lost_the_end_of_its_log_is_never_elected():

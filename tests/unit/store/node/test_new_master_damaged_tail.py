@@ -72,6 +72,24 @@ async def test_damage_that_a_new_master_finds_in_its_unconfirmed_end_is_repaired
         await group.same(client, b"1st", b"2nd", b"3rd")
 
 
+async def test_an_elected_replica_says_once_for_whom_it_waits_to_repair_what(caplog):
+    replica = Elected((110, 120), (150, 160))
+    turns = 0
+
+    def look():
+        nonlocal turns
+        turns += 1
+        replica.silent = frozenset({2, 3} if turns > 5 else {2})
+        replica.lost = [110, 150] if turns == 10 else []
+
+    replica.repairing.look = look
+    assert await replica.leads()
+    first, second = [one.getMessage() for one in caplog.records]
+    assert "it waits for replica 2 to repair the log from 110 to 120 and 1 more ranges" in first
+    assert "headgate cluster replicas retire 3 REPLICA" in first
+    assert "it waits for replica 2 and replica 3 to repair" in second
+
+
 async def test_a_new_master_does_not_lead_before_a_replica_that_has_its_end_is_back(tmp_path, controllers, caplog):
     caplog.set_level(logging.ERROR)
     async with Damaged(tmp_path, controllers) as group:
@@ -160,8 +178,9 @@ class Elected:
         self.disk = SimpleNamespace(
             store=self.store, lost=lambda at: at in self.lost, passed=(), epochs=SimpleNamespace(newest=3)
         )
-        self.group = SimpleNamespace(master=1, master_epoch=5, unclean_epoch=unclean_epoch)
-        self.repairing = SimpleNamespace(look=lambda: None)
+        self.group = SimpleNamespace(number=GROUP, master=1, master_epoch=5, unclean_epoch=unclean_epoch)
+        self.silent = frozenset({2})
+        self.repairing = SimpleNamespace(look=lambda: None, awaited=lambda at: self.silent)
         self.on_time = lambda: None
 
     async def _verify(self):

@@ -68,6 +68,8 @@ def test_one_that_was_not_reached_may_have_it():
     asked(repairs, 0, RangeOutcome.ANSWERED)
     asked(repairs, 0, RangeOutcome.FAILED)
     assert repairs.lost == []
+    assert repairs.awaited(150) == {3}
+    assert repairs.awaited(250) == set()
 
 
 def test_what_is_left_of_a_range_is_asked_of_the_next_one():
