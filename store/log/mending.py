@@ -1,17 +1,21 @@
-"""Repair in place: sound frames of another replica, written where this log has none.
+"""Repair in place: sound frames of another replica, written where this log has none, and files that were removed.
 
 The new bytes replace acknowledged ones, so they are verified here, whoever has verified them before.
 """
 
+import logging
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 from operator import attrgetter
 
 from store.base.errors import CorruptFrame
+from store.disk.files import Files
 from store.format.frame import Frame, LogOffset, parse_header
 from store.integrity.ledger import Damage
 from store.log.log import CommitLog
 from store.log.segment import Segment
+
+logger = logging.getLogger(__name__)
 
 _by_start = attrgetter("start")
 
@@ -80,3 +84,23 @@ def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, 
             continue
         yield segment, frames[:count]
         frames = frames[count:]
+
+
+def restore_removed(log: CommitLog, files: Files) -> None:
+    """Writes the files of closed segments anew that were removed, from what is open of them still.
+
+    A process goes on reading a file that was removed, so that otherwise only its next start would find out. One that is
+    not open any more is damage to whoever reads it.
+    """
+    names = set(files.names(log.segments[-1].path.parent))
+    for segment in [one for one in log.segments[:-1] if one.path.name not in names]:
+        with log.mending:
+            if segment not in log.segments:  # retention was faster
+                continue
+            try:
+                if segment.write_again():
+                    logger.error("%s was removed while the store had it open: it is written anew", segment.path)
+            except OSError as error:
+                logger.error(
+                    "%s was removed while the store had it open, and cannot be written anew: %s", segment.path, error
+                )

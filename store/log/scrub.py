@@ -20,6 +20,7 @@ from store.format.frame import Frame, LogOffset
 from store.integrity.ledger import BY_SEAL
 from store.integrity.seals import SealFile
 from store.log.log import CommitLog
+from store.log.mending import restore_removed
 from store.log.sealer import SealCheck
 from store.log.segment import BadRange
 
@@ -207,6 +208,7 @@ class Scrub:
         recent = self._began_ms and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS
         if to <= self._log.first or (recent and not self._starting):
             return False
+        restore_removed(self._log, self._files)
         self._at, self._to, self._began_ms = self._log.first, to, now_ms
         return True
 

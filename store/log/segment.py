@@ -208,6 +208,30 @@ class Segment:
             self._open_files.opened(self)
             return file
 
+    def write_again(self) -> bool:
+        """Writes the file anew, durably, if it is still open; its name is gone. Returns whether it was. Raises OSError.
+
+        Sectors that the disk cannot read are left out.
+        """
+        file = self._file
+        if file is None:
+            return False
+        written, directory = self.path.with_suffix(".new"), self.path.parent
+        if written.name in self._files.names(directory):  # an earlier attempt has failed
+            self._files.unlink(written)
+        new = self._files.open(written, create=True)
+        try:
+            for at in range(0, self.size_bytes, SCAN_BYTES):
+                for place, data in pieces(file, min(SCAN_BYTES, self.size_bytes - at), at):
+                    write_whole(new, data, place)
+            new.sync()
+        finally:
+            new.close()
+        self._files.rename(written, self.path)
+        self._files.sync_directory(directory)
+        self._file = None  # the next reader opens it by its name
+        return True
+
     def read(self, log_offset: LogOffset, size: int) -> bytes:
         """Returns up to `size` bytes from a log offset on, zeros for those that the disk cannot read.
 

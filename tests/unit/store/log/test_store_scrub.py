@@ -1,12 +1,13 @@
 """The scrub: paced, resumable, and finding what was flipped in sealed segments without serving it."""
 
+import errno
 import json
 
 import pytest
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
-from store.format.frame import HEADER, ROW, LogOffset, Position
+from store.format.frame import HEADER, ROW, Frame, LogOffset, Position
 from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.scrub import PASS_INTERVAL_MS, REST_MS, Scrub
@@ -283,4 +284,55 @@ def test_segments_are_named_in_what_is_reported(tmp_path):
     (damage,) = log.damages.open()
     assert damage.segment == name == segment_name(int(name[:20]))
     assert (damage.start, damage.end, damage.why) == (hurt.start, hurt.end, "body checksum")
+    log.close()
+
+
+def test_a_closed_segment_that_is_removed_while_it_is_open_is_written_anew(tmp_path, caplog):
+    """Its process went on reading what had no name, and only the next start found that it was gone."""
+    write(tmp_path)
+    log = reopened(tmp_path)
+    one, _ = scrub(log, tmp_path)
+    paths = sorted((tmp_path / "log").iterdir())
+    before = [path.read_bytes() for path in paths]
+    paths[1].unlink()
+    paths[2].with_suffix(".new").write_bytes(b"of an attempt that has failed")
+    paths[2].unlink()
+    one.step()
+    assert sorted((tmp_path / "log").iterdir()) == paths
+    assert [path.read_bytes() for path in paths] == before
+    assert [f"{path} was removed while the store had it open" in caplog.text for path in paths[1:3]] == [True, True]
+    assert not log.damages.open()
+    assert len([item for item in log.scan(log.first, log.end) if isinstance(item, Frame)]) == 40
+    log.close()
+
+
+def test_a_closed_segment_that_is_removed_and_not_open_any_more_is_damage(tmp_path, caplog):
+    write(tmp_path)
+    log = reopened(tmp_path)
+    one, _ = scrub(log, tmp_path)
+    gone = log.segments[1]
+    gone.release()
+    gone.path.unlink()
+    one.step()
+    (damage,) = log.damages.open()
+    assert (damage.segment, damage.start, damage.end) == (gone.path.name, gone.start, log.segments[2].start)
+    assert not gone.path.exists()
+    log.close()
+
+
+def test_a_removed_segment_that_cannot_be_written_anew_stays_as_it_is(tmp_path, caplog):
+    class Full(OsFiles):
+        def open(self, path, *, create=False):
+            if path.suffix == ".new":
+                raise OSError(errno.ENOSPC, "no space left")
+            return super().open(path, create=create)
+
+    write(tmp_path)
+    log = reopened(tmp_path, files=Full())
+    one, _ = scrub(log, tmp_path)
+    log.segments[1].path.unlink()
+    one.step()
+    assert "cannot be written anew: [Errno 28]" in caplog.text
+    assert one.progress.passes == 1
+    assert not log.damages.open()
     log.close()
