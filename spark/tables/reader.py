@@ -14,6 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.dataset as ds
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
+from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark.errors import SparkError
 from spark.tables.files import Location
@@ -82,9 +83,18 @@ class Tables:
             return SPECS[name].schema.empty_table()
         try:
             delta = DeltaTable(self.place.child(name), version=version, storage_options=dict(self.place.options))
-            return delta.to_pyarrow_dataset(schema=SPECS[name].schema).to_table(filter=chosen)
+            files = self._files(name)
+            return delta.to_pyarrow_dataset(schema=SPECS[name].schema, filesystem=files).to_table(filter=chosen)
         except (DeltaError, OSError) as error:
             raise SparkError(f"the table {self.place.child(name)} cannot be read: {error}") from error
+
+    def _files(self, name: str) -> Any:
+        """Returns the file system of a table in a directory; None elsewhere: then deltalake has its own.
+
+        That one calls Python in threads of pyarrow's, which abort the process when it ends while one of them does.
+        """
+        local = self.place.local
+        return None if local is None else SubTreeFileSystem(str((local / name).absolute()), LocalFileSystem())
 
     def _manifest(self) -> Manifest:
         return Manifest.load(self.place) or Manifest(job="", buckets=1)
