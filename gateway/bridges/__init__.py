@@ -2,6 +2,6 @@
 
 `amqp` has those of AMQP 0-9-1.
 
-Imported by: config, process.
+Imported by: config, process, remote.
 Imports: gateway.*, store.api, store.base, store.format.
 """

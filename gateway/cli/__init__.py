@@ -3,8 +3,8 @@
 Modules that only some commands need are imported when these run.
 
 Imported by: none.
-Imports: gateway.*, controller.api, controller.incarnations, spark, spark.dashboard, spark.job, spark.shell,
-spark.tables, store.api, store.base, store.cluster, store.engine, store.format.
+Imports: gateway.*, controller.api, controller.incarnations, spark.*, store.api, store.base, store.cluster,
+store.engine, store.format.
 """
 
 

@@ -15,6 +15,7 @@ import typer
 
 from controller.api.client import ControllerError
 from gateway.cli import dashboard as cli_dashboard
+from gateway.cli import generating as cli_generating
 from gateway.cli import spark as cli_spark
 from gateway.cli.cluster import access as cli_access
 from gateway.cli.cluster import cluster as cli_cluster
@@ -219,3 +220,4 @@ def _load(config: Path | None, data_dir: Path | None, port_offset: int | None, h
 cli_cluster_roles.register(app, _load)
 cli_store.register(_load)
 cli_dashboard.register(app, _load)
+cli_generating.register(cli_spark.app)

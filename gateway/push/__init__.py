@@ -5,6 +5,6 @@ its cursor. `outbox` decides, without input or output, which delivery is attempt
 at work, `manager` all of them, `registry` answers the requests of `gateway.port.push`. `guard` says where a sink may
 be, `client` connects there and nowhere else.
 
-Imported by: bridges, config, runtime.
+Imported by: bridges, config, remote, runtime.
 Imports: gateway.*, store.api, store.base, store.format.
 """

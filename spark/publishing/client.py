@@ -27,7 +27,8 @@ class HttpAnswer(msgspec.Struct, frozen=True):
 class GatewayClient:
     """Speaks to one gateway, or to one proxy after the other of a cluster (`urls`, comma-separated).
 
-    Every request must be one that may be repeated. `retry_s` is how long one may fail before `GatewayUnreachable`.
+    Every request must be one that may be repeated. `retry_s` is how long one may fail before `GatewayUnreachable`;
+    `options` are the names by which its text calls `urls` and `retry_s`.
     """
 
     def __init__(
@@ -39,12 +40,13 @@ class GatewayClient:
         token: str = "",
         authority: Path | None = None,
         retry_s: float = 30.0,
+        options: str = "gateway, retrySeconds",
         transport: httpx.BaseTransport | None = None,
         sleep: Callable[[float], None] = time.sleep,
         clock_s: Callable[[], float] = time.monotonic,
     ) -> None:
         self._urls = urls.split(",")
-        self._turn = 0
+        self._turn, self._options = 0, options
         self._retry_s, self._sleep, self._clock_s = retry_s, sleep, clock_s
         try:
             verify = ssl.create_default_context(cafile=str(authority)) if authority is not None else True
@@ -103,7 +105,7 @@ class GatewayClient:
             if pause_s is None:
                 raise GatewayUnreachable(
                     f"the gateway at {', '.join(self._urls)} has not taken the request for {self._retry_s:g} s "
-                    f"(options gateway, retrySeconds): {why}"
+                    f"(options {self._options}): {why}"
                 )
             self._sleep(pause_s)
             self._turn = (self._turn + 1) % len(self._urls)

@@ -2,6 +2,6 @@
 
 Readers of tables begin with `from spark.tables.reader import Tables`. It has nothing of Spark itself.
 
-Imported by: dashboard, findings, job, shell, gateway.cli.
+Imported by: dashboard, findings, generator, job, shell, gateway.cli.
 Imports: spark, telemetry.
 """

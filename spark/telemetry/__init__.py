@@ -2,6 +2,6 @@
 
 Functions from Arrow tables to Arrow tables, with numpy inside; without Spark, files and clocks.
 
-Imported by: dashboard, findings, job, tables.
+Imported by: dashboard, findings, generator, job, tables.
 Imports: none.
 """

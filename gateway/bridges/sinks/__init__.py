@@ -4,6 +4,6 @@
 A sender has one connection (`connections`), which goes where `gateway.push.guard` allows and nowhere else. It does not
 connect again by itself: the outbox of the subscription decides when the next attempt is.
 
-Imported by: process.
+Imported by: process, remote.
 Imports: base, bridges.amqp, bridges.shared, domain, port, push, store.api, store.base.
 """

@@ -5,8 +5,8 @@ parts of one connection side by side. `Stream` reads and writes a call, `Silence
 an `ErrorTable` says how a protocol's errors travel. Each protocol decides on its messages, and how long a peer may be
 silent (docs/decisions/0042).
 
-Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.bridges,
-gateway.delivery, gateway.ownership, gateway.process, gateway.push, gateway.queues, spark.publishing.
+Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.*,
+spark.publishing.
 Imports: none.
 """
 

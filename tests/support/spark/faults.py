@@ -1,15 +1,12 @@
-"""Series and messages with labelled faults, by formula: what detectors are measured with.
+"""Series with labelled faults, by formula: what detectors are measured with (messages: `spark.generator`).
 
 A clean series is `base + swing sin(2 pi n / 600 + phase) + noise N(0, 1)`, one sample a second. Faults are put into it
 at known times: a spike (one sample off by 12 to 30 sigmas of the noise and the swing), a level shift (from there on off
 by 8 to 15), a stuck sensor (60 equal values).
-
-Messages are of devices with one fault each, from the middle of their time on, a message a second: `FLEET` says which.
 """
 
 import math
 import random
-from collections.abc import Iterator
 from typing import NamedTuple
 
 
@@ -17,41 +14,6 @@ class Fault(NamedTuple):
     kind: str
     start: int  # the number of its first sample
     end: int  # and of the one after its last
-
-
-FLEET = {  # device -> its fault
-    "clean": "none",
-    "drifts": "the value rises by 3 sigmas of its noise in five minutes",
-    "spikes": "one value is off by 40 sigmas",
-    "sticks": "60 equal values",
-    "pauses": "a gap: no message for two minutes",
-    "skewed": "its clock is 45 s behind",
-    "ahead": "its clock is an hour ahead",
-    "repeats": "every message comes twice",
-    "floods": "twenty messages a second, for a minute",
-}
-
-
-def messages(seed: int, start_ms: int, seconds: int) -> Iterator[tuple[str, int, int, float]]:
-    """Yields (device, its time, the time of storage, value) in the order of storage, the fault in the second half."""
-    chance, middle, held = random.Random(seed), seconds // 2, 0.0
-    for second in range(seconds):
-        stored_ms = start_ms + second * 1_000
-        for device in FLEET:
-            value = 20 + chance.gauss(0, 0.5)
-            faulty = second >= middle
-            if device == "drifts" and faulty:
-                value += 1.5 * min(1.0, (second - middle) / 300)
-            elif device == "spikes" and second == middle:
-                value += 20
-            elif device == "sticks" and middle <= second < middle + 60:
-                held = value = held if second > middle else value
-            elif device == "pauses" and middle <= second < middle + 120:
-                continue
-            at_ms = stored_ms - {"skewed": 45_000, "ahead": -3_600_000}.get(device, 0) * faulty
-            copies = 20 if device == "floods" and middle <= second < middle + 60 else 1
-            for n in range(2 if device == "repeats" and faulty else copies):
-                yield device, at_ms + (n if copies > 1 else 0), stored_ms, value
 
 
 def series(seed: int, count: int, faults: int) -> tuple[list[float], list[Fault]]:
