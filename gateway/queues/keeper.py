@@ -127,11 +127,8 @@ class QueueKeeper:
         if queue.pump.has_ready_consumer:
             return None
         due_ms = await queue.pump.head.trim(OWNER)
-        if due_ms is None and not self._owners.alone:  # after a take in vain the store tells of messages
-            leases = await self._store.leases.take(queue.number, OWNER, max_count=1)
-            if leases:
-                self._store.leases.requeue(queue.number, OWNER, [one.offset for one in leases], delivered=False)
-                queue.pump.wake()
+        if due_ms is None and not self._owners.alone and await queue.pump.head.probe(OWNER):
+            queue.pump.wake()
         return due_ms
 
     async def _expire_queue(self, queue: Queue) -> int | None:

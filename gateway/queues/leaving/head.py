@@ -1,5 +1,6 @@
 """The head of a queue: messages that leave it because they have expired, or because the queue is too long."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from itertools import accumulate
 
@@ -22,7 +23,8 @@ class QueueHead:
     """Removes from the head of one queue what is not to be delivered any more.
 
     `rules` decides; `dead_letter` takes what is removed. Messages behind one that has not expired stay until they are
-    at the head, as in RabbitMQ: with a time to live of the queue's own there are none.
+    at the head, as in RabbitMQ: with a time to live of the queue's own there are none. Nobody of this process leases
+    messages while others at the head are leased that may have to be given back: they would come out of order.
     """
 
     def __init__(
@@ -43,6 +45,19 @@ class QueueHead:
         self._dead_letter = dead_letter
         self._woken = woken  # told that something was given back
         self._sizes = sizes or QueueSizes(store, number)
+        self._leasing = asyncio.Lock()  # held from a lease to the decision whether it is given back
+
+    async def take(self, owner: int, max_count: int) -> Sequence[Lease]:
+        """Leases the first messages that wait, in order. Raises `StoreError`."""
+        async with self._leasing:
+            return await self._store.leases.take(self._number, owner, max_count=max_count)
+
+    async def probe(self, owner: int) -> bool:
+        """Returns whether a message waits. After a `False` the store tells of the next one. Raises `StoreError`."""
+        async with self._leasing:
+            leases = await self._store.leases.take(self._number, owner, max_count=1)
+            self._store.leases.requeue(self._number, owner, [lease.offset for lease in leases], delivered=False)
+        return bool(leases)
 
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `trim`."""
@@ -78,17 +93,21 @@ class QueueHead:
         then.
         """
         dropped, in_vain = False, 0
-        while in_vain < TRIES_COUNT_MAX and (excess := await self._excess(rules)) > 0:
-            leases = await self._store.leases.take(self._number, owner, max_count=min(excess, BATCH_COUNT_MAX))
-            if not leases:
-                break
-            found = self.read(leases)
+        while in_vain < TRIES_COUNT_MAX:
+            async with self._leasing:
+                excess = await self._excess(rules)
+                if excess <= 0:
+                    break
+                leases = await self._store.leases.take(self._number, owner, max_count=min(excess, BATCH_COUNT_MAX))
+                if not leases:
+                    break
+                found = self.read(leases)
+                letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
+                count = min(await self._excess(rules, letters), len(letters))
+                if kept := [letter.offset for letter in letters[count:]]:
+                    self._store.leases.requeue(self._number, owner, kept, delivered=False)
+                    self._woken()
             await self.discard(owner, found)
-            letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
-            count = min(await self._excess(rules, letters), len(letters))
-            if kept := [letter.offset for letter in letters[count:]]:
-                self._store.leases.requeue(self._number, owner, kept, delivered=False)
-                self._woken()
             if count:
                 await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
             dropped, in_vain = True, 0 if count else in_vain + 1
@@ -136,12 +155,13 @@ class QueueHead:
 
     async def _remove(self, owner: int, count: int) -> bool:
         """Leases up to `count` messages and removes what has expired of them; returns whether there were any."""
-        leases = await self._store.leases.take(self._number, owner, max_count=count)
-        found = self.read(leases)
-        if found.live:  # others hold some of what was at the head
-            offsets = [lease.offset for lease in found.live]
-            self._store.leases.requeue(self._number, owner, offsets, delivered=False)
-            self._woken()
+        async with self._leasing:
+            leases = await self._store.leases.take(self._number, owner, max_count=count)
+            found = self.read(leases)
+            if found.live:  # others hold some of what was at the head
+                offsets = [lease.offset for lease in found.live]
+                self._store.leases.requeue(self._number, owner, offsets, delivered=False)
+                self._woken()
         await self.discard(owner, found)
         return len(found.live) < len(leases)
 

@@ -240,7 +240,7 @@ class Pump:
     async def get(self, owner: int) -> tuple[Message, Lease] | None:
         """Leases the first message that has not expired; removes those before it. Raises `StoreError`."""
         await self.head.trim(owner)
-        while leases := await self._store.leases.take(self._number, owner, max_count=1):
+        while leases := await self.head.take(owner, max_count=1):
             found = self.head.read(leases)
             if found.messages:
                 return self._offered(found)[0], found.live[0]
@@ -307,7 +307,7 @@ class Pump:
     async def _serve(self, consumer: QueueConsumer, share: int) -> bool:
         """Leases up to `share` messages to a consumer and offers them; returns whether any were there."""
         store, conn = self._store, consumer.conn
-        leases = await store.leases.take(self._number, conn.id, max_count=min(share, consumer.offer_count()))
+        leases = await self.head.take(conn.id, max_count=min(share, consumer.offer_count()))
         if not leases:
             return False
         if consumer.gone or conn.gone or not consumer.allowed:

@@ -49,6 +49,10 @@ class StreamHead:
         """Returns None: nothing expires."""
         return None
 
+    async def probe(self, owner: int) -> bool:
+        """Returns whether it has a message."""
+        return await self.count() > 0
+
     async def length(self) -> tuple[int, int]:
         """Returns how many messages it has; nobody has to know their bytes."""
         return await self.count(), 0

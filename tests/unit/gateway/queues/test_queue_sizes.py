@@ -1,8 +1,12 @@
 """The bytes that wait in a queue, against what was published, taken and given back."""
 
+import asyncio
+
 import pytest
 
+from gateway.port.queues import GetMessage
 from gateway.queues.leaving.sizes import QueueSizes
+from gateway.queues.leaving.upkeep import OWNER
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -32,3 +36,21 @@ async def test_the_bytes_that_wait_are_counted_and_so_is_what_is_too_much(rig):
     assert await sizes.waiting_bytes() == 11
     await rig.store.leases.purge(number)
     assert await sizes.waiting_bytes() == 0
+
+
+async def test_two_that_shorten_a_queue_at_once_keep_the_rest_in_order(rig, monkeypatch):
+    """The keeper and two clients that ask for a message remove the oldest at once, and give back what was too much."""
+    await rig.declare(rig.conn(), "q", arguments={"x-max-length": 3})
+    head = rig.queues.registry.queues["q"].pump.head
+    await rig.publish("", "q", *(b"%d" % number for number in range(8)))
+    waiting = rig.store.leases.waiting
+
+    async def waiting_later(*arguments):
+        await asyncio.sleep(0)  # others go on between a count and what follows from it
+        return await waiting(*arguments)
+
+    monkeypatch.setattr(rig.store.leases, "waiting", waiting_later)
+    get = GetMessage(queue="q", settle=True)
+    _, *first = await asyncio.gather(head.trim(OWNER), *(rig.request(rig.conn(), get) for _ in range(2)))
+    last = [await rig.request(rig.conn(), get) for _ in range(2)]
+    assert [got and got.leased.messages[0].body for got in (*first, *last)] == [b"5", b"6", b"7", None]
