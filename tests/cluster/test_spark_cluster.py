@@ -30,13 +30,14 @@ from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
-from tests.support.spark.queries import ATTEMPTS, OVERLOADED
+from tests.support.spark.queries import OVERLOADED
 from tests.support.spark.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1_800)]
 
 RECORDS = 2_000
 AWHILE_S = 900
+STARTS_MAX = 6  # of a job that Spark gives no worker
 JOB = """
 import sys
 import time
@@ -143,7 +144,7 @@ def test_a_submitted_job_copies_every_record_once_through_failovers(tmp_path):
         spark.start_worker("another")
         job = ("-m", "gateway.cli", "spark", "telemetry", "--once", "--master", spark.url, "--topic", "telemetry")
         place = ("--host", host, "--port", port, "--output", str(tmp_path / "tables"), "--findings", "none")
-        for _ in range(ATTEMPTS):  # each goes on where the one before has ended
+        for _ in range(STARTS_MAX):  # each goes on where the one before has ended
             ran = subprocess.run(
                 [sys.executable, *job, *place], capture_output=True, text=True, timeout=AWHILE_S, check=False
             )

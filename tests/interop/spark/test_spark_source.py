@@ -18,7 +18,7 @@ from spark.tables.commits import Commits
 from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.process.waiting import wait_until
-from tests.support.spark.queries import run_query
+from tests.support.spark.queries import run_query, started_query
 from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
@@ -189,15 +189,14 @@ def test_stream_survives_a_server_that_comes_back(session, served, tmp_path):
     fill(served, 50)
     seen: list = []
     stream = session.readStream.format("headgate").options(target=served.target, columns="offset", retrySeconds="30")
-    query = (
+    write = (
         stream.load()
         .writeStream.foreachBatch(lambda frame, _: seen.append(frame.count()))
         .option("checkpointLocation", str(tmp_path))
         .trigger(processingTime="100 milliseconds")
-        .start()
     )
+    query = started_query(write, lambda: sum(seen) == 50)
     try:
-        wait_until(lambda: sum(seen) == 50, timeout_s=QUERY_S)
         served.stop()
         served.start()
         fill(served, 70)

@@ -1,6 +1,11 @@
-"""Streaming queries of tests, run to their end on a machine that may be busy."""
+"""Streaming queries of tests, on a machine that may be busy."""
 
-ATTEMPTS = 6
+import time
+from collections.abc import Callable
+
+from tests.support.process.waiting import wait_until
+
+PATIENCE_S = 240  # of starting a query again
 OVERLOADED = "Python worker failed to connect back"  # within the 10 s that Spark gives it
 
 
@@ -8,11 +13,23 @@ def run_query(writer) -> None:
     """Starts a query and waits for its end; again where Spark gave up on a worker before it was asked anything."""
     from pyspark.errors import StreamingQueryException
 
-    for attempt in range(1, ATTEMPTS + 1):
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
         try:
-            writer.start().awaitTermination()
+            return writer.start().awaitTermination()
         except StreamingQueryException as error:
-            if attempt == ATTEMPTS or OVERLOADED not in str(error):
+            if time.monotonic() > deadline or OVERLOADED not in str(error):
                 raise
-        else:
-            return
+
+
+def started_query(writer, begun: Callable[[], bool]):
+    """Returns a query that has begun; starts it again where Spark gave up on a worker before it was asked anything."""
+    deadline = time.monotonic() + PATIENCE_S
+    while True:
+        query = writer.start()
+        wait_until(lambda query=query: begun() or query.exception() is not None, timeout_s=PATIENCE_S)
+        failure = query.exception()
+        if failure is None:
+            return query
+        if time.monotonic() > deadline or OVERLOADED not in str(failure):
+            raise failure
