@@ -162,10 +162,18 @@ class Channel:
             self.output.write_body(frames, Download(self.number, parts, partial(self.forsake, first + count - 1)))
         self.delivered += count
         if not consumer.no_ack:
+            if self.prefetch_shared:
+                self._served(consumer)
             consumer.unacknowledged += count
             consumer.number = leased.number
             self.unacknowledged.update(enumerate([(consumer, offset) for offset in leased.offsets[:count]], first))
         return count
+
+    def _served(self, consumer: Consumer) -> None:
+        """Puts a consumer behind the others, which are asked first for what a prefetch of all leaves room for."""
+        if self.consumers.get(consumer.tag) is consumer:
+            del self.consumers[consumer.tag]
+            self.consumers[consumer.tag] = consumer
 
     def fetched(self, got: Got, queue: str, *, no_ack: bool, now_ms: int) -> None:
         """Sends the message that basic.get has found."""
@@ -218,10 +226,10 @@ class Channel:
             for each in tags:
                 self.transaction.settle(each, outcome, *unacknowledged.pop(each))
             return
+        if self.prefetch_shared:
+            self.free_consumers()  # in their order: who was served last does not come first
         for each in tags:
             self.done(outcome, *unacknowledged.pop(each))
-        if self.prefetch_shared:
-            self.free_consumers()
 
     def done(self, outcome: str | None, consumer: Consumer, offset: QueueOffset) -> None:
         """Settles a delivered message, or, with None, notes that it is settled."""
@@ -233,7 +241,7 @@ class Channel:
         self.output.freed(consumer)
 
     def free_consumers(self) -> None:
-        """Notes that the credit of all consumers may have changed."""
+        """Notes that the credit of all consumers may have changed, of the one that was served last at the end."""
         for consumer in self.consumers.values():
             if consumer.blocked or not consumer.no_ack:
                 self.output.freed(consumer)
