@@ -37,6 +37,7 @@ PRIORITY = "priority"  # the property
 COPY_KEYS = "cc"  # the routing keys of the header CC
 ADDED = "added"  # of what is delivered: headers besides those of the message, as plain values
 STORED = "stored"  # beside it: what `native["amqp"]` was in the log
+TYPED = "typed"  # the headers that are no texts, as plain values; where it is missing, the types are not known
 SHOWN = "shown"  # names and texts of what has no field of a message, for protocols that have a place for such
 _OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
@@ -212,7 +213,7 @@ class GetMessage(Request[Got | None], frozen=True, kw_only=True):
 
 
 def text_of(value: object) -> str | None:
-    """Returns the text of a typed header value, by which headers are matched and other protocols read them.
+    """Returns the text of a typed header value, by which other protocols read it.
 
     None for what has no text: nothing, bytes, arrays and tables.
     """

@@ -2,7 +2,8 @@
 
 A message that came by AMQP keeps its properties as the bytes they were (`native["amqp"]["properties"]`), and leaves by
 AMQP with these bytes. The fields of the domain message are what other protocols see of them. A header that has a place
-of its own there is no property; headers exchanges still match it, by `native["amqp"]["mapped"]`.
+of its own there is no property; headers exchanges still match it, by `native["amqp"]["mapped"]`, and those that are no
+texts by `native["amqp"]["typed"]`.
 """
 
 import re
@@ -26,6 +27,7 @@ from gateway.port.queues import (
     PROPERTIES_BEFORE,
     SHOWN,
     STORED,
+    TYPED,
     routing_of,
     text_of,
 )
@@ -150,6 +152,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     if headers:
         if isinstance(deaths := headers.get(X_DEATH), list):
             native[DEATHS] = deaths
+        native[TYPED] = {n: v for n, v in headers.items() if not isinstance(v, str) and n != X_DEATH}
         mapped, event, others = _sort_headers(headers)
         said = _Mapped.of(mapped) if mapped else said
         if said.delay_ms:  # it is over when the message is delivered; RabbitMQ's plug-in says so by the sign

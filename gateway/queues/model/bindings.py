@@ -3,7 +3,7 @@
 A binding is a filter over addresses, with a look at the message for headers exchanges.
 """
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
 import msgspec
@@ -11,7 +11,8 @@ import msgspec
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name
-from gateway.port.queues import DELAYED, HASHED, TOPIC_EXCHANGE, Arguments, exchange_root, routing_of, text_of
+from gateway.port.queues import DELAYED, HASHED, TOPIC_EXCHANGE, Arguments, exchange_root, routing_of
+from gateway.queues.model.headers import header_predicate, headers_of
 from store.api.message import Message
 
 ALTERNATE = "alternate-exchange"  # the argument of an exchange
@@ -134,46 +135,6 @@ def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message
 def _is_keyless(address: str) -> bool:
     """Returns whether an address has an empty routing key, on whatever exchange."""
     return address.endswith("/") and not routing_of(address)[1]
-
-
-# ---- headers
-
-MATCH: Final = "x-match"
-_MATCHES: Final[Mapping[str, tuple[Callable[[Iterable[object]], bool], bool]]] = {  # how, and with headers `x-`
-    "all": (all, False),
-    "any": (any, False),
-    "all-with-x": (all, True),
-    "any-with-x": (any, True),
-}
-
-
-def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
-    """Returns a predicate: a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
-
-    `x-match` is "all" unless it is "any", or one of these with "-with-x" behind it: then headers that begin with `x-`
-    count too. A value is compared as text (`text_of`); no value asks only that the header is there. Raises `Refusal`
-    (PRECONDITION) for another `x-match`.
-    """
-    mode = arguments.get(MATCH, "all")
-    if not isinstance(mode, str) or mode not in _MATCHES:
-        known = "expected all, any, all-with-x, or any-with-x"
-        raise Refusal(Cause.PRECONDITION, f"Invalid x-match field value {mode!r}; {known}")
-    combine, with_x = _MATCHES[mode]
-    names = [name for name in arguments if name != MATCH and (with_x or not name.startswith("x-"))]
-    wanted = {name: text_of(arguments[name]) for name in names}
-
-    def matches(message: Message) -> bool:
-        headers = headers_of(message)
-        return combine(name in headers and text in (None, headers[name]) for name, text in wanted.items())
-
-    return matches
-
-
-def headers_of(message: Message) -> dict[str, str]:
-    """Returns the headers of a message that have a text."""
-    headers = dict(message.properties)
-    headers.update(((message.native or {}).get("amqp") or {}).get("mapped", {}))
-    return headers
 
 
 # ---- arguments

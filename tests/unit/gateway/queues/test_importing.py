@@ -195,6 +195,21 @@ async def test_what_cannot_be_taken_is_a_sentence(rig, file, why):
         assert why in step.why
 
 
+async def test_bindings_of_headers_keep_the_types_of_their_values(rig):
+    wanted = {"x-match": "all", "n": 5, "b": True, "t": "5", "in": {"a": [1, "x"]}, "there": None}
+    binding = {"source": "amq.headers", "destination": "q", "arguments": wanted}
+    for outcome in ("made", "kept"):
+        report = await run(rig, {"queues": [QUEUE], "bindings": [binding]})
+        assert set(outcomes(report).values()) == {outcome}
+    await rig.restart()
+    assert rig.queues.registry.queues["q"].definition.bindings[0].arguments == wanted
+    typed = {"n": 5, "b": True, "in": {"a": [1, "x"]}, "there": b"x"}
+    for values, count in ((typed, 1), ({**typed, "n": "5"}, 0), ({**typed, "b": 1}, 0), ({**typed, "in": {}}, 0)):
+        native = {"amqp": {"properties": b"", "typed": values}}
+        found = await rig.publish("amq.headers", "", b"", properties=(("t", "5"),), native=native)
+        assert len(found) == count
+
+
 async def test_a_queue_that_is_there_otherwise_stays(rig):
     await rig.declare(rig.conn(), "q", durable=True, arguments={"x-max-length": 3})
     step = await one(rig, {"queues": [QUEUE | {"arguments": {"x-max-length": 4}}]})
