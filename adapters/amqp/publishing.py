@@ -11,13 +11,12 @@ from adapters.amqp.codec.copies import with_copies
 from adapters.amqp.codec.properties import Template, read_properties
 from adapters.amqp.codec.wire import (
     FRAME_ERROR,
-    NOT_FOUND,
     NOT_IMPLEMENTED,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
     read_short_string,
 )
-from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.errors import ProtocolError
 from gateway.domain.principal import Principal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.queues import address_of
@@ -56,7 +55,7 @@ def targets_of(vhost: str) -> dict[bytes, Target]:
 def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, Target] = TARGETS) -> Target:
     """Returns the target that a basic.publish in a virtual host names; remembered in `targets`.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED, NOT_FOUND).
+    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED).
     """
     target = targets.get(payload)
     if target is not None:
@@ -69,10 +68,7 @@ def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, T
         raise ProtocolError(SYNTAX_ERROR, f"Basic.Publish: {error}") from error
     if bits & 2:
         raise ProtocolError(NOT_IMPLEMENTED, "immediate delivery is not supported")
-    try:
-        target = Target(address_of(in_vhost(vhost, exchange), routing_key), bool(bits & 1))
-    except Refusal as refusal:
-        raise ProtocolError(NOT_FOUND, f"no exchange '{exchange}' in vhost '{vhost}'") from refusal
+    target = Target(address_of(in_vhost(vhost, exchange), routing_key), bool(bits & 1))
     if len(payload) <= REMEMBERED_BYTES_MAX:
         if len(targets) >= (TARGETS_COUNT_MAX if targets is TARGETS else VHOST_TARGETS_COUNT_MAX):
             targets.clear()

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Meta
 
 from gateway.domain.access_filters import MANY, ONE, Levels
-from gateway.domain.address import to_routing_key
+from gateway.domain.address import unescape_level
 from gateway.domain.vhosts import DEFAULT_VHOST, GENERATED, check_vhost, vhost_address
 
 PATTERN_CHARS_MAX: Final = 4_096
@@ -74,7 +74,7 @@ class NameClause(NamedTuple):
 
     def _allows(self, rest: Sequence[str]) -> bool:
         if self.exchange:
-            name = to_routing_key(rest[0].replace(".", "/")) or DEFAULT_EXCHANGE
+            name = unescape_level(rest[0]) or DEFAULT_EXCHANGE
         elif rest[0] == _GENERATED_LEVEL and len(rest) > 1:
             name = GENERATED + "/".join(rest[1:])
         else:

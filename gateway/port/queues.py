@@ -11,14 +11,12 @@ Names of queues and exchanges in requests are those of `gateway.domain.vhosts.in
 mean one of the same virtual host, and are as the client says them.
 """
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 import msgspec
 
-from gateway.domain.address import from_routing_key, to_routing_key, unescape_level
-from gateway.domain.errors import Cause, Refusal
+from gateway.domain.address import escape_level, from_routing_key, to_routing_key, unescape_level
 from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address
 from gateway.port.adapter import Leased, Request
 
@@ -39,18 +37,10 @@ ADDED = "added"  # of what is delivered: headers besides those of the message, a
 STORED = "stored"  # beside it: what `native["amqp"]` was in the log
 TYPED = "typed"  # the headers that are no texts, as plain values; where it is missing, the types are not known
 SHOWN = "shown"  # names and texts of what has no field of a message, for protocols that have a place for such
-_OUTSIDE_NAMES = re.compile("[%\x00-\x1f\x7f]")
 
 Arguments: TypeAlias = Mapping[
     str, Any
 ]  # plain values: None, bool, int, float, str, bytes, and lists and dicts of them
-
-
-def exchange_level(exchange: str) -> str:
-    """Returns the level that names an exchange. Raises `Refusal` (PRECONDITION) for a name no exchange may have."""
-    if _OUTSIDE_NAMES.search(exchange) is not None:
-        raise Refusal(Cause.PRECONDITION, f"an exchange's name holds no '%' and no control characters: {exchange!r}")
-    return from_routing_key(exchange).replace("/", ".")
 
 
 def address_of(exchange: str, routing_key: str) -> str:
@@ -61,9 +51,9 @@ def address_of(exchange: str, routing_key: str) -> str:
 
 
 def exchange_root(exchange: str) -> str:
-    """Returns the levels of the addresses of an exchange in front of its routing keys. Raises as `exchange_level`."""
+    """Returns the levels of the addresses of an exchange in front of its routing keys: any text is a name."""
     vhost, name = split_name(exchange)
-    level = exchange_level(name)
+    level = escape_level(name)
     return f"{ROOT}/{level}" if vhost == DEFAULT_VHOST else f"{vhost_address(vhost)}/{_IN_VHOST}/{level}"
 
 
@@ -81,11 +71,11 @@ def routing_of(address: str) -> tuple[str, str]:
     """Returns an address's exchange and routing key: inverts `address_of`, and uses amq.topic for all others."""
     levels = address.split("/", 2)
     if len(levels) == 3 and levels[0] == ROOT:
-        return in_vhost(DEFAULT_VHOST, to_routing_key(levels[1].replace(".", "/"))), to_routing_key(levels[2])
+        return in_vhost(DEFAULT_VHOST, unescape_level(levels[1])), to_routing_key(levels[2])
     if levels[0] == VHOST_ROOT:
         levels = address.split("/", 4)
         if len(levels) == 5 and levels[2] == _IN_VHOST:
-            exchange = in_vhost(unescape_level(levels[1]), to_routing_key(levels[3].replace(".", "/")))
+            exchange = in_vhost(unescape_level(levels[1]), unescape_level(levels[3]))
             return exchange, to_routing_key(levels[4])
     return TOPIC_EXCHANGE, to_routing_key(address)
 

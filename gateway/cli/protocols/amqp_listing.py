@@ -10,6 +10,7 @@ import msgspec
 import typer
 from rich.console import Console
 from rich.table import Table
+from rich.text import Text
 
 from gateway.cli.remote.options import at_admin_port
 from gateway.remote.amqp import RemoteAmqp
@@ -47,7 +48,7 @@ def add_listing(
     @at_admin_port
     def listing(*, at: str, vhost: VhostOption = None, as_json: JsonOption = False) -> None:
         with remote_amqp(at) as amqp:
-            _show(ask(amqp, vhost), columns, row, as_json=as_json, numbers=numbers)
+            show(ask(amqp, vhost), columns, row, as_json=as_json, numbers=numbers)
 
 
 def table_of(text: str) -> dict[str, Any]:
@@ -63,13 +64,18 @@ def table_text(arguments: Any) -> str:
     return json.dumps(arguments, default=str, ensure_ascii=False) if arguments else ""
 
 
-def _show(
+def _line_text(text: str) -> str:
+    """Returns a name as it is shown in a line: it may hold tabs, line ends and what a terminal obeys."""
+    return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def show(
     found: Iterable[Any],
     columns: Sequence[str],
     row: Callable[[Any], Sequence[str]],
     *,
     as_json: bool,
-    numbers: Sequence[str],
+    numbers: Sequence[str] = (),
 ) -> None:
     """Prints a listing: JSON, a table, or columns with tabs where it is no terminal."""
     if as_json:
@@ -78,11 +84,11 @@ def _show(
         return
     if not sys.stdout.isatty():
         for one in found:
-            typer.echo("\t".join(row(one)).rstrip())
+            typer.echo("\t".join(map(_line_text, row(one))).rstrip())
         return
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left")
     for one in found:
-        table.add_row(*row(one))
+        table.add_row(*(Text(_line_text(text)) for text in row(one)))
     Console().print(table if table.row_count else "none")

@@ -6,7 +6,7 @@ from typing import Any, Final
 import msgspec
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import Arguments, exchange_level
+from gateway.port.queues import Arguments
 
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
@@ -70,11 +70,6 @@ def _text(name: str, value: object) -> None:
         raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a text")
 
 
-def _exchange(name: str, value: object) -> None:
-    _text(name, value)
-    exchange_level(str(value))
-
-
 def _boolean(name: str, value: object) -> None:
     if not isinstance(value, bool):
         raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is neither true nor false")
@@ -96,7 +91,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     "x-queue-type": _queue_type,
     MESSAGE_TTL: _number(TIME_MS_MAX),
     EXPIRES: _number(TIME_MS_MAX, least=1),
-    DEAD_LETTER_EXCHANGE: _exchange,
+    DEAD_LETTER_EXCHANGE: _text,
     DEAD_LETTER_KEY: _text,
     MAX_LENGTH: _number(_COUNT_MAX),
     MAX_BYTES: _number(_COUNT_MAX),

@@ -18,7 +18,6 @@ from gateway.port.queues import (
     DeleteExchange,
     OpenVhost,
     UnbindExchange,
-    exchange_root,
 )
 from gateway.publishing.routing.router import check_binding_pattern
 from gateway.queues.lending.pump import ConsumerConnection
@@ -242,7 +241,6 @@ def check_new_exchange(request: DeclareExchange) -> None:
     if request.kind not in EXCHANGE_KINDS:
         raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
     check_exchange_arguments(request.kind, request.arguments)
-    exchange_root(request.name)
 
 
 def check_binding(exchange: Exchange, binding: Binding) -> None:

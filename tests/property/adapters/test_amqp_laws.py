@@ -22,7 +22,7 @@ from store.api.message import encode as encode_message
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
-NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é"), max_size=20)
+NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é%25F"), max_size=20)
 WORD = st.sampled_from(["a", "b", "", "x/y", "+", "#", "*", "$s", "%2F", "%2E"])
 KEY = st.lists(WORD, min_size=1, max_size=5).map(".".join)
 

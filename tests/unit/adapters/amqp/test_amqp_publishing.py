@@ -8,6 +8,7 @@ from pamqp.commands import Basic, Channel, Confirm, Connection, Queue, Tx
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Publish
+from gateway.port.queues import routing_of
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, encoded, publish
 
 
@@ -326,11 +327,12 @@ def test_a_channel_sees_what_it_has_published():
     assert isinstance(asked, Call)
 
 
-def test_an_exchange_that_cannot_exist_is_not_found():
+@pytest.mark.parametrize("name", ["per%centt", "per%2Fent", "per\tcentt"])
+def test_an_exchange_has_any_name(name):
     peer = Peer().open()
-    (one,) = [publish(1, "amq.topic", "a", b"x").replace(b"amq.topic", b"per%centt")]
-    peer.feed(one)
-    assert peer.one(Channel.Close).reply_code == 404
+    one = publish(1, "amq.topic", "a", b"x").replace(b"amq.topic", name.encode())
+    (effect,) = peer.feed(one)
+    assert routing_of(effect.messages[0].address) == (name, "a")
 
 
 @pytest.mark.parametrize(
