@@ -42,6 +42,7 @@ _PERSISTENT: Final = 2  # of delivery_mode; any other value means that a message
 _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
+_WHOLE = re.compile(r"[+-]?[0-9]{1,16}(?:\.[0-9]*)?", re.ASCII)  # a decimal is read as its text
 _CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
 
@@ -286,21 +287,19 @@ def _time_ms(value: object) -> int | None:
 
 
 def _delay(headers: Table) -> int | None:
-    """Returns the delay in ms; None where there is none, or it is over, which a negative one says."""
+    """Returns the delay in ms; None where there is none, or it is over, which a negative one says.
+
+    As RabbitMQ's plug-in it takes a number of any type, without its fraction, and a text that says one; other types are
+    no delay. Raises `ProtocolError` for a text that says none, or more than can be waited for.
+    """
     value = headers.get(_DELAY)
-    return None if type(value) is int and value < 0 else _number(headers, _DELAY)
-
-
-def _number(headers: Table, name: str) -> int | None:
-    """Returns a header that is a number of milliseconds. Raises `ProtocolError` when it is there and is none."""
-    value = headers.get(name)
-    if value is None:
-        return None
-    if isinstance(value, str) and _DIGITS.fullmatch(value):
+    if isinstance(value, str) and _WHOLE.fullmatch(value):
+        value = int(value.partition(".")[0])
+    if isinstance(value, float) and -NUMBER_MAX <= value <= NUMBER_MAX:
         value = int(value)
-    if type(value) is not int or not 0 <= value <= NUMBER_MAX:
-        raise _failed(f"header {name!r} is a number of milliseconds, not {str(value)[:32]!r}")
-    return value
+    if isinstance(value, str | float) or (isinstance(value, int) and value > NUMBER_MAX):
+        raise _failed(f"header {_DELAY!r} is a number of milliseconds, not {str(value)[:32]!r}")
+    return value if type(value) is int and value > 0 else None
 
 
 def _failed(why: str) -> ProtocolError:

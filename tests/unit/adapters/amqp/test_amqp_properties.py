@@ -1,5 +1,6 @@
 """Content properties and the domain message, field by field as `conversions.md` has it."""
 
+import decimal
 import struct
 
 import pytest
@@ -104,6 +105,20 @@ def test_expiration_zero_means_now_and_delay_is_from_the_arrival():
     assert taken(expiration="0").expires_at_ms == NOW_MS
     assert taken(headers={"x-delay": 500}).deliver_at_ms == NOW_MS + 500
     assert taken(headers={"x-delay": "500"}).deliver_at_ms == NOW_MS + 500
+
+
+@pytest.mark.parametrize(
+    ("value", "delay_ms"),
+    [
+        *(("+20", 20), ("20.9", 20), (decimal.Decimal("20.9"), 20), (20.9, 20), (1 << 33, 1 << 33)),
+        *((value, None) for value in (0, -1, "0", "-500", -0.5, True, None, bytearray(b"5"), [5], {"ms": 5})),
+    ],
+)
+def test_a_delay_is_what_the_plugin_of_rabbitmq_reads(value, delay_ms):
+    message = taken(headers={"x-delay": value})
+    assert message.deliver_at_ms == (None if delay_ms is None else NOW_MS + delay_ms)
+    said = read_table(properties_of(message, now_ms=NOW_MS), 2)[0]["x-delay"]
+    assert delay_ms is None or said == -delay_ms
 
 
 def test_a_delay_is_over_when_its_message_is_delivered():
