@@ -73,7 +73,7 @@ def _rows(reading: Reading, sql: str) -> Any:
 
 def _columns(reading: Reading) -> Any:
     rows = [
-        [html.Strong(name), html.Span(", ".join(columns), className="mono")]
+        [html.Strong(name), html.Span(", ".join(columns), className="mono wide")]
         for name, columns in explorer.columns_of(reading).items()
     ]
     return parts.section("Tables", parts.table(["Table", "Columns"], rows, empty=""))

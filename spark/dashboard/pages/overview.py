@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import dash_mantine_components as dmc
 from dash import html
 
 from spark.dashboard.clients.admin import GatewayFigures
@@ -101,6 +102,7 @@ def _gateway(answer: GatewayFigures) -> Any:
         )
     )
     if groups := status.get("groups", ()):
+        content.append(dmc.Space(h="md"))
         content.append(parts.table(["Store group", "Master", "In sync", "State"], map(_group, groups), empty=""))
     uptime = f"version {status.get('version', '?')}, up {formatting.duration(1000 * status.get('uptime_s', 0))}"
     return parts.section("Gateway", html.Div(uptime, className="dimmed"), *content, right=state)

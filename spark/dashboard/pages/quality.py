@@ -27,7 +27,7 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
     chosen, totals = range_named(range_name), quality.totals(reading)
     counted = sum(totals.values())
     named = by_name(overview.traffic(reading, "quality", chosen, now_ms), chosen.width_ms)
-    bad = {name: series for name, series in named.items() if name not in quality.GOOD}
+    bad = {name.replace("_", " "): series for name, series in named.items() if name not in quality.GOOD}
     if bad:
         chart = charts.stacked("quality", bad, unit="records/min", keep=range_name)
     else:
