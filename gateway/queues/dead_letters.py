@@ -52,15 +52,15 @@ class DeadLetters:
         self._outside: list[tuple[Queue, Message]] = []  # messages that full queues have not taken
         self._publishing: asyncio.Task[None] | None = None
 
-    async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Moves messages that their owner has rejected, or settles them. Raises `StoreError`: they are lent again."""
+    async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
+        """Moves messages that their owner wants no more, or settles them. Raises `StoreError`: they are lent again."""
         if queue.rules.dead_letter_exchange is None:
             await self._store.leases.settle(queue.number, owner, offsets)
             return
         with self._held(queue, owner, offsets):
             letters = await self._read(queue.number, offsets)
             known = {letter.offset for letter in letters}
-            await self._move(queue, owner, letters, Reason.REJECTED)
+            await self._move(queue, owner, letters, reason)
             if lost := [offset for offset in offsets if offset not in known]:  # damaged, or gone with old records
                 await self._store.leases.settle(queue.number, owner, lost)
 

@@ -147,9 +147,9 @@ class QueueKeeper:
         if queue is not None:
             await self._letters.dead_letter(queue, owner, letters, reason)
 
-    async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Moves what an owner has rejected. Raises `StoreError`."""
-        await self._letters.reject(queue, owner, offsets)
+    async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
+        """Moves what an owner has rejected, or given back too often. Raises `StoreError`."""
+        await self._letters.reject(queue, owner, offsets, reason)
 
     async def finished(self, owner: int) -> None:
         """Waits until nothing is being moved that an owner holds."""

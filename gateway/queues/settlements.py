@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
 
 from gateway.port.adapter import SettleLeased
+from gateway.queues.leaving.deaths import Reason
 from gateway.queues.model.queue import Queue
 from store.api.client import StoreClient
 from store.base.errors import StoreError
@@ -15,7 +16,8 @@ from store.format.frame import QueueOffset
 class Settlements:
     """Settles what connections say of messages that they hold.
 
-    `find` returns a queue by its name, `reject` moves dead letters, and `changed` is told of what was given back.
+    `find` returns a queue by its name, `reject` moves dead letters for a reason, and `changed` is told of what was
+    given back.
     """
 
     def __init__(
@@ -23,7 +25,7 @@ class Settlements:
         store: StoreClient,
         *,
         find: Callable[[str], Queue | None],
-        reject: Callable[[Queue, int, Sequence[QueueOffset]], Awaitable[None]],
+        reject: Callable[[Queue, int, Sequence[QueueOffset], str], Awaitable[None]],
         changed: Callable[[Queue], None],
     ) -> None:
         self._store = store
@@ -36,10 +38,9 @@ class Settlements:
         queue = self._queue_of(effect)
         if queue is None:
             return
-        done, rejected = self._give_back(queue, owner, effect)
+        done, letters = self._give_back(queue, owner, effect)
         try:
-            if rejected:
-                await self._reject(queue, owner, rejected)
+            await asyncio.gather(*(self._reject(queue, owner, offsets, reason) for reason, offsets in letters))
         finally:
             if done:
                 await self.consumed(queue, owner, done)
@@ -52,7 +53,10 @@ class Settlements:
         queue = self._queue_of(effect)
         if queue is None:
             return succeeded()
-        if queue.rules.dead_letter_exchange is not None and any(one.outcome == "reject" for one in effect.dispositions):
+        if queue.rules.dead_letter_exchange is not None and any(
+            one.outcome == "reject" or (one.outcome == "requeue" and queue.pump.last_tries.exhausted(one.offsets))
+            for one in effect.dispositions
+        ):
             return None
         done, _ = self._give_back(queue, owner, effect)
         if not done:
@@ -76,18 +80,28 @@ class Settlements:
             return None
         return queue
 
-    def _give_back(self, queue: Queue, owner: int, effect: SettleLeased) -> tuple[list[QueueOffset], list[QueueOffset]]:
-        """Gives back what is to be requeued; returns what is consumed, and what becomes dead letters."""
-        done, rejected = list[QueueOffset](), list[QueueOffset]()
+    def _give_back(
+        self, queue: Queue, owner: int, effect: SettleLeased
+    ) -> tuple[list[QueueOffset], list[tuple[str, list[QueueOffset]]]]:
+        """Gives back what is to be requeued; returns what is consumed, and by reasons what becomes dead letters."""
+        done, letters = list[QueueOffset](), dict[str, list[QueueOffset]]()
+        last_tries, moves = queue.pump.last_tries, queue.rules.dead_letter_exchange is not None
         for disposition in effect.dispositions:
+            offsets, reason = disposition.offsets, ""
             if disposition.outcome == "requeue":
-                self._store.leases.requeue(queue.number, owner, disposition.offsets)
-                self._changed(queue)
-            elif disposition.outcome == "reject" and queue.rules.dead_letter_exchange is not None:
-                rejected += disposition.offsets
+                exhausted = last_tries.exhausted(offsets)
+                if back := [one for one in offsets if one not in exhausted] if exhausted else offsets:
+                    self._store.leases.requeue(queue.number, owner, back)
+                    self._changed(queue)
+                offsets, reason = exhausted, Reason.DELIVERY_LIMIT
+            elif disposition.outcome == "reject":
+                reason = Reason.REJECTED
+            last_tries.left(offsets)
+            if reason and moves:
+                letters.setdefault(reason, []).extend(offsets)
             else:
-                done += disposition.offsets
-        return done, rejected
+                done += offsets
+        return done, list(letters.items())
 
 
 def _wake_unless_settled(queue: Queue, settling: "asyncio.Future[None]") -> None:

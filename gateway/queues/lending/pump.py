@@ -19,6 +19,7 @@ from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import DeadLettering, Found, with_headers
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.leaving.sizes import LanedSizes
+from gateway.queues.lending.last_tries import LastTries
 from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
@@ -201,6 +202,7 @@ class Pump:
         self._rules = rules
         self.consumers: list[QueueConsumer] = []  # the consumer that was served last is last
         self._oldest: list[QueueConsumer] = []  # the same consumers, whoever came first is first
+        self.last_tries = LastTries(rules)
         self.active = True  # this process may deliver, of a queue with a single active consumer
 
     def add(self, consumer: QueueConsumer) -> None:
@@ -243,8 +245,9 @@ class Pump:
         while leases := await self.head.take(owner, max_count=1):
             found = self.head.read(leases)
             if found.messages:
+                self.last_tries.lent(found.live)
                 return self._offered(found)[0], found.live[0]
-            await self.head.discard(owner, found)
+            await self._discard(owner, found)
         return None
 
     async def begin(self, effect: Consume) -> QueueOffset:
@@ -319,6 +322,8 @@ class Pump:
             counts = [lease.deliveries for lease in found.live]
             taken = conn.deliver(Leased(consumer.id, self._offered(found), offsets, counts, self._number))
             consumer.took(taken, len(offsets))
+            if not consumer.settle_on_delivery:
+                self.last_tries.lent(found.live[:taken])
             if taken < len(offsets):
                 store.leases.requeue(self._number, conn.id, offsets[taken:], delivered=False)
         self._ahead += taken
@@ -329,10 +334,15 @@ class Pump:
         if consumer.settle_on_delivery and taken:
             self._settle_soon(conn.id, offsets[:taken])
             await asyncio.sleep(0)  # others have their turn: nothing else is waited for while there is a backlog
-        await self.head.discard(conn.id, found)
+        await self._discard(conn.id, found)
         if len(self._settling) >= SETTLING_COUNT_MAX:
             await asyncio.wait(self._settling)
         return True
+
+    async def _discard(self, owner: int, found: Found) -> None:
+        """Removes what is not to be delivered. Raises `StoreError`."""
+        self.last_tries.left(letter.offset for letter in found.exhausted)
+        await self.head.discard(owner, found)
 
     def _offered(self, found: Found) -> Sequence[Message]:
         """Returns messages as they are offered."""

@@ -14,6 +14,7 @@ from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, OFFSET_
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.reading import read, with_headers
 from gateway.queues.leaving.rules import NO_RULES
+from gateway.queues.lending.last_tries import LastTries
 from gateway.queues.lending.pump import RETRY_S, QueueConsumer
 from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
@@ -79,6 +80,7 @@ class StreamPump:
         self.head = StreamHead(store, number)
         self.consumers: list[QueueConsumer] = []
         self.active = True
+        self.last_tries = LastTries(lambda: NO_RULES)
 
     async def begin(self, effect: Consume) -> QueueOffset:
         """Returns the offset at which a consumer begins. Raises `Refusal` by RabbitMQ's rules, `StoreError`."""
