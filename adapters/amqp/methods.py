@@ -368,7 +368,7 @@ def _reject(channel: Channel, method: Any) -> None:
 
 def _recover(channel: Channel, method: Any) -> None:
     if not method.requeue:
-        raise ProtocolError(NOT_IMPLEMENTED, "basic.recover without requeue is not supported")
+        raise ProtocolError(NOT_IMPLEMENTED, "requeue=false")
     channel.settle(0, "requeue", multiple=True)
     if isinstance(method, Basic.Recover):
         channel.send(Basic.RecoverOk)
@@ -410,7 +410,7 @@ _METHODS: Final[dict[int, tuple[_Handler, Waits]]] = {
     Queue.Unbind.index: (_queue_unbind, Waits.CHANNEL),
     Queue.Purge.index: (_queue_purge, Waits.CONNECTION),
     Queue.Delete.index: (_queue_delete, Waits.CONNECTION),
-    Basic.Qos.index: (_qos, Waits.NOTHING),
+    Basic.Qos.index: (_qos, Waits.CHANNEL),
     Basic.Consume.index: (_consume, Waits.CHANNEL),
     Basic.Cancel.index: (_cancel, Waits.NOTHING),
     Basic.CancelOk.index: (_nothing, Waits.NOTHING),

@@ -67,7 +67,7 @@ def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, T
     except (ValueError, IndexError) as error:
         raise ProtocolError(SYNTAX_ERROR, f"Basic.Publish: {error}") from error
     if bits & 2:
-        raise ProtocolError(NOT_IMPLEMENTED, "immediate delivery is not supported")
+        raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
     target = Target(address_of(in_vhost(vhost, exchange), routing_key), bool(bits & 1))
     if len(payload) <= REMEMBERED_BYTES_MAX:
         if len(targets) >= (TARGETS_COUNT_MAX if targets is TARGETS else VHOST_TARGETS_COUNT_MAX):

@@ -41,6 +41,7 @@ from store.base.errors import StoreError
 
 BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
 EXCHANGES_COUNT_MAX = 10_000
+_SIGNEDINT_BITS = 31
 RESERVED = "amq."  # names that begin so are the gateway's
 
 log = logs.get(__name__)
@@ -262,7 +263,8 @@ def check_same(what: str, name: str, existing: object, asked: object, fields: It
 def check_equal(what: str, name: str, argument: str, current: object, received: object) -> None:
     """Raises `Refusal` (PRECONDITION) unless two values of an argument are the same; the text is RabbitMQ's."""
     if current != received or isinstance(current, bool) != isinstance(received, bool):
-        texts = ["none" if value is None else f"'{_text(value)}'" for value in (received, current)]
+        show = _typed_text if current is None or received is None else _text
+        texts = ["none" if value is None else show(value) for value in (received, current)]
         raise Refusal(
             Cause.PRECONDITION,
             f"inequivalent arg '{argument}' for {what} {said(name)}: received {texts[0]} but current is {texts[1]}",
@@ -270,7 +272,15 @@ def check_equal(what: str, name: str, argument: str, current: object, received: 
 
 
 def _text(value: object) -> str:
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    return f"'{str(value).lower() if isinstance(value, bool) else value}'"
+
+
+def _typed_text(value: object) -> str:
+    """Returns a value with the type that clients give it, for RabbitMQ's words where the other one is missing."""
+    kind = {bool: "bool", str: "longstr", float: "double", list: "array", dict: "table"}.get(type(value), "signedint")
+    if isinstance(value, int) and value.bit_length() > _SIGNEDINT_BITS:
+        kind = "long"
+    return f"the value {_text(value)} of type '{kind}'"
 
 
 def _refuse_default(request: BindExchange | UnbindExchange) -> None:

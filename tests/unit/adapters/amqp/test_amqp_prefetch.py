@@ -3,11 +3,12 @@
 from collections import Counter
 
 import pytest
-from pamqp.commands import Basic, Tx
+from pamqp.commands import Basic, Channel, Tx
 
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Publish, Ready
 from store.api.message import Message
-from tests.support.amqp.amqp_peer import Peer
+from tests.support.amqp.amqp_peer import Peer, encoded, publish
 
 
 def sharing(prefetch: int, *tags: str) -> tuple[Peer, list[int]]:
@@ -57,3 +58,11 @@ def test_a_consumer_that_was_cancelled_is_not_asked():
     assert serve(peer, [Ready(consumer=one, credit=1)]) == {one: 1}
     peer.send(Basic.Cancel(consumer_tag="a"), channel=1)
     assert serve(peer, peer.send(Basic.Ack(delivery_tag=1), channel=1)) == {two: 1}
+
+
+def test_a_prefetch_is_set_behind_what_was_published_before():
+    peer = Peer().open()
+    (publishing,) = peer.feed(publish(1, "nowhere", "k", b"x") + encoded(1, Basic.Qos(prefetch_count=1)))
+    assert peer.methods() == []
+    peer.refuse(publishing, Refusal(Cause.NOT_FOUND, "no exchange 'nowhere' in vhost '/'"))
+    assert peer.one(Channel.Close).reply_code == 404

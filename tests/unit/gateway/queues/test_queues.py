@@ -37,6 +37,23 @@ async def test_declaring_twice_agrees_and_differing_is_refused(rig):
     await refused(Cause.FORBIDDEN, rig.declare(conn, "amq.mine"))
 
 
+@pytest.mark.parametrize(
+    ("name", "current", "received", "words"),
+    [
+        ("x-max-length", 5, 6, "received '6' but current is '5'"),
+        ("x-max-length", 5, None, "received none but current is the value '5' of type 'signedint'"),
+        ("x-max-length", None, 1 << 31, "received the value '2147483648' of type 'long' but current is none"),
+        ("x-overflow", None, "drop-head", "received the value 'drop-head' of type 'longstr' but current is none"),
+        ("x-single-active-consumer", True, None, "received none but current is the value 'true' of type 'bool'"),
+    ],
+)
+async def test_an_argument_that_differs_is_told_in_the_words_of_rabbitmq(rig, name, current, received, words):
+    said = [{} if value is None else {name: value} for value in (current, received)]
+    await rig.declare(rig.conn(), "q", arguments=said[0])
+    text = await refused(Cause.PRECONDITION, rig.declare(rig.conn(), "q", arguments=said[1]))
+    assert text == f"inequivalent arg '{name}' for queue 'q' in vhost '/': {words}"
+
+
 async def test_a_queue_without_a_name_is_given_one_of_its_own(rig):
     conn = rig.conn()
     names = {(await rig.declare(conn, "")).name for _ in range(5)}
