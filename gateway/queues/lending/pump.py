@@ -246,7 +246,10 @@ class Pump:
             found = self.head.read(leases)
             if found.messages:
                 self.last_tries.lent(found.live)
-                return self._offered(found)[0], found.live[0]
+                message, lease = found.messages[0], found.live[0]
+                if self._counted:  # RabbitMQ says it of what is fetched for the first time, too
+                    message = with_headers(message, {DELIVERY_COUNT: lease.deliveries})
+                return message, lease
             await self._discard(owner, found)
         return None
 

@@ -170,6 +170,15 @@ async def test_a_quorum_queue_counts_how_often_a_message_was_given_back(rig, kin
     assert headers.get("x-delivery-count") == (leased.deliveries[0] if counted else None)
 
 
+@pytest.mark.parametrize(("kind", "count"), [("quorum", 0), ("classic", None)])
+async def test_what_is_fetched_from_a_quorum_queue_for_the_first_time_has_come_back_0_times(rig, kind, count):
+    await rig.declare(rig.conn(), "q", durable=True, arguments={"x-queue-type": kind})
+    await rig.publish("", "q", b"1")
+    (message,) = (await rig.request(rig.conn(), GetMessage(queue="q"))).leased.messages
+    headers = read_fields(properties_of(message, now_ms=0))["headers"]
+    assert headers.get("x-delivery-count") == count
+
+
 async def test_what_a_lost_connection_held_goes_to_another(rig):
     conn, other = rig.conn(), rig.conn()
     await rig.declare(conn, "q")
