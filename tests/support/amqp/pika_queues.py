@@ -20,10 +20,10 @@ def fresh(prefix: str) -> str:
 
 
 @contextlib.contextmanager
-def connect(gateway: Any) -> Iterator[pika.BlockingConnection]:
+def connect(gateway: Any, **options: Any) -> Iterator[pika.BlockingConnection]:
     """Yields a connection, and closes it behind the test unless it is closed already."""
     connection = pika.BlockingConnection(
-        pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), socket_timeout=TIMEOUT_S)
+        pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"), socket_timeout=TIMEOUT_S, **options)
     )
     try:
         yield connection
