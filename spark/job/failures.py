@@ -2,7 +2,10 @@
 
 import re
 
+from spark.errors import DiskFull, SparkError
+
 _ERROR_LINE = re.compile(r"[A-Za-z_][\w.]*: .")
+_FULL, _OWN_WORDS = "No space left on device", "the disk of "
 _OWN_CLASS = re.compile(r"^(?:spark|store)(?:\.\w+)+: ")  # of an error whose text is a sentence by itself
 
 
@@ -16,3 +19,13 @@ def gist(failure: str) -> str:
     if not errors:
         return next((line for line in lines if line.strip()), failure)
     return _OWN_CLASS.sub("", errors[-1])
+
+
+def job_error(what: str, failure: str, disks: str) -> SparkError:
+    """Returns the error of a job that failed; `disks` are the places that it writes to.
+
+    Spark tells a full disk under its checkpoint or its scratch files in its own words.
+    """
+    told = gist(failure)
+    full = _FULL in failure and _OWN_WORDS not in told
+    return DiskFull(disks) if full else SparkError(f"{what}: {told}")

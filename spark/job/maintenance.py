@@ -8,11 +8,12 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 from deltalake import DeltaTable
+from deltalake.exceptions import DeltaError
 
-from spark.errors import OutputBusy
+from spark.errors import OutputBusy, SparkError
 from spark.job.bucket import work
 from spark.tables.commits import Commits, no_tables
-from spark.tables.files import Location, now_ms
+from spark.tables.files import Location, now_ms, reason
 from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
 
@@ -71,9 +72,12 @@ def describe(place: Location) -> list[Description]:
     found = []
     options = dict(place.options)
     for name in SPECS:
-        if not DeltaTable.is_deltatable(place.child(name), options):
-            continue
-        table: Any = DeltaTable(place.child(name), storage_options=options)
+        try:
+            if not DeltaTable.is_deltatable(place.child(name), options):
+                continue
+            table: Any = DeltaTable(place.child(name), storage_options=options)
+        except (DeltaError, OSError) as error:
+            raise SparkError(f"the table {place.child(name)} cannot be opened: {reason(error)}") from error
         files = pa.table(table.get_add_actions())
         rows, sizes = files["num_records"].to_pylist(), files["size_bytes"].to_pylist()
         columns = tuple(pa.schema(table.schema().to_arrow()).names)

@@ -37,7 +37,7 @@ from spark.decode.rules import load_rules
 from spark.errors import SparkError
 from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing, publish_file
 from spark.job.bucket import RECORD_COLUMNS, work
-from spark.job.failures import gist
+from spark.job.failures import job_error
 from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, progress_line
@@ -158,11 +158,17 @@ def _follow(
             if asked.stop.is_set() and _STOPPED.search(str(failure)):
                 return
             if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
-                raise SparkError(f"the telemetry query failed: {gist(str(failure))}") from failure
+                raise job_error("the telemetry query failed", str(failure), disks_of(options)) from failure
             asked.stop.wait(min(attempt, _PAUSE_S_MAX))
         if options.once:
             job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
         reporter.end()
+
+
+def disks_of(options: TelemetryOptions) -> str:
+    """Returns the places that the job writes to, for people."""
+    url, checkpoint = options.place.url, str(options.checkpoint_dir)
+    return url if checkpoint.startswith(f"{url}/") else f"{url} or that of its checkpoint {checkpoint}"
 
 
 def _started(session: SparkSession, options: TelemetryOptions, job: "_Job") -> StreamingQuery:
@@ -339,7 +345,7 @@ class _Job:
         except PySparkException as error:
             if _OVERLOADED in str(error):
                 return False  # it is finished before anything else is done
-            raise SparkError(f"the telemetry job failed: {gist(str(error))}") from error
+            raise job_error("the telemetry job failed", str(error), disks_of(self._options)) from error
         finally:
             self._idle.release()
 
@@ -348,7 +354,7 @@ class _Job:
         try:
             self._finish()
         except PySparkException as error:
-            raise SparkError(f"the telemetry job failed: {gist(str(error))}") from error
+            raise job_error("the telemetry job failed", str(error), disks_of(self._options)) from error
 
     def _finish(self) -> None:
         if self._commits.manifest.pending_tick is not None:

@@ -12,7 +12,7 @@ from pyspark.sql.pandas.types import from_arrow_schema
 from spark.errors import BadOption, SparkError
 from spark.job.session import build_session
 from spark.source.options import SourceOptions
-from spark.tables.files import Location
+from spark.tables.files import Location, reason
 from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
 
@@ -75,7 +75,7 @@ def refresh(session: SparkSession, place: Location | str | Path) -> list[str]:
         try:
             files = DeltaTable(place.child(name), version=version).file_uris()
         except (DeltaError, OSError) as error:
-            raise SparkError(f"the table {place.child(name)} cannot be read: {error}") from error
+            raise SparkError(f"the table {place.child(name)} cannot be read: {reason(error)}") from error
         if files:
             frame = session.read.option("basePath", place.child(name)).parquet(*files)
         else:

@@ -77,7 +77,10 @@ class Commits:
         """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
         if Manifest.load(place) is None:
             raise no_tables(place)
-        lock = _locked(place)
+        try:
+            lock = _locked(place)
+        except OSError as error:
+            raise SparkError(f"{place.url} cannot be written: {reason(error)}") from error
         try:
             manifest = Manifest.load(place)
             assert manifest is not None
@@ -304,11 +307,11 @@ class Commits:
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None),
             )
         except CommitFailedError as error:
-            raise OutputBusy(f"another job is writing to {self.place.child(name)}: {error}") from error
+            raise OutputBusy(f"another job is writing to {self.place.child(name)}: {reason(error)}") from error
         except (DeltaError, OSError) as error:
             if "No space left" in str(error):
                 raise DiskFull(self.place.url) from error
-            raise SparkError(f"the table {self.place.child(name)} cannot be committed: {error}") from error
+            raise SparkError(f"the table {self.place.child(name)} cannot be committed: {reason(error)}") from error
         table.update_incremental()
         self.place.sync_log(name, table.version())
         self._live[name].change(files, gone)

@@ -6,6 +6,7 @@ whole.
 
 import errno
 import os
+import re
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -17,9 +18,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import fs
 
-from spark.errors import BadOption, DiskFull
+from spark.errors import BadOption, DiskFull, SparkError
 
 _FULL = (errno.ENOSPC, errno.EDQUOT)
+_COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _SCHEMES = ("s3", "s3a")
 
 
@@ -81,7 +83,10 @@ class Location(NamedTuple):
 
     @contextmanager
     def writing(self, name: str) -> Iterator[pa.NativeFile]:
-        """Opens a file to be written, which is there, whole and durable, once this is left without an error."""
+        """Opens a file to be written, which is there, whole and durable, once this is left without an error.
+
+        Raises `SparkError` for a local file that cannot be written.
+        """
         filesystem, base = self._filesystem()
         path = f"{base}/{name}"
         if self.local is None:
@@ -101,7 +106,10 @@ class Location(NamedTuple):
             partial.unlink(missing_ok=True)
             if error.errno in _FULL:
                 raise DiskFull(self.url) from error
-            raise
+            raise SparkError(
+                f"{target} cannot be written: {reason(error)}. Mend that and start the job again: it goes on with the "
+                "batch it had, and nothing is lost"
+            ) from error
         except BaseException:
             partial.unlink(missing_ok=True)
             raise
@@ -160,9 +168,16 @@ def _s3(options: tuple[tuple[str, str], ...]) -> Any:
     return fs.S3FileSystem(**{k: v for k, v in settings.items() if v})
 
 
-def reason(error: OSError) -> str:
-    """Returns why something failed, in a line: Arrow's own text names files and repeats the system's words."""
-    return os.strerror(error.errno) if error.errno else str(error).partition("\n")[0]
+def reason(error: Exception) -> str:
+    """Returns why something failed, in a line.
+
+    Arrow's own text names files and repeats the system's words; that of deltalake has colors, arrows and a line for
+    each of its layers.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)
+    lines = (line.strip(" ↳") for line in _COLOR.sub("", str(error)).splitlines())
+    return ": ".join(line for line in lines if line)
 
 
 def sync(path: Path) -> None:

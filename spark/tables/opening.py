@@ -7,7 +7,7 @@ from deltalake import DeltaTable, Schema
 from deltalake.exceptions import DeltaError
 
 from spark.errors import OutputMismatch, SparkError
-from spark.tables.files import Location
+from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
@@ -33,7 +33,7 @@ def open_table(place: Location, name: str, history_h: int) -> Any:
             )
         return DeltaTable(url, storage_options=options)
     except (DeltaError, OSError) as error:
-        raise SparkError(f"the table {url} cannot be opened: {error}") from error
+        raise SparkError(f"the table {url} cannot be opened: {reason(error)}") from error
 
 
 def evolve(place: Location, name: str, table: Any) -> bool:
@@ -55,7 +55,7 @@ def evolve(place: Location, name: str, table: Any) -> bool:
         table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
         table.update_incremental()
     except (DeltaError, OSError) as error:
-        raise SparkError(f"the table {place.child(name)} cannot get new columns: {error}") from error
+        raise SparkError(f"the table {place.child(name)} cannot get new columns: {reason(error)}") from error
     place.sync_log(name, table.version())
     return True
 

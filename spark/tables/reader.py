@@ -17,7 +17,7 @@ from deltalake.exceptions import DeltaError
 from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 
 from spark.errors import SparkError
-from spark.tables.files import Location
+from spark.tables.files import Location, reason
 from spark.tables.manifest import JobProgress, Manifest
 from spark.tables.schemas import DAY, SPECS
 from spark.telemetry.windows import INSTANT, WINDOW_MS
@@ -86,7 +86,7 @@ class Tables:
             files = self._files(name)
             return delta.to_pyarrow_dataset(schema=SPECS[name].schema, filesystem=files).to_table(filter=chosen)
         except (DeltaError, OSError) as error:
-            raise SparkError(f"the table {self.place.child(name)} cannot be read: {error}") from error
+            raise SparkError(f"the table {self.place.child(name)} cannot be read: {reason(error)}") from error
 
     def _files(self, name: str) -> Any:
         """Returns the file system of a table in a directory; None elsewhere: then deltalake has its own.

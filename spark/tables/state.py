@@ -10,6 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark.errors import SparkError
+from spark.tables.files import reason
 from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
 from spark.telemetry.aliases import ALIASES
@@ -59,7 +60,7 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     try:
         data = plan.place.read(path)  # whole: an object store is asked once, not for each batch of rows
     except OSError as error:
-        raise SparkError(f"{plan.place.child(path)} cannot be read: {error}") from error
+        raise SparkError(f"{plan.place.child(path)} cannot be read: {reason(error)}") from error
     if data is None:
         raise SparkError(
             f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "

@@ -13,7 +13,7 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark.errors import SparkError
-from spark.tables.files import Location
+from spark.tables.files import Location, reason
 from spark.tables.manifest import JobProgress, Manifest
 from spark.tables.schemas import SPECS
 
@@ -137,7 +137,7 @@ class TelemetryTables:
             manifest = Manifest.load(self.place) or Manifest(job="", buckets=1)
             tables = {name: self._dataset(name, version) for name, version in manifest.versions.items()}
         except (DeltaError, OSError) as error:
-            raise SparkError(f"the tables in {self.place.url} cannot be read: {error}") from error
+            raise SparkError(f"the tables in {self.place.url} cannot be read: {reason(error)}") from error
         reading = Reading(manifest, tables)
         try:
             yield reading

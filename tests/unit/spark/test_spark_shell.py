@@ -4,6 +4,7 @@ import subprocess
 import sys
 import zipfile
 from datetime import UTC, date, datetime
+from pathlib import Path
 
 import pytest
 
@@ -15,9 +16,11 @@ from typer.testing import CliRunner
 
 from gateway.cli import spark as cli_spark
 from gateway.cli.spark import SparkFailed, pair
-from spark.errors import BadOption, MissingJdk
-from spark.job.failures import gist
+from spark.errors import BadOption, DiskFull, MissingJdk
+from spark.job.failures import gist, job_error
+from spark.job.options import TelemetryOptions
 from spark.job.package import write_package
+from spark.job.query import disks_of
 from spark.shell import open_session, statements
 
 
@@ -92,6 +95,26 @@ def test_what_cannot_be_opened_is_said_before_a_jvm_starts(tmp_path):
             open_session(**given)
     with pytest.raises(SparkFailed, match="option option cannot be 'x': it must be NAME=VALUE"):
         pair("x", "option")
+
+
+def test_a_full_disk_in_sparks_words_is_told_as_one():
+    stream = (
+        "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: No space left on device SQLSTATE: XXKST"
+    )
+    said = str(job_error("the telemetry query failed", f"{stream}\n=== Streaming Query ===\nx", "/t or /c"))
+    assert said.startswith("the disk of /t or /c is full: No space left on device. Free some")
+    raw = "Traceback:\nOSError: [Errno 28] No space left on device\n"
+    assert isinstance(job_error("x", raw, "/t"), DiskFull)
+    own = f"Traceback:\nspark.errors.DiskFull: {DiskFull('/mine')}\n"
+    assert str(job_error("the query failed", own, "/t")) == f"the query failed: {DiskFull('/mine')}"
+    assert (
+        str(job_error("the query failed", "ZeroDivisionError: by zero", "/t"))
+        == "the query failed: ZeroDivisionError: by zero"
+    )
+    plain = TelemetryOptions(output="/t", target="h:1")
+    assert disks_of(plain) == "/t"
+    apart = TelemetryOptions(output="/t", checkpoint=Path("/c"), target="h:1")
+    assert disks_of(apart) == "/t or that of its checkpoint /c"
 
 
 def test_the_gist_of_a_failure_is_the_last_error_of_python_without_our_class_names():

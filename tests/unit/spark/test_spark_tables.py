@@ -1,8 +1,10 @@
 """The tables over time: samples kept, days expired, columns added, disks that fill up."""
 
+import os
 import re
 import shutil
 import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
@@ -18,6 +20,7 @@ from spark.job import maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
+from spark.tables.manifest import MANIFEST  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
@@ -169,3 +172,57 @@ def test_a_place_without_tables_is_a_sentence(tmp_path, command):
         assert isinstance(ran.exception, SparkFailed)
         assert why in str(ran.exception)
     assert not (tmp_path / "nowhere").exists()
+
+
+@pytest.fixture
+def bound_by_modes():
+    """Ends this user's right to pass over the modes of files; root has it."""
+    if os.geteuid() == 0 and shutil.which("setpriv") is None:
+        pytest.skip("root without its rights needs setpriv")
+    return ("setpriv", "--bounding-set=-dac_override,-dac_read_search") if os.geteuid() == 0 else ()
+
+
+@pytest.mark.slow
+def test_missing_rights_are_one_sentence_and_nothing_is_lost(places, bound_by_modes):
+    """deltalake's own text has a line, a color and an arrow for each of its layers."""
+    place, checkpoint = places
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 0, [Record("d1", T0, 0, {"a": 1.0})])
+    commits.close()
+
+    def said(mode: int, path: str, *args: str) -> str:
+        before = place.local.joinpath(path).stat().st_mode
+        place.local.joinpath(path).chmod(mode)
+        try:
+            command = (*bound_by_modes, sys.executable, "-m", "gateway.cli", "spark", *args)
+            ran = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+        finally:
+            place.local.joinpath(path).chmod(before)
+        assert (ran.returncode, ran.stderr.count("\n")) == (1, 1), ran.stderr
+        assert "\x1b" not in ran.stderr
+        return ran.stderr
+
+    tables = ("--output", place.url)
+    assert f"the table {place.url}/anomalies cannot be opened: " in said(0, "anomalies", "tables", "describe", *tables)
+    assert f"the table {place.url}/anomalies cannot be opened: " in said(0, "anomalies", "tables", "compact", *tables)
+    assert "manifest.json cannot be read: Permission denied" in said(0, MANIFEST, "tables", "describe", *tables)
+    assert f"{place.url} cannot be written: Permission denied" in said(0o400, ".lock", "tables", "vacuum", *tables)
+    log = said(0o500, "samples/_delta_log", "tables", "expire", "--days", "0", *tables)
+    assert f"the table {place.url}/samples cannot be committed: " in log
+    assert "Permission denied" in log
+    assert plain(place, "latest").num_rows == 1
+
+
+def test_a_file_of_state_that_cannot_be_written_is_one_sentence(places, monkeypatch):
+    commits = Commits.open(*places, SETTINGS)
+
+    def refused(*_: object) -> None:
+        raise PermissionError(13, "Permission denied")
+
+    monkeypatch.setattr("spark.tables.files.sync", refused)
+    with pytest.raises(SparkError, match=r"cannot be written: Permission denied\. Mend that and start the job again"):
+        do_batch(commits, 0, [Record("d1", T0, 0, {"a": 1.0})])
+    monkeypatch.undo()
+    do_batch(commits, 0, [Record("d1", T0, 0, {"a": 1.0})])
+    commits.close()
+    assert plain(places[0], "latest").num_rows == 1
