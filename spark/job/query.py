@@ -82,6 +82,7 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
             local_dir=scratch,
             master=options.master,
             settings={"spark.sql.adaptive.enabled": "false"},  # streams do without, and say so in a warning
+            log_level="WARN" if options.master else "FATAL",  # errors here are told by `job_error`
         )
         try:
             with Signals() as asked:

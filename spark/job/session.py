@@ -97,12 +97,13 @@ def build_session(
     local_dir: Path | None = None,
     master: str | None = None,
     settings: Mapping[str, str] | None = None,
+    log_level: str = "WARN",
 ) -> SparkSession:
     """Returns a session with the `headgate` source registered.
 
-    It listens on loopback only, shows no web page, and logs warnings. `settings` go over everything set here. With the
-    `master` of a cluster the package is shipped to its workers, which have the packages that Headgate needs. Raises
-    `BadOption` and `MissingJdk` before anything starts, `SparkError` when Spark does not start.
+    It listens on loopback only, shows no web page, and logs from `log_level` on. `settings` go over everything set
+    here. With the `master` of a cluster the package is shipped to its workers, which have the packages that Headgate
+    needs. Raises `BadOption` and `MissingJdk` before anything starts, `SparkError` when Spark does not start.
     """
     for option, value, parse in (("memory", driver_memory, parsing.memory), ("master", master, parsing.master)):
         try:
@@ -124,7 +125,7 @@ def build_session(
         raise SparkError(
             f"Spark does not start (options master, memory): {gist(str(error))} Java may have said why, above."
         ) from error
-    session.sparkContext.setLogLevel("WARN")
+    session.sparkContext.setLogLevel(log_level)
     if master is not None and not master.startswith("local"):
         _ship(session)
     register(session)

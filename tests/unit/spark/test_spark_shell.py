@@ -97,7 +97,7 @@ def test_what_cannot_be_opened_is_said_before_a_jvm_starts(tmp_path):
         pair("x", "option")
 
 
-def test_a_full_disk_in_sparks_words_is_told_as_one():
+def test_a_full_disk_in_sparks_words_is_told_as_one(caplog):
     stream = (
         "[STREAM_FAILED] Query [id = 1, runId = 2] terminated with exception: No space left on device SQLSTATE: XXKST"
     )
@@ -111,6 +111,7 @@ def test_a_full_disk_in_sparks_words_is_told_as_one():
         str(job_error("the query failed", "ZeroDivisionError: by zero", "/t"))
         == "the query failed: ZeroDivisionError: by zero"
     )
+    assert [record.getMessage() for record in caplog.records] == ["the query failed: ZeroDivisionError: by zero"]
     plain = TelemetryOptions(output="/t", target="h:1")
     assert disks_of(plain) == "/t"
     apart = TelemetryOptions(output="/t", checkpoint=Path("/c"), target="h:1")
