@@ -1,6 +1,6 @@
 """Asking a client not to publish for a while: RabbitMQ's connection.blocked and connection.unblocked.
 
-Only a connection that publishes is told, and only one whose client has announced that it understands. Pressure on the
+Only a connection that publishes gets it, and only one whose client has announced the capability. Pressure on the
 gateway begins ahead of refusals; a refusal blocks too, for as long as it says.
 """
 

@@ -223,7 +223,7 @@ def _checked(name: str, value: int) -> str:
 
 
 def _content(branch: int, data: Any, context: Mapping[str, str], native: dict[str, Any]) -> bytes:
-    """Returns the body; `native` is told how the event held it where its content type does not tell."""
+    """Returns the body; `native` notes how the event held it where its content type does not say."""
     if branch == _DATA_BYTES:
         assert isinstance(data, bytes)
         return data

@@ -95,7 +95,7 @@ def from_protobuf(
 
 
 def _content(data: tuple[int, bytes] | None, context: dict[str, str], native: dict[str, Any]) -> bytes:
-    """Returns the body; `native` is told how the event held it."""
+    """Returns the body; `native` notes how the event held it."""
     if data is None:
         return b""
     number, body = data

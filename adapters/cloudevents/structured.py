@@ -231,10 +231,11 @@ def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw
 
 
 def data_type(message: Message) -> str | None:
-    """Returns the content type of a message's data, for those who are told it beside the data.
+    """Returns the content type of a message's data, for protocols that send it beside the data.
 
-    An event in JSON that says no type has JSON as its data (JSON Event Format 1.0.2, 3.1), and whoever translates it
-    says so (CloudEvents 1.0.2, 3.1.1). In binary mode such an event says nothing of its data, and stays so.
+    An event in JSON that says no type has JSON as its data (JSON Event Format 1.0.2, 3.1), and a gateway that
+    translates it says so (CloudEvents 1.0.2, 3.1.1). In binary mode such an event says nothing of its data, and stays
+    so.
     """
     if message.content_type is None and message.native is not None:
         native = message.native.get(NATIVE)

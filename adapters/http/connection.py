@@ -193,7 +193,7 @@ class HttpConnection(Adapter):
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
         """Ends streams, answers what is in flight, then closes: the gateway is going down.
 
-        A client that is dismissed hears no more than that: it will be told when it asks again.
+        A client that is dismissed learns no more here: the answer to its next request says it.
         """
         self._begin_turn(now_ms)
         self._begin_shutdown()

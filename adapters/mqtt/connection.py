@@ -328,7 +328,7 @@ class MqttConnection:
             self._refuse(outcome.error)
             return
         opened: OpenedSession = outcome.value
-        # A state that cannot be read is no session: the client is told so, and subscribes anew.
+        # A state that cannot be read is no session: the CONNACK says so, and the client subscribes anew.
         state, exchanges = load(opened.state, NO_STATE), load(opened.exchanges, NO_EXCHANGES)
         present = opened.present and not terms.clean and state is not None and exchanges is not None
         if self._authentication is not None:
@@ -356,7 +356,7 @@ class MqttConnection:
     # ---- proving it in several steps (4.12)
 
     def _challenged(self, challenge: Challenge, now_ms: int) -> None:
-        """Says what the gateway wants to hear, and reads what has come meanwhile. Raises `ProtocolError`."""
+        """Answers the gateway's challenge, and reads what has come meanwhile. Raises `ProtocolError`."""
         assert self._authentication is not None, "only methods have challenges"
         self._authentication.challenge(challenge)
         if self.phase is Phase.AUTHENTICATING:

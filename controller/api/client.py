@@ -81,7 +81,7 @@ class ReplicaIdTaken(ControllerError):
 
 
 class ReplicaElsewhere(ControllerError):
-    """The replica is heard of at another address, and cannot be at two: one data directory is a copy of the other."""
+    """The replica is alive at another address, and cannot be at two: one data directory is a copy of the other."""
 
 
 class ReplicaInSync(ControllerError):
@@ -223,7 +223,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Service(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's service, as the controllers hear of it: whether it takes and answers writes.
+    """A group's service, as the controllers know it: whether it takes and answers writes.
 
     For `sure_ms` nobody was told that it does not. `room` are the replicas in sync that have room on their disks.
     """

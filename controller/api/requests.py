@@ -29,7 +29,7 @@ class Elect(ControllerRequest[Group], frozen=True, kw_only=True, tag="elect"):
 class AddMember(ControllerRequest[None], frozen=True, kw_only=True, tag="add_member"):
     """Add a controller, which votes when it has caught up; or say where it is now. Raises `ChangeRefused`.
 
-    With another incarnation than the member's it takes the place of that one, if nothing is heard of it. `kept`: its
+    With another incarnation than the member's it takes the place of that one, if that one sends nothing. `kept`: its
     directory is that of the member, from before there were incarnations.
     """
 

@@ -1,4 +1,4 @@
-"""Complaints: who cannot reach a master that the controllers hear, and when such a master is replaced.
+"""Complaints: which nodes cannot reach a master that sends heartbeats, and when such a master is replaced.
 
 `messages` holds what travels, `ledger` what is kept of it and for how long, `policy` the rules. Nothing here does input
 or output or looks at a clock.

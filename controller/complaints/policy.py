@@ -1,4 +1,4 @@
-"""The policy that replaces a master that is heard, because others cannot reach it (docs/decisions/0035).
+"""The policy that replaces a master that sends heartbeats, because others cannot reach it (docs/decisions/0035).
 
 `Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It elects
 nobody: it names those who may be elected, and `controller.elections.elections` proposes the ordinary command with its
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 LONE_PROXY_MS = 10_000  # that the only proxy has to complain of a master which all replicas reach
 SLOW_MS = 5_000  # that a master with a slow disk has for handing over by itself
-KEEP_MS = 5_000  # that replicas which do not hear their master stay in its set, if most of them do not
+KEEP_MS = 5_000  # that replicas which do not reach their master stay in its set, if most of them do not
 SETTLE_MS = 4_000  # of a new leader, in which all proxies report: a few do not speak for the others
 _NOBODY = "no other replica in sync is within reach of those that complain, with room on its disk"
 

@@ -1,7 +1,7 @@
 """A Raft node with its disk and its clock: what the core (`controller.raft`) asks for is done here, and nothing else.
 
 Whatever is proposed while the disk is busy is written together when it is free. The network is a function that takes
-messages; what arrives is given to `step`. The state machine is told what is committed, in order.
+messages; what arrives is given to `step`. The state machine gets committed commands, in order.
 """
 
 import asyncio

@@ -15,7 +15,7 @@ _BYTES_MAX = 64 * 1024
 
 
 class KnownControllers:
-    """The addresses that were heard of; `kept` are those that were kept last."""
+    """The known addresses; `kept` are those that were kept last."""
 
     def __init__(self, directory: Path) -> None:
         self._path = directory / _NAME

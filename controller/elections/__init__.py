@@ -1,6 +1,6 @@
 """The knowledge that the controllers' leader has from heartbeats, and its rules for electing masters.
 
-`registry` keeps what is heard, `elections` and `admission` are the policy, `announcements` logs what they decide,
+`registry` keeps the heartbeats, `elections` and `admission` are the policy, `announcements` logs what they decide,
 `serving` and `health` say how a group is. No input or output.
 
 Imported by: incarnations, node, remote, wire, gateway.operating, gateway.ops, gateway.process, store.node.

@@ -1,4 +1,4 @@
-"""Refusals by what the controllers' leader hears, before a proposal: the metadata alone would allow it."""
+"""Refusals by the heartbeats that the controllers' leader has: the metadata alone would allow the change."""
 
 from collections.abc import Mapping
 
@@ -23,17 +23,18 @@ class ReplicaAdmission:
         removed = set() if there is None else set(there.sync_set).difference(command.new_set)
         complaints = self._registry.complaints
         if there is not None and complaints.keeps(there, removed, self._registry.voters(there, now_ms)):
-            raise ReplicaInSync(f"store group {command.group}: {sorted(removed)} are alive, and most hear no master")
+            why = f"{sorted(removed)} are alive, and most of the replicas do not reach the master"
+            raise ReplicaInSync(f"store group {command.group}: {why}")
         for id_ in command.new_set:
             if (
                 there is not None
                 and id_ not in there.sync_set
                 and self._registry.heartbeat_if_alive(command.group, id_, now_ms) is None
             ):
-                raise NotElectable(f"replica {id_} of store group {command.group} is not heard of")
+                raise NotElectable(f"replica {id_} of store group {command.group} sends no heartbeats")
 
     def check_registration(self, command: RegisterReplica, now_ms: int) -> None:
-        """Refuses to have a replica at a second address while it is heard of at the first. Raises `ReplicaElsewhere`.
+        """Refuses a replica at a second address while it is alive at the first. Raises `ReplicaElsewhere`.
 
         One that was moved is silent where it was, and may be here as soon as it is dead there.
         """

@@ -29,7 +29,7 @@ class ElectionAnnouncements:
     def electing(self, command: ElectMaster, group: Group, damaged: Heartbeat | None, silent: Sequence[int]) -> None:
         """Logs an election; `damaged` is the candidate's last heartbeat where its log is damaged.
 
-        `silent` are the replicas of the group that are not heard of.
+        `silent` are the replicas of the group that send no heartbeats.
         """
         if command.unclean:
             logger.critical(
@@ -46,7 +46,7 @@ class ElectionAnnouncements:
         self._said[command.group] = said
         logger.critical(
             "store group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as no sound replica in "
-            "sync is heard of. It leads when it has repaired what its views have not followed, from any replica%s",
+            "sync is alive. It leads when it has repaired what its views have not followed, from any replica%s",
             command.group,
             command.candidate,
             damaged.damages,
@@ -56,10 +56,10 @@ class ElectionAnnouncements:
 
 
 def _silent(group: int, silent: Sequence[int]) -> str:
-    """Returns the end of a sentence: the replicas that are not heard of, and what to do about them."""
+    """Returns the end of a sentence: the replicas that send no heartbeats, and what to do about them."""
     if not silent:
         return ""
     return (
-        f"; {list(silent)} are not heard of: start them, and retire those that are gone for good "
+        f"; {list(silent)} send no heartbeats: start them, and retire those that are gone for good "
         f"(headgate cluster replicas retire {group} REPLICA)"
     )

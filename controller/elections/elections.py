@@ -10,9 +10,9 @@ think that they lead, has no effect when it is applied.
   back; one that has lost the end of its log never (docs/decisions/0031).
 - Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
   from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
-- With nobody to elect, the master stays named for a while: if it is only unheard, it works on; then it is None.
+- With nobody to elect, the master stays named for a while, for it may work on without heartbeats; then it is None.
 - A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
-- A master that is heard, and that those who need it cannot reach, is succeeded by one whom they reach
+- A master that sends heartbeats, but that those who need it cannot reach, is succeeded by one that they reach
   (`controller.complaints.policy`). So is one that an operator wants to be rid of.
 - Nobody is put back because they were preferred once; that is an operator's command.
 """
@@ -302,19 +302,20 @@ class Elections:
         return self._command(group, self._best(group, alive, now_ms), time_ms, unclean=True)
 
     def _without_master(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
-        """Vacates the office of a dead master without successor, unless it is this controller that hears nobody."""
+        """Vacates the office of a dead master without successor, unless no heartbeats come at all."""
         assert group.master is not None
         if now_ms < self._registry.dies_ms(group.number, group.master) + VACATE_AFTER_MS:
             return None
         return self._command(group, None, time_ms) if self._alive(group, group.voters, now_ms) else None
 
     def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
-        """Returns whom an operator can have in place of a heard master. Raises `NotElectable`, saying why not."""
+        """Returns the replicas that can replace a living master. Raises `NotElectable`, which says why none can."""
         found = self._alive(group, group.sync_set, now_ms).keys() - {group.master}
         if not found:
             rest = [id_ for id_ in group.voters if id_ != group.master]
             silent = [id_ for id_ in rest if self._heartbeat_of(group, id_, now_ms) is None]
-            why = f"not heard of: {silent}" if silent else f"behind: {rest}" if rest else "the group has no other voter"
+            behind = f"behind: {rest}" if rest else "the group has no other voter"
+            why = f"no heartbeats from {silent}" if silent else behind
             raise NotElectable(
                 f"store group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for "
                 f"no other replica is in sync ({why})"
@@ -374,7 +375,7 @@ class Elections:
             raise NotElectable(f"replica {candidate} of store group {group.number} is not in sync")
         heartbeat = self._heartbeat_of(group, candidate, now_ms)
         if heartbeat is None:
-            raise NotElectable(f"replica {candidate} of store group {group.number} is not heard of")
+            raise NotElectable(f"replica {candidate} of store group {group.number} sends no heartbeats")
         self._check_sound(group, heartbeat, now_ms)
 
     def _check_sound(self, group: Group, heartbeat: Heartbeat, now_ms: int) -> None:

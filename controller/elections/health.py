@@ -48,7 +48,7 @@ def cluster_health(groups: Sequence[GroupHealth], *, home: int) -> ClusterHealth
 
 
 def group_health(group: Group, route: GroupRoute | None, *, reached: bool = True, refused: str = "") -> GroupHealth:
-    """Returns a group's health: from the metadata, from heartbeats (`route`), and from whoever writes to it.
+    """Returns a group's health: from the metadata, from heartbeats (`route`), and from the proxies that write to it.
 
     `reached`: a connection to its master stands. `refused`: what the master answered to the newest writes.
     """
@@ -68,7 +68,7 @@ def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool,
     """Returns why a write would not be stored now: the first reason that holds, as it explains the others."""
     if group.master is None:
         alive = [one for one in replicas.values() if one.alive]
-        return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are heard of"]
+        return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are alive"]
     master = group.replica(group.master)
     where = f"replica {group.master}" + ("" if master is None else f" at {master.address}")
     if not reached:
@@ -115,7 +115,7 @@ def _is_in_sync(group: Group, replica: Replica, state: RouteReplica | None) -> b
 def _of_replica(group: Group, replica: Replica, state: RouteReplica | None) -> Sequence[str]:
     found = []
     if _is_silent(state):
-        found.append("is not heard of")
+        found.append("sends no heartbeats")
     elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, state):
         found.append("is not in sync: it does not count for what is acknowledged")
     if state is not None and state.full and replica.id != group.master:

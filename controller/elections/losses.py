@@ -52,7 +52,7 @@ def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
     if not short:
         return f"store group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
     silent = [id_ for id_ in group.sync_set if id_ not in alive]
-    gone = f", and {silent} are not heard of" if silent else ""
+    gone = f", and {silent} send no heartbeats" if silent else ""
     return (
         f"store group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their "
         f"logs{gone}; if nobody comes back with it, headgate cluster elect {group.number} --unclean accepts the loss"

@@ -32,7 +32,7 @@ TEXT_BYTES_MAX = 255  # of a node's name, an address, a zone, a version
 
 
 class RegistryFull(ControllerError):
-    """More replicas are heard of than the registry holds."""
+    """More replicas send heartbeats than the registry holds."""
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
@@ -129,15 +129,15 @@ class _LastHeartbeat:
         self.heartbeat = heartbeat
         self.at_ms = now_ms
         self.restarted_ms: int | None = None  # when it spoke first after its process was started again
-        self.cut_ms: int | None = None  # when its connection ended, if it has not been heard of since
+        self.cut_ms: int | None = None  # when its connection ended, if it has sent nothing since
         self.served = 0  # the newest epoch in which it has said that it serves as master
 
 
 class Registry:
     """The newest heartbeat of every replica. `now_ms` is of a clock that never goes back, the same one everywhere.
 
-    `since_ms` is when listening began: a replica not heard of since then is dead no sooner than one that fell silent at
-    that time.
+    `since_ms` is when listening began: a replica without a heartbeat since then is dead no sooner than one whose last
+    heartbeat came at that time.
     """
 
     def __init__(self, now_ms: int, *, dead_after_ms: int = DEAD_AFTER_MS, suspect_ms: int = SUSPECT_MS) -> None:
@@ -149,7 +149,7 @@ class Registry:
         self._groups: dict[int, dict[int, _LastHeartbeat]] = {}  # the same by group
         self.complaints = Complaints(now_ms)
 
-    # ---- what is heard
+    # ---- heartbeats
 
     def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> bool:
         """Takes a heartbeat; returns whether it brings anything new about epochs, roles, addresses and damage.
@@ -178,7 +178,7 @@ class Registry:
         return news
 
     def disconnected(self, group: int, replica: int, now_ms: int) -> None:
-        """Notes that a replica's connection has ended: unless it is heard of soon, it is dead."""
+        """Notes that a replica's connection has ended: unless it sends a heartbeat soon, it is dead."""
         last = self._heartbeats.get((group, replica))
         if last is not None and last.cut_ms is None:
             last.cut_ms = now_ms
@@ -186,7 +186,7 @@ class Registry:
     def tick(self, now_ms: int) -> bool:
         """Advances time, every `TICK_MS`, leading or not; returns whether this process has slept since the last call.
 
-        Replicas that seemed silent meanwhile may not have been, so each has the whole time again to be heard.
+        Replicas that seemed silent meanwhile may not have been, so each has the whole time for its next heartbeat.
         """
         slept = now_ms - self._ticked_ms >= PAUSE_MS
         self._ticked_ms = now_ms
@@ -226,11 +226,11 @@ class Registry:
         return self.heartbeat_if_alive(group, replica, now_ms)
 
     def alive(self, group: int, replica: int, now_ms: int) -> bool:
-        """Returns whether a replica spoke in time, or there was no time yet to hear it."""
+        """Returns whether a replica's heartbeat came in time, or its time is not over yet."""
         return now_ms < self.dies_ms(group, replica)
 
     def dies_ms(self, group: int, replica: int) -> int:
-        """Returns when a replica is dead, or has been since, if nothing more is heard of it."""
+        """Returns when a replica is dead, or has been since, if no more heartbeats come."""
         last = self._heartbeats.get((group, replica))
         if last is None:
             return self.since_ms + self.dead_after_ms

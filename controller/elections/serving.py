@@ -1,7 +1,7 @@
 """The word of the controllers' leader on whether a group is served; proxies decide by it what neither side can see.
 
 A proxy that cannot reach the keys that say who owns what does not know whether others can. One that reaches them does
-not know whether another that it does not hear of goes on. So both ask here. A proxy that was told that a group is not
+not know whether another one that it does not reach goes on. So both ask here. A proxy that was told that a group is not
 served may go on for `OUTAGE_LEASE_MS` from when it asked. A proxy that was told that the group is served, and has been
 said to be for as long, may take over: nobody holds an outage lease any more then. For that, only the order of the
 answers counts, not whether they are true.

@@ -1,6 +1,6 @@
 """A controller's memory, its peers, and its right to vote (docs/decisions/0033).
 
-`operator_texts` holds what an operator is told, `census` asks the other controllers who they are, `memory_check`
+`operator_texts` holds the texts for operators, `census` asks the other controllers who they are, `memory_check`
 decides with their answers, `members` keeps the members, and `recovery` makes a cluster of the one controller that is
 left.
 

@@ -3,7 +3,7 @@
 A memory is a directory with its incarnation. Three are in doubt:
 
 - An empty one. It may be that of a new cluster, or one that was lost. A new cluster is begun by the controller with the
-  lowest id, when it has heard of all others that they are empty too: were fewer enough, two that have lost their memory
+  lowest id, when all others have said that they are empty too: were fewer enough, two that have lost their memory
   could not be told from two that never had one, while the third, who knows, is down. Otherwise it asks the leader for
   membership, as any new controller does, and is a learner first.
 - A copy, which may be an old one: the file is not the one that was written to. It becomes another incarnation, and so a
@@ -15,7 +15,7 @@ A memory is a directory with its incarnation. Three are in doubt:
   tell it later. It becomes another incarnation too.
 
 A memory of before the cluster was recovered from another controller counts nowhere any more. No leader tells it, as
-nobody leads it: so it asks the others as long as it hears of no leader.
+nobody leads it: so it asks the others as long as it knows no leader.
 """
 
 import asyncio

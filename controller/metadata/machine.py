@@ -12,7 +12,7 @@ from controller.raft import Entry, Snapshot
 class Metadata:
     """A `driver.Machine`. `state` is another object after a snapshot was installed.
 
-    The owner sets `on_move` to hear of it.
+    The owner sets `on_move`, which is called then.
     """
 
     def __init__(self) -> None:

@@ -100,7 +100,7 @@ class MetadataState:
         return self._topics.next_queue
 
     def chain(self, command: bytes) -> None:
-        """Counts a command that is applied next into the digest, by which two histories are told apart.
+        """Counts a command that is applied next into the digest, which tells two histories apart.
 
         Counting begins with a command that says so, the same one for everybody: snapshots of older versions have none.
         """
@@ -143,7 +143,7 @@ class MetadataState:
         """Goes on from what one controller has kept, though others may have known more (docs/decisions/0033).
 
         Numbers are given from far beyond those that were known. Each group elects its master as a new one does, when
-        all of its replicas are heard: the replicas in sync since are unknown.
+        all of its replicas send heartbeats: the replicas in sync since are unknown.
         """
         self.generation += 1
         self.members = {member.id: member}

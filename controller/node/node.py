@@ -368,7 +368,7 @@ class ControllerNode(StateClient):
     async def ask_membership(self, request: AddMember) -> None:
         """Asks for membership.
 
-        A controller that is no member hears of no leader, and asks those that it was told of.
+        A controller that is no member knows no leader, and asks the controllers that it was told of.
         """
         if self.has_leader and self.is_member:
             await self._request(request)

@@ -115,7 +115,7 @@ def _ready(node: ControllerNode) -> ReadyState:
     elif not node.is_member:
         reasons.append("this controller is not in the cluster")
     elif not node.has_leader:
-        reasons.append("this controller is not part of a majority: it hears of no leader")
+        reasons.append("this controller is not part of a majority: it knows no leader")
     elif node.id not in node.membership.voters:
         reasons.append("this controller does not vote yet: it is catching up")
     if node.driver.full is not None and not node.failed.done():
@@ -135,7 +135,7 @@ def _metrics(node: ControllerNode) -> CollectorRegistry:
         "members": ("Controllers that vote", lambda: float(len(node.membership.voters))),
         "topics": ("Topics", lambda: float(node.status().topics)),
         "groups": ("Store groups", lambda: float(node.status().groups)),
-        "replicas_alive": ("Registered replicas that are heard of", lambda: float(node.status().replicas_alive)),
+        "replicas_alive": ("Registered replicas that are alive", lambda: float(node.status().replicas_alive)),
     }
     for name, (what, value) in gauges.items():
         Gauge(f"headgate_controller_{name}", what, registry=registry).set_function(value)

@@ -63,7 +63,7 @@ logger = logging.getLogger(__name__)
 STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
-PUSH_ALIVE_S = 1.0  # a store node hears something at least that often; it gives up after 2.5 s of silence
+PUSH_ALIVE_S = 1.0  # a store node gets something at least that often; it gives up after 2.5 s of silence
 
 
 class ControllerService:

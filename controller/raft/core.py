@@ -65,7 +65,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leadership: Leader | None = None  # set exactly in the role of that name
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
-        self.elapsed = 0  # ticks since the leader was heard of, a vote was given, or a candidacy began
+        self.elapsed = 0  # ticks since the leader's last message, a vote was given, or a candidacy began
         self.election_timeout = 0  # ticks; after so many, an election
         self._last_reports = LastReports()
         self._out: Ready | None = None  # handed out

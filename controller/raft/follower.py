@@ -81,7 +81,7 @@ def on_vote(node: Node, message: Vote) -> bool:
     """Answers a candidate (paper, 5.2 and 5.4.1). Returns whether it has got this node's real vote.
 
     A node that is asked votes, though it knows itself only as a learner or not as a member at all: the change that made
-    it a voter may be committed without it having heard of that, and its vote may be needed to go on.
+    it a voter may be committed before it knows, and its vote may be needed to go on.
     """
     free = node.vote == message.sender or (node.vote == NOBODY and node.leader == NOBODY)
     ahead = message.pre and message.term > node.term

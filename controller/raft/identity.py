@@ -16,7 +16,7 @@ def is_accepted(node: Node, message: Message) -> bool:
     """Returns whether a message is for this very node and, where that counts, by the one that the membership names.
 
     Replies count for majorities, so replies by another incarnation than the member's are ignored. Leaders and
-    candidates are heard whoever they are: they count majorities themselves, and may be members that this node has not
+    messages of any candidate are taken: they count majorities themselves, and may be members that this node has not
     read of yet.
     """
     if message.addressee != node.incarnation and (message.addressee or not node.legacy):

@@ -60,7 +60,7 @@ class Leader:
     # ---- time
 
     def tick(self) -> bool:
-        """Sends heartbeats when they are due. False: no majority was heard of for an election timeout (thesis, 6.2)."""
+        """Sends due heartbeats. Returns False when no majority has answered for an election timeout (thesis, 6.2)."""
         settings = self._node.settings
         self._heartbeat_elapsed += 1
         self._quorum_elapsed += 1
@@ -280,7 +280,7 @@ class Leader:
         number = self._reads.next_number()
         if number is not None:
             self._send_heartbeats(number)
-        self._release_reads()  # where this node alone votes, nobody else has to be heard
+        self._release_reads()  # where this node alone votes, no other one has to answer
         if self._leaving and self._change <= node.log.committed:
             self._follow_membership()  # the removed node has been told
 

@@ -42,10 +42,10 @@ class Progress:
         self.match: Index = 0  # the last entry on its disk that equals ours
         self.next: Index = next_index  # the first entry that it is sent next
         self.state = ProgressState.PROBE
-        self.active = False  # it was heard of since the last look (check-quorum)
+        self.active = False  # it has answered since the last look (check-quorum)
         self.was_active = False  # the same of the time before: right after a look nobody has answered yet
         self.paused = False  # probing, and the probe is in flight
-        self.nudge = False  # it was heard of, and stands still: an empty message finds out what was lost
+        self.nudge = False  # it answers, and stands still: an empty message finds out what was lost
         self.commit_sent: Index = 0
         self.inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
         self._inflight_bytes = 0

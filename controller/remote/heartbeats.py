@@ -56,7 +56,7 @@ class Heartbeats:
 
     @property
     def connected(self) -> int:
-        """Returns the number of controllers that hear this node."""
+        """Returns the number of controllers that receive this node's heartbeats."""
         return sum(controller.connected for controller in self._controllers.values())
 
     async def close(self) -> None:

@@ -1,4 +1,4 @@
-"""Requests on their way to the controllers' leader, whoever that is: sent again until there is an answer, or no time.
+"""Requests to the controllers' present leader: sent again until there is an answer, or no time.
 
 Every request may be sent again, because every command may (see `ControllerClient`). Only for a deletion a second answer
 can differ from the first, and it is known what that means.

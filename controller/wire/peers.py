@@ -38,8 +38,8 @@ _LOST = (grpc.aio.BaseError, grpc.RpcError, asyncio.InvalidStateError, OSError, 
 class Peers:
     """Sends messages, and loses them when they cannot be sent. Belongs to the event loop.
 
-    `hello` says who speaks, now. `address_of` says where a node serves, or None. `unreachable` is told whose messages
-    were lost.
+    `hello` says who speaks, now. `address_of` says where a node serves, or None. `unreachable` is called with the node
+    whose messages were lost.
     """
 
     def __init__(

@@ -9,8 +9,8 @@
     Identify   controller -> controller   unary: an `Introduction`, answered by an `Identification`
     Status, Routes                        unary
 
-Whoever begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller refuses it.
-A refused call ends with a status, and with the error itself in the trailing metadata (`ERRORS`).
+The node that begins a stream says of which cluster it is, as soon as it knows that; another cluster's controller
+refuses it. A refused call ends with a status, and with the error itself in the trailing metadata (`ERRORS`).
 """
 
 from collections.abc import Mapping, Sequence
@@ -202,7 +202,7 @@ class Answers(_Wire, frozen=True, array_like=True):
 
 
 class HeartbeatHello(_Wire, frozen=True, array_like=True):
-    """The groups whose changes a store node wants to hear of."""
+    """The groups whose changes a store node wants to know."""
 
     groups: Annotated[tuple[Number, ...], Meta(max_length=1_024)]
     cluster: Text = ""

@@ -22,9 +22,9 @@ class PausedReader(Protocol):
 
 
 class PauseGuard:
-    """Holds input from when this process has slept until it was heard of again.
+    """Holds input after this process has slept, until it knows what it still owns.
 
-    `confirm` has it heard of, or told that it owns nothing any more; it ends soon, whatever it has come to.
+    `confirm` renews its presence, or finds that it owns nothing any more; it ends soon, with either outcome.
     """
 
     def __init__(
@@ -39,7 +39,7 @@ class PauseGuard:
 
     @property
     def slept(self) -> bool:
-        """Returns whether this process was stopped, and has not been heard of by the others since."""
+        """Returns whether this process was stopped, and has not renewed its presence since."""
         looked_s = self._looked_s
         return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
 

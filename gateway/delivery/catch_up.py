@@ -26,7 +26,7 @@ class CatchUp:
     `ids_of` says which of a subscriber's subscriptions an address matches; `queues_of` names the queues of a group that
     a subscriber's filters can match (None: any). `barrier` returns whether every topic that existed when it was called
     is known by now: until then, and where that cannot be found out, a lane reads everything and not some queues alone.
-    `live` is told of a lane that has read up to its tail.
+    `live` is called with a lane that has read up to its tail.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class CatchUp:
         self._barrier = barrier
         self._live = live
         self._batches: OrderedDict[LogOffset, Batch] = OrderedDict()
-        self.damages_passed = 0  # lost ranges of the log that lanes were led past
+        self.damages_passed = 0  # lost ranges of the log that lanes skipped
 
     def forget(self) -> None:
         """Forgets the batches that were read: the logs may not have them any more."""

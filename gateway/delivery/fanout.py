@@ -85,7 +85,7 @@ class Fanout:
 
     @property
     def damages_passed(self) -> int:
-        """The number of times that a subscriber was led past a lost range of a log."""
+        """The number of lost ranges of a log that subscribers skipped."""
         return self._catch_up.damages_passed
 
     @property

@@ -15,7 +15,7 @@ class Interest:
     """Marks of queues by their numbers.
 
     `queues_of` names the queues that addresses of a filter can be in (None: any). A queue that is not `known` may be of
-    a topic that was made a moment ago, and that we have not heard of yet: what is in it may concern anybody.
+    a topic that was made a moment ago, and that this process does not know yet: what is in it may concern anybody.
     """
 
     def __init__(

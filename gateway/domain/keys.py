@@ -3,7 +3,7 @@
 from gateway.domain.address import hash64
 
 KEY_BYTES_MAX = 480  # the store's limit for a key
-_KEPT_BYTES = 400  # of a text too long for a key; the rest is told apart by its hash
+_KEPT_BYTES = 400  # of a text too long for a key; a hash stands for the rest
 
 
 def kv_key(namespace: str, text: str) -> str:

@@ -45,7 +45,7 @@ class _Session:
 
 
 class DtlsSessions:
-    """Sessions by peer. `joined` and `left` are told of those that begin and end; `output` has records to send."""
+    """Sessions by peer. `joined` and `left` are called with those that begin and end; `output` has records to send."""
 
     def __init__(
         self,

@@ -70,7 +70,7 @@ class LeaseGroups:
         self._random = random = environment.random
         self._groups = groups
         self._letters = letters
-        # One owner for all: these leases end by themselves, and whoever has a handle may end them before.
+        # One owner for all: these leases end by themselves, and a client with a handle may end them before.
         self._owner: Final = (1 << 62) | random.getrandbits(61)  # connections' owners are small numbers
         self._takes = asyncio.Semaphore(TAKES_COUNT_MAX)
         self._prepared: set[tuple[str, int]] = set()

@@ -12,7 +12,7 @@ from store.api.keys import Change
 
 
 class _Waited:
-    """A group on which somebody waits, and its members as far as they were heard of."""
+    """A group that requests wait for, and its members as they were read last."""
 
     __slots__ = ("events", "members")
 

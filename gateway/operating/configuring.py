@@ -50,11 +50,11 @@ def effects(before: Group, after: Group) -> Sequence[str]:
     if was.min_in_sync != now.min_in_sync:
         few = "" if len(after.sync_set) >= now.min_in_sync else f"; now only {list(after.sync_set)} are, so it waits"
         said.append(
-            f"min_in_sync is {now.min_in_sync}, as soon as the master hears of it: with fewer nothing is written{few}"
+            f"min_in_sync is {now.min_in_sync}, as soon as the master knows it: with fewer nothing is written{few}"
         )
     if was.acknowledge != now.acknowledge:
         said.append(
-            f"writes are answered by {now.acknowledge}, as soon as the master hears of it; the others join its set anew"
+            f"writes are answered by {now.acknowledge}, as soon as the master knows it; the others join its set anew"
         )
     if was.unclean_election != now.unclean_election:
         said.append(

@@ -69,8 +69,8 @@ def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int
     in_sync = id_ in group.sync_set
     where = "in sync" if in_sync else "not in sync"
     if said is None or said.silent_ms < 0:
-        return f"replica {id_}: {where}, not heard of since the controllers were started; its log is not known"
-    alive = "alive" if said.alive else f"not heard of for {said.silent_ms / 1000:.0f} s"
+        return f"replica {id_}: {where}, no heartbeat since the controllers were started; its log is not known"
+    alive = "alive" if said.alive else f"no heartbeat for {said.silent_ms / 1000:.0f} s"
     line = f"replica {id_}: {where}, {alive}, its log ended at {said.log_end} in epoch {said.log_epoch}"
     if in_sync:
         if not said.cut_short:
@@ -80,4 +80,4 @@ def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int
         return f"{line}; how much it lacks is not known"
     if said.log_epoch != furthest[0]:
         return f"{line}; it lacks what was written since epoch {said.log_epoch}, the newest is {furthest[0]}"
-    return f"{line}; it lacks {max(furthest[1] - said.log_end, 0)} bytes that were heard of, and what came after that"
+    return f"{line}; it lacks {max(furthest[1] - said.log_end, 0)} bytes that the controllers know, and what came later"

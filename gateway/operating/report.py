@@ -61,7 +61,7 @@ def troubles(found: ClusterReport) -> Sequence[str]:
     """Returns the faults, a line each: controllers first, then what groups refuse, then single replicas."""
     silent = [address for address, status in found.controllers.items() if status is None]
     lost = [
-        f"controller {status.id} at {address} hears of no leader: it is not part of a majority"
+        f"controller {status.id} at {address} knows no leader: it is not part of a majority"
         for address, status in found.controllers.items()
         if status is not None and status.leader is None
     ]
@@ -132,7 +132,7 @@ def _role(group: Group, replica: int, *, alive: bool) -> str:
         role = "learner"
     else:
         role = "in sync" if replica in group.sync_set else "[yellow]behind[/]"
-    return role if alive else f"{role} [red]not heard of[/]"
+    return role if alive else f"{role} [red]no heartbeats[/]"
 
 
 def _complaints(group: Group, replica: int, route: GroupRoute | None) -> str:

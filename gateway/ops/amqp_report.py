@@ -48,7 +48,7 @@ class BindingReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ConnectionReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One connection of AMQP. `id` is what `headgate amqp close` is told."""
+    """One connection of AMQP. `headgate amqp close` takes its `id`."""
 
     id: str
     user: str

@@ -47,7 +47,7 @@ class SessionReports(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def merged(pages: Sequence[SessionReports]) -> SessionReports:
-    """Returns what several processes tell of one client as one answer: a session once, as whoever has it tells."""
+    """Returns several processes' reports of one client as one: a session once, from the process that has it."""
     every = [row for page in pages for row in page.rows]
     held = {_name(row) for row in every if row.state == "connected"}
     seen: set[tuple[str, str]] = set()

@@ -9,7 +9,7 @@ from controller.elections.health import GroupHealth
 
 _FIGURES: dict[str, tuple[str, Callable[[GroupHealth], float]]] = {
     "writable": ("Whether what is published to the group is stored", lambda one: float(one.writable)),
-    "in_sync": ("Replicas in the group's SyncStateSet that are heard of", lambda one: float(one.in_sync)),
+    "in_sync": ("Replicas in the group's SyncStateSet that are alive", lambda one: float(one.in_sync)),
     "damages": ("Damaged ranges of the logs of all its replicas", lambda one: float(one.damages)),
 }
 

@@ -9,7 +9,7 @@ from controller.elections.registry import GroupRoute
 from controller.remote.remote import RemoteController
 
 LOOK_S = 5.0  # between two looks
-SOON_S = 0.5  # after a group has changed: until what led to it is heard of everywhere
+SOON_S = 0.5  # after a group has changed: until all controllers know the cause
 
 
 class GroupWatch:

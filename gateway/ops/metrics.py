@@ -58,7 +58,7 @@ class Metrics:
         registry = self.registry
         self._messages_in = Counter(
             "headgate_messages_in_total",
-            'Messages taken in, by what became of them: "stored" or the cause of refusal',
+            'Messages received, by outcome: "stored" or the cause of refusal',
             ["protocol", "topic", "status"],
             registry=registry,
         )
@@ -72,30 +72,32 @@ class Metrics:
         )
         self._denied = Counter(
             "headgate_access_denied_total",
-            "What access rules did not allow, by the action that was asked for",
+            "Requests that access rules refused, by action",
             ["protocol", "action"],
             registry=registry,
         )
         self.append_seconds = Distribution(
-            "headgate_append_seconds", "From handing a batch to the store to its being durable", _APPEND_SECONDS
+            "headgate_append_seconds", "Time from handing a batch to the store until it is durable", _APPEND_SECONDS
         )
         self.append_messages = Distribution("headgate_append_messages", "Messages in a batch", _BATCH_MESSAGES)
         registry.register(self.append_seconds)
         registry.register(self.append_messages)
-        self.log_end_bytes = Gauge("headgate_log_end_bytes", "Log offset behind what was written", registry=registry)
+        self.log_end_bytes = Gauge(
+            "headgate_log_end_bytes", "Log offset behind the last frame written", registry=registry
+        )
         self.log_confirmed_bytes = Gauge(
-            "headgate_log_confirmed_bytes", "Log offset behind what readers may see", registry=registry
+            "headgate_log_confirmed_bytes", "Log offset behind the last frame that readers may see", registry=registry
         )
         self.log_damages = Gauge(
             "headgate_log_damages",
-            "Stretches of the log that hold no valid frame, by whoever met them",
+            "Ranges of the log without a valid frame, by what found them",
             registry=registry,
         )
         self.damages_passed = Gauge(
-            "headgate_damages_passed", "Times that a subscriber was led past a lost range of the log", registry=registry
+            "headgate_damages_passed", "Lost ranges of the log that subscribers skipped", registry=registry
         )
         self.view_damages = Gauge(
-            "headgate_view_damages", "Damage of the views that is known, by whoever met it", registry=registry
+            "headgate_view_damages", "Known damage of the views, by what found it", registry=registry
         )
         self.scrub_bytes = Gauge(
             "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry

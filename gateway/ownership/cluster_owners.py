@@ -69,8 +69,8 @@ log = logs.get(__name__)
 class ClusterOwners:
     """`gateway.ownership.owners.Owners` of one of several proxies. It belongs to the event loop.
 
-    `ttl_s` is how long it may be unheard of, `outage_s` how much longer while `service` says that nobody is heard
-    (`gateway.ownership.outage_lease`). `clock` counts seconds and never goes back.
+    `ttl_s` is how long its presence key may stay without renewal, `outage_s` how much longer while `service` says that
+    no proxy can renew one (`gateway.ownership.outage_lease`). `clock` counts seconds and never goes back.
     """
 
     alone = False
@@ -180,7 +180,7 @@ class ClusterOwners:
                     self._waiting[name] = waiting
                     waiting.asked = owner
                     waiting.mine = await self._ask(ReleaseRequest(name, self.presence.id, owner, user))
-                    continue  # it may have been released before the owner could hear of this
+                    continue  # the owner may have released it before it read this
                 if loop.time() >= until_s:
                     log.warning(
                         "a proxy does not release the ownership of a name that another proxy has requested",
@@ -207,7 +207,7 @@ class ClusterOwners:
     # ---- what others do
 
     async def _watch(self) -> None:
-        """Hears what the other proxies ask for, and which of them are gone."""
+        """Reads what the other proxies ask for, and which of them are gone."""
         await follow_keys(
             self.store,
             below(PROXIES),

@@ -1,4 +1,4 @@
-"""The one way to follow keys of the store: look at what there is, then hear of each change, again and again."""
+"""The one way to follow keys of the store: read what there is, then each change, again and again."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing

@@ -7,7 +7,7 @@ from typing import Any
 from controller.api.client import ControllerError
 from store.base import logs
 
-ANSWER_S = 1.0  # that controllers have: whoever asks has another way, which costs more
+ANSWER_S = 1.0  # that controllers have: the caller has another way, which costs more
 UNANSWERED_PAUSE_S = 5.0  # not asked again for so long after they have not answered
 
 log = logs.get(__name__)

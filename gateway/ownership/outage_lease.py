@@ -14,7 +14,7 @@ from controller.api.client import OUTAGE_LEASE_MS, ControllerError, Service
 from gateway.ownership.presence import Presence
 from store.base import logs
 
-ASK_S = 1.0  # between two questions, while a proxy is not heard of, and for an answer
+ASK_S = 1.0  # between two questions, while a proxy's key is not renewed, and for an answer
 
 log = logs.get(__name__)
 
@@ -38,7 +38,7 @@ class OutageLease:
         self._going_on = False
 
     async def run(self) -> None:
-        """Asks whenever this proxy has not been heard of for a while. Never returns, unless there is nobody to ask."""
+        """Asks whenever this proxy could not renew its key for a while. Returns only where it has nobody to ask."""
         while self._service is not None:
             await asyncio.sleep(ASK_S if self._going_on else self._presence.interval_s / 2)
             await self.look()

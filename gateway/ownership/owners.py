@@ -201,7 +201,7 @@ class LocalOwners:
         return True
 
     def serve(self, prefix: str, listener: OwnershipListener) -> None:
-        """See `Owners`: there is nobody to hear of."""
+        """See `Owners`: there are no other proxies."""
 
     async def start(self, spawn: Spawn) -> None:
         """See `Owners`."""

@@ -183,7 +183,7 @@ class Close(Value, frozen=True, kw_only=True):
 class HandOver(Value, frozen=True, kw_only=True):
     """Hands the connection over to the adapter of another listener, which reads from `data` on.
 
-    Nothing of this adapter's is in flight, and nothing follows: it is told nothing more.
+    Nothing of this adapter's is in flight, and nothing follows: it is not called any more.
     """
 
     listener: str  # one of `ConnectionInfo.others`
@@ -284,7 +284,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[Message]
     offsets: Sequence[QueueOffset]
     deliveries: Sequence[int]  # how often it has been delivered before
-    number: int = 0  # of the queue: two that had one name after the other are told apart by it
+    number: int = 0  # of the queue: it tells apart two that had one name after the other
 
 
 class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):

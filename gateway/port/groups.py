@@ -1,8 +1,8 @@
 """Consumer groups at the port: requests that adapters make by `Call`, and why they are refused.
 
 A group reads one topic, in one of two ways. A *cursor group* has members, each of which reads queues of its own in
-order and commits offsets. A *lease group* lends single messages to whoever asks, by handles, until they are settled,
-given back, or their time is over (`store.api.leases`).
+order and commits offsets. A *lease group* lends single messages to any client that asks, by handles, until they are
+settled, given back, or their time is over (`store.api.leases`).
 
 A group is there from its first member, or its creation, on until it is deleted, with or without members. A name is a
 letter or digit, then letters, digits and `. _ -`, up to 64 in all; others are refused with MALFORMED. A member is named
@@ -18,7 +18,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Request, Value
 from store.api.message import Message
 
-TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may be unheard of
+TTL_S_MIN, TTL_S_MAX = 2, 3_600  # how long a member may send nothing
 TTL_S = 30  # unless it says something else
 WAIT_MS_MAX = 60_000  # for messages
 MESSAGES_COUNT_MAX = 1_000  # in one answer

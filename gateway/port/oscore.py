@@ -1,7 +1,7 @@
 """OSCORE's security contexts at the port (RFC 8613): requests that CoAP's adapter makes by `Call`.
 
 A context is used by one socket of one process at a time, for only a process that has seen the message before knows a
-replay. The socket that uses a context hears that it has lost it by `NextLostContexts`, one call at a time; its next
+replay. A socket that uses a context learns by `NextLostContexts`, one call at a time, that it has lost it; its next
 such call says that it has taken note, and only then another socket may use the context.
 """
 

@@ -8,7 +8,7 @@ from gateway.port.adapter import Effect
 
 @runtime_checkable
 class PressedAdapter(Protocol):
-    """An adapter that hears of pressure on memory or disk, ahead of the refusals that may follow."""
+    """An adapter that is called when memory or disk is short, ahead of the refusals that may follow."""
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
         """Takes what there is little of, as a text for the peer; "" when there is enough again."""

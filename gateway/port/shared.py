@@ -14,7 +14,7 @@ from gateway.port.adapter import Request
 
 SHARED_PREFIX = "$share/"
 QUEUE_NAME_BYTES_MAX = 255  # the controller's limit
-_KEPT_BYTES = 230  # of a name that is too long; the rest is told apart by its hash
+_KEPT_BYTES = 230  # of a name that is too long; a hash stands for the rest
 
 
 class SharedName(NamedTuple):
@@ -50,7 +50,7 @@ def shared_name(text: str) -> SharedName | None:
         raise Refusal(Cause.MALFORMED, f"{text!r} has no filter behind the group's name")
     check_filter(pattern)
     if is_sys(pattern):
-        raise Refusal(Cause.FORBIDDEN, "$SYS is told to each subscriber, and cannot be shared")
+        raise Refusal(Cause.FORBIDDEN, "each subscriber gets $SYS by itself: it cannot be shared")
     return SharedName(group, pattern)
 
 

@@ -51,7 +51,7 @@ class Backend(Protocol):
 
     @property
     def where(self) -> str:
-        """Returns the location as a person is told it: a directory, or the controllers' addresses."""
+        """Returns the location in words for people: a directory, or the controllers' addresses."""
 
     @property
     def alive(self) -> bool:
@@ -193,7 +193,7 @@ class ClusterBackend:
     def __init__(
         self, config: Config, store: ClusterStore, controller: RemoteController, watch: GroupWatch | None = None
     ) -> None:
-        """Takes `watch`, which knows what only the controllers hear; without it their metadata has to do."""
+        """Takes `watch`, which knows the controllers' heartbeats; without it their metadata has to do."""
         self.store = store
         self.controller = controller
         self._watch = watch
@@ -227,7 +227,7 @@ class ClusterBackend:
 
     @property
     def low_disk(self) -> bool:
-        """See `Backend`: of any group's master that is heard of."""
+        """See `Backend`: of any group whose master is alive."""
         return any(group.low for group in self._groups())
 
     def _health(self) -> ClusterHealth:

@@ -148,7 +148,7 @@ class _ReplicaHeartbeats:
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
-        """Keeps the replica elected, and heard of, from entry to exit."""
+        """Keeps the replica elected, and sends its heartbeats, from entry to exit."""
         unwatch = self._node.watch(self._send)
         task = asyncio.create_task(self._send_forever(), name="heartbeats")
         try:

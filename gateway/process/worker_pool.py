@@ -1,4 +1,4 @@
-"""The workers of `headgate serve --workers`: what they are told and asked; a supervisor keeps their processes."""
+"""The workers of `headgate serve --workers`: messages to them, and their answers; a supervisor keeps the processes."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -119,7 +119,7 @@ class Worker:
 
 
 class WorkerPool:
-    """All workers of one configuration. `gone` is told of each that has ended, before another one is in its place."""
+    """All workers of one configuration. `gone` is called with each that has ended, before another one replaces it."""
 
     def __init__(
         self, config: Config, count: int, sockets: Path, *, gone: Callable[[Worker], Coroutine[Any, Any, None]]

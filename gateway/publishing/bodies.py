@@ -29,7 +29,7 @@ log = logs.get(__name__)
 class Bodies:
     """The bodies in parts of one process.
 
-    `appended` is told which queues got something.
+    `appended` is called with the queues that got something.
     """
 
     def __init__(

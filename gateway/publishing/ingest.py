@@ -60,11 +60,11 @@ _Special: TypeAlias = tuple[int, Route, Building, bytes, int]
 class Ingest:
     """Builds frames of what connections publish and appends them to the logs of a store.
 
-    `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is told the name
-    of a topic that is missing and whose it will be; while it works, what is published waits behind it, so that order
-    holds; `resume` says that it has ended. `new_producer` gives a number that no other producer has. `appended_to` is
-    told which named queues got something, `drained` that fewer bytes are held, `acknowledged` which singles are stored,
-    row by row from a position on.
+    `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is called with the
+    name of a missing topic and its owner-to-be; while it works, messages for the topic wait, so that order holds, until
+    `resume`. `new_producer` returns a number that no other producer has. `appended_to` is called with the named queues
+    that got something, `drained` when fewer bytes are held, `acknowledged` with the singles that are stored, row by row
+    from a position on.
     `gathers`: few single messages wait for a frame in flight, which costs no time where the store is in this process.
     """
 

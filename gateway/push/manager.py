@@ -27,7 +27,7 @@ from store.base import logs
 from store.base.errors import RevisionConflict, StoreError
 
 PREFIX: Final = "push/"  # of the names that are owned
-LOOK_S: Final = 10.0  # between two looks whether a subscription is free; its end is heard of before
+LOOK_S: Final = 10.0  # between two looks whether a subscription is free; a watch tells of its end before
 FIRST_S: Final = 0.2  # that a process waits by chance for a new subscription, so that not one has them all
 AGAIN_S: Final = 5.0  # after a failure that is our own
 FOLLOW_MIN_S, FOLLOW_MAX_S = 0.2, 5.0  # between attempts to read the subscriptions

@@ -1,6 +1,6 @@
 """Answers of the requests of `gateway.port.push`: subscriptions are made, shown, changed and ended here.
 
-A subscription is a key. Whichever process answers, the one that runs the subscription hears of the change by its watch.
+A subscription is a key. Any process may change the key; a watch tells the process that runs the subscription.
 """
 
 import asyncio

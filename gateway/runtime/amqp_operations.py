@@ -205,7 +205,7 @@ def _bindings(targets: Sequence[Exchange | QueueDefinition]) -> Iterator[Binding
 
 
 def _reported(number: int, connection: StreamEndpoint) -> ConnectionReport | None:
-    """Returns what is told of a connection; None of one that is not operated, or not open."""
+    """Returns the report of a connection; None of one that is not operated, or not open."""
     said = described(connection)
     if said is None or not isinstance(connection, Connection):
         return None

@@ -243,7 +243,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._hub.left(self)
 
     def _read_the_rest(self) -> None:
-        """Hears what the peer said before it went away.
+        """Reads what the peer sent before it went away.
 
         A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
         that, its last acknowledgements or its good-bye, has arrived all the same.
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.transport.abort()
 
     def hand_over(self, effect: HandOver) -> None:
-        """See `HandOver`: whoever it has been to the adapter before, the next one takes it for unauthenticated."""
+        """See `HandOver`: the next adapter takes the peer for unauthenticated, whatever it was before."""
         hub, listener, transport = self._hub, self._hub.others[effect.listener], self.transport
         if self.gone or transport is None or self._asked:
             self.close("an upgrade while requests are in flight")

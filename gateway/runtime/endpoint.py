@@ -193,7 +193,7 @@ class Endpoint:
         self.outstanding_count = 0  # Publish effects whose outcome has not come
         self.outstanding_bytes = 0
         self.pace: SendingPace | None = None  # None: it may send as fast as it can
-        self.turned_away: Refusal | None = None  # why it is not let in, whoever it is
+        self.turned_away: Refusal | None = None  # why no user is let in here
         self.answers: list[tuple[Token, Outcome]] = []  # that were there at once, and that the adapter was not told yet
         self.unanswered: asyncio.Future[None] | None = None  # done when the last of them is answered
         self.writable = True  # the peer takes the bytes that are written

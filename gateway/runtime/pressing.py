@@ -7,7 +7,7 @@ from gateway.port.pressed import PressedAdapter
 from gateway.runtime.turn import StreamEndpoint, StreamHub
 from store.base.clock import now_ms
 
-TELL_COUNT = 500  # connections that are told in one turn of the event loop
+TELL_COUNT = 500  # connections that are notified in one turn of the event loop
 
 
 def notify_of_pressure(connection: StreamEndpoint, why: str) -> None:

@@ -175,7 +175,7 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
     if isinstance(principal, Challenge):
         return principal
     if endpoint.has_session and not same_principal(principal, endpoint.principal):
-        raise Refusal(Cause.FORBIDDEN, "whoever has a session cannot become somebody else")
+        raise Refusal(Cause.FORBIDDEN, "a connection with a session cannot change its user")
     client_id = request.client_id or endpoint.principal.permissions.identity.client_id
     principal = msgspec.structs.replace(
         principal,

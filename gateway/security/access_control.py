@@ -1,7 +1,7 @@
 """Access at work in one process: the permissions of each principal, and their change when a user's rights change.
 
 The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
-change, all permissions of that name are looked at again, and `changed` is told, so that what was remembered of who
+change, all permissions of that name are looked at again, and `changed` is called, so that what was remembered of who
 reads what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any
 more.
 """
@@ -25,7 +25,7 @@ log = logs.get(__name__)
 
 
 class AccessControl:
-    """Gives permissions out. It belongs to the event loop; `clock` counts seconds, `changed` is told after a change."""
+    """Gives permissions out, on the event loop. `clock` counts seconds, `changed` is called after a change."""
 
     def __init__(
         self,

@@ -3,8 +3,8 @@
 A client of MQTT 3.1.1 that sends a message over a limit can be told so by nothing but the end of its connection. Most
 of them connect again and send it again, for ever and as fast as they can.
 
-A client is told by where it is and who it is, besides the client identifier, which anybody can say: a client that uses
-another's identifier slows down nobody else.
+A client is recognised by its address and its user, besides the client identifier, which anybody can say: a client that
+uses another's identifier slows down nobody else.
 """
 
 from collections import OrderedDict

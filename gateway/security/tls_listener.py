@@ -48,7 +48,7 @@ class Handshakes:
 
 
 class TlsListener(TcpListener):
-    """A TLS port. `cut_off` is told of each connection that is not let in."""
+    """A TLS port. `cut_off` is called with each connection that is not let in."""
 
     def __init__(
         self,

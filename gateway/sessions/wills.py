@@ -9,7 +9,7 @@ the owner of the session does anything to its will. In order:
     waiting      it is kept by a timer (`gateway.publishing.delayed`), until the session is taken up again, or ends, or
     it is due due          its session has ended, so it was called in from its timer
 
-Publishing names a number of the record's own, by which the log takes it once, however often and by whomever it is
+Publishing names a number of the record's own, by which the log takes it once, however often and by any process it is
 tried. A proxy that finds a will whose publishing had begun looks first whether it is there: the log forgets numbers, in
 time.
 """

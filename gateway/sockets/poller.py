@@ -20,7 +20,7 @@ LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a
 TOGETHER_BYTES: Final = 1 << 20  # of reads that are handed over together; the other sockets of a look are read alone
 
 # Edge-triggered: else the kernel looks at each socket once more after it was read, some 5 % of a turn of 2,000 sockets.
-# So whoever leaves something unread, or sees that a socket is broken, looks again (epoll(7)).
+# So a reader that leaves something unread, or sees that a socket is broken, looks again (epoll(7)).
 _ON_CHANGE: Final = select.EPOLLET
 
 log = logs.get(__name__)

@@ -25,7 +25,7 @@ from spark.telemetry.windows import INSTANT
 FINDINGS_MAX = 10_000  # of one bucket and batch that are published, those with the highest scores; all are in the table
 IN_FLIGHT_MAX = 32  # requests of one task
 REQUEST_S = 10.0
-_REPEATED = 422  # the id was used for this finding with other figures: another job's, which is heard already
+_REPEATED = 422  # the id was used for this finding with other figures: another job has published it already
 _LATER = frozenset({408, 425, 429, 500, 502, 503, 504})
 _FORBIDDEN = frozenset({401, 403, 404, 405})
 _HEADERS = {"content-type": "application/cloudevents+json"}
@@ -45,7 +45,7 @@ class FileOutcome(msgspec.Struct, frozen=True, kw_only=True):
     published: int = 0
     old: int = 0  # happened too long ago to be news
     surplus: int = 0  # more than `FINDINGS_MAX`
-    refused: int = 0  # the gateway cannot take them, whoever sends them
+    refused: int = 0  # the gateway cannot take them from any sender
     why: str = ""  # of the first that was refused
 
 

@@ -6,11 +6,11 @@ from spark.job.idle import Unread
 from spark.tables.manifest import Manifest
 from spark.telemetry.lateness import LATE, TOO_OLD
 
-_MINUTE_S, _HOUR_S = 120.0, 7_200.0  # from which on a time is told in minutes, and in hours
+_MINUTE_S, _HOUR_S = 120.0, 7_200.0  # from which on a time is written in minutes, and in hours
 
 
 class ProgressLines:
-    """Makes a line every so often while there is something to tell; one reason for waiting is told once."""
+    """Makes a line every so often while there is something to tell; it gives one reason for waiting once."""
 
     def __init__(self, every_s: float, now_s: float, manifest: Manifest) -> None:
         self._every_s, self._said_s = every_s, now_s

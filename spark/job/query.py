@@ -50,8 +50,8 @@ from spark.tables.reports import BucketReport, PassPlan
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
 CLOCKS_MS = 5_000  # by which the clocks of the store and of `--once` may differ
-RESTING_TICK_S = 60.0  # while no window is open and no device is heard
-_BUSY_S = 10.0  # that a batch takes before it is told of
+RESTING_TICK_S = 60.0  # while no window is open and no device sends anything
+_BUSY_S = 10.0  # that a batch takes before a line tells of it
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
 _STOPPED = re.compile("SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext", re.IGNORECASE)

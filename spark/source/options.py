@@ -56,7 +56,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     certFile: Path | None = None  # noqa: N815
     keyFile: Path | None = None  # noqa: N815
     group: str = ""  # the consumer group whose offsets show how far a streaming query is
-    gateway: str = "http://127.0.0.1:8080"  # where `group` is told
+    gateway: str = "http://127.0.0.1:8080"  # where `group` is kept
     gatewayCaFile: Path | None = None  # noqa: N815  # PEM; the authorities of a gateway with https
     user: str = ""  # of the gateway
     password: str = ""

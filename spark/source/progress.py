@@ -1,6 +1,6 @@
 """The offsets of a streaming query as those of a consumer group, so that the gateway shows how far it is behind.
 
-Spark's checkpoint alone decides where a query goes on. The group is told after a micro-batch, every few seconds, and
+Spark's checkpoint alone decides where a query goes on. The group learns it after a micro-batch, every few seconds, and
 what cannot be told is logged and told with the next: an unreachable gateway does not stop a query.
 """
 

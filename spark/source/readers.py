@@ -147,9 +147,7 @@ class _Reader:
                         yield columns.batch(chunk, queue=queue, topic=partition.topic)
                         at = int(chunk.next)
                 except OffsetOutOfRange as error:
-                    if (
-                        error.next < end and at >= error.first
-                    ):  # another node has told of more: this one will hear of it
+                    if error.next < end and at >= error.first:  # another node knows of more: this one will learn of it
                         behind_s = time.monotonic() if behind_s is None else behind_s
                         if time.monotonic() - behind_s < BEHIND_S:
                             time.sleep(BEHIND_POLL_S)

@@ -2,7 +2,7 @@
 
 A device keeps the mean number of its messages in a minute, by the store's clock, and the mean distance from it, both
 exponential; minutes without a message teach nothing. A minute is a burst when its messages exceed the mean by
-`SIGMAS`, and `FACTOR` times the mean, and `COUNT_MIN`. Of bursts in successive minutes the first is told. A burst
+`SIGMAS`, and `FACTOR` times the mean, and `COUNT_MIN`. Of bursts in successive minutes only the first counts. A burst
 teaches as much as `CUT` sigmas would, so a device that sends more from now on is followed after a while.
 
 The minute that goes on is counted and not yet learned from, so how the log was cut into batches does not show. Late

@@ -1,4 +1,4 @@
-"""Liveness of devices: the interval each is heard at, learned; silence, flapping; and the quality of what each sends.
+"""Liveness of devices: the learned interval of their messages, silence, flapping, and the quality of their data.
 
 A device's interval is the exponential mean of the distances between its messages, by the store's clock; its jitter is
 the exponential mean of their deviations. A device is silent when nothing came for `FACTOR` intervals and `JITTERS`

@@ -226,7 +226,7 @@ class ForeignLog(StoreError):
 
 
 class MetadataWentBack(StoreError):
-    """The controllers know less of a store group than its replica has heard of them before."""
+    """The controllers know less of a store group than they have told its replica before."""
 
 
 class ForeignCluster(StoreError):

@@ -1,4 +1,4 @@
-"""Listeners: functions that are told of something, until each of them stops listening."""
+"""Listeners: functions that are called at an event, until each of them stops listening."""
 
 import logging
 from collections.abc import Callable

@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 AHEAD_BYTES_MIN, AHEAD_BYTES_MAX = 128 << 10, 1 << 20
 GAP_BYTES_MAX = 128 << 10  # a reader may skip so much and still go on where it was
-WINDOWS_MAX = 8  # readers of one file that are told apart
+WINDOWS_MAX = 8  # readers of one file that are counted each by itself
 
 
 class _Window(NamedTuple):

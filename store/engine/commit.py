@@ -74,13 +74,14 @@ class _Fail(Protocol):
 class Committer:
     """The only writer of a log.
 
-    `report` hears of each commit batch in log order, on either thread: a batch that is answered early is reported a
-    second time, with its run, when it is on disk. `before_batch` may block the commit thread. `fail` is told of the
-    first error from a write or a sync, after which nothing more is stored; `error` returns the reason to store nothing.
+    `report` is called with each commit batch in log order, on either thread. A batch that is answered early is reported
+    a second time, with its run, when it is on disk. `before_batch` may block the commit thread. `fail` is called with
+    the first error from a write or a sync, after which nothing more is stored; `error` returns the reason to store
+    nothing.
 
-    With other replicas, `written` hears of frames as soon as they are, and what is on this disk is not confirmed by
-    that: the receiver of the report does it, and answers. `FRAME_ASYNC` then means nothing: an answer waits for the
-    disks of others, so that waiting for this one beside them costs no time.
+    With other replicas, `written` is called with frames as soon as they are written. Frames on this disk are not
+    confirmed by that: the receiver of the report confirms them, and answers. `FRAME_ASYNC` then means nothing: an
+    answer waits for the disks of others, so that waiting for this one beside them costs no time.
     """
 
     def __init__(
@@ -124,7 +125,7 @@ class Committer:
         self._wake_queue: SimpleQueue[None] = SimpleQueue()  # wakes the commit thread: it looks at _appends, or ends
         self._woken = False  # an item waits in it; cleared before the commit thread looks at _appends
         self._ended = False
-        self._turn = Lock()  # held by whoever writes: the commit thread, or one that calls `commit_here`
+        self._turn = Lock()  # held by the thread that writes: the commit thread, or one that calls `commit_here`
         self._written: SimpleQueue[_Batch | None] = SimpleQueue()
         self._given = 0  # batches put in _written
         self._taken = 0  # of these, the ones the sync thread is done with; <= _given

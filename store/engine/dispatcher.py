@@ -34,8 +34,8 @@ LOOK_S = 0.5  # between two looks whether it has
 class Dispatcher:
     """Applies runs to the views, in the order they are given.
 
-    `ahead` says how far the views could have come; `applied` hears on the dispatcher's thread how far they have, and
-    `fail` of an error after which they stay where they are until the store is opened again.
+    `ahead` returns how far the views could have come. On the dispatcher's thread `applied` is called with how far they
+    have come, and `fail` with an error after which they stay where they are until the store is opened again.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The identity of a data directory: its store group and its log. It is the file `group` in the directory.
 
 A directory opened as another group's would have its offsets taken for those of another log. Logs of one number look
-alike, whoever wrote them; so each has an id by chance. The log of a single node has it from the beginning; a replica is
+alike in all clusters; so each has an id by chance. The log of a single node has it from the beginning; a replica is
 told that of its group, before it writes a frame.
 """
 

@@ -1,7 +1,7 @@
 """The rule by which the event loop itself writes and syncs a small commit batch, and the commit thread all others.
 
 On a fast disk a batch of few bytes costs less than the two hand-overs between threads that it takes otherwise
-(docs/decisions/0048). A slow disk must not hold up the event loop. So the rule is told how long each sync took,
+(docs/decisions/0048). A slow disk must not hold up the event loop. So the rule gets the time of each sync,
 whichever thread waited for it. A fast disk has slow syncs too: what one keeps the loop beyond the limit is a debt,
 which is paid off with a part of all time. While the debt is small the loop goes on; else it leaves all commits to the
 threads until nothing is owed, and the disk has shown again that it is fast (docs/decisions/0057).
@@ -19,7 +19,7 @@ REST_S_MAX: Final = 60.0  # but for no longer than this
 
 
 class LoopCommits:
-    """Says whether the event loop may wait for the next sync. Each call is told the time, in seconds of one clock.
+    """Says whether the event loop may wait for the next sync. Each call takes the time, in seconds of one clock.
 
     Nothing is known of a disk at first: then it may not.
     """

@@ -27,12 +27,13 @@ GATHER_S = 0.02  # before what is confirmed is applied: most of it together with
 class ReplicaReceiver:
     """The only writer of a replica's log. `receive` and `confirm` are called by one thread.
 
-    `flushed` hears how far the log is on disk, `report` of each run that readers may see, in log order, on this
-    object's threads. The views have all frames before `applied` already. `before_run` may block. `fail` is told of the
-    first error, after which nothing more is done; `error` says why, whoever met it.
+    On this object's threads `flushed` is called with how far the log is on disk, and `report` with each run that
+    readers may see, in log order. The views have all frames before `applied` already. `before_run` may block. `fail` is
+    called with the first error, after which nothing more is done; `error` returns the first error of any part of the
+    store.
 
-    For what does not fit on the disk the log has to be opened again: from then on nothing is written, and `dropped`
-    says why. `flushed` is called once more then.
+    After a frame that did not fit on the disk the log has to be opened again: from then on nothing is written, and
+    `dropped` returns the reason. `flushed` is called once more then.
     """
 
     def __init__(

@@ -29,7 +29,7 @@ class StoreListener(Protocol):
 
 
 class ReplicationHooks(StoreListener, Protocol):
-    """The hooks of a store with replicas: it is told of the log, and asked of damage."""
+    """The hooks of a store with replicas: they get the log's progress, and answer about damage."""
 
     def lost(self, at: LogOffset) -> bool:
         """Returns whether no replica has what is damaged at a log offset: readers get an error then and do not wait.

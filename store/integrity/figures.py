@@ -7,7 +7,7 @@ from prometheus_client.registry import Collector
 
 
 class DamageFigures(Collector):
-    """The damages that were repaired, and the messages that consumers were led past because damage has taken them."""
+    """The damages that were repaired, and the messages lost to damage, which consumers skipped."""
 
     def __init__(self, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
         self._repaired = repaired
@@ -20,6 +20,6 @@ class DamageFigures(Collector):
         )
         yield CounterMetricFamily(
             "headgate_messages_lost",
-            "Messages that consumers were led past because damage has taken them",
+            "Messages lost to damage, which consumers skipped",
             self._lost(),
         )

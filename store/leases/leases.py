@@ -88,7 +88,7 @@ class LeaseQueue:
         self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
         self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
         self.order: KeyOrder | None = None
-        self.looking = asyncio.Lock()  # held by whoever looks at messages whose keys are not known
+        self.looking = asyncio.Lock()  # held by the one call that looks at messages whose keys are not known
         self.policy = DEFAULT
         self.set_policy(policy)
 

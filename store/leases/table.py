@@ -17,7 +17,7 @@ _COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
 class LeaseTable:
     """The leases of all groups and queues that were lent from since the start, and when the next of them ends.
 
-    `on_deadline` is told when something ends earlier than anything before.
+    `on_deadline` is called when something ends earlier than anything before.
     """
 
     def __init__(self) -> None:

@@ -18,7 +18,7 @@ _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 class LeaseHandles:
     """Settles, gives back and extends by handle. `key` is what handles are signed with, `steady_ms` never goes back.
 
-    `on_available` is told of queues with something to lend again.
+    `on_available` is called with queues that have something to lend again.
     """
 
     def __init__(

@@ -38,7 +38,8 @@ class Lending:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
     `locate` finds records by their offsets, `stored` what the views know, `record` stores a record, `append` a frame.
-    `key` signs handles. `steady_ms` never goes back. `on_available` is told of queues with something to lend again.
+    `key` signs handles. `steady_ms` never goes back. `on_available` is called with queues that have something to lend
+    again.
     """
 
     def __init__(

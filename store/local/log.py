@@ -41,7 +41,7 @@ def _check_hash(hash_: int) -> None:
 
 
 class LocalLog:
-    """`LogCalls` of one group in this process. `wake_by` is told when a timer of a new frame is due."""
+    """`LogCalls` of one group in this process. `wake_by` is called with the time when a timer of a new frame is due."""
 
     def __init__(
         self,

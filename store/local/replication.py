@@ -23,7 +23,7 @@ RECEIVED_BYTES_MAX = 64 << 20  # taken from the master and not on disk: beyond, 
 class LocalReplication:
     """The log as a master streams it to its replicas, and as a replica takes it in.
 
-    `committed` is told of each commit batch that is durable on as many replicas as it has to be.
+    `committed` is called with each commit batch that is durable on as many replicas as it has to be.
     """
 
     def __init__(self, core: Core, committed: Callable[[Committed], None]) -> None:
@@ -133,7 +133,7 @@ class LocalReplication:
     def ask_first(self, *, agreed: Callable[[], Awaitable[None]], cut_off: Callable[[], bool]) -> None:
         """Makes a master read keys only when it is certain that no other replica is master by now.
 
-        A master that was superseded and has not heard of it would answer with what was the newest once. So a read
+        A master that was superseded and does not know it yet would answer with what was the newest once. So a read
         waits for `agreed`: it asks the replicas in sync whether they follow still (`Master.ask_round`); reads that
         come while that is in flight share the next question, so that under load it costs a round trip and nothing
         else. It raises `NotMaster`, and `NotWritable` where too few replicas answer.

@@ -22,7 +22,7 @@ class Recording(Protocol):
 class Settlements:
     """The settlements of all queues on their way to the log. Belongs to the thread of the event loop.
 
-    `record` stores a record, `append` a frame. `on_available` is told of queues with something to lend again.
+    `record` stores a record, `append` a frame. `on_available` is called with queues that have something to lend again.
     """
 
     def __init__(

@@ -1,6 +1,6 @@
 """Repair in place: sound frames of another replica, written where this log has none, and files that were removed.
 
-The new bytes replace acknowledged ones, so they are verified here, whoever has verified them before.
+The new bytes replace acknowledged ones, so they are verified here, even if they were verified before.
 """
 
 import logging

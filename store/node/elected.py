@@ -20,7 +20,7 @@ UNCLEAN_REPAIR_MS = 5_000  # that a repair may take, where an unclean election h
 async def ask_election(context: ReplicaContext, epoch: int) -> None:
     """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
 
-    Asks again and again: the controllers' leader may be new itself, and not have heard of this replica yet.
+    Asks again and again: the controllers' leader may be new itself, and not know this replica yet.
     """
     while (group := context.known()).master == context.replica and group.master_epoch == epoch:
         ask = Elect(group=context.group, candidate=context.replica, master_epoch=epoch, sync_epoch=group.sync_epoch)

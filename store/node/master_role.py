@@ -1,6 +1,6 @@
 """A replica as the master of one epoch: from being elected until there is a newer epoch.
 
-Each event is told to the core (`store.replication.master`); after a turn of the loop with events, their effects are
+The core (`store.replication.master`) gets each event; after a turn of the loop with events, their effects are
 done at once for all: readers and senders are answered, replicas are sent what is new, the controller is asked. Frames
 go to the replicas from the memory in which they were written, without waiting for the disk.
 """

@@ -356,7 +356,7 @@ class StoreNode:
                 await asyncio.gather(self.task, return_exceptions=True)
             self.role = None
             await self.disk.close()
-            await asyncio.sleep(WITHDRAWN_S)  # meanwhile the other one is heard of
+            await asyncio.sleep(WITHDRAWN_S)  # meanwhile the other one sends heartbeats
             await self._register()
         except (StoreError, OSError) as error:
             self._fail(error if isinstance(error, StoreError) else StoreFailed(str(error)))

@@ -132,7 +132,7 @@ class ReplicaRole:
         if self._core.lacks_end and group.unclean_epoch == group.master_epoch > self.context.disk.unclean:
             self._end(Ending.GIVE_UP)
         elif group.master_epoch > max(self._core.epochs.newest, self.context.since):
-            if self._core.lacks_end:  # which the controllers have not heard of yet
+            if self._core.lacks_end:  # which the controllers do not know yet
                 logger.error(
                     "elected in epoch %d, this replica cannot become master: %s", group.master_epoch, LACKS_END
                 )
@@ -259,7 +259,7 @@ class ReplicaRole:
     # ---- the stream
 
     async def _follow(self) -> None:
-        """Keeps a stream to the master, whoever that is."""
+        """Keeps a stream to the present master."""
         backoff, tried = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S), 0
         while True:
             self._dial_wanted.clear()

@@ -22,7 +22,7 @@ STREAMS_MAX = 64  # of replicas at the same time; a group has 16 replicas at mos
 
 
 class ReplicationService:
-    """The handlers. `services.master` is asked while this node is master; `epoch` says the newest epoch heard of."""
+    """The handlers. `services.master` is asked while this node is master; `epoch` says the newest known epoch."""
 
     def __init__(self, group: int, services: RoleServices, epoch: Callable[[], int]) -> None:
         self._group = group

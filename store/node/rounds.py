@@ -18,7 +18,7 @@ class _Read(NamedTuple):
 
 
 class Rounds:
-    """The waiting reads of one master. `answer` is called after all that the core is told, `end` when its role ends."""
+    """The waiting reads of one master. `answer` is called after every event of the core, `end` when its role ends."""
 
     def __init__(self, core: Master, context: ReplicaContext, asked: Callable[[], None]) -> None:
         self._core = core

@@ -258,7 +258,7 @@ class _Process:
         return float(0 if store is None else store.damages_repaired)
 
     def lost(self) -> float:
-        """Returns how many messages consumers were led past."""
+        """Returns how many messages consumers skipped because damage has taken them."""
         store = None if self.node is None else self.node.disk.store
         return float(0 if store is None else store.messages_lost)
 
@@ -323,10 +323,10 @@ _FIGURES = {
     "sync_set": "Replicas in the SyncStateSet",
     "log_first": "Log offset of the first frame that is kept",
     "log_end": "Log offset behind the last frame",
-    "flushed": "Log offset behind what is on this disk",
-    "confirmed": "Log offset behind what readers may see",
+    "flushed": "Log offset behind the last frame on this disk",
+    "confirmed": "Log offset behind the last frame that readers may see",
     "sessions": "Clients that are connected",
-    "controllers": "Controllers that hear this node",
+    "controllers": "Controllers that receive this node's heartbeats",
 }
 
 
@@ -341,7 +341,7 @@ def _metrics(process: _Process) -> CollectorRegistry:
     for name, what, value in (
         ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
         ("headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", process.scrubbed),
-        ("headgate_view_damages", "Damage of the views that is known, by whoever met it", process.view_damages),
+        ("headgate_view_damages", "Known damage of the views, by what found it", process.view_damages),
         ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
     ):
         Gauge(name, what, registry=registry).set_function(value)

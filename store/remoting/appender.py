@@ -6,7 +6,7 @@ the store knows what it has, so the caller sees one result. Any other frame ends
 that the store has refused because it is no master, or takes nothing for now, are kept and sent again too. All of that
 for `budget_s`.
 
-No input or output here: what is to be sent is asked for, what comes is told.
+No input or output here: the owner asks for messages to send, and hands over those that come.
 """
 
 import logging
@@ -232,7 +232,7 @@ class Appender:
         """Answers what has waited too long while the connection stands; to be called now and then.
 
         A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps for ever.
-        Its caller is told that the outcome is unknown; the frame goes on, as what its producer sends later is behind
+        Its caller learns that the outcome is unknown; the frame goes on, as what its producer sends later is behind
         it. Refused frames are sent again when all frames in flight are answered, so that waits for them too.
         """
         self._expire_sent()

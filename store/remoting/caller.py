@@ -7,7 +7,7 @@ changed nothing, so both are sent again then. All of that for `budget_s`.
 Two kinds belong to their session and are never sent in another one: `HELD`, of what an owner holds, is lost with it,
 and `SESSION` is for the code that looks after that.
 
-No input or output here: what is to be sent is asked for, what comes is told.
+No input or output here: the owner asks for messages to send, and hands over those that come.
 """
 
 import asyncio

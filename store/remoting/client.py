@@ -3,7 +3,7 @@
 There is one connection at a time. When it breaks, or the node it leads to is no master any more, another one is made
 to where `resolve` says the master is; meanwhile appends and calls wait, for `budget_s` at most
 (`store.remoting.appender`, `store.remoting.caller`). Leases end with the connection: what was held is lost, which
-`settle` says and watchers of queues are told of. A tail and watches of keys go on where they were.
+`settle` says and watchers of queues learn. A tail and watches of keys go on where they were.
 
 Calls answered at once are answered by what was heard last: `confirmed` is never behind an answer or an acknowledgement
 that this client has got, nor behind what its tail has delivered; timers are admitted by what was pending then, and the

@@ -48,7 +48,7 @@ class StoreConnection:
     """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
 
     `resolve` says where the master is thought to be, host and port, or None. With `reading` a replica will do. `lost`
-    is told that the session is over, and says which queues have something to lend again.
+    is called when the session is over, and returns which queues have something to lend again.
     """
 
     def __init__(
@@ -232,7 +232,7 @@ class StoreConnection:
         except BaseException:
             opening.cancel()
             (streams,) = await asyncio.gather(opening, return_exceptions=True)
-            if isinstance(streams, NodeStreams):  # it stood before it heard of that
+            if isinstance(streams, NodeStreams):  # it was open before it learned that
                 await streams.close()
             raise
 

@@ -22,7 +22,7 @@ class RemoteLog(LogCalls):
         self._remote = remote
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """See `LogCalls.append`. Raises nothing; `AppendOutcomeUnknown` is told where retrying was not safe."""
+        """See `LogCalls.append`. Raises nothing; the outcome is `AppendOutcomeUnknown` where retrying was not safe."""
         self._remote.connection.appender.append(frame, done)
 
     @property

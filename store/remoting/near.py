@@ -20,7 +20,7 @@ class NearStore(RemoteStore):
 
     `near` says where the replica is; with None, or while it is away or behind, the master is asked. The master has
     everything that the replica has confirmed, so a record that is found is right; that there is none, only the master
-    can say, and the replica while it is not behind anything this client has heard of.
+    can say, and the replica while it is not behind anything this client knows of.
     """
 
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:

@@ -23,7 +23,7 @@ class EpochFile:
         self.path = directory / EPOCH_FILE
 
     def load(self) -> tuple[EpochList, int] | None:
-        """Returns the list and the newest epoch heard of; None when nothing was ever saved.
+        """Returns the list and the newest known epoch; None when nothing was ever saved.
 
         Raises `BadEpochs` when the file is damaged: `EpochList.of_frames` makes the list from the log, and what was
         promised must be asked of the controller. Raises OSError.

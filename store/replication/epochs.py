@@ -8,7 +8,7 @@ Encoded, little-endian:
 
     magic u32 | crc32c u32 of what follows | promised u64 | count u32 | count x (epoch u64 | start u64)
 
-`promised` is the newest epoch that the replica has heard of, whether or not it has any of it: it takes nothing from the
+`promised` is the newest epoch that the replica knows, whether or not it has any of it: it takes nothing from the
 master of an older one (design: fence on the epoch at every entry).
 """
 

@@ -447,7 +447,7 @@ class Master:
         return agreed(values, members, self._acknowledge, min_in_sync=self._min_in_sync)
 
     def _advance(self) -> None:
-        """Confirms what will be there whoever of the set is elected.
+        """Confirms what will be there whichever replica of the set is elected.
 
         Frames from before this epoch are confirmed when the set in force has them, however small it is after an
         election; later ones only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had of an older

@@ -10,8 +10,8 @@
       Ack        ------------------------->
 
 A replica dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between
-the same two is ignored. `epoch` is that of the master, also in the messages of its replica. A node that hears of a
-newer epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
+the same two is ignored. `epoch` is that of the master, also in the messages of its replica. A node that learns of
+a newer epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
 """
 
 from enum import Enum
@@ -57,7 +57,7 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
     group: Group
     replica: Number
     session: Number
-    epoch: Number  # the newest that the replica has heard of
+    epoch: Number  # the newest that the replica knows
     epochs: Epochs
     first: Offset
     end: Offset

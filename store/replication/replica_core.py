@@ -155,7 +155,7 @@ class ReplicaCore:
             self._effects.append(Close(f"the log differs from the group's from {self.diverged_at} on"))
             return
         if epoch < self.promised:
-            self._effects.append(Close(f"epoch {epoch} is over, {self.promised} has been heard of"))
+            self._effects.append(Close(f"epoch {epoch} is over, {self.promised} is known"))
             return
         self._promise(epoch)
         self._session = session

@@ -33,7 +33,7 @@ class Budget:
         waiting = self._waiting
         while waiting and (waiting[0][1].done() or waiting[0][0] <= self.free):
             size, granted = waiting.popleft()
-            if not granted.done():  # otherwise whoever waited has gone away
+            if not granted.done():  # otherwise the caller that waited has gone away
                 self.free -= size
                 granted.set_result(None)
 

@@ -43,7 +43,7 @@ SILENCE_S = 15.0  # a session whose client says nothing for so long is over: cli
 TAIL_BYTES = 512 << 10  # of frames in one message of a tail
 NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
 CLOSE_S = 1.0  # that sessions may take to give back what they have
-LEAVE_S = 0.5  # that clients have to go by themselves, who are told when the node stands down
+LEAVE_S = 0.5  # that clients have to go by themselves, once they know that the node stands down
 GRACE_S = 0.5  # that appends in flight may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
 
@@ -138,7 +138,7 @@ class NodeService:
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
-        Clients are told, and what they have in flight is answered: first what has come, then what was on its way, until
+        Clients learn it, and what they have in flight is answered: first what has come, then what was on its way, until
         they go. All that has `grace_s` seconds; closing the store answers what is left.
         """
         term, self._term = self._term, None
@@ -316,7 +316,7 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
         while at < confirmed:
             try:
                 frames, following = await store.log.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
-            except CorruptFrame as error:  # no replica has it: whoever follows the tail is not to stand there for ever
+            except CorruptFrame as error:  # no replica has it: a reader of the tail must not wait there for ever
                 if error.end is None:
                     raise
                 logger.error("a damaged range is left out of a tail", extra={"start": at, "end": error.end})

@@ -180,8 +180,8 @@ class Timers:
     """`TimerCalls` of one group in this process: fires timers and answers for them.
 
     Belongs to the thread of the event loop. `blocking` runs what may wait for a disk off the loop. `record` stores a
-    record and says what became of it. `fired` is told which queues have got something. `check_open` raises when nothing
-    can be asked.
+    record and says what became of it. `fired` is called with the queues that got something. `check_open` raises when
+    nothing can be asked.
     """
 
     def __init__(

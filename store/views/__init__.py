@@ -255,7 +255,7 @@ class Views:
         newest = runs[-1].placed[-1]
         trims = [min(rec.first, at.frame) for run in runs for at, rec in run.records if isinstance(rec, LogTrimmed)]
         first = LogOffset(max([self.first, *trims]))
-        if self._is_nearly_full():  # a transaction that meets the end of the map waits for whoever copies (py-lmdb)
+        if self._is_nearly_full():  # a transaction that meets the end of the map waits for a copy in progress (py-lmdb)
             self._grow()
         while True:
             try:

@@ -3,7 +3,7 @@
 b"q" + queue u32 -> the log offset u64 behind which the queue's records are all here
 b"k" + (queue u32, key hash u64, address hash u64) -> (log offset u64, row u32, length u32)
 
-All big-endian. A key is told apart by its address: messages of one key that are published to several addresses say
+All big-endian. A key counts together with its address: messages of one key that are published to several addresses say
 different things. Two keys that collide in both hashes, 128 bits, are taken for one.
 """
 

@@ -1,7 +1,7 @@
 """Direct reply-to (an extension of RabbitMQ): answers come to a channel without a queue that its client declares.
 
 Consuming `amq.rabbitmq.reply-to` makes an exclusive queue with a name of its own that begins so, which goes with the
-consumer; whoever has got the name may ask by queue.declare whether it is still there. A
+consumer; a client that has got the name may ask by queue.declare whether it is still there. A
 message that the channel publishes with this name in `reply_to` leaves with the queue's name there, and the answering
 client publishes to that as to any queue.
 """

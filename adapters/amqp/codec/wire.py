@@ -69,7 +69,7 @@ _SIGNED_MAX: Final = (1 << 63) - 1
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
 
-# ---- reading: within this module what is malformed raises ValueError, IndexError or struct.error; whoever began makes
+# ---- reading: within this module what is malformed raises ValueError, IndexError or struct.error; the caller makes
 #      one of them: ValueError of a table, `ProtocolError` of a method
 
 

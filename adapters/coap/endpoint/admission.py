@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from gateway.domain.errors import Refusal
 from gateway.port.adapter import Authenticate, Call, Outcome, Peer, Token
 
-PARKED_DATAGRAMS_MAX = 256  # waiting to hear whether peers are let in; what is dropped then, peers send again
+PARKED_DATAGRAMS_MAX = 256  # that wait until their peers are let in; peers send dropped ones again
 
 
 class AnonymousAdmission:

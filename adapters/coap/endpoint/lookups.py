@@ -1,4 +1,4 @@
-"""Requests that wait to hear what the last value of their address is.
+"""Requests that wait for the last value of their address.
 
 A PUT that creates is answered 2.01, one that changes 2.04 (RFC 7252, 5.8.3), and a request with If-Match or
 If-None-Match is done or not (5.10.8), so the gateway is asked before the message is published. An address that had a

@@ -1,7 +1,7 @@
 """Bodies larger than a datagram: put together from Block1, and kept to be read by Block2 (RFC 7959).
 
 Both kinds of transfer are held under the same limits: their number, those of one peer, and the bytes of all. A
-transfer that hears nothing for EXCHANGE_LIFETIME is forgotten; sooner, the one that was silent longest gives way to a
+transfer without a block for EXCHANGE_LIFETIME is forgotten; sooner, the one that was silent longest gives way to a
 new one that finds no room, so that nobody keeps others out by beginning what he does not end.
 """
 
@@ -72,7 +72,7 @@ class _Transfers(Generic[B]):
         return True
 
     def grow(self, peer: Peer, key: Key, size_bytes: int, now_ms: int) -> bool:
-        """Counts more bytes for a transfer that was just heard of; returns False when there is no room for them."""
+        """Counts more bytes for a transfer whose block has just come; returns False when there is no room for them."""
         if not self._take(size_bytes, now_ms):
             return False
         self._transfers[peer, key].size_bytes += size_bytes
@@ -118,7 +118,7 @@ class _Transfers(Generic[B]):
         return True
 
     def _give_way(self, name: tuple[Peer, Key], now_ms: int) -> bool:
-        """Forgets a transfer, unless it was heard of so lately that it may well go on."""
+        """Forgets a transfer, unless its last block is so recent that the next may follow."""
         if now_ms - self._transfers[name].received_ms < SILENCE_SPARED_MS:
             return False
         self.drop(*name)

@@ -83,7 +83,7 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1_000, description="of so many notifications to an observer one is Confirmable")
     ] = 16
     observe_confirm_ms: Annotated[
-        int, Meta(ge=1_000, le=86_000_000, description="an observer not heard of for so long must acknowledge")
+        int, Meta(ge=1_000, le=86_000_000, description="an observer that sends nothing for so long must acknowledge")
     ] = 600_000
     observe_check_ms: Annotated[
         int,

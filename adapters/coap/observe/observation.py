@@ -31,7 +31,7 @@ class Observation:
     token: bytes
     sub: SubscriptionId
     registering: Exchange | None  # the request that is not answered yet
-    confirmed_ms: int  # when the endpoint was last heard of
+    confirmed_ms: int  # when the endpoint last sent something
     sequence: int = 0  # of the last notification, not cut to 24 bits
     etag: bytes = b""  # of the last notification
     content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet

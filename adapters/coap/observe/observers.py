@@ -8,7 +8,7 @@ An observer who wants each message has every notification Confirmable, in the or
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
-or that was not heard of for `observe_confirm_ms`, is then sent the value in a Confirmable message: a lost notification
+or that has sent nothing for `observe_confirm_ms`, is then sent the value in a Confirmable message: a lost notification
 is made good, and an endpoint that is gone is found. For a filter it is the messages since the last acknowledgement.
 
 Over a reliable transport nothing is Confirmable, and each message is a notification (RFC 8323, 7).
@@ -384,7 +384,7 @@ def _of_filter(observation: Observation) -> bool:
 
 
 def _check_of(observable: Observable) -> LastValue | LastValues:
-    """Returns what to ask the gateway to hear whether an observable may still be read, and the value of an address."""
+    """Returns the request that tells whether an observable may still be read, and the value of an address."""
     if observable.many:
         return LastValues(pattern=observable.pattern, limit=1)
     return LastValue(address=observable.pattern)

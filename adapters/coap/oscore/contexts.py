@@ -32,7 +32,7 @@ class HeldContext:
     checked_ms: int = 0
     echo: bytes = b""  # that proves a request to be new where the replay window is lost
     parked: Parked = field(default_factory=list)
-    peers: dict[Peer, Association] = field(default_factory=dict)  # by address, the last heard of last
+    peers: dict[Peer, Association] = field(default_factory=dict)  # by address, in the order of their last messages
 
 
 class Contexts:

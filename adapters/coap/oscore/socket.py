@@ -241,7 +241,7 @@ class OscoreSocket:
         self._effects += self._endpoints.receive(endpoint, [(inner, association.inner)], now_ms)
 
     def _associate(self, held: HeldContext, peer: Peer) -> Association:
-        """Returns what there is of an address in a context; the address heard of longest ago gives way to a new one."""
+        """Returns the association of an address in a context; a new address replaces the one silent longest."""
         association = held.peers.pop(peer, None)
         if association is None:
             assert held.context is not None

@@ -49,7 +49,7 @@ class Listings:
     def next(self) -> Sequence[Effect]:
         """Returns the call for the list that requests have waited for longest, unless one is on its way.
 
-        Its token is told to `answered`.
+        `answered` takes its token.
         """
         if self._under_way or not self._waiting:
             return ()

@@ -39,7 +39,7 @@ from gateway.port.groups import (
 )
 
 MESSAGES: Final = 10  # in one answer, where `max` says nothing
-_NO_STORE: Final = (b"cache-control", b"no-store")  # handles are secrets of whoever received them
+_NO_STORE: Final = (b"cache-control", b"no-store")  # handles are secrets of the client that received them
 
 T = TypeVar("T")
 _Handles = Annotated[tuple[str, ...], Meta(max_length=HANDLES_COUNT_MAX)]

@@ -40,7 +40,7 @@ Event: TypeAlias = Arrived | Gone | Drained | Upgrade
 
 
 class Transport(Protocol):
-    """One connection's framing. Nothing it is told about an exchange that has ended does any harm."""
+    """One connection's framing. A call about an exchange that has ended does no harm."""
 
     ordered: bool  # requests take effect in their order (HTTP/1.1 pipelining)
 

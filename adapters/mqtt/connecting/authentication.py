@@ -68,7 +68,7 @@ class Authentication:
         return self.begin(data) if self.turn is AuthTurn.NOBODY else self._ask(data)
 
     def challenge(self, challenge: Challenge) -> None:
-        """Says what the gateway wants to hear. Raises `ProtocolError` (0x87) when it wants to too often."""
+        """Answers the gateway's challenge. Raises `ProtocolError` (0x87) when it wants to too often."""
         self._rounds += 1
         if self._rounds > ROUNDS_COUNT_MAX:
             raise ProtocolError(ReasonCode.NOT_AUTHORIZED, "the authentication exchange has too many steps")

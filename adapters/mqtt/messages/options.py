@@ -22,7 +22,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(
             ge=64,
             le=256 * MiB,
-            description="the largest packet taken, topic and properties included; clients of 5.0 are told",
+            description="the largest packet taken, topic and properties included; clients of 5.0 learn it",
         ),
     ] = MiB + 128 * KiB
     connect_bytes_max: Annotated[
@@ -41,7 +41,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         Meta(
             ge=1,
             le=_U16_MAX,
-            description="QoS 1 and 2 messages of a client awaiting acknowledgement; clients of 5.0 are told",
+            description="QoS 1 and 2 messages of a client awaiting acknowledgement; clients of 5.0 learn it",
         ),
     ] = 8_192
     unstored_bytes_max: Annotated[

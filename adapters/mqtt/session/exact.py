@@ -122,7 +122,7 @@ class Exact:
             self._received[identifier] = None
 
     def refused(self, identifier: bytes) -> None:
-        """Notes that the log has not, which the client is told."""
+        """Notes that the log does not have a message; the client gets the refusal."""
         del self._storing[identifier]
 
     def release(self, identifier: bytes) -> bool:

@@ -20,7 +20,7 @@ from store.api.message import Message, decode, encode
 
 PAGE_COUNT_MAX = 1_000
 PAGE_BYTES_MAX = 1 << 20  # of bodies, about; what a client that does not read makes us hold, and once more encoded
-NEWER_BYTES_MAX = 64 << 10  # of topics heard of meanwhile; then live messages wait until all retained ones are sent
+NEWER_BYTES_MAX = 64 << 10  # of topics with newer messages; then live messages wait until all retained ones are sent
 KEPT_BYTES_MAX = 64 << 10  # in a durable session: sent and not acknowledged, besides one more message
 
 _PUBREL = b"\x62\x02"
@@ -159,7 +159,7 @@ class RetainedFeed:
 
     @property
     def active(self) -> bool:
-        """Returns whether retained messages are still wanted: then `sent_live` is told of deliveries."""
+        """Returns whether retained messages are still wanted: then `sent_live` is called with deliveries."""
         return self._feed is not None or bool(self._wanted)
 
     @property

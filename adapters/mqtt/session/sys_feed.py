@@ -3,7 +3,7 @@
 The present values of `$SYS/broker/...` come as retained messages do, and every `sys_interval_s` those that have changed
 since are sent as live messages are, at QoS 0. A client that does not read is sent nothing meanwhile.
 
-`$SYS/session/lost` is of the client's own session: a message for each lost range of the log that it was led past.
+`$SYS/session/lost` is of the client's own session: a message for each lost range of the log that it skips.
 """
 
 from adapters.mqtt.connecting.connection_context import ConnectionContext
@@ -44,14 +44,12 @@ class SysFeed:
         self._subscriptions = subscriptions
         self._trie: FilterTrie[SubscriptionId] = FilterTrie()
         self._due_ms: int | None = None  # when values are asked for next; None: nobody wants any
-        self._last_values: dict[str, bytes] | None = (
-            None  # the last values; None: whoever subscribes now is told all anyway
-        )
+        self._last_values: dict[str, bytes] | None = None  # the last values; None: a new subscriber gets all anyway
         self._awaiting = False
         self._written_at = -1  # `context.takes` when values were sent last
         self._lost_takes = -1  # `context.takes` when a lost range was told last
         self._lost_count = 0  # <= LOST_COUNT_MAX; told since then
-        self._lost_held: dict[int, tuple[LogOffset, LogOffset]] = {}  # by log: what is told when output was taken
+        self._lost_held: dict[int, tuple[LogOffset, LogOffset]] = {}  # by log: ranges to report when output was taken
 
     def add(self, subscription: Subscription) -> None:
         """Begins to send values to a subscription."""

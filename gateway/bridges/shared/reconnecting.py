@@ -24,7 +24,7 @@ async def reconnecting(
     failed: Callable[[str], None],
     uniform: Callable[[float, float], float],
 ) -> None:
-    """Runs one connection after the other until cancelled; `failed` is told why one has ended.
+    """Runs one connection after the other until cancelled; `failed` is called with the reason when one has ended.
 
     A `connection` ends by raising: `UpstreamError` or `ProtocolError` for the next attempt, anything else for good.
     """

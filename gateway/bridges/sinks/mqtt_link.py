@@ -105,7 +105,7 @@ class MqttLink:
             self._end(str(error))
         except OSError as error:
             self._end(str(error) or type(error).__name__)
-        except Exception:  # our own bug: whoever waits hears of an end, and tries again
+        except Exception:  # our own bug: senders that wait see an end, and try again
             log.exception("a connection to a sink failed")
         finally:
             self._end("the connection has ended")

@@ -40,7 +40,7 @@ def forget(
     config: ConfigOption = None,
     controllers: ControllersOption = None,
 ) -> None:
-    """Forget a replica that is gone: one that is not heard of, and not in sync. Its id is never given again."""
+    """Forget a replica that is gone: one that sends no heartbeats, and is not in sync. Its id is never given again."""
     from gateway.operating import replicas  # noqa: PLC0415
 
     ask(config, controllers, lambda controller: replicas.forget(controller, group, replica))

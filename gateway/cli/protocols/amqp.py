@@ -79,9 +79,9 @@ def close(
     at: str,
     user: Annotated[str | None, typer.Option("--user", help="Those of this user.")] = None,
     vhost: VhostOption = None,
-    reason: Annotated[str, typer.Option("--reason", help="What the clients are told.")] = "closed by an operator",
+    reason: Annotated[str, typer.Option("--reason", help="The reason that the clients get.")] = "closed by an operator",
 ) -> None:
-    """Close connections: their clients are told 320 CONNECTION_FORCED. Prints which; they may come again."""
+    """Close connections: their clients get 320 CONNECTION_FORCED, and may connect again. Prints which."""
     if not ids and user is None and vhost is None:
         raise typer.BadParameter("connections, --user or --vhost say which are closed")
     with remote_amqp(at) as amqp:

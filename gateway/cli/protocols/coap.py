@@ -98,7 +98,7 @@ def remove(
     file: FileOption = None,
     config: ConfigOption = None,
 ) -> None:
-    """Remove a context: its client is heard no more, and its observations end."""
+    """Remove a context: its client is refused from now on, and its observations end."""
     from gateway.oscore.contexts_file import write_contexts  # noqa: PLC0415
     from store.base.process_errors import ConfigError  # noqa: PLC0415
 

@@ -1,6 +1,6 @@
 """Queues that take nothing more when they are full: what ingest asks before it puts a message there.
 
-A gate counts what it lets in, and is told now and then how much there really is. It knows what this process has on the
+A gate counts what it lets in, and gets the true length now and then. It knows what this process has on the
 way to the log. It does not know what other processes have there at that moment: so many a queue may have too many.
 """
 

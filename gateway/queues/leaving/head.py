@@ -141,7 +141,7 @@ class QueueHead:
             if not expired:  # the first that waits stays
                 return self._due_ms(found) if found.live else None
             if not await self._remove(owner, expired):
-                return None  # others have taken it: whoever they are looks again
+                return None  # others have taken it, and look again
             count = BATCH_COUNT_MAX  # look again: what consumers hold is among the places, and does not wait
         return None
 

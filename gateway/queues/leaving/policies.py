@@ -1,7 +1,7 @@
 """Policies: rules for queues and exchanges by their names, for what their declarations do not say.
 
 As in RabbitMQ, the policy of the highest priority that matches applies, and no other; an operator's policy applies
-beside it. Of limits the smallest counts, whoever says it; for the rest the declaration comes first. Of streams a
+beside it. Of limits the smallest counts, wherever it stands; for the rest the declaration comes first. Of streams a
 policy comes before the declaration. A policy that says what queues of a type do not have does not match these.
 """
 

@@ -18,7 +18,7 @@ OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
 LOOKS_COUNT_MAX: Final = 32  # at once
 AGAIN_MS: Final = 20  # between two looks at a queue that changes all the time
 RETRY_MS: Final = 1_000  # after the store has failed
-SWEEP_MS: Final = 60_000  # between two looks at a queue of which nothing is heard
+SWEEP_MS: Final = 60_000  # between two looks at a queue without events
 IDLE_MS: Final = 3_600_000
 COMPACT_COUNT_MIN: Final = 64  # entries of queues that are gone, or were looked at before: so many do no harm
 

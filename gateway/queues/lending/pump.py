@@ -159,9 +159,9 @@ class QueueConsumer:
 
 
 class Pump:
-    """Delivers one queue. Its task lives while there are consumers; `failed` is told if it dies of a bug of ours.
+    """Delivers one queue. Its task lives while there are consumers; `failed` is called if a bug of ours ends it.
 
-    `dead_letter` takes what is not to be delivered, and `taken` is told that the head of the queue is another one.
+    `dead_letter` takes what is not to be delivered; `taken` is called when the head of the queue has changed.
 
     `counted`: a message that was given back says how often, in a header, as those of RabbitMQ's quorum queues do.
 
@@ -201,7 +201,7 @@ class Pump:
         self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
         self.consumers: list[QueueConsumer] = []  # the consumer that was served last is last
-        self._oldest: list[QueueConsumer] = []  # the same consumers, whoever came first is first
+        self._oldest: list[QueueConsumer] = []  # the same consumers, the oldest first
         self.last_tries = LastTries(rules)
         self.active = True  # this process may deliver, of a queue with a single active consumer
 

@@ -6,7 +6,7 @@ from typing import Any
 
 
 class PumpTask:
-    """Runs a pump while it has consumers; `failed` is told if it dies of a bug of ours."""
+    """Runs a pump while it has consumers; `failed` is called if a bug of ours ends it."""
 
     def __init__(
         self, name: str, run: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[BaseException], None]

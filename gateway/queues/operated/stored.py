@@ -84,7 +84,7 @@ class StoredSettings:
         await self._store.keys.transact({}, [Put(deleted_key(vhost), vhost.encode()), *gone])
 
     async def finish_deletion(self, vhost: str) -> None:
-        """Remembers for a while yet that a virtual host was deleted, for proxies that hear of it late."""
+        """Remembers for a while that a virtual host was deleted, for proxies that learn of it late."""
         await self._store.keys.put(deleted_key(vhost), vhost.encode(), ttl_ms=DELETED_MS)
 
     async def permit_vhost(self, vhost: str) -> None:

@@ -58,8 +58,7 @@ log = logs.get(__name__)
 class QueueRegistry(ExchangeRegistry):
     """Changes exchanges, queues and bindings.
 
-    When something that should be gone could not be removed, `unfinished` is told, and `finish` is to be called again
-    later.
+    When a removal has failed, `unfinished` is called, and `finish` is to be called again later.
     """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:

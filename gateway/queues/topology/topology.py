@@ -63,9 +63,9 @@ T = TypeVar("T")
 class Topology(ABC):
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
-    `new_pump` makes the pump that delivers a queue; `added` is told of a queue that is there, `ruled` of one that has
-    other rules, and `dropped` of one that is gone, while its pump is at rest. When something that should be gone could
-    not be removed, `unfinished` is told, and `finish` is to be called again later.
+    `new_pump` makes the pump that delivers a queue; `added` is called with a new queue, `ruled` with one whose rules
+    have changed, and `dropped` with one that is gone, while its pump is at rest. When a removal has failed,
+    `unfinished` is called, and `finish` is to be called again later.
     """
 
     def __init__(

@@ -60,7 +60,7 @@ class GatewayApi:
         Raises `GatewayRefused`.
 
         A message without an id of its own is found by its position. Any other is the first that a subscriber to its
-        address hears who goes on from just before it.
+        address reaches a reader that goes on from just before it.
         """
         found = self._json("GET", f"/messages?id={quote(position, safe='')}&limit=1", who)
         if found or not address or not _POSITION.fullmatch(position):

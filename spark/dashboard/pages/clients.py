@@ -51,7 +51,7 @@ def _state(one: Mapping[str, Any], now_ms: int) -> Any:
     if state == "connected":
         return html.Span([parts.badge("connected", "green"), f" from {one['peer']}" if one.get("peer") else ""])
     if state == "elsewhere":
-        return html.Span([parts.badge("elsewhere", "blue"), " connected to another gateway, when last heard of"])
+        return html.Span([parts.badge("elsewhere", "blue"), " connected to another gateway, by its last report"])
     since = "" if left_ms is None else f" {formatting.ago(left_ms, now_ms)}"
     return html.Span([parts.badge("away", "gray"), since])
 

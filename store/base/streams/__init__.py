@@ -1,4 +1,4 @@
-"""Long-lived streams between processes: the parts that are the same whoever connects to whom.
+"""Long-lived streams between processes: the parts that all kinds of them share.
 
 `Backoff` gives the pauses between attempts, `keep_connected` repeats attempts for ever, and `until_one_ends` runs the
 parts of one connection side by side. `Stream` reads and writes a call, `Silence` notices a peer that sends nothing, and

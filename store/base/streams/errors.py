@@ -89,7 +89,7 @@ class ErrorTable(Generic[ErrorT]):
         return None
 
     async def refuse(self, context: Any, error: Exception, *, logger: logging.Logger | None = None) -> NoReturn:
-        """Ends a call with an error. `logger` is told of those that are this process's own fault."""
+        """Ends a call with an error. `logger` gets those that are this process's own fault."""
         status, text = self.status_of(error), f"{type(error).__name__}: {error}"
         if logger is not None and status in OWN_FAULTS:
             logger.error("a call failed: %s", text)

@@ -27,7 +27,7 @@ SCAN_BYTES = 8 << 20  # of the log at a time, where the epochs have to be found 
 class Disk:
     """Opens and closes; what the store tells goes to the `listener` of that moment.
 
-    `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest one heard of. `options` are
+    `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest known one. `options` are
     those of `LocalStore.open` that both roles have. `log` is the id of the log, as far as it was looked at.
     """
 
@@ -143,7 +143,7 @@ class Disk:
             await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
-        """Keeps epochs, and the newest heard of. Raises `StoreFull`: what was kept before is kept still, OSError."""
+        """Keeps epochs, and the newest known one. Raises `StoreFull`: what was kept before is kept still, OSError."""
         if (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):

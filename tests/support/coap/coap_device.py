@@ -65,7 +65,7 @@ class Device:
                 self._socket.send(encode(Packet(type=ACK, code=EMPTY, mid=packet.mid)))
             if packet.token == token and packet.code != EMPTY:
                 return packet
-        raise AssertionError(f"nothing was heard of {self.last!r}")
+        raise AssertionError(f"no answer to {self.last!r}")
 
     def put(self, path, body, number):
         """Sends one block of a body, and returns the response."""

@@ -153,7 +153,7 @@ class QueuesRig:
         await settle(self.queues, conn, effect)
 
     def ready(self, conn: Conn, credit: int, consumer: int = 1, *, named: bool = False) -> None:
-        """Lets a connection take more messages; with `named` the pump is told how many."""
+        """Lets a connection take more messages; with `named` the pump learns how many."""
         conn.credit = credit
         self.queues.ready(conn, Ready(consumer=ConsumerId(consumer), credit=credit if named else None))
 

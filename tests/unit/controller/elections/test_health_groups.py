@@ -46,7 +46,7 @@ def test_little_room_on_the_disk_of_the_master_is_known():
 @pytest.mark.parametrize(
     ("group", "known", "options", "words"),
     [
-        (changed(master=None), route(r1={"alive": False}), {}, "it has no master; 3 of 4 replicas are heard of"),
+        (changed(master=None), route(r1={"alive": False}), {}, "it has no master; 3 of 4 replicas are alive"),
         (GROUP, route(), {"reached": False}, "its master, replica 2 at 10.0.0.2:8081, is not reached"),
         (
             changed(sync_set=(2,)),
@@ -79,7 +79,7 @@ def test_what_is_not_stored_is_said(group, known, options, words):
 @pytest.mark.parametrize(
     ("group", "known", "words"),
     [
-        (GROUP, route(r3={"alive": False}), "replica 3 (n3) is not heard of"),
+        (GROUP, route(r3={"alive": False}), "replica 3 (n3) sends no heartbeats"),
         (
             changed(sync_set=(1, 2)),
             route(),

@@ -119,7 +119,7 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
     master = await group.master()
     core = group.role(master).core
     said = await headgate("groups", "configure", GROUP, "--min-in-sync", 3)
-    assert said.output.startswith(f"store group {GROUP}: min_in_sync is 3, as soon as the master hears of it")
+    assert said.output.startswith(f"store group {GROUP}: min_in_sync is 3, as soon as the master knows it")
     replica = next(name for name in group.names if name != master)
     await until(lambda: core._min_in_sync == 3)
     await group.kill(replica)

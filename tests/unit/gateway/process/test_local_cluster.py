@@ -93,7 +93,7 @@ def test_what_is_shown_has_masters_sets_epochs_and_lags() -> None:
     lines = {line.split("10.0.0.")[1][0]: line for line in text.splitlines() if "10.0.0." in line}
     assert "does not answer" in lines["9"]
     assert "7 (set 11)" in lines["1"]
-    assert "behind not heard of" in lines["1"]
+    assert "behind no heartbeats" in lines["1"]
     assert "master" in lines["2"]
     assert "998" in lines["2"]
     assert "in sync" in lines["3"]

@@ -1,4 +1,4 @@
-"""A process that was stopped: what its connections have read waits until it was heard of again."""
+"""A process that was stopped: what its connections have read waits until it has renewed its presence."""
 
 import asyncio
 

@@ -186,7 +186,7 @@ async def test_a_proxy_whose_key_has_expired_comes_back_before_anybody_inherits(
     await cluster.store.keys.delete(f"proxies/alive/{one.owners.id}")
     await cluster.store.keys.delete(f"proxies/alive/{other.owners.id}")
     await other.owners.renew()
-    assert not other.owners.presence.settled  # it was not heard of itself, so it inherits nothing for a while
+    assert not other.owners.presence.settled  # its own key was not renewed, so it inherits nothing for a while
     await one.owners.renew()
     await cluster.pass_time(TTL_S + 1, one, other)
     assert held.shut == 0

@@ -79,7 +79,7 @@ async def test_a_copy_waits_while_its_original_is_there(group, caplog):
 
 @pytest.mark.slow
 async def test_who_was_registered_before_stands_aside_and_comes_back(group, monkeypatch):
-    """As where the controllers' leader has not heard of the original when the copy registers."""
+    """The controllers' leader may not know the original yet when the copy registers."""
     monkeypatch.setattr(node_module, "WITHDRAWN_S", 0.5)
     await append(group.store(), frame((16, b"a")))
     master = await group.master()

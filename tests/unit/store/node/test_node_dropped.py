@@ -1,4 +1,4 @@
-"""Nothing is written to a queue that was dropped, by whoever has not heard of it: nobody would read it."""
+"""A client that does not know yet that a queue was dropped cannot write to it: nobody would read the message."""
 
 import pytest
 

@@ -290,7 +290,7 @@ async def test_a_replica_that_is_too_far_behind_begins_with_a_snapshot(tmp_path,
 
 
 async def test_keys_are_not_read_from_a_master_that_may_be_none(group):
-    """Its replicas are gone, and it has not heard of it: somebody else may be master."""
+    """Its replicas are gone, and it does not know it: another one may be master."""
     store = group.store()
     await store.keys.put("k", b"v")
     assert (await store.keys.get("k")).value == b"v"
