@@ -1,7 +1,6 @@
 """One MQTT connection: bytes and time in, effects and bytes out (`gateway.port.adapter.Adapter`)."""
 
 from collections.abc import Sequence
-from enum import Enum
 
 from msgspec.structs import replace
 
@@ -13,6 +12,7 @@ from adapters.mqtt.connecting import handshake
 from adapters.mqtt.connecting.authentication import Authentication, AuthTurn, disproven
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.connecting.handshake import ConnectTerms
+from adapters.mqtt.connecting.phases import GATES, NEXT, UNPROVEN, Phase
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.receiving.keep_alive import KeepAlive
 from adapters.mqtt.session.session import MqttSession
@@ -37,28 +37,6 @@ from gateway.port.single import Single
 
 LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; what comes behind them is lost with it
 _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
-
-
-class Phase(Enum):
-    """The phases of a connection."""
-
-    AWAITING_CONNECT = "awaiting CONNECT"
-    AUTHENTICATING = "authenticating"
-    CHALLENGED = "awaiting AUTH"
-    OPENING = "opening the session"
-    CONNECTED = "connected"
-    CLOSED = "closed"
-
-
-# Every phase also leads to CLOSED, and AUTHENTICATING, where there is more to prove, to CHALLENGED and back.
-_NEXT: dict[Phase, Phase] = {
-    Phase.AWAITING_CONNECT: Phase.AUTHENTICATING,
-    Phase.AUTHENTICATING: Phase.OPENING,
-    Phase.CHALLENGED: Phase.AUTHENTICATING,
-    Phase.OPENING: Phase.CONNECTED,
-}
-_GATES = (Phase.AUTHENTICATING, Phase.OPENING)  # the client waits for its CONNACK, and we for the gateway
-_UNPROVEN = (Phase.AWAITING_CONNECT, Phase.CHALLENGED)  # it is the client's turn, and it has not long for it
 
 
 class MqttConnection:
@@ -117,7 +95,7 @@ class MqttConnection:
         self._start(now_ms)
         self.keep_alive.received_ms = now_ms
         held = self.held
-        if held or self.phase in _GATES:
+        if held or self.phase in GATES:
             if len(held) + len(data) < self._needed:
                 held += data
                 return ()
@@ -153,7 +131,7 @@ class MqttConnection:
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Does what is due, as a deadline has come."""
         self._start(now_ms)
-        if self.phase in _UNPROVEN and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
+        if self.phase in UNPROVEN and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
             self._close(f"no {'CONNECT' if self.phase is Phase.AWAITING_CONNECT else 'AUTH'} in time")
         if self._ends_ms is not None and now_ms >= self._ends_ms and self.phase is Phase.CONNECTED:
             expired = self._ends_ms == self._expires_ms
@@ -166,7 +144,7 @@ class MqttConnection:
 
     def deadline_ms(self) -> int | None:
         """Returns when `tick` is due next; 0: at once."""
-        if self.phase in _UNPROVEN:
+        if self.phase in UNPROVEN:
             return self._connect_by_ms or 0
         if self.phase is not Phase.CONNECTED:
             return None
@@ -252,7 +230,7 @@ class MqttConnection:
                 self._parse_held(now_ms)
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
-        self.wants_data = stored and self.phase not in _GATES and not (session.exact.waits or session.intake.has_more)
+        self.wants_data = stored and self.phase not in GATES and not (session.exact.waits or session.intake.has_more)
         return self.context.take_effects()
 
     def _start(self, now_ms: int) -> None:
@@ -291,7 +269,7 @@ class MqttConnection:
 
     def _ask_who(self, request: Authenticate) -> None:
         self._needed = _GATED
-        self.phase = _NEXT[self.phase]
+        self.phase = NEXT[self.phase]
         self.context.call(request, self._authenticated)
 
     def _authenticated(self, outcome: Outcome, now_ms: int) -> None:
@@ -311,7 +289,7 @@ class MqttConnection:
         self.context.device = terms.client_id if principal.anonymous else principal.device
         self.context.permissions = principal.permissions
         self._final, self._expires_ms = principal.final, principal.expires_at_ms
-        self.phase = _NEXT[self.phase]
+        self.phase = NEXT[self.phase]
         request = OpenSession(
             session_id=terms.client_id,
             clean=terms.clean,
@@ -338,7 +316,7 @@ class MqttConnection:
             self._drop_will()
             self._close("the client takes no packet as large as a CONNACK")
             return
-        self.phase = _NEXT[self.phase]
+        self.phase = NEXT[self.phase]
         self.keep_alive.received_ms, self.keep_alive.interval_ms = now_ms, terms.keep_alive_s * 1_000
         self._ends_ms, self._final = self._expires_ms, b""
         self.session.begin(opened, terms)

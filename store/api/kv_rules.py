@@ -208,15 +208,21 @@ def _holds(expected: int | None, actual: int) -> bool:
     return expected is None or expected == actual or (expected == EXISTS and actual != 0)
 
 
+def _conflict(record: KvPut | KvDelete, actual: int) -> Verdict | None:
+    """Returns the refusal of a change whose key is at another revision than it expects; None where it may be done."""
+    if record.expected is None or _holds(record.expected, actual):
+        return None
+    return Verdict(RevisionConflict(record.key, record.expected, actual), b"")
+
+
 def _put(state: KeyState, at: int, record: KvPut, now_ms: int) -> Verdict:
     where = _slot_within(record.namespace, record.key)
     if where is None:
         return _NOTHING
     before = state.get(where)
     actual = _live_revision(before, now_ms)
-    if not _holds(record.expected, actual):
-        assert record.expected is not None
-        return Verdict(RevisionConflict(record.key, record.expected, actual), b"")
+    if (conflict := _conflict(record, actual)) is not None:
+        return conflict
     space = state.space(record.namespace)
     grown = space.grown(*_growth(where, record.value, before))
     if grown.over(space):
@@ -232,9 +238,8 @@ def _delete(state: KeyState, at: int, record: KvDelete, now_ms: int) -> Verdict:
         return _NOTHING
     before = state.get(where)
     actual = _live_revision(before, now_ms)
-    if not _holds(record.expected, actual):
-        assert record.expected is not None
-        return Verdict(RevisionConflict(record.key, record.expected, actual), b"")
+    if (conflict := _conflict(record, actual)) is not None:
+        return conflict
     if before is None or not actual:
         return Verdict(False, b"")
     state.remove(where, before)

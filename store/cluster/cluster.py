@@ -9,11 +9,12 @@ Orders across groups mean nothing: what is merged is ordered by position, so pag
 """
 
 from collections.abc import Mapping, Sequence
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 from controller.api.client import ControllerClient, Group, Replica
 from store.api.client import StoreClient
+from store.base.closing import AsyncClosing
 from store.cluster.groups import ClusterGroups
 from store.cluster.leases import ClusterLeases
 from store.cluster.log import ClusterLog
@@ -59,7 +60,7 @@ def _near(group: Group, zone: str | None) -> Replica | None:
     return there[0] if there else None
 
 
-class ClusterStore:
+class ClusterStore(AsyncClosing):
     """A `StoreClient` of all groups. `async with await ClusterStore.open(controller, connect) as store: ...`
 
     `connect` makes the client of a group, as `connect_remote` does; what it returns is closed here. The controller's
@@ -88,14 +89,6 @@ class ClusterStore:
             await store.close()
             raise
         return store
-
-    async def __aenter__(self) -> "ClusterStore":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Disconnects from all groups."""

@@ -12,10 +12,10 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from store.api.client import StoreClient
+from store.base.closing import AsyncClosing
 from store.base.errors import StoreError
 from store.disk.clock import RisingClock, SteadyClock, WallClock
 from store.engine.engine import Engine
@@ -46,7 +46,7 @@ from store.timers.timers import TimerLimits, Timers
 CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have what it has
 
 
-class LocalStore:
+class LocalStore(AsyncClosing):
     """A `StoreClient` in process. `async with await LocalStore.open(data_dir) as store: ...`
 
     `replication` has what replication's driver needs, `core` what the subjects share.
@@ -139,14 +139,6 @@ class LocalStore:
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))
-
-    async def __aenter__(self) -> "LocalStore":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Stores what was appended and answers for it, brings the views up, closes. Again waits for the first call.

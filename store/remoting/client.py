@@ -13,10 +13,11 @@ store has the last word; `queue_config` knows what this client has set or asked 
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from types import MappingProxyType, TracebackType
+from types import MappingProxyType
 from typing import Any
 
 from store.api.client import StoreClient
+from store.base.closing import AsyncClosing
 from store.remoting.appender import PENDING_BYTES_MAX
 from store.remoting.connection import BUDGET_S, Resolve, StoreConnection
 from store.remoting.core import Remote
@@ -35,7 +36,7 @@ def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
-class RemoteStore:
+class RemoteStore(AsyncClosing):
     """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
     `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
@@ -87,14 +88,6 @@ class RemoteStore:
             await store.close()
             raise
         return store
-
-    async def __aenter__(self) -> "RemoteStore":
-        return self
-
-    async def __aexit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        await self.close()
 
     async def close(self) -> None:
         """Waits a moment for what is in flight, and disconnects; leases end. Again waits for the first call."""

@@ -30,7 +30,6 @@ RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "clo
 LONGER = {
     "adapters/http/connection.py": 460,  # the requests of both versions to the gateway, and its answers
     "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
-    "adapters/mqtt/connection.py": 470,  # every input of a connection, in every phase
     "controller/raft/core.py": 480,  # every message in every role
     "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
     "store/replication/master.py": 540,  # the rules of one epoch, which only together keep what they promise

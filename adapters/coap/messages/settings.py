@@ -5,6 +5,8 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from adapters.websocket.settings import KnownHosts, PageOrigins
+
 MiB = 1024 * 1024
 
 
@@ -34,13 +36,8 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
         int, Meta(ge=1, le=1_000_000, description="requests taken in and not answered yet")
     ] = 16_384
 
-    websocket_origins: Annotated[
-        tuple[str, ...], Meta(description='origins whose pages may connect by WebSocket from a browser; "*" for all')
-    ] = ()
-    websocket_hosts: Annotated[
-        tuple[str, ...],
-        Meta(description="names by which pages of this machine may call it by WebSocket, besides localhost"),
-    ] = ()
+    websocket_origins: PageOrigins = ()
+    websocket_hosts: KnownHosts = ()
 
     max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest body, blocks put together")] = MiB
     block_size: Annotated[

@@ -1,5 +1,5 @@
 """Publications without a connection: messages, events, Sparkplug, topics that ask for a delay.
 
 Imported by: mqtt, mqtt.connecting, mqtt.session, mqtt.upstream.
-Imports: cloudevents, mqtt.codec, gateway.domain, gateway.port, store.api.
+Imports: cloudevents, mqtt.codec, websocket, gateway.domain, gateway.port, store.api.
 """

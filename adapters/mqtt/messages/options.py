@@ -5,6 +5,7 @@ from typing import Annotated, Literal
 import msgspec
 from msgspec import Meta
 
+from adapters.websocket.settings import KnownHosts, PageOrigins
 from gateway.domain.address import LEVELS_COUNT_MAX
 
 KiB, MiB = 1024, 1024 * 1024
@@ -105,15 +106,10 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     retained_max: Annotated[int, Meta(ge=0, description="retained messages that one topic filter brings at most")] = (
         10_000
     )
-    websocket_origins: Annotated[
-        tuple[str, ...], Meta(description='origins whose pages may connect by WebSocket from a browser; "*" for all')
-    ] = ()
-    websocket_hosts: Annotated[
-        tuple[str, ...],
-        Meta(description="names by which pages of this machine may call it by WebSocket, besides localhost"),
-    ] = ()
+    websocket_origins: PageOrigins = ()
+    websocket_hosts: KnownHosts = ()
     sys_interval_s: Annotated[
-        int, Meta(ge=0, le=86_400, description="seconds between two reports to who subscribes to $SYS; 0: only one")
+        int, Meta(ge=0, le=86_400, description="seconds between two reports to subscribers of $SYS; 0: only one")
     ] = 10
     sparkplug: Annotated[
         bool, Meta(description="whether messages of Sparkplug B topics get their type, content type and device by them")

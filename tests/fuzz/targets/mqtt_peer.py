@@ -9,7 +9,7 @@ from adapters.mqtt.codec import Properties, decode, encode, read_fixed_header
 from adapters.mqtt.codec.packets import Auth, Connack, Connect, Disconnect, Will
 from adapters.mqtt.codec.packets import Publish as Delivered
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.connection import Phase
+from adapters.mqtt.connecting.phases import Phase
 from adapters.mqtt.messages.options import Options
 from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, ProtocolError, Refusal

@@ -17,7 +17,7 @@ from adapters.mqtt.codec.packets import (
     SubscriptionRequest,
 )
 from adapters.mqtt.codec.reason import ReasonCode
-from adapters.mqtt.connection import Phase
+from adapters.mqtt.connecting.phases import Phase
 from gateway.port.adapter import Authenticate
 from gateway.port.sessions import OpenSession
 from gateway.security.scram import MECHANISM
