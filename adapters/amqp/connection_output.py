@@ -208,7 +208,7 @@ class ConnectionOutput(ABC):
         self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
 
     def take_effects(self) -> Sequence[Effect]:
-        """Returns the requests to the gateway: what is settled first, who is ready last."""
+        """Returns the requests to the gateway: settlements first, consumers that are ready last."""
         effects, self._effects = self._effects, []
         if self._settles:
             settles, self._settles = self._settles, {}

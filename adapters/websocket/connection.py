@@ -97,7 +97,7 @@ class WebSocketConnection:
         self._framing = framing
         self._forwarding = forwarding
         self._stage = Stage.UPGRADING
-        self._address = ""  # of who is behind a proxy of ours
+        self._address = ""  # of the client behind a proxy of ours
         self._out: list[bytes] = []  # to be written before what the connection has to say
         self._close = Close()  # for when the client has answered our close frame
         self._close_by_ms = 0  # when it is not waited for any more

@@ -1,4 +1,4 @@
-"""The controllers: where each of them serves, who is to vote, and that this one is known to the others."""
+"""The controllers: their addresses, their votes, and making this one known to the others."""
 
 import asyncio
 import logging

@@ -4,7 +4,7 @@ A memory is a directory with its incarnation. Three are in doubt:
 
 - An empty one. It may be that of a new cluster, or one that was lost. A new cluster is begun by the controller with the
   lowest id, when all others have said that they are empty too: were fewer enough, two that have lost their memory
-  could not be told from two that never had one, while the third, who knows, is down. Otherwise it asks the leader for
+  could not be told from two that never had one, while the third, which knows, is down. Otherwise it asks the leader for
   membership, as any new controller does, and is a learner first.
 - A copy, which may be an old one: the file is not the one that was written to. It becomes another incarnation, and so a
   learner, as soon as there is a leader. Where there is none, because all were copied, it counts when all other voters

@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FEED_BYTES_MAX = 8 << 20  # of commands kept; who is further behind takes a snapshot
+FEED_BYTES_MAX = 8 << 20  # of commands kept; a node further behind takes a snapshot
 ENTRY_BYTES = 144  # bytes that count for a command besides its own: its index, its digest, and their places
 
 

@@ -163,7 +163,7 @@ class LocalController(StateClient):
                 raise ControllerError("this process has the only controller: start headgate controller to have others")
 
     async def _elect(self, request: Elect) -> Group:
-        """Makes a replica master; who is alive is not known here, so it has to be said of a group with several."""
+        """Makes the named replica master, or the first that the metadata names; heartbeats are not known here."""
         there = self.group(request.group)
         if there is None:
             raise UnknownGroup(f"there is no store group {request.group}")

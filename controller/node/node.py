@@ -1,4 +1,4 @@
-"""A controller: the cluster's metadata agreed upon by Raft, who is alive, and elections while it leads.
+"""A controller: the cluster's metadata agreed upon by Raft, heartbeats, and elections while it leads.
 
 In process it is a `ControllerClient`. Reads are of what this node has applied. Commands are proposed here while it
 leads, and go to the leader while another one does; either way they are applied here before they are answered.

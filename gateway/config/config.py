@@ -114,7 +114,7 @@ class GatewayConfig(_Section, frozen=True, kw_only=True):
     ] = MiB
     unread_bytes_max: Annotated[
         int,
-        Meta(ge=MiB, description="responses that HTTP clients do not read; beyond, who holds most is cut off"),
+        Meta(ge=MiB, description="responses that HTTP clients do not read; beyond, the largest holder is cut off"),
     ] = 256 * MiB
     connections_max: Annotated[int, Meta(ge=1, description="open connections, over all listeners")] = 50_000
     memory_high_bytes: Annotated[

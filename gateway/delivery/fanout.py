@@ -172,7 +172,7 @@ class Fanout:
         self._resubscribed()
 
     def changed(self) -> None:
-        """Takes up changes of topics or groups, or of who may read what."""
+        """Takes up changes of topics, groups and access rules."""
         self._interest.forget()
         self._resubscribed()
 

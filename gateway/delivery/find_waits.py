@@ -9,7 +9,7 @@ from store.base.errors import StoreError
 
 LOOK_S = 0.1  # between two looks whether a log has grown
 FIND_S = 1.0  # between two searches, whether one has or not: of a group far away that is known late
-WAITS_COUNT_MAX = 256  # of this process; who comes later is answered as if the time were up
+WAITS_COUNT_MAX = 256  # of this process; a later one is answered as if the time were up
 
 Find = Callable[[], Awaitable[FoundMessages]]
 

@@ -22,7 +22,7 @@ FETCH_BYTES_MIN = 64 << 10
 ROUNDS_COUNT_MAX = 16  # of fetches for one answer; each asks all queues that may have more
 FETCHES_COUNT_MAX = 32  # in flight in this process: each may bring a frame as long as frames can be
 WAITED_QUEUES_COUNT_MAX = 64  # by one who waits; of those who have more, others in turn
-WAITS_COUNT_MAX = 2_048  # in flight in this process; who comes later looks again after a while
+WAITS_COUNT_MAX = 2_048  # in flight in this process; a later one looks again after a while
 LOOK_S = 1.0  # after which those who cannot wait for all they read look again
 PAUSE_S = 0.25  # where a queue cannot be read
 

@@ -223,7 +223,7 @@ class Authenticate(Request[Principal | Challenge], frozen=True, kw_only=True):
     client_id: str = ""
     data: bytes = b""  # the client's part of a SASL mechanism
     exchange: Any = None  # of the `Challenge` that this answers
-    address: str = ""  # of who is behind a proxy of ours; "": at the other end of the connection
+    address: str = ""  # of the client behind a proxy of ours; "": at the other end of the connection
     sole: bool = False  # no other client comes by this connection from behind it
 
 

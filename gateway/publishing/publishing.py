@@ -59,7 +59,7 @@ class SinglePublisher(PublishSource, Protocol):
         """Notes that the message is not stored."""
 
 
-# A single message on its way: who published it, and how many bytes the read took that brought it.
+# A single message on its way: its publisher, and how many bytes the read took that brought it.
 WaitingSingle: TypeAlias = tuple[SinglePublisher, Single, int]
 
 

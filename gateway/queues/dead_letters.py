@@ -87,7 +87,7 @@ class DeadLetters:
             yield
         except BaseException as error:
             self._store.leases.requeue(queue.number, owner, offsets, delivered=False)
-            if not isinstance(error, LeaseLost):  # lent to somebody else meanwhile, who has to see to it
+            if not isinstance(error, LeaseLost):  # lent to another owner meanwhile, which moves it
                 raise
         finally:
             done.set_result(None)

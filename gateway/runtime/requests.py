@@ -1,4 +1,4 @@
-"""The table of the requests that adapters make by `Call`: who answers each, and the right that it needs."""
+"""The table of the requests that adapters make by `Call`: the method that answers each, and the right it needs."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence

@@ -82,7 +82,7 @@ class AccessControl:
         self._changed()
 
     def check_publisher(self, identity: Identity, message: Message) -> None:
-        """Raises `Refusal` (FORBIDDEN) unless somebody, who may be gone, may now publish a message."""
+        """Raises `Refusal` (FORBIDDEN) unless a publisher, who may be gone, may now publish a message."""
         Permissions(identity, self._access(identity), self._on_denied).check_message(message)
 
     def _access(self, identity: Identity) -> Access | None:

@@ -30,7 +30,7 @@ from gateway.security.fair_work import FairWork
 
 MEMORY_KIB, PASSES, LANES = 19 * 1024, 2, 1  # OWASP's least for argon2id
 THREADS = 2  # that compare
-WAITING_COUNT_MAX = 256  # comparisons; more are refused: who waits for longer has gone
+WAITING_COUNT_MAX = 256  # comparisons; more are refused: a client that has to wait longer has gone
 REMEMBERED_COUNT_MAX = 65_536  # passwords that were right
 PASSWORD_BYTES_MAX = 1_024
 

@@ -1,4 +1,4 @@
-"""The master of a store group for one epoch: what may be sent, what is confirmed, who is in sync. No input or output.
+"""The master of a store group for one epoch: what is sent, confirmed, and in sync. No input or output.
 
 How to drive it. When the controller has named this replica master of an epoch: sync the log, make a `Master`, save its
 `epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`. A

@@ -24,7 +24,7 @@ class Offered(NamedTuple):
     username: str  # "" with a token
     secret: bytes
     mechanism: str = "password"  # or "bearer"; "anonymous" of somebody behind a proxy who offers nothing
-    address: str = ""  # of who is behind a proxy; "": at the other end of the connection
+    address: str = ""  # of the client behind a proxy; "": at the other end of the connection
 
     def __repr__(self) -> str:
         return f"Offered({self.username!r}, ***, {self.mechanism!r}, {self.address!r})"

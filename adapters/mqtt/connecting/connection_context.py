@@ -1,4 +1,4 @@
-"""State that the parts of one connection share: who is at the other end, and where output and effects go."""
+"""State that the parts of one connection share: its client, and where output and effects go."""
 
 from collections.abc import Callable
 from typing import Any

@@ -293,7 +293,7 @@ class Pump:
         among = len(ready) + (self._elsewhere() if ready else 0)
         if among > 1:
             waiting = await self._store.leases.waiting(self._number)
-            # At least one: who has asked for nothing is not told of what comes. Among many a few, each in their turn,
+            # At least one: only a consumer that has asked learns of new messages. Among many a few, each in their turn,
             # so that there is not a call for every message.
             share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
             self._plenty = self._plenty or waiting >= among
