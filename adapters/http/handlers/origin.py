@@ -12,12 +12,12 @@ import msgspec
 
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.wire.coding import compressed
+from adapters.http.wire.cors import readable
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from store.base.browsers import BROWSERS, allows_origin, knows_host, same_origin
 
-EXPOSED: Final = b"etag, link, location, retry-after, x-create-revision, x-expires-at-ms, x-version"
 METHODS: Final = b"DELETE, GET, HEAD, POST, PUT"
 PREFLIGHT_S: Final = b"600"  # how long a browser may remember the answer
 _BROWSERS: Final = tuple([name.encode() for name in BROWSERS])
@@ -37,7 +37,7 @@ def check_origin(request: HttpRequest, options: HttpOptions, *, page: bool = Fal
     if request.safe and not page:
         return
     origin = request.get(b"origin")
-    if origin is None or allows_origin(origin, options.cors_origins) or same_origin(origin, request.get(b"host")):
+    if origin is None or allows_origin(origin, options.cors_origins) or same_origin(origin, request.host):
         return
     raise HttpError(403, f"origin: {origin[:128]} is not allowed", attribute="origin")
 
@@ -50,7 +50,7 @@ def check_host(request: HttpRequest, credentials: Credentials, options: HttpOpti
     """
     if credentials is not None and credentials[0] not in _WELL_KNOWN:
         return
-    host = request.get(b"host")
+    host = request.host
     if host is None or (request.safe and all(request.get(name) is None for name in _BROWSERS)):
         return
     if knows_host(host, options.allowed_hosts):
@@ -62,14 +62,7 @@ def finished(request: HttpRequest, response: Response, options: HttpOptions) -> 
     """Returns the response as the client accepts it, with the headers that let an allowed origin's page read it."""
     if response.body:
         response = compressed(request, response, options.compress_bytes_min)
-    if not options.cors_origins:
-        return response
-    headers = [(b"vary", b"origin"), *response.headers]
-    origin = request.get(b"origin")
-    if origin is not None and allows_origin(origin, options.cors_origins):
-        headers.append((b"access-control-allow-origin", origin.encode("latin-1")))
-        headers.append((b"access-control-expose-headers", EXPOSED))
-    return msgspec.structs.replace(response, headers=headers)
+    return readable(request.headers, response, options)
 
 
 def with_options(request: HttpRequest, response: Response, options: HttpOptions) -> Response:

@@ -1,5 +1,5 @@
 """HTTP/1.1 and HTTP/2 on the wire: requests and their bodies in, responses out, limits on what a peer can cost.
 
 Imported by: http, http.handlers.
-Imports: cloudevents, websocket, gateway.domain, gateway.port.
+Imports: cloudevents, websocket, gateway.domain, gateway.port, store.base.
 """

@@ -15,6 +15,7 @@ from websockets.http11 import Request as Opening
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, reason_phrase
@@ -58,7 +59,7 @@ class EventSocket:
         self._out = bytearray()
         self._early = b""  # bytes that came before it was open
         self._events: list[Event] = []
-        self._parts: list[bytes] = []  # of a message whose last frame has not come
+        self._message = ArrivingBody()  # a message of which the last frame has not come
         self._exchanges = int(_STREAM)
         self._unanswered = 0  # events that are not stored yet
         self._open = self._ended = self._closing = self._starved = False
@@ -102,7 +103,7 @@ class EventSocket:
     @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of a message that is not all there."""
-        return sum(map(len, self._parts)) + len(self._protocol.reader.buffer) + len(self._early)
+        return len(self._message) + len(self._protocol.reader.buffer) + len(self._early)
 
     @property
     def busy(self) -> bool:
@@ -196,7 +197,7 @@ class EventSocket:
 
     def release(self) -> None:
         """Holds nothing."""
-        self._parts, self._early, self._events = [], b"", []
+        self._message, self._early, self._events = ArrivingBody(), b"", []
         self._out, self._ended = bytearray(), True
 
     # ---- frames
@@ -209,10 +210,9 @@ class EventSocket:
             if frame.opcode is Opcode.BINARY:
                 self._fail(_UNSUPPORTED, "cloudevents.json is in text messages")
             elif frame.opcode in {Opcode.TEXT, Opcode.CONT}:
-                self._parts.append(bytes(frame.data))
+                self._message.add(bytes(frame.data))
                 if frame.fin:
-                    self._publish(b"".join(self._parts))
-                    self._parts = []
+                    self._publish(self._message.take())
         self._out += output_of(self._protocol)
         if self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None:
             self._end()
@@ -240,7 +240,7 @@ class EventSocket:
             return
         self._out += close_frame_of(self._protocol, code, reason)
         self._closing = True
-        self._parts = []
+        self._message = ArrivingBody()
         self._close_by_ms = self._now_ms + CLOSING_MS
 
     def _end(self) -> None:

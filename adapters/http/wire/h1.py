@@ -1,35 +1,29 @@
 """HTTP/1.1 (RFC 9112): requests parsed by llhttp, responses in the order of their requests."""
 
-import re
 from collections import deque
 from collections.abc import Sequence
 from typing import Final
 
 import httptools
 
+from adapters.http.wire.body import ArrivingBody
+from adapters.http.wire.chunks import EXTENSION_BYTES_MAX, ChunkFraming
+from adapters.http.wire.cors import readable
 from adapters.http.wire.event_socket import SOCKETS
+from adapters.http.wire.h1_head import Http1Head, Refused, malformed
 from adapters.http.wire.h1_slot import Slot
+from adapters.http.wire.limits import body_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
-from adapters.http.wire.request import METHODS, HttpRequest
+from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
 
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may have waiting to be written
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
-_HEADER_OVERHEAD: Final = 4  # ": " and CRLF
-_METHOD_FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [!-~]")  # a line that may be a request's
+EMPTY_LINES_BYTES_MAX: Final = 256  # before a request; one empty line is what some clients send (RFC 9112, 2.2)
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
-
-
-class _Refused(Exception):
-    """Raised in a callback of the parser to stop it: `response` is the answer, and the last one."""
-
-    def __init__(self, response: Response, *, linger: bool = False) -> None:
-        super().__init__()
-        self.response = response
-        self.linger = linger
 
 
 class Http1:
@@ -39,7 +33,7 @@ class Http1:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         self._slots: deque[Slot] = deque()
         self._by_exchange: dict[Exchange, Slot] = {}
         self._out = bytearray()
@@ -56,13 +50,11 @@ class Http1:
 
     def _clear(self) -> None:
         """Forgets the request before, between two requests."""
-        self._target = bytearray()
-        self._headers: list[tuple[bytes, bytes]] = []
-        self._body: list[bytes] = []
-        self._body_bytes = 0
-        self._head_bytes = 0
-        self._unseen_bytes = 0  # fed without any callback: a header that does not end
-        self._head_done = False
+        self._arriving = Http1Head(self._options)
+        self._body = ArrivingBody()
+        self._framing: ChunkFraming | None = None  # of a chunked body
+        self._unseen_bytes = 0  # fed without any callback: a field that does not end
+        self._empty_bytes = 0  # of empty lines before the request
         self._started_ms: int | None = None  # when the request in flight began
 
     # ---- Transport
@@ -90,7 +82,7 @@ class Http1:
     @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of the request that arrives."""
-        return self._body_bytes
+        return len(self._body)
 
     @property
     def busy(self) -> bool:
@@ -121,22 +113,68 @@ class Http1:
 
     def _feed(self, data: bytes) -> bytes | None:
         """Feeds the parser, and returns the bytes to be fed again, if any."""
-        self._unseen_bytes += len(data)
+        at = 0
         try:
-            self._parser.feed_data(data)
-            if self._unseen_bytes > self._options.max_header_bytes:
-                raise _Refused(self._head_too_large(), linger=True)
+            if self._started_ms is None:
+                data = self._behind_empty_lines(data)
+                if not data:
+                    return None
+            if not self._may_be_chunked(data):
+                self._parse(data)
+                return None
+            view = memoryview(data)
+            while at < len(data) and not self._ended:
+                end = self._piece_end(data, at)
+                self._parse(view[at:end])
+                at = end
         except httptools.HttpParserUpgrade as upgrade:
-            return self._upgrade(bytes(data[upgrade.args[0] :]))
+            return self._upgrade(data[at + upgrade.args[0] :])
         except httptools.HttpParserError as error:
             cause = error.__context__
-            if isinstance(cause, _Refused):
+            if isinstance(cause, Refused):
                 self._refuse(cause)
             elif not self._ended:
-                self._refuse(_Refused(_parse_problem(error, data)))
-        except _Refused as refusal:
+                self._refuse(Refused(malformed(error, data[at:])))
+        except Refused as refusal:
             self._refuse(refusal)
         return None
+
+    def _parse(self, data: bytes | memoryview) -> None:
+        self._unseen_bytes += len(data)
+        framing = self._framing
+        self._parser.feed_data(data)
+        if framing is not None and framing.ended == (framing is self._framing):  # llhttp and we do not agree
+            raise Refused(problem(400, "not an HTTP request: the chunks of its body are malformed"))
+        if self._unseen_bytes and (framing is None or framing.trailers):
+            self._arriving.check_size(more_bytes=self._unseen_bytes)
+
+    def _behind_empty_lines(self, data: bytes) -> bytes:
+        """Returns what follows empty lines before a request. Raises `Refused` where there are too many."""
+        rest = data.lstrip(b"\r\n")
+        self._empty_bytes += len(data) - len(rest)
+        if self._empty_bytes > EMPTY_LINES_BYTES_MAX:
+            raise Refused(problem(400, f"more than {EMPTY_LINES_BYTES_MAX} bytes of empty lines before a request"))
+        return rest
+
+    def _may_be_chunked(self, data: bytes) -> bool:
+        """Returns whether bytes may belong to a body whose chunks have to be followed."""
+        head = self._arriving
+        if head.done and not head.chunked and head.length_bytes - len(self._body) >= len(data):
+            return False
+        return self._started_ms is not None or b"chunked" in data.lower()
+
+    def _piece_end(self, data: bytes, at: int) -> int:
+        """Returns up to where to feed, so that a piece ends where a head or a chunked body does."""
+        if self._framing is not None:
+            end = self._framing.end(data, at)
+            if self._framing.too_much:
+                raise Refused(problem(400, f"the chunk extensions are larger than {EXTENSION_BYTES_MAX} bytes"))
+            return end
+        for begun in (b"\n", b"\r\n"):  # of an empty line that began in an earlier read; else it does no harm
+            if data.startswith(begun, at):
+                return at + len(begun)
+        found = data.find(b"\n\r\n", at)
+        return len(data) if found < 0 else found + len(b"\n\r\n")
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Writes a response, or keeps it until it is its turn."""
@@ -200,8 +238,8 @@ class Http1:
 
     def refuse_arriving(self) -> None:
         """Answers the request that arrives with 503, and reads no more."""
-        if self._body_bytes:
-            self._refuse(_Refused(problem(503, CROWDED, (b"retry-after", b"1")), linger=True))
+        if self._body:
+            self._refuse(Refused(problem(503, CROWDED, (b"retry-after", b"1")), linger=True))
 
     def begin_shutdown(self) -> None:
         """Reads no more; the last response says so."""
@@ -217,7 +255,8 @@ class Http1:
             self._lingering_until_ms = None
         timeout_ms = self._options.request_timeout_s * 1000
         if self._started_ms is not None and now_ms >= self._started_ms + timeout_ms:
-            self._refuse(_Refused(problem(408, f"the request took more than {self._options.request_timeout_s} s")))
+            late = problem(408, f"the request took more than {self._options.request_timeout_s} s")
+            self._refuse(Refused(self._arriving.refusal or late))
         events: list[Event] = []
         if self._starved and len(self._out) < OUTPUT_BYTES_MAX:
             events += [Drained(exchange) for exchange in self._starved]
@@ -251,50 +290,33 @@ class Http1:
 
     def on_message_begin(self) -> None:
         """Begins a request."""
-        self._clear()
-        self._started_ms = self._now_ms
+        self._started_ms, self._empty_bytes = self._now_ms, 0
 
     def on_url(self, part: bytes) -> None:
         """Takes a part of the request target."""
-        self._target += part
-        self._seen(len(part))
+        self._unseen_bytes = 0
+        self._arriving.add_target(part)
 
     def on_header(self, name: bytes, value: bytes | None) -> None:
-        """Takes a header; passes over a trailer, behind the body."""
-        value = value or b""
-        self._seen(len(name) + len(value) + _HEADER_OVERHEAD)
-        if not self._head_done:
-            self._headers.append((name.lower(), value.strip(b" \t")))
+        """Takes a header, or a trailer."""
+        self._unseen_bytes = 0
+        self._arriving.add_field(name, value or b"")
 
     def on_headers_complete(self) -> None:
-        """Checks, as the head is complete, what says where the body ends (RFC 9112, 6.3), and whether it may come."""
-        self._head_done = True
-        self._seen(0)
-        version = self._parser.get_http_version()
-        if version not in {"1.0", "1.1"}:
-            raise _Refused(problem(505, f"HTTP/{version} is not spoken here; 1.1 and 2 are"))
-        if self._method() not in METHODS:
-            raise _Refused(problem(501, f"the method {self._method()} is not known"))
-        hosts = [value for name, value in self._headers if name == b"host"]
-        if len(hosts) > 1 or (version == "1.1" and not hosts):
-            raise _Refused(problem(400, "host: must be given once", attribute="host"))
-        codings = [value.lower() for name, value in self._headers if name == b"transfer-encoding"]
-        if codings and version == "1.0":
-            raise _Refused(problem(400, "transfer-encoding: has no meaning in HTTP/1.0", attribute="transfer-encoding"))
-        if codings and codings != [b"chunked"]:
-            raise _Refused(problem(501, "transfer-encoding: only chunked is known", attribute="transfer-encoding"))
-        for name, value in self._headers:
-            if name == b"content-length" and int(value) > self._options.max_body_bytes:
-                raise _Refused(self._body_too_large(), linger=True)
-        self._expect(version)
+        """Checks the head as it is complete."""
+        self._unseen_bytes = 0
+        head, version = self._arriving, self._parser.get_http_version()
+        head.end(self._method(), version)
+        self._framing = ChunkFraming() if head.chunked else None
+        if head.expects_continue and not self._slots:  # behind other answers it would come too late to be of use
+            self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def on_body(self, part: bytes) -> None:
         """Takes a part of the body."""
         self._unseen_bytes = 0
-        self._body_bytes += len(part)
-        if self._body_bytes > self._options.max_body_bytes:
-            raise _Refused(self._body_too_large(), linger=True)
-        self._body.append(part)
+        self._body.add(part)
+        if len(self._body) > self._options.max_body_bytes:
+            raise Refused(body_refusal(self._options), linger=True)
 
     def on_chunk_header(self) -> None:
         """Notes the beginning of a chunk."""
@@ -310,69 +332,58 @@ class Http1:
 
     # ---- inside
 
+    def _new_parser(self) -> httptools.HttpRequestParser:
+        parser = httptools.HttpRequestParser(self)
+        parser.set_dangerous_leniencies(lenient_version=True)  # HTTP/1.2 is read as HTTP/1.1 (RFC 9110, 2.5)
+        return parser
+
     def _method(self) -> str:
         method: bytes = self._parser.get_method()
         return method.decode("ascii")
 
     def _request(self) -> HttpRequest:
-        body = self._body[0] if len(self._body) == 1 else b"".join(self._body)
-        return HttpRequest(method=self._method(), target=bytes(self._target), headers=self._headers, body=body)
+        head = self._arriving
+        return HttpRequest(
+            method=self._method(), target=bytes(head.target), headers=head.headers, body=self._body.take()
+        )
 
     def _open_slot(self, *, keep_alive: bool) -> Slot:
         self._exchanges += 1
         slot = Slot(
             Exchange(self._exchanges),
-            head_only=self._head_done and self._method() == "HEAD",
+            head_only=self._arriving.done and self._method() == "HEAD",
             keep_alive=keep_alive and not self._ended,
-            http_1_1=not self._head_done or self._parser.get_http_version() == "1.1",
+            http_1_1=not self._arriving.done or self._parser.get_http_version() != "1.0",
         )
         self._ended = self._ended or not slot.keep_alive
         self._slots.append(slot)
         self._by_exchange[slot.exchange] = slot
         return slot
 
-    def _seen(self, size: int) -> None:
-        self._unseen_bytes = 0
-        self._head_bytes += size
-        if self._head_bytes > self._options.max_header_bytes:
-            raise _Refused(self._head_too_large(), linger=True)
-
-    def _head_too_large(self) -> Response:
-        return problem(431, f"the head is larger than {self._options.max_header_bytes} bytes")
-
-    def _body_too_large(self) -> Response:
-        return problem(413, f"the body is larger than {self._options.max_body_bytes} bytes")
-
-    def _expect(self, version: str) -> None:
-        """Tells a client that waits for it to go on (RFC 9110, 10.1.1)."""
-        for name, value in self._headers:
-            if name == b"expect" and version == "1.1":
-                if value.lower() != b"100-continue":
-                    raise _Refused(problem(417, "expect: only 100-continue is known", attribute="expect"))
-                if not self._slots:  # behind other answers it would come too late to be of use
-                    self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
-
-    def _refuse(self, refusal: _Refused) -> None:
+    def _refuse(self, refusal: Refused) -> None:
         """Answers what is no request, behind the answers that are due before it, and reads no more."""
+        head = self._arriving
+        response = readable(head.headers, refusal.response, self._options, whole=head.done)
         slot = self._open_slot(keep_alive=False)
         self._clear()
         self._ended = True
         if refusal.linger:
             self._lingering_until_ms = self._now_ms + LINGER_MS
-        self.respond(slot.exchange, refusal.response, now_ms=self._now_ms)
+        self.respond(slot.exchange, response, now_ms=self._now_ms)
 
     def _upgrade(self, rest: bytes) -> bytes | None:
         """Answers a request with an Upgrade header: the parser has stopped behind its head, whatever its body."""
+        headers, target = self._arriving.headers, self._arriving.target
         if self._method() == "CONNECT":
-            self._refuse(_Refused(problem(501, "this server is not a proxy")))
+            self._refuse(Refused(problem(501, "this server is not a proxy")))
             return None
-        settings = [value for name, value in self._headers if name == b"http2-settings"]
-        offers = b",".join(value for name, value in self._headers if name == b"upgrade").lower()
-        bodiless = not any(name in {b"content-length", b"transfer-encoding"} for name, _ in self._headers)
+        settings = [value for name, value in headers if name == b"http2-settings"]
+        offers = b",".join(value for name, value in headers if name == b"upgrade").lower()
+        bodiless = not any(name in {b"content-length", b"transfer-encoding"} for name, _ in headers)
         if b"h2c" in offers.replace(b" ", b"").split(b",") and len(settings) == 1 and bodiless and not self._slots:
             self._events.append(Upgrade(self._request(), settings[0], rest))
             return None
-        path = bytes(self._target).partition(b"?")[0]
+        path = bytes(target).partition(b"?")[0]
         if (
             path in SOCKETS
             and self._method() == "GET"
@@ -386,11 +397,12 @@ class Http1:
 
     def decline(self, request: HttpRequest, rest: bytes) -> bytes:
         """Returns the bytes to feed, to go on in HTTP/1.1 as if no other protocol had been offered (RFC 9110, 7.8)."""
+        self._clear()
         kept = b"".join(b"%b: %b\r\n" % item for item in request.headers if item[0] not in _UPGRADE_HEADERS)
         if not self._parser.should_keep_alive():
             kept += b"connection: close\r\n"
         version = self._parser.get_http_version().encode()
-        self._parser = httptools.HttpRequestParser(self)
+        self._parser = self._new_parser()
         return b"%b %b HTTP/%b\r\n%b\r\n%b" % (request.method.encode(), request.target, version, kept, rest)
 
     def _head(self, slot: Slot, response: Response, now_ms: int) -> list[bytes]:
@@ -433,14 +445,3 @@ class Http1:
         self._slots.clear()
         self._by_exchange.clear()
         self._clear()
-
-
-def _parse_problem(error: Exception, data: bytes) -> Response:
-    detail = str(error) or "this is not HTTP"
-    if detail == "Invalid method encountered" and _METHOD_FIRST.match(data) is not None:
-        method = data.partition(b" ")[0].decode()
-        if method not in METHODS:  # else the fault is behind a request that was whole
-            return problem(501, f"the method {method} is not known")
-    if detail == "Invalid HTTP version":
-        return problem(505, "this version of HTTP is not spoken here; 1.1 and 2 are")
-    return problem(400, f"not an HTTP request: {detail}")

@@ -13,8 +13,11 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
+from adapters.http.wire.body import ArrivingBody
+from adapters.http.wire.cors import readable
 from adapters.http.wire.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
 from adapters.http.wire.h2_stream import H2Stream
+from adapters.http.wire.limits import HEADS_PASSED, body_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
@@ -26,6 +29,7 @@ WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknow
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
 FRAME_BYTES_MIN: Final = 1024  # of DATA that a window cuts: shorter frames are as much work as they are use
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
+RETRY_AFTER: Final = (b"retry-after", b"1")
 
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
 
@@ -42,7 +46,10 @@ class Http2:
             SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
             SettingCodes.INITIAL_WINDOW_SIZE: WINDOW_BYTES,
         }
-        self._h2 = StrictConnection(Settings(client=False, initial_values=settings))
+        self._h2 = StrictConnection(
+            Settings(client=False, initial_values=settings),
+            header_list_bytes_max=HEADS_PASSED * options.max_header_bytes,
+        )
         self._frames = FrameHeaders()
         self._upgraded: HttpRequest | None = None  # stream 1, until the peer's preface is here
         self._streams: dict[Exchange, H2Stream] = {}
@@ -179,7 +186,7 @@ class Http2:
         """Answers the requests that arrive with 503."""
         for exchange, stream in list(self._streams.items()):
             if stream.body_bytes and not (stream.arrived or stream.refused):
-                self._refuse_body(exchange, 503, CROWDED)
+                self._refuse(exchange, problem(503, CROWDED, RETRY_AFTER))
 
     def begin_shutdown(self) -> None:
         """Sends GOAWAY: streams that are open may end, no others begin."""
@@ -202,7 +209,7 @@ class Http2:
             stream = self._streams[exchange]
             if not stream.arrived and not stream.refused:
                 detail = f"the request took more than {self._options.request_timeout_s} s"
-                self.respond(exchange, problem(408, detail), now_ms=now_ms)
+                self.respond(exchange, readable(stream.headers, problem(408, detail), self._options), now_ms=now_ms)
             self._reset(exchange, ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.CANCEL)
         events, self._events = [*self._events, *(Gone(exchange) for exchange in late)], []
         return events
@@ -242,10 +249,12 @@ class Http2:
             self._rst(exchange, ErrorCodes.REFUSED_STREAM)
             return
         stream = self._streams[exchange] = H2Stream(event.headers, self._now_ms)
-        if (stream.length_bytes or 0) > self._options.max_body_bytes:
-            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+        if (refusal := stream.head_refusal(self._options)) is not None:
+            self._refuse(exchange, refusal)
+        elif (stream.length_bytes or 0) > self._options.max_body_bytes:
+            self._refuse(exchange, body_refusal(self._options))
         elif self._held_out_bytes > self._options.max_held_bytes:
-            self._refuse_body(exchange, 503, "the responses to earlier requests are not read")
+            self._refuse(exchange, problem(503, "the responses to earlier requests are not read", RETRY_AFTER))
         elif event.stream_ended is None and (b"expect", b"100-continue") in stream.headers:
             self._h2.send_headers(exchange, [(b":status", b"100")])
 
@@ -264,13 +273,13 @@ class Http2:
             if stream.body_bytes > DRAIN_BYTES_MAX:
                 self._reset(exchange, ErrorCodes.NO_ERROR)
             return
-        stream.body.append(event.data)
+        stream.body.add(event.data)
         stream.moved(len(event.data), self._now_ms)
         self._held_in_bytes += len(event.data)
         if stream.body_bytes > self._options.max_body_bytes:
-            self._refuse_body(exchange, 413, f"the body is larger than {self._options.max_body_bytes} bytes")
+            self._refuse(exchange, body_refusal(self._options))
         elif self._held_in_bytes > self._options.max_held_bytes:
-            self._refuse_body(exchange, 503, "too many bodies arrive on this connection at once")
+            self._refuse(exchange, problem(503, "too many bodies arrive on this connection at once", RETRY_AFTER))
 
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         exchange = Exchange(event.stream_id)
@@ -288,9 +297,9 @@ class Http2:
             self._check(allowed=self._abuse.reset(self._now_ms))
             return
         self._held_in_bytes -= stream.body_bytes
-        body = stream.body[0] if len(stream.body) == 1 else b"".join(stream.body)
-        stream.body = []
-        request = HttpRequest(method=stream.method, target=stream.target, headers=stream.headers, body=body)
+        request = HttpRequest(
+            method=stream.method, target=stream.target, headers=stream.headers, body=stream.body.take()
+        )
         self._events.append(Arrived(exchange, request))
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
@@ -439,13 +448,12 @@ class Http2:
         with suppress(H2Error):  # it has ended on both sides meanwhile
             self._h2.reset_stream(exchange, code)
 
-    def _refuse_body(self, exchange: Exchange, status: int, detail: str) -> None:
+    def _refuse(self, exchange: Exchange, refusal: Response) -> None:
         """Answers now, and drops the rest of the request: some clients miss an answer that RST_STREAM follows."""
         stream = self._streams[exchange]
         self._held_in_bytes -= stream.body_bytes
-        stream.body, stream.refused = [], True
-        headers = ((b"retry-after", b"1"),) if status == 503 else ()
-        self.respond(exchange, problem(status, detail, *headers), now_ms=self._now_ms)
+        stream.body, stream.refused = ArrivingBody(), True
+        self.respond(exchange, readable(stream.headers, refusal, self._options), now_ms=self._now_ms)
 
     # ---- faults
 

@@ -3,6 +3,12 @@
 from collections.abc import Sequence
 from typing import Final
 
+from adapters.http.wire.body import ArrivingBody
+from adapters.http.wire.limits import head_refusal
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.response import Response
+
+FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
 
 
@@ -36,7 +42,7 @@ class H2Stream:
         if b":authority" in pseudo and b"host" not in pseudo:
             self.headers.append((b"host", pseudo[b":authority"]))
         self.head_only = self.method == "HEAD"
-        self.body: list[bytes] = []
+        self.body = ArrivingBody()
         self.body_bytes = 0
         self.arrived = False  # the whole request is there
         self.refused = False  # the rest of the request is dropped as it comes
@@ -45,6 +51,17 @@ class H2Stream:
         self.ended = False  # `out` is complete
         self.since_ms = now_ms  # the last progress
         self.moved_bytes = 0  # since then
+
+    def head_refusal(self, options: HttpOptions) -> Response | None:
+        """Returns the refusal of a request whose head is too large."""
+        fields = self.headers
+        size_bytes = sum([len(name) + len(value) for name, value in fields]) + FIELD_OVERHEAD_BYTES * len(fields)
+        return head_refusal(
+            options,
+            target_bytes=len(self.target),
+            size_bytes=size_bytes + len(self.target),
+            fields_count=len(fields),
+        )
 
     def begin_wait(self, now_ms: int) -> None:
         """Notes that it is the peer's turn from now on."""

@@ -12,6 +12,8 @@ SINGLE: Final = frozenset(
 )
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
+# RFC 9112, 3.2: a path or a URI, without a fragment; else what `split_target` refuses by itself is let pass.
+_TARGET = re.compile(rb"/[^#\x00-\x20\x7f]*|https?://[^#\x00-\x20\x7f]+|\*", re.IGNORECASE)
 # RFC 9110, 7.2: a host of RFC 3986, 3.2.2, and a port; empty where the target has no authority.
 _HOST = re.compile(r"(?:\[[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII)
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
@@ -79,13 +81,22 @@ class HttpRequest:
             raise HttpError(400, "the request target is not ASCII") from error
         return path, query
 
+    @property
+    def host(self) -> str | None:
+        """Returns the host that is asked, and its port: that of an absolute target, else Host (RFC 9112, 3.2.2)."""
+        if not self.target.startswith(b"/") and (absolute := _ABSOLUTE_FORM.match(self.target)) is not None:
+            return absolute[0].partition(b"//")[2].decode("latin-1")
+        return self.get(b"host")
+
     def check(self) -> None:
-        """Raises `HttpError` for a Host that is none (RFC 9112, 3.2), and a method that nobody knows."""
-        host = self.get(b"host")
-        if host is not None and _HOST.fullmatch(host) is None:
-            raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
+        """Raises `HttpError` for a target or Host that is none (RFC 9112, 3.2), and a method that nobody knows."""
+        for host in (self.get(b"host"), self.host):
+            if host is not None and _HOST.fullmatch(host) is None:
+                raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
         if self.method not in METHODS:
             raise HttpError(501, f"the method {self.method[:32]!r} is not known")
+        if _TARGET.fullmatch(self.target) is None or (self.target == b"*" and self.method != "OPTIONS"):
+            raise HttpError(400, "the request target is no path, nor a URI of http or https")
 
     def query(self) -> list[tuple[str, str]]:
         """Returns the query's items, decoded. Raises `HttpError`."""

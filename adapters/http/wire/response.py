@@ -32,6 +32,7 @@ STATUS_OF = {
 RETRY_AFTER_S = 1  # where a refusal may pass and does not say when
 CHALLENGE = (b"www-authenticate", b'Basic realm="headgate", charset="UTF-8"')  # RFC 7617, 2.1
 _RETRIABLE = frozenset({429, 503})
+_PHRASES = {413: "Content Too Large", 414: "URI Too Long", 422: "Unprocessable Content"}  # newer than Python's
 # Of a refusal that has them: extension members (RFC 9457, 3.2).
 _MEMBERS = ("attribute", "key", "revision", "earliest", "queues")
 
@@ -48,7 +49,7 @@ class Response(msgspec.Struct, frozen=True, kw_only=True):
 
 def reason_phrase(status: int) -> str:
     """Returns the phrase of RFC 9110 for a status."""
-    return "Content Too Large" if status == 413 else HTTPStatus(status).phrase
+    return _PHRASES.get(status) or HTTPStatus(status).phrase
 
 
 @lru_cache(maxsize=4)

@@ -37,13 +37,17 @@ class _Decoder(Decoder):
 
 
 class StrictConnection(H2Connection):
-    """The server's side of a connection with these settings."""
+    """The server's side of a connection with these settings.
 
-    def __init__(self, settings: Settings) -> None:
+    A header list may be as large as `header_list_bytes_max` before the connection ends: that is more than the settings
+    say, so that a request whose head is too large can be answered (RFC 9113, 10.5.1).
+    """
+
+    def __init__(self, settings: Settings, *, header_list_bytes_max: int) -> None:
         super().__init__(H2Configuration(client_side=False, header_encoding=None))
         self.local_settings = settings
         self.decoder = _Decoder()
-        self.decoder.max_header_list_size = settings.max_header_list_size or self.DEFAULT_MAX_HEADER_LIST_SIZE
+        self.decoder.max_header_list_size = header_list_bytes_max
         self.decoder.max_allowed_table_size = settings.header_table_size
 
     def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:

@@ -61,6 +61,18 @@ REFUSED = """async (url) => {
 }"""
 
 
+# Refusals before there is a handler: a page reads the problem documents of those as of others.
+EARLY = """async (url) => {
+  const told = async (made) => { const answer = await made; return [answer.status, (await answer.json()).status]; };
+  const large = {"x-large": "y".repeat(70000)};
+  return [
+    await told(fetch(`${url}/topics/page/large`, {method: "POST", body: "x".repeat(2000000)})),
+    await told(fetch(`${url}/topics?prefix=${"a".repeat(70000)}`)),
+    await told(fetch(`${url}/topics`, {headers: large})),
+  ];
+}"""
+
+
 class Page(BaseHTTPRequestHandler):
     """An empty page."""
 
@@ -90,7 +102,7 @@ def origins() -> Iterator[list[str]]:
 def gateway(tmp_path_factory: pytest.TempPathFactory, origins: list[str]) -> Iterator[GatewayProcess]:
     directory = tmp_path_factory.mktemp("browser")
     file = directory / "headgate.toml"
-    file.write_text(f'[adapters.http]\ncors_origins = ["{origins[0]}"]\n')
+    file.write_text(f'[adapters.http]\ncors_origins = ["{origins[0]}"]\nmax_body_bytes = 1_000_000\n')
     made = GatewayProcess(directory / "data", "--config", str(file)).start()
     yield made
     made.close()
@@ -118,6 +130,13 @@ def test_a_page_of_an_allowed_origin_publishes_reads_and_subscribes(
     assert page.evaluate(FETCH, gateway.url) == {"posted": 200, "read": {"n": 1}, "tag": True}
     assert page.evaluate(EVENTS, gateway.url) == [[1, True], [2, True]]
     assert page.evaluate(SOCKET, gateway.url) == ["cloudevents.json", 7]
+
+
+def test_a_page_of_an_allowed_origin_reads_early_refusals(
+    browser: Any, origins: list[str], gateway: GatewayProcess
+) -> None:
+    page = at(browser, origins[0])
+    assert page.evaluate(EARLY, gateway.url) == [[413, 413], [414, 414], [431, 431]]
 
 
 def test_a_page_of_another_origin_does_nothing(browser: Any, origins: list[str], gateway: GatewayProcess) -> None:

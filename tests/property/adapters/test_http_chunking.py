@@ -13,6 +13,8 @@ from tests.support.http.http_driver import Answer, Gateway, Http2Client, parse_r
 EVENT = json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "data": 1}).encode()
 STRUCTURED = ("content-type", "application/cloudevents+json")
 CHUNKED = b"POST /topics/c HTTP/1.1\r\nhost: h\r\ntransfer-encoding: chunked\r\n\r\n3\r\nabc\r\n1\r\nd\r\n0\r\n\r\n"
+EXTENDED = b"POST /topics/e HTTP/1.1\r\nhost: h\r\nTransfer-Encoding: Chunked\r\n\r\n"
+EXTENDED += b'3;a;b="\\";c"\r\nabc\r\n02;d=e\r\n\r\n\r\n0;f\r\nx-sum: 1\r\ny:\r\n\r\n'
 REQUESTS = [
     request("POST", "/topics/a/b?qos=2", ("ce-ext", "x"), body=b"hello"),
     request("POST", "/events", STRUCTURED, body=EVENT),
@@ -23,6 +25,7 @@ REQUESTS = [
     request("POST", "/topics/u", ("connection", "upgrade"), ("upgrade", "h2c"), body=b"body"),
     request("OPTIONS", "*"),
     CHUNKED,
+    EXTENDED,
 ]
 cuts = st.lists(st.integers(1, 60), max_size=60)
 

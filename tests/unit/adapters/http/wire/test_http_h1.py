@@ -1,10 +1,14 @@
 """HTTP/1.1 on the wire."""
 
+import tracemalloc
+
 import pytest
 
 from adapters.http import HttpOptions
 from adapters.http.handlers.waiting import ASKED_MAX
-from adapters.http.wire.h1 import LINGER_MS
+from adapters.http.wire.chunks import EXTENSION_BYTES_MAX
+from adapters.http.wire.h1 import EMPTY_LINES_BYTES_MAX, LINGER_MS
+from adapters.http.wire.limits import FIELDS_COUNT_MAX
 from gateway.port.adapter import Call, Publish
 from gateway.port.reads import LastValue
 from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
@@ -121,16 +125,116 @@ def test_a_chunked_body_too_large_is_refused() -> None:
 @pytest.mark.parametrize(
     "data",
     [
-        b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\n",
         b"GET / HTTP/1.1\r\nx: " + b"a" * 2000,
         b"GET / HTTP/1.1\r\n" + b"x: y\r\n" * 400,
-        b"\r\n" * 2000,
     ],
 )
 def test_a_head_too_large_is_refused(data: bytes) -> None:
     gateway = Gateway(HttpOptions(max_header_bytes=1024))
     out = b"".join(gateway.feed(data[i : i + 100]) for i in range(0, len(data), 100))
     assert statuses(out) == [431]
+
+
+@pytest.mark.parametrize("piece", [1, 100, 10_000])
+def test_a_target_too_long_is_refused_with_a_status_of_its_own(piece: int) -> None:
+    """(RFC 9112, 3)"""
+    gateway = Gateway(HttpOptions(max_header_bytes=1024))
+    data = b"GET /" + b"a" * 2000 + b" HTTP/1.1\r\nhost: h\r\n\r\n"
+    (answer,) = parse_responses(b"".join(gateway.feed(data[i : i + piece]) for i in range(0, len(data), piece)))
+    assert (answer.status, answer.json["title"]) == (414, "URI Too Long")
+
+
+@pytest.mark.parametrize("behind", [b"", POST])
+def test_empty_lines_before_a_request_are_passed_over_and_bounded(behind: bytes) -> None:
+    """(RFC 9112, 2.2)"""
+    gateway = Gateway()
+    first = statuses(gateway.feed(behind))
+    assert statuses(gateway.feed(b"\r\n" * 3 + POST)) == [201]
+    for _ in range(EMPTY_LINES_BYTES_MAX // 2):
+        assert gateway.feed(b"\r\n") == b""
+    assert statuses(gateway.feed(b"\r\n" + POST)) == [400]
+    assert gateway.closed
+    assert len(gateway.messages) == 1 + len(first)
+
+
+@pytest.mark.parametrize("version", [b"1.1", b"1.2", b"1.9"])
+def test_a_minor_version_that_is_higher_is_read_as_1_1(version: bytes) -> None:
+    """(RFC 9110, 2.5)"""
+    gateway = Gateway()
+    data = POST.replace(b"HTTP/1.1", b"HTTP/" + version)
+    assert statuses(gateway.feed(data + data)) == [201, 201]
+    chunked = CHUNKED.replace(b"HTTP/1.1", b"HTTP/" + version)
+    assert statuses(gateway.feed(chunked + b"1\r\nx\r\n0\r\n\r\n")) == [201]
+    assert not gateway.closed
+
+
+CHUNKED = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ntransfer-encoding: Chunked\r\n\r\n"
+
+
+@pytest.mark.parametrize("piece", [1, 7, 1000, 1_000_000])
+@pytest.mark.parametrize(
+    ("chunk", "room"),
+    [(b"1;%b\r\nx\r\n", 1), (b"2;e=%b\r\nx\n\r\n", 3), (b"%b0001\r\nx\r\n", 3)],
+    ids=["a name", "a value", "zeros"],
+)
+def test_chunk_extensions_are_bounded_together(chunk: bytes, room: int, piece: int) -> None:
+    """(RFC 9112, 7.1.1)"""
+    filler = (b"0" if b"%b000" in chunk else b"e") * (EXTENSION_BYTES_MAX // 4 - room)
+    for surplus, status in ((b"", 201), (b";e", 400)):
+        gateway = Gateway(HttpOptions(max_header_bytes=1024))
+        data = CHUNKED + (chunk % filler) * 4 + b"0" + surplus + b"\r\nx: y\r\n\r\n" + POST
+        found = statuses(b"".join(gateway.feed(data[at : at + piece]) for at in range(0, len(data), piece)))
+        assert found == [status, 201][: 1 + (status == 201)]
+        assert gateway.closed == (status == 400)
+
+
+@pytest.mark.parametrize("piece", [1, 1_000_000])
+def test_a_size_without_end_is_refused(piece: int) -> None:
+    gateway = Gateway()
+    data = CHUNKED + b"1;" + b"e" * EXTENSION_BYTES_MAX + b"e"
+    out = b"".join(gateway.feed(data[at : at + piece]) for at in range(0, len(data), piece))
+    assert gateway.feed(b"eeee\r\nx\r\n") + out != b""
+    assert gateway.messages == []
+
+
+def test_a_body_of_many_small_chunks_takes_no_more_memory_than_it_is_long() -> None:
+    """Parts of two bytes took 56 each."""
+    gateway = Gateway()
+    gateway.feed(CHUNKED)
+    tracemalloc.start()
+    for _ in range(100):
+        gateway.feed(b"2\r\nab\r\n" * 1_000)
+    held_bytes, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    assert held_bytes < 2 * 200_000
+    assert statuses(gateway.feed(b"0\r\n\r\n")) == [201]
+    assert gateway.messages[0].body == b"ab" * 100_000
+
+
+def test_fields_are_counted_with_the_trailers() -> None:
+    gateway = Gateway()
+    lines = b"a:\r\n" * (FIELDS_COUNT_MAX // 2)
+    head = CHUNKED.replace(b"host: h\r\n", b"host: h\r\n" + lines)
+    assert statuses(gateway.feed(head + b"0\r\n" + lines[:-20] + b"\r\n")) == [201]
+    assert statuses(gateway.feed(head + b"0\r\n" + lines + b"\r\n")) == [431]
+    assert statuses(Gateway().feed(b"GET / HTTP/1.1\r\nhost: h\r\n" + lines * 2 + b"\r\n")) == [431]
+
+
+@pytest.mark.parametrize("target", [b"/topics#a", b"*", b"http:/topics", b"http://", b"topics", b"ftp://h/topics"])
+def test_what_is_no_target_is_a_bad_request(target: bytes) -> None:
+    """(RFC 9112, 3.2)"""
+    assert statuses(Gateway().feed(b"GET " + target + b" HTTP/1.1\r\nhost: h\r\n\r\n")) == [400]
+
+
+def test_the_host_of_an_absolute_target_counts_in_place_of_the_field() -> None:
+    """(RFC 9112, 3.2.2)"""
+    evil = b"POST http://evil.example/topics/a HTTP/1.1\r\nhost: localhost\r\ncontent-length: 0\r\n\r\n"
+    local = evil.replace(b"localhost", b"h").replace(b"evil.example", b"localhost")
+    assert [statuses(Gateway(peer="127.0.0.1").feed(data)) for data in (evil, local)] == [[403], [201]]
+    page = local.replace(b"host: h", b"host: h\r\norigin: http://%b")
+    assert statuses(Gateway().feed(page % b"localhost")) == [201]
+    assert statuses(Gateway().feed(page % b"h")) == [403]
+    assert statuses(Gateway().feed(local.replace(b"host: h", b"host: a b"))) == [400]
 
 
 def test_trailers_count_as_head() -> None:
