@@ -184,6 +184,8 @@ def post_commit(request: HttpRequest, context: HandlerContext) -> Action:
         cursor = _cursor(given.after)
     elif given.generation is None or given.offsets is None:
         raise HttpError(400, "a commit has after, as messages came with it, or generation and offsets")
+    elif not 0 <= given.generation <= _NUMBER_MAX:
+        raise AttributeRefusal("generation", "is not one that a poll has given")
     else:
         cursor = GroupCursor(given.generation, _offsets(given.offsets))
     return Ask(CommitOffsets(group=group, member=member, cursor=cursor), _offsets_response)

@@ -28,6 +28,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from adapters.http import HttpOptions
 from adapters.http.wire.coding import compressed, decoded
 from adapters.http.wire.guard import PREFACE
 from adapters.http.wire.request import HttpError, HttpRequest
@@ -62,7 +63,7 @@ ASKED: list[tuple[str, str, list[tuple[str, str]], bytes | None]] = [
     ("POST", "/groups/g/members/m/commit", [JSON], b'{"generation":1,"offsets":{"0":5}}'),
     ("POST", "/subscriptions", [JSON], b'{"sink":"https://a.example/","protocol":"HTTP","filters":[{"sql":"id = 1"}]}'),
     ("OPTIONS", "/events", [("webhook-request-origin", "a"), ("origin", "http://b.example")], None),
-    ("DELETE", "/timers/1-2", [], None),
+    ("DELETE", "/timers/1-2", [("origin", "http://b.example")], None),
     ("HEAD", "/openapi.json", [("accept-encoding", "br;q=0, zstd, gzip")], None),
 ]
 CHUNKED = [
@@ -107,7 +108,8 @@ class FuzzGateway(Gateway):
 
     def __init__(self, random: Random) -> None:
         self.random = random
-        super().__init__(short=bool(random.getrandbits(1)))
+        options = HttpOptions(cors_origins=("http://b.example",)) if not random.getrandbits(2) else None
+        super().__init__(options, short=bool(random.getrandbits(1)))
 
     def answer_effect(self, call: Call) -> Outcome:
         """Answers what it knows, mostly; refuses the rest."""

@@ -2,9 +2,9 @@
 
 import pytest
 
-from tests.fuzz.targets import coap_target, events_target, http_target
+from tests.fuzz.targets import coap_target, events_target, http_target, requests_target
 
-MODULES = (coap_target, events_target, http_target)
+MODULES = (coap_target, events_target, http_target, requests_target)
 
 
 @pytest.mark.parametrize(
@@ -14,3 +14,7 @@ MODULES = (coap_target, events_target, http_target)
 def test_nothing_is_found(module, target):
     told: list[str] = []
     assert module.run(target, 1, 1_000, tell=told.append) == 0, "\n".join(told)
+
+
+def test_every_operation_that_takes_json_is_fuzzed():
+    assert set(requests_target.SHAPES) == set(requests_target.WITH_JSON)

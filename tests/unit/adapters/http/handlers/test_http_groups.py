@@ -174,6 +174,8 @@ def test_deletions(client: Any) -> None:
         ("POST", f"{MEMBER}/commit", {"after": "x"}, "after"),
         ("POST", f"{MEMBER}/commit", {"generation": 9, "offsets": {"x": 1}}, "offsets"),
         ("POST", f"{MEMBER}/commit", {"generation": 9, "offsets": {"16": -1}}, "offsets"),
+        ("POST", f"{MEMBER}/commit", {"generation": -1, "offsets": {"16": 1}}, "generation"),
+        ("POST", f"{MEMBER}/commit", {"generation": 1 << 63, "offsets": {"16": 1}}, "generation"),
         ("POST", "/groups/g/reset", {"to": "timestamp"}, "timestamp"),
         ("POST", "/groups/g/reset", {"to": "latest", "timestamp": 1}, "timestamp"),
         ("POST", "/groups/g/reset", {"to": "timestamp", "timestamp": "yesterday"}, "timestamp"),
