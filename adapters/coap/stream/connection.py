@@ -9,7 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
-from adapters.coap.codec.registry import ACK, CON, EMPTY, RST
+from adapters.coap.codec.registry import ACK, CON, EMPTY, RST, is_critical
 from adapters.coap.codec.wire import HEADER_BYTES, MessageFormatError, Option, read_options
 from adapters.coap.endpoint.endpoint import CoapEndpoint
 from adapters.coap.messages.blocks import SharedTransfers
@@ -253,6 +253,8 @@ class CoapConnection(Adapter):
         if head.code >> 5 != 7:
             return
         options = self._signal_options(head, at)
+        if head.code != ABORT and any(is_critical(number) for number, _ in options):  # none of these has one
+            raise SignalError("an option of the signaling message is not understood")
         if head.code == PING:
             token = bytes(self._input[at + head.token_at : at + head.options_at])
             if any(number == CUSTODY for number, _ in options):

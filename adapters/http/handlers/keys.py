@@ -29,6 +29,7 @@ from gateway.port.kv import (
     CountKeys,
     GetKey,
     HoldKeys,
+    KeyConflict,
     ListKeys,
     Match,
     ReleaseKeys,
@@ -54,11 +55,14 @@ _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 def get_key(request: HttpRequest, context: HandlerContext) -> Action:
     """Reads the value of a key."""
     query = read_query(request, "ns")
-    wanted = _tags(request, b"if-none-match")
+    wanted, required = _tags(request, b"if-none-match"), _tags(request, b"if-match")
+    conditional = request.get(b"if-match") is not None
 
     def reply(entry: Entry | None) -> Response:
         if entry is None:
             return refused(HttpError(404, f"there is no key {context.below!r}"))
+        if conditional and entry.revision not in required and EXISTS not in required:
+            return refused(KeyConflict(context.below, entry.revision))
         headers = [(b"etag", _tag(entry.revision)), _NO_CACHE]
         if entry.revision in wanted or EXISTS in wanted:
             return Response(status=304, headers=tuple(headers))
@@ -78,6 +82,8 @@ def get_key(request: HttpRequest, context: HandlerContext) -> Action:
 def put_key(request: HttpRequest, context: HandlerContext) -> Action:
     """Stores a value."""
     query = read_query(request, "ns", "ttl")
+    if request.get(b"content-range") is not None:  # a part would replace the whole (RFC 9110, 9.3.4)
+        raise HttpError(400, "content-range: a value is stored as a whole", attribute="content-range")
 
     def reply(done: Transacted) -> Response:
         created = not done.existed[0]

@@ -179,12 +179,14 @@ def get_topic(request: HttpRequest, context: HandlerContext) -> Action:
         return Ask(asked, lambda page: last_values_response(request, asked, page))
     read_query(request)
     kind = _wanted_kind(request)
-    wanted = request.get(b"if-none-match")
+    required, wanted = request.get(b"if-match"), request.get(b"if-none-match")
 
     def reply(message: Message | None) -> Response:
         if message is None:
             return refused(HttpError(404, f"nothing has been published to {context.below!r}"))
         tag = _etag(message, kind)
+        if required is not None and not _tag_is(required, tag.decode()):
+            return refused(HttpError(412, "if-match: the last value has another ETag"))
         headers = ((b"etag", tag), (b"vary", b"accept"), (b"cache-control", b"no-cache"))
         if wanted is not None and _tag_matches(wanted, tag.decode()):
             return Response(status=304, headers=headers)
@@ -214,6 +216,11 @@ def _etag(message: Message, kind: str | None) -> bytes:
 def _tag_matches(wanted: str, tag: str) -> bool:
     """Compares with If-None-Match, weakly (RFC 9110, 13.1.2)."""
     return wanted == "*" or tag in (item.strip().removeprefix("W/") for item in wanted.split(","))
+
+
+def _tag_is(required: str, tag: str) -> bool:
+    """Compares with If-Match, strongly: a weak tag is never the same (RFC 9110, 13.1.1)."""
+    return required == "*" or tag in (item.strip() for item in required.split(","))
 
 
 def list_topics(request: HttpRequest, context: HandlerContext) -> Action:

@@ -9,7 +9,6 @@ A finding is found again by its lot: `--seed 7 --lot 123 --inputs 10000`.
 
 import gzip
 import json
-import re
 import sys
 from functools import partial
 from random import Random
@@ -26,6 +25,7 @@ from gateway.push.settings import SubscriptionsConfig
 from store.api.message import Message
 from tests.fuzz.targets import lots
 from tests.fuzz.targets.lots import Target, hex_of, single_inputs
+from tests.support.http.http1_exchanges import statuses
 from tests.support.http.http_driver import Gateway, parse_responses, request
 from tests.support.http.http_keys import KvGateway
 
@@ -201,7 +201,6 @@ PIECES = [
     b"POST /topics/f HTTP/1.1\r\nHost: h\r\nX: " + b"y" * 70_000 + b"\r\nContent-Length: 0\r\n\r\n",
 ]
 hurt_line = partial(lots.hurt, telling=b'\r\n\n\r;="0159aAfF \t:x\x00\x0b\x7f\x80')
-_STATUS = re.compile(rb"^HTTP/1\.1 ([0-9]{3}) ", re.MULTILINE)
 
 
 def _draw_pieces(random: Random) -> tuple[bytes, list[int]]:
@@ -212,12 +211,12 @@ def _draw_pieces(random: Random) -> tuple[bytes, list[int]]:
     return data, cuts
 
 
-def _said(gateway: Gateway, parts: list[bytes]) -> tuple[list[bytes], list[bytes], bool]:
+def _said(gateway: Gateway, parts: list[bytes]) -> tuple[list[int], list[bytes], bool]:
     """Returns the statuses of the answers, the bodies stored, and whether the connection goes on."""
     out = b"".join([gateway.feed(part) for part in parts if part])
     # How much of a line has come is all that tells a method that nobody knows from what is no request.
-    statuses = [b"400" if one == b"501" else one for one in _STATUS.findall(out)]
-    return statuses, [message.body for message in gateway.messages], gateway.adapter.wants_data
+    found = [400 if one == 501 else one for one in statuses(out)]
+    return found, [message.body for message in gateway.messages], gateway.adapter.wants_data
 
 
 def _pieces(given: tuple[bytes, list[int]]) -> str:
@@ -226,8 +225,8 @@ def _pieces(given: tuple[bytes, list[int]]) -> str:
     parts = [data[at:end] for at, end in zip([0, *cuts], [*cuts, len(data)], strict=True)]
     pieces = _said(Gateway(short=False), parts)
     assert pieces == whole, (pieces, whole)
-    assert b"500" not in whole[0]
-    return "refused" if whole[0] and whole[0][-1] >= b"400" else "taken"
+    assert 500 not in whole[0]
+    return "refused" if whole[0] and whole[0][-1] >= 400 else "taken"
 
 
 TARGETS: dict[str, Target] = {

@@ -161,6 +161,9 @@ STATEMENTS = {
     "8323 3.4: empty messages are passed over": (
         "stream: an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_passed_over"
     ),
+    "8323 5.2: a critical option of a signal that is not understood aborts": (
+        "stream: a_critical_option_of_a_signal_that_is_not_understood_aborts"
+    ),
     "8323 5.3: the first message is a CSM": "stream: both_sides_begin_with_a_csm",
     "8323 5.3: another beginning is aborted": "stream: another_beginning_is_aborted",
     "8323 5.3.1: messages fit the peer's Max-Message-Size": "stream: bodies_are_read_in_blocks_that_the_peer_can_take",

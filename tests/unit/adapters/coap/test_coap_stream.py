@@ -102,6 +102,19 @@ def test_an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_p
     assert frame.code == ABORT
 
 
+@pytest.mark.parametrize("code", [PING, PONG, RELEASE], ids=["Ping", "Pong", "Release"])
+def test_a_critical_option_of_a_signal_that_is_not_understood_aborts(code: int) -> None:
+    peer = CoapStreamPeer()
+    assert peer.send(encode_frame(code, b"p", encode_options([(8, b""), (9, b"")])))[-1].code == ABORT
+    assert peer.closed is not None
+    other = CoapStreamPeer()
+    other.send(encode_frame(PING, b"p", encode_options([(8, b"")])))
+    assert other.closed is None
+    other.send(encode_frame(ABORT, rest=encode_options([(9, b"")])))
+    assert other.closed is not None
+    assert other.sent() == []
+
+
 def test_a_ping_is_answered_and_with_custody_behind_what_was_asked_for() -> None:
     client = CoapStreamPeer()
     client.holds = True

@@ -70,6 +70,24 @@ def test_a_value_that_has_not_changed(client: Any) -> None:
         assert client.ask("GET", "/kv/a", ("if-none-match", tag)).status == 200
 
 
+def test_a_value_that_has_to_be_of_a_revision(client: Any) -> None:
+    """(RFC 9110, 13.1.1)"""
+    client.ask("PUT", "/kv/a", body=b"1")
+    for tag in ('"1"', '"7", "1"', "*"):
+        assert client.ask("GET", "/kv/a", ("if-match", tag)).status == 200
+    for tag in ('"2"', 'W/"1"', "", "x"):
+        answer = client.ask("GET", "/kv/a", ("if-match", tag), ("if-none-match", '"1"'))
+        assert (answer.status, answer.json["revision"]) == (412, 1)
+    assert client.ask("GET", "/kv/b", ("if-match", "*")).status == 404
+
+
+def test_a_part_of_a_value_does_not_replace_it(client: Any) -> None:
+    """(RFC 9110, 14.5)"""
+    client.ask("PUT", "/kv/a", body=b"1")
+    assert client.ask("PUT", "/kv/a", ("content-range", "bytes 0-0/2"), body=b"2").status == 400
+    assert client.ask("GET", "/kv/a").body == b"1"
+
+
 @pytest.mark.parametrize(
     ("headers", "match"),
     [

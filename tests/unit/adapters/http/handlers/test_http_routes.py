@@ -281,6 +281,19 @@ def test_the_last_value_as_an_event(connect: Callable[..., Client]) -> None:
             assert answer.json["data"] == {"v": 1}
 
 
+def test_a_last_value_that_has_to_be_of_a_tag(connect: Callable[..., Client]) -> None:
+    """(RFC 9110, 13.1.1)"""
+    client = connect()
+    client.ask("POST", "/topics/a", body=b"1")
+    tag = client.ask("GET", "/topics/a")["etag"]
+    for required in (tag, f'"x", {tag}', "*"):
+        assert client.ask("GET", "/topics/a", ("if-match", required or "")).status == 200
+    for required in ('"x"', f"W/{tag}", ""):
+        answer = client.ask("GET", "/topics/a", ("if-match", required), ("if-none-match", "*"))
+        assert answer.status == 412
+    assert client.ask("GET", "/topics/b", ("if-match", "*")).status == 404
+
+
 def test_a_tag_saves_the_body(connect: Callable[..., Client]) -> None:
     client = connect()
     client.ask("POST", "/topics/a", body=b"1")
