@@ -95,6 +95,8 @@ class HttpRequest:
                 raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
         if self.method not in METHODS:
             raise HttpError(501, f"the method {self.method[:32]!r} is not known")
+        if self.method == "CONNECT":
+            raise HttpError(501, "this server is not a proxy")
         if _TARGET.fullmatch(self.target) is None or (self.target == b"*" and self.method != "OPTIONS"):
             raise HttpError(400, "the request target is no path, nor a URI of http or https")
 

@@ -38,6 +38,26 @@ def test_over_http_2_too() -> None:
 
 
 @pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "topics", 400), ("GET", "/topics#a", 400), ("GET", "/a b", 400), ("GET", "*", 400), ("OPTIONS", "*", 204)],
+)
+def test_what_is_no_path_over_http_2_is_a_bad_request(method: str, path: str, status: int) -> None:
+    """(RFC 9113, 8.3.1)"""
+    assert Http2Client(Gateway()).ask(method, path).status == status
+
+
+def test_http_2_is_no_tunnel() -> None:
+    """(RFC 9113, 8.5)"""
+    client = Http2Client(Gateway())
+    stream = client.send("GET", "/topics")
+    client.received[stream + 2] = type(client.received[stream])()
+    client.h2.send_headers(stream + 2, [(":method", "CONNECT"), (":authority", "h:1")], end_stream=True)
+    client.flush()
+    assert client.answer(stream + 2).status == 501
+    assert client.answer(stream).status == 200
+
+
+@pytest.mark.parametrize(
     ("target", "status"),
     [
         (b"http://u:p@h/topics", b"400"),
