@@ -164,12 +164,14 @@ class Http1:
         return self._started_ms is not None or b"chunked" in data.lower()
 
     def _piece_end(self, data: bytes, at: int) -> int:
-        """Returns up to where to feed, so that a piece ends where a head or a chunked body does."""
+        """Returns up to where to feed, so that a piece ends where a head or a body does."""
         if self._framing is not None:
             end = self._framing.end(data, at)
             if self._framing.too_much:
                 raise Refused(problem(400, f"the chunk extensions are larger than {EXTENSION_BYTES_MAX} bytes"))
             return end
+        if (head := self._arriving).done:
+            return min(len(data), at + head.length_bytes - len(self._body))
         for begun in (b"\n", b"\r\n"):  # of an empty line that began in an earlier read; else it does no harm
             if data.startswith(begun, at):
                 return at + len(begun)
