@@ -42,6 +42,7 @@ PROGRAMS = {
     "codecs": "tests.bench.codecs.__main__",
     "end-to-end": "tests.bench.spark.spark_end_to_end",
     "filters": "tests.bench.gateway.filters",
+    "leases": "tests.bench.gateway.leases",
     "sinks": "tests.bench.gateway.push_sinks",
     "subscribers": "tests.bench.gateway.subscribers",
     "telemetry": "tests.bench.spark.spark_telemetry",

@@ -1,6 +1,6 @@
 """Messages that a group lends over HTTP: memory of each lease, and how many a second. Prints JSON.
 
-python -m tests.bench.gateway.leases [--leases 200000] [--bytes 100]
+python -m tests.bench.gateway.leases [--leases 100000] [--bytes 100]
 
 A gateway in a process of its own is filled with messages, which a consumer group with a cursor reads first, so that
 reading them again takes no memory of its own. Then one client leases all of them for an hour, 1,000 in each request,
@@ -102,7 +102,7 @@ def measure(gateway: GatewayProcess, count: int, size: int) -> dict[str, float]:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--leases", type=int, default=200_000)
+    parser.add_argument("--leases", type=int, default=100_000)
     parser.add_argument("--bytes", type=int, default=100, help="of a message's body")
     arguments = parser.parse_args()
     with tempfile.TemporaryDirectory() as directory:
