@@ -37,6 +37,8 @@ OUTPUT_BYTES_MAX: Final = 1 << 20  # waiting to be written; beyond, nothing more
 FETCHING_COUNT_MAX: Final = 8  # basic.get in flight, on all channels
 BEHIND_COUNT_MAX: Final = 4_096  # pieces of output that wait for a body in parts; beyond, nothing more is read
 
+_LINE_ENDS: Final = str.maketrans("", "", "\r\n")
+
 Answered: TypeAlias = Callable[[Outcome, int], None]  # (outcome, now_ms)
 
 
@@ -66,8 +68,11 @@ class ConnectionOutput(ABC):
         self._freed: dict[ConsumerId, Consumer] = {}  # consumers whose credit may have changed
 
     def inside(self, name: str) -> str:
-        """Returns the gateway's name of a queue or an exchange of this connection's virtual host."""
-        return in_vhost(self.vhost, name)
+        """Returns the gateway's name of a queue or an exchange of this connection's virtual host.
+
+        Line ends in what a client calls it mean nothing, as in RabbitMQ.
+        """
+        return in_vhost(self.vhost, name.translate(_LINE_ENDS))
 
     def write(self, *frames: bytes) -> None:
         """Sends frames."""

@@ -14,7 +14,7 @@ from pamqp.commands import INDEX_MAPPING, Basic, Channel, Confirm, Connection, E
 from gateway.port import queues as port
 from gateway.port.adapter import Authenticate, Call, Consume, Leased, Principal, Publish
 from store.api.message import Message
-from tests.support.amqp.amqp_peer import Peer, publish
+from tests.support.amqp.amqp_peer import Peer, encoded, publish
 
 INVALID = "connection 503"
 
@@ -162,6 +162,17 @@ def test_what_is_not_there_is_said_to_be_not_implemented(method, why):
     peer.send(method, channel=1)
     close = peer.one(Connection.Close)
     assert (close.reply_code, close.reply_text) == (540, f"NOT_IMPLEMENTED - {why}")
+
+
+def test_line_ends_in_names_mean_nothing_as_in_rabbitmq():
+    peer = Peer().open()
+    (asked,) = peer.feed(encoded(1, Queue.Declare(queue="a@b,,", durable=True)).replace(b"a@b,,", b"a\nb\r\n"))
+    assert asked.request.name == "ab"
+    peer.complete(asked, answer_of(asked))
+    assert peer.one(Queue.DeclareOk).queue == "ab"
+    bind = encoded(1, Queue.Bind(queue="ab@", exchange="x,,", routing_key="k\n"))
+    (asked,) = peer.feed(bind.replace(b"ab@", b"ab\n").replace(b"x,,", b"x\r\n"))
+    assert (asked.request.queue, asked.request.exchange, asked.request.routing_key) == ("ab", "x", "k\n")
 
 
 @pytest.mark.parametrize("method", [Basic.Ack, Basic.Reject, Basic.Nack])
