@@ -4,7 +4,6 @@ Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 nothi
 that was to be expected is one line on standard error (a configuration's: one for each mistake), never a traceback.
 """
 
-import importlib.metadata
 import os
 import sys
 from collections.abc import Iterator
@@ -145,7 +144,9 @@ def check_config(
 @app.command()
 def version() -> None:
     """Print the version."""
-    typer.echo(importlib.metadata.version("headgate"))
+    from importlib.metadata import version as installed  # noqa: PLC0415 - what only this command needs
+
+    typer.echo(installed("headgate"))
 
 
 cli_remote.register(app)

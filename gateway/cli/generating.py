@@ -3,7 +3,6 @@
 They need no JDK, and `generate` and `replay` no table.
 """
 
-import asyncio
 import contextlib
 import re
 import signal
@@ -165,6 +164,8 @@ class _Events:
 
     async def send(self, some: Sequence[Any]) -> None:
         """See `_Sender`."""
+        import asyncio  # noqa: PLC0415 - only a sender needs it
+
         await asyncio.to_thread(self._sender.send, some)
 
     async def close(self) -> None:
@@ -237,6 +238,8 @@ def _send(readings: Iterable[Any], sender: _Sender, *, paced: bool) -> tuple[Any
 
     Returns how far that went, and a function that tells it and raises the error.
     """
+    import asyncio  # noqa: PLC0415 - only a sender needs it
+
     from spark.generator.pacing import Sent, send_due  # noqa: PLC0415 - an extra, and slow to load
 
     sent, began_s = Sent(), time.monotonic()

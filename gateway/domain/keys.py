@@ -2,6 +2,7 @@
 
 from gateway.domain.address import hash64
 
+DEFAULT_NAMESPACE = "default"  # where a client names none
 KEY_BYTES_MAX = 480  # the store's limit for a key
 _KEPT_BYTES = 400  # of a text too long for a key; a hash stands for the rest
 

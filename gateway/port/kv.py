@@ -11,10 +11,9 @@ from collections.abc import Mapping, Sequence
 import msgspec
 
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.keys import DEFAULT_NAMESPACE
 from gateway.port.adapter import Request
 from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
-
-DEFAULT_NAMESPACE = "default"
 
 
 class KeyConflict(Refusal):

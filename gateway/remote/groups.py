@@ -1,14 +1,16 @@
 """The consumer groups of a running gateway, over its HTTP port: what `headgate groups` uses."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from urllib.parse import quote
 
-import httpx
 import msgspec
 
 from gateway.port.groups import GroupDescription, GroupName
 from gateway.remote.http import RemoteGateway, RemoteRefused
+
+if TYPE_CHECKING:
+    import httpx
 
 PAGE_COUNT = 1_000
 
@@ -59,7 +61,7 @@ class GatewayGroups:
         """Forgets a group."""
         self._gateway.ask("DELETE", f"/groups/{_quoted(group)}")
 
-    def _read(self, answer: httpx.Response, kind: type[T]) -> T:
+    def _read(self, answer: "httpx.Response", kind: type[T]) -> T:
         try:
             return msgspec.json.decode(answer.content, type=kind)
         except msgspec.DecodeError as error:

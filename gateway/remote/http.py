@@ -3,14 +3,16 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
-import httpx
 import msgspec
 
 from gateway.ops.status import Status
 from store.base.process_errors import HeadgateError
+
+if TYPE_CHECKING:
+    import httpx
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
 CONNECT_TIMEOUT_S = 5.0
@@ -45,7 +47,9 @@ class _FoundEvent(msgspec.Struct):
 class RemoteGateway:
     """One gateway at a base URL such as `http://127.0.0.1:8080`. Methods raise `Unreachable` and `RemoteRefused`."""
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0, transport: httpx.BaseTransport | None = None) -> None:
+    def __init__(self, url: str, *, timeout_s: float = 30.0, transport: "httpx.BaseTransport | None" = None) -> None:
+        import httpx  # noqa: PLC0415 - here and below: slow to load, and only some commands make a client
+
         self.url = url.rstrip("/")
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         # Proxies of the environment are for the web; a gateway is on this machine or in this network.
@@ -90,7 +94,7 @@ class RemoteGateway:
         headers = {"accept": "text/event-stream"}
         if last is not None:
             headers["last-event-id"] = last
-        timeout = httpx.Timeout(CONNECT_TIMEOUT_S, read=None)
+        timeout = (CONNECT_TIMEOUT_S, None, CONNECT_TIMEOUT_S, CONNECT_TIMEOUT_S)  # to connect, read, write, and wait
         with self._trouble(), self._client.stream("GET", target, headers=headers, timeout=timeout) as got:
             if got.status_code >= 400:
                 got.read()
@@ -99,7 +103,7 @@ class RemoteGateway:
 
     def ask(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None
-    ) -> httpx.Response:
+    ) -> "httpx.Response":
         """Sends one request and returns its answer, which is no refusal."""
         with self._trouble():
             return _check(self._client.request(method, target, content=body, headers=headers))
@@ -145,6 +149,8 @@ class RemoteGateway:
     @contextmanager
     def _trouble(self) -> Iterator[None]:
         """Raises transport errors in one line."""
+        import httpx  # noqa: PLC0415
+
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
@@ -203,7 +209,7 @@ def _encoded(query: Mapping[str, str]) -> str:
     return urlencode(query, quote_via=quote)
 
 
-def _check(answer: httpx.Response) -> httpx.Response:
+def _check(answer: "httpx.Response") -> "httpx.Response":
     """Returns the answer itself. Raises a refusal as the problem document (RFC 9457) explains it."""
     if answer.status_code < 400:
         return answer

@@ -24,8 +24,8 @@ from adapters.http.handlers.actions import Action, Ask, HandlerContext, Watch
 from adapters.http.handlers.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, encode_json, json_response, refused
+from gateway.domain.keys import DEFAULT_NAMESPACE
 from gateway.port.kv import (
-    DEFAULT_NAMESPACE,
     CountKeys,
     GetKey,
     HoldKeys,

@@ -1,6 +1,5 @@
 """Connects commands to the controllers of a cluster."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Any, TypeVar
@@ -17,7 +16,9 @@ ControllersOption = Annotated[
 
 def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
     """Does something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
-    from gateway.operating.asking import asked  # noqa: PLC0415 - here and below: what only such commands need
+    import asyncio  # noqa: PLC0415 - here and below: what only such commands need
+
+    from gateway.operating.asking import asked  # noqa: PLC0415
 
     return asyncio.run(asked(_addresses(config, controllers), work, credentials=channel(config)))
 

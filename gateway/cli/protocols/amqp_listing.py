@@ -8,9 +8,6 @@ from typing import Annotated, Any
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from gateway.cli.remote.options import at_admin_port
 from gateway.remote.amqp import RemoteAmqp
@@ -86,6 +83,10 @@ def show(
         for one in found:
             typer.echo("\t".join(map(_line_text, row(one))).rstrip())
         return
+    from rich.console import Console  # noqa: PLC0415 - here and below: what only a terminal needs
+    from rich.table import Table  # noqa: PLC0415
+    from rich.text import Text  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in columns:
         table.add_column(column, justify="right" if column in numbers else "left")

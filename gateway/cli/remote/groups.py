@@ -2,15 +2,15 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from gateway.cli.remote.options import at_gateway
-from gateway.remote.groups import GatewayGroups
 from gateway.remote.http import RemoteGateway
+
+if TYPE_CHECKING:
+    from gateway.remote.groups import GatewayGroups
 
 app = typer.Typer(help="Consumer groups of a running gateway.", no_args_is_help=True)
 
@@ -34,6 +34,9 @@ def show(group: GroupArgument, *, at: str) -> None:
         found = groups.describe(group)
     lag = sum(one.lag for one in found.queues)
     typer.echo(f"{found.group} reads {found.topic} ({found.strategy}): {len(found.members)} members, {lag:,} behind")
+    from rich.console import Console  # noqa: PLC0415 - here and below: what only such commands need
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table("queue", "offset", "end", "lag", "member", box=None)
     for one in found.queues:
         table.add_row(str(one.queue), f"{one.offset:,}", f"{one.end:,}", f"{one.lag:,}", one.member or "-")
@@ -77,7 +80,9 @@ def delete(group: GroupArgument, *, at: str) -> None:
 
 
 @contextmanager
-def _groups(url: str) -> Iterator[GatewayGroups]:
+def _groups(url: str) -> "Iterator[GatewayGroups]":
+    from gateway.remote.groups import GatewayGroups  # noqa: PLC0415 - slow to load
+
     with RemoteGateway(url) as gateway:
         yield GatewayGroups(gateway)
 

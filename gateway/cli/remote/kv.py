@@ -5,15 +5,17 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from gateway.cli.remote.options import at_gateway
-from gateway.port.kv import DEFAULT_NAMESPACE
+from gateway.domain.keys import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
-from gateway.remote.kv import GatewayKeys
 from store.api.keys import Entry
+
+if TYPE_CHECKING:
+    from gateway.remote.kv import GatewayKeys
 
 EXIT_ABSENT = 1
 
@@ -142,7 +144,9 @@ def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE)
 
 
 @contextmanager
-def _keys(url: str, namespace: str) -> Iterator[GatewayKeys]:
+def _keys(url: str, namespace: str) -> "Iterator[GatewayKeys]":
+    from gateway.remote.kv import GatewayKeys  # noqa: PLC0415 - slow to load
+
     with RemoteGateway(url) as gateway:
         yield GatewayKeys(gateway, namespace)
 

@@ -6,8 +6,6 @@ from typing import Annotated
 
 import msgspec
 import typer
-from rich.console import Console
-from rich.table import Table
 
 from gateway.cli.remote.options import (
     ADMIN_PORT,
@@ -136,6 +134,9 @@ def topics(
         for topic in status.topics:
             typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}\t{topic.config}".rstrip())
         return
+    from rich.console import Console  # noqa: PLC0415 - what only a terminal needs
+    from rich.table import Table  # noqa: PLC0415
+
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("topic")
     table.add_column("queues", justify="right")
