@@ -4,8 +4,6 @@ import asyncio
 import contextlib
 import json
 import re
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,6 +14,7 @@ import pytest
 
 from tests.support.amqp.pika_queues import TIMEOUT_S
 from tests.support.process.gateways import GatewayProcess
+from tests.support.process.program import headgate
 from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -40,11 +39,9 @@ def gateway(request: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[
 
 def command(gateway: GatewayProcess, *arguments: str, status: int = 0) -> list[str]:
     """Runs `headgate amqp`; returns its lines."""
-    port = ("--admin-port", str(gateway.port("admin")))
-    run = [sys.executable, "-m", "gateway.cli", "amqp", *arguments, *port]
-    done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+    done = headgate("amqp", *arguments, "--admin-port", str(gateway.port("admin")))
     assert done.returncode == status, done.stderr
-    return done.stdout.splitlines()
+    return done.stdout.decode().splitlines()
 
 
 def rows(gateway: GatewayProcess, what: str, *arguments: str) -> list[dict[str, Any]]:
@@ -332,11 +329,9 @@ def test_a_bad_file_is_one_error(gateway: GatewayProcess, tmp_path: Path) -> Non
     bad = tmp_path / "bad.json"
     for data, status in (("{", 2), ("[]", 2), ("{}", 1), ('{"queues": [{"name": 5}]}', 1)):
         bad.write_text(data)
-        run = [sys.executable, "-m", "gateway.cli", "amqp", "import-definitions", str(bad)]
-        run += ["--admin-port", str(gateway.port("admin"))]
-        done = subprocess.run(run, capture_output=True, text=True, timeout=TIMEOUT_S, check=False)
+        done = headgate("amqp", "import-definitions", str(bad), "--admin-port", str(gateway.port("admin")))
         assert done.returncode == status
-        assert done.stdout == ""
-        (line,) = done.stderr.splitlines()
+        assert done.stdout == b""
+        (line,) = done.stderr.decode().splitlines()
         assert "this is not a file of RabbitMQ's definitions" in line
     assert command(gateway, "import-definitions", str(tmp_path / "none.json"), status=1) == []

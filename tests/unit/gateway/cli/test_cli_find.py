@@ -1,8 +1,6 @@
 """`headgate find` and `sub --where`, against answers made up and against a real gateway."""
 
 import json
-import subprocess
-import sys
 
 import httpx
 import pytest
@@ -11,6 +9,7 @@ from typer.testing import CliRunner
 from gateway.cli.commands import app
 from gateway.cli.remote import messages as cli_remote
 from gateway.remote.http import RemoteGateway, RemoteRefused
+from tests.support.process.program import headgate
 
 EVENTS = [{"id": str(n), "subject": "a/b", "data": {"n": n}} for n in range(5)]
 
@@ -58,16 +57,6 @@ def test_an_answer_of_something_else(monkeypatch, content):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
     monkeypatch.setattr(cli_remote, "RemoteGateway", lambda url: RemoteGateway(url, transport=transport))
     assert isinstance(run("find", "-k", "k").exception, RemoteRefused)
-
-
-def headgate(*args):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.cli", *args],
-        capture_output=True,
-        timeout=60,
-        check=False,
-        stdin=subprocess.DEVNULL,
-    )
 
 
 @pytest.mark.slow

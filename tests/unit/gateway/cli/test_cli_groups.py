@@ -1,8 +1,5 @@
 """`headgate groups` against a real gateway, and against answers made up."""
 
-import subprocess
-import sys
-
 import httpx
 import pytest
 from typer.testing import CliRunner
@@ -10,12 +7,11 @@ from typer.testing import CliRunner
 from gateway.cli.commands import app
 from gateway.remote.groups import GatewayGroups
 from gateway.remote.http import RemoteGateway, RemoteRefused
+from tests.support.process.program import headgate
 
 
-def headgate(*args):
-    done = subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "groups", *args], capture_output=True, timeout=60, check=False
-    )
+def groups_command(*args):
+    done = headgate("groups", *args)
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
@@ -30,28 +26,28 @@ def test_a_group_from_beginning_to_end(shared_gateway):
         got = client.get(f"{member}/messages", params={"max": 4, "wait": 5}).raise_for_status().json()
         assert len(got["messages"]) == 4
         client.post(f"{member}/commit", json={"after": got["after"]}).raise_for_status()
-        assert "cli\tcligroups\taveraged\n" in headgate("list", *offset)[1]
-        code, shown, _ = headgate("show", "cli", *offset)
+        assert "cli\tcligroups\taveraged\n" in groups_command("list", *offset)[1]
+        code, shown, _ = groups_command("show", "cli", *offset)
         assert (code, shown.splitlines()[0]) == (0, "cli reads cligroups (averaged): 1 members, 6 behind")
         assert joined["member"] in shown
-        code, _, error = headgate("delete", "cli", *offset)
+        code, _, error = groups_command("delete", "cli", *offset)
         assert (code, error) == (1, "headgate: 409 Conflict: the group 'cli' has 1 members\n")
-        code, done, _ = headgate("reset", "cli", "--to", "earliest", *offset)
+        code, done, _ = groups_command("reset", "cli", "--to", "earliest", *offset)
         assert code == 0
         queues = dict(line.split("\t") for line in done.splitlines())
         assert set(queues.values()) == {"0"}
-        code, done, _ = headgate("reset", "cli", "--to", "latest", "--queue", next(iter(queues)), *offset)
+        code, done, _ = groups_command("reset", "cli", "--to", "latest", "--queue", next(iter(queues)), *offset)
         assert len(done.splitlines()) == 1
-        code, done, _ = headgate("reset", "cli", "--time", "2001-01-01T00:00:00Z", *offset)
+        code, done, _ = groups_command("reset", "cli", "--time", "2001-01-01T00:00:00Z", *offset)
         assert done.count("\t0\n") == len(queues)
-        code, done, _ = headgate("reset", "cli", "--offset", f"{next(iter(queues))}=0", *offset)
+        code, done, _ = groups_command("reset", "cli", "--offset", f"{next(iter(queues))}=0", *offset)
         assert (code, done) == (0, f"{next(iter(queues))}\t0\n")
         refused = client.post(f"{member}/commit", json={"after": got["after"]})
         assert refused.status_code == 409
         assert refused.json()["queues"]
         client.delete(member).raise_for_status()
-    assert headgate("delete", "cli", *offset)[0] == 0
-    assert headgate("show", "cli", *offset)[::2] == (1, "headgate: 404 Not Found: there is no group 'cli'\n")
+    assert groups_command("delete", "cli", *offset)[0] == 0
+    assert groups_command("show", "cli", *offset)[::2] == (1, "headgate: 404 Not Found: there is no group 'cli'\n")
 
 
 @pytest.mark.parametrize(

@@ -1,8 +1,5 @@
 """`headgate kv` against a real gateway, and against answers made up."""
 
-import subprocess
-import sys
-
 import httpx
 import pytest
 from typer.testing import CliRunner
@@ -15,12 +12,7 @@ from store.api.keys import Entry
 from store.api.kv_export import ExportWriter, exporting
 from store.base.errors import DamagedExport
 from store.base.process_errors import HeadgateError
-
-
-def headgate(*args, stdin=b""):
-    return subprocess.run(
-        [sys.executable, "-m", "gateway.cli", "kv", *args], input=stdin, capture_output=True, timeout=60, check=False
-    )
+from tests.support.process.program import headgate
 
 
 @pytest.fixture
@@ -30,26 +22,26 @@ def offset(shared_gateway):
 
 @pytest.mark.slow
 def test_a_key_from_beginning_to_end(offset):
-    absent = headgate("get", "a/b c", *offset)
+    absent = headgate("kv", "get", "a/b c", *offset)
     assert (absent.returncode, absent.stderr) == (1, b"headgate: 404 Not Found: there is no key 'a/b c'\n")
-    put = headgate("put", "a/b c", "-", "--if-revision", "0", *offset, stdin=b"\0 value\n")
+    put = headgate("kv", "put", "a/b c", "-", "--if-revision", "0", *offset, stdin=b"\0 value\n")
     first = int(put.stdout)
-    assert headgate("get", "a/b c", *offset).stdout == b"\0 value\n"
-    second = int(headgate("put", "a/b c", "new", "--if-revision", str(first), "--ttl", "600", *offset).stdout)
+    assert headgate("kv", "get", "a/b c", *offset).stdout == b"\0 value\n"
+    second = int(headgate("kv", "put", "a/b c", "new", "--if-revision", str(first), "--ttl", "600", *offset).stdout)
     assert second > first
-    refused = headgate("put", "a/b c", "no", "--if-revision", str(first), *offset)
+    refused = headgate("kv", "put", "a/b c", "no", "--if-revision", str(first), *offset)
     assert refused.returncode == 1
     assert f"412 Precondition Failed: 'a/b c' is at revision {second}" in refused.stderr.decode()
-    shown = headgate("get", "a/b c", "-v", *offset).stdout.decode().split("\t")
+    shown = headgate("kv", "get", "a/b c", "-v", *offset).stdout.decode().split("\t")
     assert (shown[0], shown[1], shown[3]) == (str(second), "2", "new\n")
-    assert headgate("list", "a/", *offset).stdout == b"a/b c\n"
-    assert headgate("list", "-v", *offset).stdout.startswith(f"a/b c\t{second}\t2\t20".encode())
-    assert headgate("list", "--count", *offset).stdout == b"1\n"
-    watched = headgate("watch", "a/", "--from", "0", "-n", "2", *offset).stdout
+    assert headgate("kv", "list", "a/", *offset).stdout == b"a/b c\n"
+    assert headgate("kv", "list", "-v", *offset).stdout.startswith(f"a/b c\t{second}\t2\t20".encode())
+    assert headgate("kv", "list", "--count", *offset).stdout == b"1\n"
+    watched = headgate("kv", "watch", "a/", "--from", "0", "-n", "2", *offset).stdout
     assert watched == f"{first}\tput\ta/b c\t".encode() + b"\0 value\n\n" + f"{second}\tput\ta/b c\tnew\n".encode()
-    assert headgate("delete", "a/b c", *offset).returncode == 0
-    assert headgate("delete", "a/b c", *offset).returncode == 1
-    forbidden = headgate("list", *offset[:2], "--ns", "$sys")
+    assert headgate("kv", "delete", "a/b c", *offset).returncode == 0
+    assert headgate("kv", "delete", "a/b c", *offset).returncode == 1
+    forbidden = headgate("kv", "list", *offset[:2], "--ns", "$sys")
     assert (forbidden.returncode, forbidden.stderr.startswith(b"headgate: 403 Forbidden: ")) == (1, True)
 
 
@@ -69,9 +61,9 @@ def test_a_namespace_moves_to_another(shared_gateway, tmp_path):
         left = [(one.key, one.value, one.expires_at_ms) for one in here.entries()]
         assert left == [(one.key, one.value, one.expires_at_ms) for one in there.entries()]
     options = ("--port-offset", str(shared_gateway.offset))
-    said = headgate("export", str(tmp_path / "again.kv"), *options, "--ns", "there").stdout.decode()
+    said = headgate("kv", "export", str(tmp_path / "again.kv"), *options, "--ns", "there").stdout.decode()
     assert said.startswith("1,501 keys at revision ")
-    said = headgate("import", str(tmp_path / "again.kv"), *options, "--ns", "third").stdout.decode()
+    said = headgate("kv", "import", str(tmp_path / "again.kv"), *options, "--ns", "third").stdout.decode()
     assert said == "1,501 keys stored, 0 as they were, 0 expired\n"
 
 
