@@ -8,6 +8,8 @@ import subprocess
 import tokenize
 import tomllib
 from collections import Counter
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -108,10 +110,15 @@ def test_nothing_forks_without_exec():
     assert [hit for path in MODULES for hit in where(path, pattern)] == []
 
 
-def runs_data(tree: ast.AST) -> list[int]:
+def nodes_of(source: str) -> list[ast.AST]:
+    """Returns the nodes of a module's tree, the module first."""
+    return list(ast.walk(ast.parse(source)))
+
+
+def runs_data(nodes: list[ast.AST]) -> list[int]:
     """Returns the lines that import such a module or call such a function."""
     found = []
-    for node in ast.walk(tree):
+    for node in nodes:
         names: list[str] = []
         if isinstance(node, ast.Import):
             names = [each.name.partition(".")[0] for each in node.names]
@@ -123,17 +130,22 @@ def runs_data(tree: ast.AST) -> list[int]:
     return found
 
 
-def test_no_data_can_run_code():
+def test_no_data_can_run_code(findings):
     """Messages between processes, and files, are decoded into types (msgspec), never executed."""
-    found = {name(path): runs_data(ast.parse(path.read_text("utf-8"))) for path in MODULES}
-    assert {path: lines for path, lines in found.items() if lines} == {}
-    assert runs_data(ast.parse("import json, pickle\nfrom marshal import loads\neval('1')")) == [1, 2, 3]
+    assert findings["runs data"] == {}
+    assert runs_data(nodes_of("import json, pickle\nfrom marshal import loads\neval('1')")) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=name)
-def test_every_module_says_what_it_is(path):
-    text = path.read_text("utf-8")
-    assert ast.get_docstring(ast.parse(text)) or not text.strip()
+def says_nothing(nodes: list[ast.AST]) -> list[int]:
+    """Returns the first line of a module that has code and no docstring."""
+    module = nodes[0]
+    assert isinstance(module, ast.Module)
+    return [1] if module.body and not ast.get_docstring(module) else []
+
+
+def test_every_module_says_what_it_is(findings):
+    assert findings["says nothing"] == {}
+    assert [says_nothing(nodes_of(source)) for source in ("a = 1", "'A.'\na = 1", "")] == [[1], [], []]
 
 
 QUESTION_WORDS = frozenset(["What", "Who", "Whom", "Whose", "Which", "Whether", "How", "Where", "When", "Why"])
@@ -149,29 +161,27 @@ VAGUE_WORDS = frozenset(
 )
 
 
-def docstrings_that_begin(tree: ast.Module, words: frozenset[str]) -> list[int]:
+def docstrings_that_begin(nodes: list[ast.AST], words: frozenset[str]) -> list[int]:
     """Returns the lines of docstrings whose first word is one of some."""
     documented = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef, ast.Module)
-    nodes = [node for node in ast.walk(tree) if isinstance(node, documented)]
-    firsts = [(node.body[0], (ast.get_docstring(node) or "-").split()[0].rstrip(".,:;")) for node in nodes if node.body]
+    having = [node for node in nodes if isinstance(node, documented) and node.body]
+    firsts = [(node.body[0], (ast.get_docstring(node) or "-").split()[0].rstrip(".,:;")) for node in having]
     return [statement.lineno for statement, first in firsts if first in words]
 
 
-def test_no_docstring_begins_with_a_question_word():
+def test_no_docstring_begins_with_a_question_word(findings):
     """A reader learns from the first words what a function does: "Returns whether ...", not "Whether ..."."""
-    found = {name(path): docstrings_that_begin(ast.parse(path.read_text("utf-8")), QUESTION_WORDS) for path in CODE}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    assert findings["question word"] == {}
     bad, good = "def f():\n    'Whether it is.'", "def f():\n    'Returns whether it is.'"
-    assert docstrings_that_begin(ast.parse(bad), QUESTION_WORDS) == [2]
-    assert docstrings_that_begin(ast.parse(good), QUESTION_WORDS) == []
+    assert docstrings_that_begin(nodes_of(bad), QUESTION_WORDS) == [2]
+    assert docstrings_that_begin(nodes_of(good), QUESTION_WORDS) == []
 
 
-def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun():
-    found = {name(path): docstrings_that_begin(ast.parse(path.read_text("utf-8")), VAGUE_WORDS) for path in MODULES}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+def test_a_docstring_of_the_product_begins_with_a_verb_or_a_noun(findings):
+    assert findings["vague word"] == {}
     bad, good = "class A:\n    'Nothing.'", "class A:\n    'An empty log.'"
-    assert docstrings_that_begin(ast.parse(bad), VAGUE_WORDS) == [2]
-    assert docstrings_that_begin(ast.parse(good), VAGUE_WORDS) == []
+    assert docstrings_that_begin(nodes_of(bad), VAGUE_WORDS) == [2]
+    assert docstrings_that_begin(nodes_of(good), VAGUE_WORDS) == []
 
 
 # Words that end like a verb in the third person, and are none.
@@ -183,12 +193,12 @@ NO_VERBS = (
 )
 
 
-def functions_without_a_verb(tree: ast.Module) -> list[int]:
+def functions_without_a_verb(nodes: list[ast.AST]) -> list[int]:
     """Returns the lines of functions' docstrings that do not begin with a verb in the third person, nor with "See".
 
     A property is named like a value, and a test like a sentence: their docstrings may be anything.
     """
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     named = [one for one in functions if not one.name.startswith("test_")]
     plain = [one for one in named if not any("property" in ast.unparse(mark) for mark in one.decorator_list)]
     firsts = [(one.body[0], (ast.get_docstring(one) or "See").split()[0].rstrip(".,:;")) for one in plain]
@@ -196,33 +206,54 @@ def functions_without_a_verb(tree: ast.Module) -> list[int]:
     return [statement.lineno for statement, first in firsts if not is_verb.fullmatch(first)]
 
 
-def test_a_docstring_of_a_function_begins_with_a_verb():
+def test_a_docstring_of_a_function_begins_with_a_verb(findings):
     """The command line is left out: it prints the docstrings of its commands, which are imperatives."""
-    paths = [path for path in [*MODULES, *TESTS] if not name(path).startswith("gateway/cli/")]
-    found = {name(path): functions_without_a_verb(ast.parse(path.read_text("utf-8"))) for path in paths}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+    found = findings["no verb"]
+    assert {path: lines for path, lines in found.items() if not path.startswith("gateway/cli/")} == {}
     bad = "def f():\n    'The peer is there.'\ndef g():\n    'Bytes of the peer.'"
     good = "def f():\n    'Notes a sign of life.'\n@property\ndef g():\n    'The frame.'\ndef h():\n    'See `F`.'"
-    assert (functions_without_a_verb(ast.parse(bad)), functions_without_a_verb(ast.parse(good))) == ([2, 4], [])
+    assert (functions_without_a_verb(nodes_of(bad)), functions_without_a_verb(nodes_of(good))) == ([2, 4], [])
 
 
 # "Looks again; when to come back" leaves the reader to guess that this is returned, or a condition of what follows.
 QUESTION_BEHIND = re.compile(r"; (?:and )?(?:whether|how|which|when|where|why|what)\b")
 
 
-def functions_that_ask(tree: ast.Module) -> list[int]:
+def functions_that_ask(nodes: list[ast.AST]) -> list[int]:
     """Returns the lines of functions' docstrings whose first line has a question word behind a semicolon."""
-    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
+    functions = [node for node in nodes if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)]
     firsts = [(node.body[0], (ast.get_docstring(node) or "").partition("\n")[0]) for node in functions]
     return [statement.lineno for statement, first in firsts if QUESTION_BEHIND.search(first)]
 
 
-def test_a_function_says_in_a_sentence_what_it_returns():
-    found = {name(path): functions_that_ask(ast.parse(path.read_text("utf-8"))) for path in MODULES}
-    assert {path: lines for path, lines in found.items() if lines} == {}
+def test_a_function_says_in_a_sentence_what_it_returns(findings):
+    assert findings["asks"] == {}
     bad = "def f():\n    'Looks; when to come again.'\ndef g():\n    'Puts it; and whether it is new.'"
     good = "def f():\n    'Looks, and returns when to come again.'"
-    assert (functions_that_ask(ast.parse(bad)), functions_that_ask(ast.parse(good))) == ([2, 4], [])
+    assert (functions_that_ask(nodes_of(bad)), functions_that_ask(nodes_of(good))) == ([2, 4], [])
+
+
+# Checks of a module's nodes, and the files that they are of.
+CHECKS: dict[str, tuple[Callable[[list[ast.AST]], list[int]], frozenset[Path]]] = {
+    "runs data": (runs_data, frozenset(MODULES)),
+    "says nothing": (says_nothing, frozenset(MODULES)),
+    "question word": (partial(docstrings_that_begin, words=QUESTION_WORDS), frozenset(CODE)),
+    "vague word": (partial(docstrings_that_begin, words=VAGUE_WORDS), frozenset(MODULES)),
+    "no verb": (functions_without_a_verb, frozenset([*MODULES, *TESTS])),
+    "asks": (functions_that_ask, frozenset(MODULES)),
+}
+
+
+@pytest.fixture(scope="module")
+def findings() -> dict[str, dict[str, list[int]]]:
+    """Returns the lines found, by check and file: a tree costs more than its checks, and all trees fill the memory."""
+    found: dict[str, dict[str, list[int]]] = {check: {} for check in CHECKS}
+    for path in CODE:
+        nodes = nodes_of(path.read_text("utf-8"))
+        for check, (look, files) in CHECKS.items():
+            if path in files and (lines := look(nodes)):
+                found[check][name(path)] = lines
+    return found
 
 
 # A comment that begins so hides who acts, or is half a question: "Bytes that a peer may send", not "What it may send".

@@ -6,14 +6,31 @@ import tomllib
 
 import pytest
 
-from tests.support.repository.import_graph import PACKAGES, ROOT, circles, file_graph, folder_graph, imported
-from tests.support.repository.rooms import SENTENCES, ends_with, expected
+from tests.support.repository.import_graph import (
+    PACKAGES,
+    ROOT,
+    circles,
+    file_graph,
+    folder_graph,
+    imported,
+    modules,
+    room_of,
+)
+from tests.support.repository.rooms import SENTENCES, docstring_file, ends_with, expected
+
+# From the names of the files alone: each worker collects all tests, and reading every import takes seconds.
+ROOMS = [docstring_file(room) for room in dict.fromkeys(map(room_of, modules()))]
 
 
-@pytest.mark.parametrize(("path", "sentences"), expected().items(), ids=lambda one: getattr(one, "parent", ROOT).name)
+@pytest.fixture(scope="module")
+def sentences():
+    return expected()
+
+
+@pytest.mark.parametrize("path", ROOMS, ids=lambda path: path.parent.name)
 def test_a_room_says_truly_who_imports_it_and_what_it_imports(path, sentences):
     docstring = ast.get_docstring(ast.parse(path.read_text("utf-8"))) or ""
-    assert ends_with(docstring) == sentences, "python -m tests.support.repository.rooms writes it"
+    assert ends_with(docstring) == sentences[path], "python -m tests.support.repository.rooms writes it"
 
 
 def unknown_words(docstring, files, source):
@@ -23,7 +40,7 @@ def unknown_words(docstring, files, source):
     return [word for word in re.findall(r"`([a-z_]+)`", SENTENCES.sub("", docstring)) if word not in names]
 
 
-@pytest.mark.parametrize("path", [path for path in expected() if "_headgate" not in path.parent.name], ids=str)
+@pytest.mark.parametrize("path", [path for path in ROOMS if "_headgate" not in path.parent.name], ids=str)
 def test_a_room_names_its_own_files(path):
     """A name of another room has its package before it: `gateway.bridges.bridges`."""
     inside = sorted(path.parent.rglob("*.py"))

@@ -63,7 +63,12 @@ def sentences(room: str, folders: dict[str, set[str]]) -> str:
 def expected() -> dict[Path, str]:
     """Returns what each room's docstring must end with, by the room's `__init__`."""
     folders = folder_graph(file_graph())
-    return {ROOT / Path(*room.split("."), "__init__.py"): sentences(room, folders) for room in folders}
+    return {docstring_file(room): sentences(room, folders) for room in folders}
+
+
+def docstring_file(room: str) -> Path:
+    """Returns the file whose docstring is the room's."""
+    return ROOT / Path(*room.split("."), "__init__.py")
 
 
 def ends_with(docstring: str) -> str:
