@@ -1,6 +1,7 @@
 """Fixtures for every test: real gateways in processes of their own."""
 
 import contextlib
+import gc
 import os
 import sys
 from collections.abc import Callable, Iterator
@@ -18,6 +19,9 @@ from tests.support.process.loops import AsyncioLoop
 from tests.support.process.ports import release_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
+
+# Collecting makes some million objects, and all of them stay: no search for cycles finds one among them.
+gc.disable()
 
 # A busy machine may take any time for an example.
 hypothesis.settings.register_profile("headgate", deadline=None)
@@ -70,6 +74,17 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         files = _spread(sorted(ranks, key=lambda path: ranks[path]), early=sum(rank < LAST for rank in ranks.values()))
         places = {path: place for place, path in enumerate(files)}
         items.sort(key=lambda item: places[item.path])
+
+
+def pytest_collection_finish() -> None:
+    """Searches for cycles again, among what the tests make."""
+    gc.freeze()
+    gc.enable()
+
+
+def pytest_unconfigure() -> None:
+    """Lets the end of the process free everything: DuckDB says on standard error what it finds alive."""
+    gc.unfreeze()
 
 
 def _spread(files: list[Path], *, early: int) -> list[Path]:
