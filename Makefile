@@ -20,6 +20,9 @@ ARGS ?=
 # How tests are shared out: a file is one worker's, and files begin in the order in which tests/conftest.py puts them. Tests
 # wait for processes, disks and clocks, so four workers keep two processors busy.
 BY_FILE := --dist loadfile --no-loadscope-reorder
+# Compiles all modules, those of tests too, in a fresh clone, where each worker would compile all of them at the same time.
+# The checks beside it keep one processor busy.
+COMPILE := $(BIN)/python -m pytest -q --collect-only -p no:cacheprovider
 # The figure that `make bench` measures, by its name; all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
 # How many histories `make nightly` simulates of each kind, and from which seed on; a failure names its seeds.
@@ -67,7 +70,9 @@ ifdef ARGS
 	$(BIN)/python -m pytest $(ARGS)
 else
 	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }; \
+	test -d tests/__pycache__ || $(COMPILE) >/dev/null 2>&1 & \
 	run $(MAKE) --no-print-directory check; \
+	wait; \
 	run $(BIN)/python -m pytest -n 4 $(BY_FILE); \
 	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 endif
