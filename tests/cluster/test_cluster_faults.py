@@ -1,9 +1,10 @@
 """A cluster of processes, hurt under load: nothing acknowledged is lost, nothing is doubled, keys and values stay
 linearizable, and everything goes on after each fault.
 
-Where it is allowed each process has a network namespace of its own and one replica a small disk, so that networks can
-fail and disks be full. HEADGATE_FAULTS says how many faults by chance (`make faults`: 100), HEADGATE_FAULTS_SEED which;
-a failure names both. HEADGATE_FAULTS_KINDS chooses among them, by the names of methods of `Faults`: "grey,flipped".
+Where it is allowed each process has a network namespace of its own, and one replica and all controllers small disks, so
+that networks can fail and disks be full. HEADGATE_FAULTS says how many faults by chance (`make faults`: 100),
+HEADGATE_FAULTS_SEED which; a failure names both. HEADGATE_FAULTS_KINDS chooses among them, by the names of methods of
+`Faults`: "grey,flipped"; one that is named twice comes twice as often.
 """
 
 import asyncio
@@ -19,11 +20,12 @@ from controller.api.requests import Elect
 from gateway.process.local_cluster import ClusterPlan, nodes
 from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
-from tests.support.cluster.faults import Faults, masters, small_disk, status
+from tests.support.cluster.faults import Faults, masters, status
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.cluster.lying_disk import LyingDisk
 from tests.support.cluster.lying_disk import missing as no_lying_disk
 from tests.support.cluster.network import Network, missing
+from tests.support.cluster.small_disks import CONTROLLER_DISK_BYTES, small_disk
 from tests.support.mqtt.paho_client import connected
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(7200)]
@@ -39,10 +41,12 @@ SMALL_SEGMENTS = "segment_size_bytes = 1_048_576\n"  # many are closed, and can 
 
 
 class Setting:
-    """A cluster with its network, its small disks and its disks that lie, where there are any."""
+    """A cluster with its network, its small disks (of a store, of `controllers`) and its disks that lie, where there
+    are any."""
 
-    def __init__(self, cluster, network, disks, lying):
+    def __init__(self, cluster, network, disks, lying, controllers):
         self.cluster, self.network, self.disks, self.lying = cluster, network, disks, lying
+        self.controllers = controllers
 
 
 @pytest.fixture(scope="module")
@@ -60,6 +64,11 @@ def setting(tmp_path_factory):
             plan = on_free_ports(plan)
         small = f"store-{GROUPS - 1}-2"
         disk = stack.enter_context(small_disk(directory / "data" / small))
+        controllers = {}
+        for name in [name for name in names if name.startswith("controller-")]:
+            found = stack.enter_context(small_disk(directory / "data" / name, CONTROLLER_DISK_BYTES))
+            if found is not None:
+                controllers[name] = found
         lying = lying_disks(directory, [name for name in names if name.startswith("store-")]) if LONG else {}
         for one in lying.values():
             stack.callback(one.close)
@@ -69,7 +78,7 @@ def setting(tmp_path_factory):
             return (*inside, *(lying[name].under() if name in lying else ()))
 
         cluster = stack.enter_context(started(plan, prepare, under=under, stores=SMALL_SEGMENTS))
-        yield Setting(cluster, network, {small: disk} if disk is not None else {}, lying)
+        yield Setting(cluster, network, {small: disk} if disk is not None else {}, lying, controllers)
 
 
 def lying_disks(directory, names):
@@ -102,7 +111,14 @@ async def at_work(cluster, label):
 
 async def test_nothing_acknowledged_is_lost_whatever_breaks(setting):
     async with at_work(setting.cluster, "any") as run:
-        faults = Faults(setting.cluster, SEED, setting.network, setting.disks, setting.lying)
+        faults = Faults(
+            setting.cluster,
+            SEED,
+            setting.network,
+            setting.disks,
+            setting.lying,
+            controllers=setting.controllers,
+        )
         while sum(run.said.values()) < FAULTS:
             await run.hurt(await asyncio.to_thread(faults.any))
     if LONG:

@@ -15,6 +15,7 @@ import httpx
 from gateway.process.local_cluster import ClusterProcess, LocalCluster
 from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import Readiness, ReplicaReadiness
+from tests.support.cluster.resenders import RESENDERS, Resender, misplaced
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
 from tests.support.histories.kv_workload import Conflict, KvClient
 from tests.support.histories.linearizability import NotDone, Recording, check_history
@@ -22,6 +23,7 @@ from tests.support.histories.linearizability import NotDone, Recording, check_hi
 QUIET_S = 30.0  # until everything works again
 STOP_S = 15.0
 REST_S = 0.1  # after a refusal
+LEFT_GAP = 1_000  # numbers that a client skips when it leaves a connection: the thread there may have begun with some
 PACE_S = (
     0.02  # between what a client asks for: faults are to be met in the middle of work, not of a queue for the processor
 )
@@ -53,30 +55,45 @@ class LoadPublisher:
         self.name, self.kind, self.acked, self.lives = name, name.rpartition("-")[2], [], 0
         self.errors: Counter[str] = Counter()
         self.refused: list[str] = []
-        self._sends, self._proxies, self._chance = kind, proxies, chance
+        self._sends, self._proxies, self._chance, self.logged = kind, proxies, chance, kind.logged
         self.readiness: Readiness | None = None
         self._next = 0
         self._firsts: list[int] = []  # of each life
         self._rest_until = 0.0
         self._sender: Sender | None = None
+        self._left: list[Sender] = []  # that may be answered still
+        self._avoided = ""  # a proxy that it does not go to
+        self.memory = kind.Memory() if issubclass(kind, Resender) else None
 
     def keep_going(self) -> None:
         """See that it is sending."""
         if self._sender is not None and not self._sender.is_alive():
             self.gather()
         if self._sender is None and time.monotonic() >= self._rest_until:
-            self._sender = self._sends(self._chance.choice(self._proxies), self.name, self._next)
+            proxy = self._chance.choice([one for one in self._proxies if one.name != self._avoided])
+            known = () if self.memory is None else (self.memory,)
+            self._sender = self._sends(proxy, self.name, self._next, *known)
             self._sender.pace_s = PACE_S
             self._sender.start()
             self._firsts.append(self._next)
             self.lives += 1
 
-    def stop(self) -> None:
-        """Ends the sender, and counts what it was acknowledged."""
-        if self._sender is not None:
+    def leave(self, proxy: str) -> None:
+        """Goes to another proxy now, whatever is not answered, and never to this one; "": to any again."""
+        self._avoided = proxy
+        if proxy and self._sender is not None and self._sender.gateway.name == proxy:
             self._sender.stopping = True
-            self._sender.join(STOP_S)
-            assert not self._sender.is_alive(), self.name
+            self._left.append(self._sender)
+            self._next, self._sender = self._sender.next + LEFT_GAP, None
+
+    def stop(self) -> None:
+        """Ends the senders, also those that it has left, and counts what they were acknowledged."""
+        for one in (*self._left, *filter(None, [self._sender])):
+            one.stopping = True
+            one.join(STOP_S)
+            assert not one.is_alive(), self.name
+        self.acked += [number for one in self._left for number in one.acked]
+        self._left = []
         self.gather()
 
     def gather(self) -> None:
@@ -104,7 +121,7 @@ class LoadPublisher:
 
     @property
     def count(self) -> int:
-        return len(self.acked) + (len(self._sender.acked) if self._sender is not None else 0)
+        return len(self.acked) + sum(len(one.acked) for one in (*self._left, *filter(None, [self._sender])))
 
 
 class Keys:
@@ -166,7 +183,8 @@ class FaultRun:
         self.chance = random.Random(seed)
         self.proxies = [ProxyAddress(node) for node in cluster.nodes if node.role == "proxy"]
         self.publishers = [
-            LoadPublisher(kind, f"{label}-{name}", self.proxies, self.chance) for name, kind in KINDS.items()
+            LoadPublisher(kind, f"{label}-{name}", self.proxies, self.chance)
+            for name, kind in {**KINDS, **RESENDERS}.items()
         ]
         self.said: Counter[str] = Counter()
         self.done: list[str] = []
@@ -263,15 +281,36 @@ class FaultRun:
         where = f"seed {self.seed}, fault {len(self.done)}, {fault.what}"
         try:
             await self._beside(fault.begin, fault.what)
+            for one in self.publishers:
+                one.leave(fault.leaves)
             await self.keep_going(fault.seconds, what=fault.what)
+            waiting = await self.all_going() if fault.serves else []
+            assert not waiting, f"{where}: {waiting} are not served meanwhile; before: {self.done[-6:-1]}"
         finally:
             fault.end()  # in this thread: a process ends with the thread that has started it
+            for one in self.publishers:
+                one.leave("")
         whole = await self.keep_going(until=self.whole, what=fault.what)
         assert whole, f"{where}: not ready: {self.words_of_the_unready()}; before: {self.done[-6:-1]}"
+        lasting = await self._until_over(fault)
+        assert not lasting, f"{where}: {lasting}; before: {self.done[-6:-1]}"
+        assert await self.keep_going(until=self.whole, what=fault.what), f"{where}: {self.words_of_the_unready()}"
         standing = await self.all_going()
         assert not standing, f"{where}: {standing} stand still; before: {self.done[-6:-1]}"
         self._turn_the_page()
         print(f"{len(self.done)}: {fault.what}; silent for {self.silences[fault.what]:.1f} s", flush=True)
+
+    async def _until_over(self, fault: Fault) -> str:
+        """Waits until nothing of a fault lasts any more; returns what does all the same."""
+        deadline, lasting = time.monotonic() + QUIET_S, [""]
+
+        def look() -> None:
+            lasting[0] = fault.lasting()
+
+        while True:
+            await self._beside(look, fault.what)
+            if not lasting[0] or time.monotonic() >= deadline:
+                return lasting[0]
 
     async def _beside(self, work: Callable[[], None], what: str) -> None:
         """Runs work that takes time in a thread, while the publishers go on."""
@@ -312,6 +351,11 @@ class FaultRun:
         linearizable. No client may be at work any more.
         """
         self.check_stored()
+        for one in self.publishers:
+            memory = one.memory
+            if memory is not None:
+                amiss = memory.wrong if one.logged else misplaced(self.proxies[0], one.name, memory)
+                assert not amiss, f"seed {self.seed}: {one.name}: {amiss[:5]}; {self.done}"
         for page, recording in enumerate(self._recordings):
             broken = check_history(recording.history)
             assert not broken, f"seed {self.seed}, behind fault {page}: {broken} are not linearizable; {self.done}"
@@ -327,7 +371,7 @@ class FaultRun:
         once.
         """
         found = stored(self.proxies[0])
-        for one in self.publishers:
+        for one in [one for one in self.publishers if one.logged]:
             numbers = found.get(f"kill/{one.name}/n", [])
             lost = sorted(set(one.acked) - set(numbers))
             where = f"seed {self.seed}: {one.name}"

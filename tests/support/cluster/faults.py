@@ -1,76 +1,50 @@
 """Faults of a cluster of processes: of the processes themselves, their network, their disks."""
 
-import contextlib
 import json
 import os
 import random
-import shutil
 import signal
-import subprocess
-import sys
 import urllib.request
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from gateway.process.local_cluster import LocalCluster
+from controller.api.commands import CreateTopic
+from gateway.process.local_cluster import ClusterPlan, LocalCluster
+from tests.support.cluster.damage import CLOSED, DiskDamage, Repaired, copy, empty, put_back, segments
+from tests.support.cluster.local_clusters import controller_of
 from tests.support.cluster.lying_disk import LyingDisk, Mode
 from tests.support.cluster.network import Network
+from tests.support.cluster.small_disks import SmallDisk
+from tests.support.process.child import in_a_child
 
 HURT_S = (0.5, 4.0)  # how long something stays away
-DISK_BYTES = 1 << 30
 LOSS = 0.2
 SLOW_MS = (1.0, 20.0)  # added to packets where the network is bad
 ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
-FLIPS = 3  # bytes that are flipped at once
-METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch", "replica", "replica.copy")
-REFUSED = "This controller takes no part"
+SLEPT_S = (7.0, 10.0)  # longer than `proxy.ttl_s`, 6 s: what the proxy owns is others' meanwhile
 
 
-class SmallDisk:
-    """A file system of its own that can be filled to the last byte, and freed."""
-
-    def __init__(self, directory: Path) -> None:
-        self._filler = directory / "filler"
-
-    def fill(self, *, leave: int = 0) -> None:
-        """Fills the disk, and leaves others this many bytes at most."""
-        found = os.statvfs(self._filler.parent)
-        size = found.f_bavail * found.f_frsize - leave
-        with self._filler.open("wb") as file, contextlib.suppress(OSError):  # another process took some of it meanwhile
-            while size > 0:
-                step = min(size, 1 << 20)
-                os.posix_fallocate(file.fileno(), file.tell(), step)
-                size -= file.seek(step, os.SEEK_CUR) and step
-
-    def free(self) -> None:
-        """Frees all that `fill` took."""
-        self._filler.unlink(missing_ok=True)
-
-
-@contextlib.contextmanager
-def small_disk(directory: Path) -> Iterator[SmallDisk | None]:
-    """Mounts a small disk at a directory, and yields it; yields None where the process may not mount."""
-    directory.mkdir(parents=True, exist_ok=True)
-    mount = ("mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "headgate-small-disk", str(directory))
-    if subprocess.run(mount, capture_output=True, check=False).returncode:
-        yield None
-        return
-    try:
-        yield SmallDisk(directory)
-    finally:
-        subprocess.run(("umount", "--lazy", str(directory)), capture_output=True, check=False)
+def _nothing() -> str:
+    return ""
 
 
 class Fault(NamedTuple):
-    """One fault: what it is, how it begins and ends, how long it stays."""
+    """One fault: what it is, how it begins and ends, how long it stays.
+
+    `leaves`: the clients of this proxy go to another one as it begins. `serves`: clients are served while it lasts.
+    `lasting` says what has to be repaired of it still, when its end has come; it may be asked again and again.
+    """
 
     kind: str
     what: str
     begin: Callable[[], None]
     end: Callable[[], None]
     seconds: float
+    leaves: str = ""
+    serves: bool = False
+    lasting: Callable[[], str] = _nothing
 
 
 class Faults:
@@ -83,22 +57,29 @@ class Faults:
         network: Network | None,
         disks: Mapping[str, SmallDisk],
         lying: Mapping[str, LyingDisk] | None = None,
+        *,
+        controllers: Mapping[str, SmallDisk] | None = None,
     ) -> None:
         self._cluster = cluster
         self._chance = random.Random(seed)
         self._network = network
         self._disks = disks
         self._lying = lying or {}
+        self._controllers = controllers or {}
+        self._damage = DiskDamage(self._chance)
+        self._kept: tuple[str, Path] | None = None  # a controller, and the older copy of its directory
         self.kinds: list[Callable[[], Fault]] = [
-            *(self.killed, self.killed, self.frozen, self.restarted, self.asleep),
+            *(self.killed, self.killed, self.frozen, self.restarted, self.asleep, self.moved),
             *(self.flipped, self.shortened, self.removed, self.views_flipped, self.metadata_flipped),
-            *(self.forgetful, self.raft_flipped),
+            *(self.running, self.newest, self.forgetful, self.raft_flipped, self.restored),
         ]
         if network is not None:
             self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
             self.kinds += [self.separated, self.separated_one_way, self.grey]
         if disks:
             self.kinds += [self.full]
+        if self._controllers:
+            self.kinds += [self.controllers_full]
         if self._lying:
             self.kinds += [self.failing, self.misdirected, self.without_power, self.all_without_power]
         if only := os.environ.get("HEADGATE_FAULTS_KINDS"):
@@ -137,59 +118,103 @@ class Faults:
             self._chance.choice(self._named("proxy")), kind="asleep", seconds=self._chance.uniform(*ASLEEP_S)
         )
 
+    def moved(self) -> Fault:
+        """Returns a sleep of a proxy that is longer than it owns anything; its clients go to another proxy at once."""
+        name = self._chance.choice(self._named("proxy"))
+        fault = self.frozen(name, kind="asleep, clients moved", seconds=self._chance.uniform(*SLEPT_S))
+        return fault._replace(leaves=name, serves=True)
+
     # ---- what lies on disks
 
     def flipped(self) -> Fault:
         """Returns damage of bytes in a replica's log, which the replica finds when it is started again."""
-        return self._damaged("log flipped", self._store(), self._flip_log)
+        return self._damaged("log flipped", self._store(), self._damage.flip_log)
 
     def shortened(self) -> Fault:
         """Returns the loss of the end of one file of a replica's log, closed or not."""
-        return self._damaged("log shortened", self._store(), self._shorten)
+        return self._damaged("log shortened", self._store(), self._damage.shorten)
 
     def removed(self) -> Fault:
         """Returns the loss of a whole file of a replica's log."""
-        return self._damaged("log file removed", self._store(), self._remove)
+        return self._damaged("log file removed", self._store(), self._damage.remove)
 
     def views_flipped(self) -> Fault:
         """Returns damage of bytes in a replica's views."""
-        return self._damaged("views flipped", self._store(), self._flip_views)
+        return self._damaged("views flipped", self._store(), self._damage.flip_views)
 
     def metadata_flipped(self) -> Fault:
         """Returns damage of a small file in which a replica keeps its epochs, its bounds or its group."""
-        return self._damaged("metadata flipped", self._store(), self._flip_metadata)
+        return self._damaged("metadata flipped", self._store(), self._damage.flip_metadata)
 
     def raft_flipped(self) -> Fault:
         """Returns damage of bytes in a controller's log; where the controller refuses to start, its directory is
         emptied.
         """
         name, cluster = self._chance.choice(self._named("controller")), self._cluster
-        directory = cluster.plan.directory / "data" / name
 
         def begin() -> None:
             cluster.stop(name, kill=True)
-            for _ in range(FLIPS):
-                self._flip(directory / "raft" / "data.mdb")
-            command = (
-                sys.executable,
-                "-m",
-                "gateway.cli",
-                "controller",
-                "recover",
-                "-c",
-                f"{directory.parents[1] / name}.toml",
-            )
-            looked = subprocess.run(command, input="n\n", capture_output=True, text=True, check=False)
-            if REFUSED in looked.stderr:
-                self._empty(directory)
+            self._damage.flip_raft(cluster, name)
 
         return self._fault(
             "raft flipped", name, begin, lambda: cluster.start(name), seconds=self._chance.uniform(0.0, 1.0)
         )
 
+    def running(self) -> Fault:
+        """Returns damage of a closed segment of a replica, or of a group's master, while its process runs."""
+        name = self._chance.choice([self._store(), self._master()])
+        closed = segments(self._directory(name))[:-1]
+        if not closed:
+            return self.killed(name)
+        path = self._chance.choice(closed)
+        repaired = Repaired(self._cluster, name, lambda one: status(self._cluster, one), {path: path.read_bytes()})
+        how = self._chance.choice(list(CLOSED))
+        what = f"{name}, {path.name} {how}"
+        fault = self._fault("damaged while running", what, lambda: CLOSED[how](self._damage, path), lambda: None)
+        return fault._replace(serves=True, lasting=repaired.why_not)
+
+    def newest(self) -> Fault:
+        """Returns damage of the newest segment of a replica or the master, and a kill -9 of the master at once."""
+        master, cluster = self._master(), self._cluster
+        group = [name for name in self._named("store") if name.rpartition("-")[0] == master.rpartition("-")[0]]
+        name = self._chance.choice(group)
+
+        def begin() -> None:
+            self._damage.flip_newest(self._directory(name))
+            cluster.stop(master, kill=True)
+
+        repaired = Repaired(cluster, name, lambda one: status(cluster, one))
+        fault = self._fault("newest flipped", f"{name}, {master} killed", begin, lambda: cluster.start(master))
+        return fault._replace(lasting=repaired.why_not)
+
+    def restored(self) -> Fault:
+        """Returns a controller's directory to an older copy; the first time, makes the copy."""
+        cluster = self._cluster
+        if self._kept is None:
+            name = self._chance.choice(self._named("controller"))
+            kept = cluster.plan.directory / "kept" / name
+            self._kept = name, kept
+            return self._damaged("controller copied", name, lambda directory: copy(directory, kept))
+        name, kept = self._kept
+        in_place = self._chance.random() < 0.5
+        topic = f"restored-{self._chance.getrandbits(32)}"
+
+        def begin() -> None:
+            in_a_child(make_topic, cluster.plan, topic)
+            cluster.stop(name, kill=True)
+            put_back(kept, self._directory(name), in_place=in_place)
+
+        def lasting() -> str:
+            in_a_child(find_topic, cluster.plan, topic)
+            return ""
+
+        what = f"{name} {'in its place' if in_place else 'as a copy'}"
+        fault = self._fault("controller restored", what, begin, lambda: cluster.start(name))
+        return fault._replace(serves=True, lasting=lasting)
+
     def forgetful(self) -> Fault:
         """Returns the loss of all files of a controller."""
-        return self._damaged("emptied", self._chance.choice(self._named("controller")), self._empty)
+        return self._damaged("emptied", self._chance.choice(self._named("controller")), empty)
 
     def failing(self) -> Fault:
         """Returns a disk that answers with errors for a while; a supervisor starts its process again."""
@@ -243,45 +268,12 @@ class Faults:
 
     def _damaged(self, kind: str, name: str, damage: Callable[[Path], None]) -> Fault:
         cluster = self._cluster
-        directory = cluster.plan.directory / "data" / name
 
         def begin() -> None:
             cluster.stop(name, kill=True)
-            damage(directory)
+            damage(self._directory(name))
 
         return self._fault(kind, name, begin, lambda: cluster.start(name), seconds=self._chance.uniform(0.0, 1.0))
-
-    def _segments(self, directory: Path) -> Sequence[Path]:
-        return sorted(path for path in (directory / "log").glob("*.log") if path.stat().st_size)
-
-    def _flip_log(self, directory: Path) -> None:
-        for path in self._chance.choices(self._segments(directory), k=FLIPS):
-            self._flip(path)
-
-    def _flip_views(self, directory: Path) -> None:
-        for _ in range(FLIPS):
-            self._flip(directory / "views" / "data.mdb")
-
-    def _flip_metadata(self, directory: Path) -> None:
-        self._flip(self._chance.choice([path for name in METADATA if (path := directory / name).exists()]))
-
-    def _flip(self, path: Path) -> None:
-        at = self._chance.randrange(path.stat().st_size)
-        with path.open("r+b") as file:
-            file.seek(at)
-            (byte,) = file.read(1)
-            file.seek(at)
-            file.write(bytes([byte ^ 1 << self._chance.randrange(8)]))
-
-    def _shorten(self, directory: Path) -> None:
-        path = self._chance.choice(self._segments(directory))
-        os.truncate(path, self._chance.randrange(path.stat().st_size))
-
-    def _remove(self, directory: Path) -> None:
-        self._chance.choice(self._segments(directory)).unlink()
-
-    def _empty(self, directory: Path) -> None:
-        shutil.rmtree(directory)
 
     # ---- the network
 
@@ -343,6 +335,21 @@ class Faults:
         leave = self._chance.choice([0, 0, 100 << 20])
         return self._fault("disk full", name, lambda: disk.fill(leave=leave), disk.free)
 
+    def controllers_full(self) -> Fault:
+        """Returns full disks of a minority or a majority of the controllers."""
+        count = self._chance.randint(1, len(self._controllers))
+        disks = dict(self._chance.sample(sorted(self._controllers.items()), count))
+
+        def begin() -> None:
+            for disk in disks.values():
+                disk.fill()
+
+        def end() -> None:
+            for disk in disks.values():
+                disk.free()
+
+        return self._fault("controllers full", " and ".join(disks), begin, end)._replace(serves=True)
+
     # ---- who is who
 
     def _torn(self, kind: str, name: str, begin: Callable[[Network], None], *, seconds: float | None = None) -> Fault:
@@ -365,6 +372,9 @@ class Faults:
     def _store(self) -> str:
         return self._chance.choice(self._named("store"))
 
+    def _directory(self, name: str) -> Path:
+        return self._cluster.plan.directory / "data" / name
+
     def _master(self) -> str:
         """Returns a group's master, drawn by chance from those that exist."""
         return self._chance.choice(masters(self._cluster))
@@ -372,6 +382,19 @@ class Faults:
     def _leader(self) -> str:
         names = [node.name for node in self._cluster.nodes if node.role == "controller"]
         return next((name for name in names if status(self._cluster, name).get("role") == "leader"), names[0])
+
+
+async def make_topic(plan: ClusterPlan, name: str) -> None:
+    """Adds a topic, which the controllers have to know from then on."""
+    async with controller_of(plan) as controller:
+        await controller.do(CreateTopic(name=name, queues=1))
+
+
+async def find_topic(plan: ClusterPlan, name: str) -> None:
+    """Fails where the controllers have forgotten a topic."""
+    async with controller_of(plan) as controller:
+        await controller.barrier()
+        assert name in [one.name for one in controller.topics()], name
 
 
 def masters(cluster: LocalCluster) -> Sequence[str]:

@@ -24,7 +24,10 @@ class Refused(Exception):
 
 class Sender(threading.Thread):
     """Publishes numbered messages to an address of its own until the server is gone or says no, or it is asked to stop;
-    `acked` are the numbers that were acknowledged, `ended` is why it has ended by itself."""
+    `acked` are the numbers that were acknowledged, `ended` is why it has ended by itself. `logged`: they are read back
+    from the log."""
+
+    logged = True
 
     def __init__(self, gateway, name, first):
         super().__init__(name=name, daemon=True)
@@ -55,21 +58,21 @@ class Sender(threading.Thread):
 
 
 @contextlib.contextmanager
-def mqtt_connection(gateway, name):
-    """Yields the socket of an MQTT 3.1.1 client that has been let in."""
+def mqtt_connection(gateway, name, *, clean=True):
+    """Yields the socket of an MQTT 3.1.1 client that has been let in, and whether its session was there."""
     with socket.create_connection((gateway.host, gateway.port("mqtt")), timeout=10) as peer:
         client_id = name.encode()
-        body = b"\0\4MQTT\4\2\0\x3c" + struct.pack("!H", len(client_id)) + client_id
+        body = b"\0\4MQTT\4" + bytes([2 * clean]) + b"\0\x3c" + struct.pack("!H", len(client_id)) + client_id
         peer.sendall(bytes([0x10, len(body)]) + body)
-        accepted(peer.recv(4))
-        yield peer
+        present = accepted(peer.recv(4))
+        yield peer, present
 
 
 class MqttSender(Sender):
     """QoS 1 with a window, by hand: the acknowledgement is the packet id's."""
 
     def send(self):
-        with mqtt_connection(self.gateway, self.name) as peer:
+        with mqtt_connection(self.gateway, self.name) as (peer, _):
             waiting, buffered = {}, b""
             while self.goes_on():
                 out = b""
@@ -141,7 +144,7 @@ class Mqtt2Sender(Sender):
     """QoS 2 with a window: acknowledged is what PUBREC has answered; PUBREL and PUBCOMP go on beside it."""
 
     def send(self):
-        with mqtt_connection(self.gateway, self.name) as peer:
+        with mqtt_connection(self.gateway, self.name) as (peer, _):
             under_way, buffered, out = {}, b"", b""
             while self.goes_on():
                 while len(under_way) < WINDOW:
@@ -201,11 +204,12 @@ class CoapSender(Sender):
 
 
 def accepted(connack):
-    """See that a connection was accepted (MQTT 3.1.1, 3.2)."""
+    """See that a connection was accepted; whether its session was there (MQTT 3.1.1, 3.2)."""
     if not connack:
         raise EOFError("closed")
-    if connack != b"\x20\2\0\0":
+    if connack not in {b"\x20\2\0\0", b"\x20\2\1\0"}:
         raise Refused(f"CONNACK {connack.hex()}")
+    return bool(connack[2])
 
 
 def option(delta, value):

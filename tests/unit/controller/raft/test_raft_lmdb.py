@@ -27,7 +27,7 @@ from controller.raft import (
     first_snapshot,
 )
 from controller.raft.lmdb_storage import LmdbStorage
-from tests.support.cluster.faults import small_disk
+from tests.support.cluster.small_disks import small_disk
 from tests.support.controller.raft_rig import ELECTION_TICKS
 
 FIRST = first_snapshot(Membership.of(RaftMember(id=1, address="here")), b"begin")
