@@ -41,7 +41,7 @@ class ChannelState(Enum):
     """The states of a channel."""
 
     OPEN = "open"
-    CLOSING = "closing"  # we have closed it; everything but channel.close-ok is passed over
+    CLOSING = "closing"  # we have closed it; everything but channel.close-ok is skipped
     CLOSED = "closed"
 
 

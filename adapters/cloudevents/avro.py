@@ -95,7 +95,7 @@ class _Reader:
         """Reads the blocks of a map or an array."""
         while count := self.long():
             if count < 0:
-                self.long()  # the size of the block in bytes, for those who pass over it
+                self.long()  # the size of the block in bytes, for readers that skip it
                 count = -count
             self._values_count += count
             if self._values_count > _VALUES_COUNT_MAX:

@@ -59,7 +59,7 @@ def plain_batch(
     """Returns the messages of a batch; None where it is to be read as ever. `device_of` names an address's device."""
     # One loop for all events: 0.75 us each, where those of `structured` take 9.
     try:
-        body.decode()  # msgspec does not check that the parts it passes over are UTF-8
+        body.decode()  # msgspec does not check that the parts it skips are UTF-8
         events = _decode(body)
     except (ValueError, RecursionError):
         return None

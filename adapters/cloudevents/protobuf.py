@@ -6,7 +6,7 @@
     CloudEventBatch  1 events
 
 The messages are few and flat, and are read and written here, field by field (https://protobuf.dev/programming-guides/
-encoding). Unknown fields are passed over, of repeated single fields the last one counts.
+encoding). Unknown fields are skipped, of repeated single fields the last one counts.
 """
 
 from base64 import b64encode

@@ -59,7 +59,7 @@ def from_structured(
 ) -> Message:
     """Returns the message of one event in JSON. Parameters and errors are those of `from_attributes`."""
     try:
-        body.decode()  # msgspec does not check that the parts it passes over are UTF-8
+        body.decode()  # msgspec does not check that the parts it skips are UTF-8
         members = _decode_event(body)
     except (ValueError, RecursionError) as error:
         raise Refusal(Cause.MALFORMED, f"the body is not a JSON object: {error}") from error

@@ -155,7 +155,7 @@ class Bridge:
         for cause, count in now.items():
             if count > self.figures.refused.get(cause, 0):
                 say = log.debug if cause == LOOPED else log.warning  # usual where gateways read each other
-                say("bridge: messages are passed over", bridge=self.name, cause=cause, so_far=count)
+                say("bridge: messages are skipped", bridge=self.name, cause=cause, so_far=count)
         self.figures.refused = dict(now)
 
 

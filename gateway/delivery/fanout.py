@@ -108,7 +108,7 @@ class Fanout:
         """Adds a subscription, or replaces the one of that id, and returns where it begins in each log.
 
         With a start, a log that it says nothing of is read from its beginning. A start beyond a log's end, of another
-        log, is now. Messages that `permissions` forbid to read are passed over. Raises `Refusal` for a `where` that is
+        log, is now. Messages that `permissions` forbid to read are skipped. Raises `Refusal` for a `where` that is
         no condition.
         """
         condition = compile_where(where) if where is not None else None

@@ -1,6 +1,6 @@
 """Finding messages by key, address or id: positions from the store's index, compared with what the messages say.
 
-Messages that the asker may not read are passed over before anything is counted, compared or made a cursor of.
+Messages that the asker may not read are skipped before anything is counted, compared or made a cursor of.
 """
 
 from collections.abc import Callable, Iterable

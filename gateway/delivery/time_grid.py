@@ -1,7 +1,7 @@
-"""Answers of searches on a grid of time, so that their delay does not tell how much was passed over.
+"""Answers of searches on a grid of time, so that their delay does not tell how much was skipped.
 
 Looking at a message that may not be read takes some microseconds. Averaged over many requests that can be measured; on
-the grid it disappears, unless so much was passed over that the answer reaches the next line.
+the grid it disappears, unless so much was skipped that the answer reaches the next line.
 """
 
 import asyncio

@@ -380,11 +380,11 @@ class Permissions:
             raise refusal
 
     def reads(self, address: str) -> bool:
-        """Returns whether an address may be read; for what is passed over in silence where it may not."""
+        """Returns whether an address may be read; for what is skipped in silence where it may not."""
         return self.access is None or self.access.may("subscribe", address)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
-        """Returns those of some messages that may be read. The others are passed over in silence."""
+        """Returns those of some messages that may be read. The others are skipped in silence."""
         access = self.access
         if access is None:
             return list(messages)

@@ -168,7 +168,7 @@ class ConsumerGroups:
     def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:
         """Raises `Refusal` (FORBIDDEN) unless all of a group's topic may be read. It does not name the topic.
 
-        A member could only pass over messages that it may not read, for the whole group; and offsets count them.
+        A member could only skip messages that it may not read, for the whole group; and offsets count them.
         """
         check_reads(asker.principal.permissions, group, self.environment.patterns_of(topic))
 

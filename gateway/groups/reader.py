@@ -32,7 +32,7 @@ log = logs.get(__name__)
 class ReadLimits(NamedTuple):
     """The limits of a read: up to `limit` messages of about `max_bytes`, of those that have not expired at `now_ms`.
 
-    Messages at an address for which `reads` returns False are passed over.
+    Messages at an address for which `reads` returns False are skipped.
     """
 
     limit: int

@@ -19,7 +19,7 @@ import msgspec
 from gateway.domain.errors import ProtocolError, Refusal
 from store.api.message import Message
 
-LOOPED: Final = "looped"  # why a message is passed over that has been here before
+LOOPED: Final = "looped"  # why a message is skipped that has been here before
 
 
 class Scheme(NamedTuple):
@@ -68,7 +68,7 @@ class UpstreamSettings(ClientTerms, frozen=True, kw_only=True):
 
     bridge: str  # the bridge's name, which its messages carry
     pending_bytes_max: int  # of messages that are not durable; beyond, nothing is read
-    message_bytes_max: int  # a larger one is passed over, and refused
+    message_bytes_max: int  # a larger one is skipped, and refused
     wanted: Sequence[UpstreamFilter]
     destination_of: DestinationOf
 

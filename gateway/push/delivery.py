@@ -156,7 +156,7 @@ class PushDelivery:
     # ---- from the logs
 
     def deliver(self, deliveries: Deliverable) -> int:
-        """Takes events while there is room for them, and passes over those that the filter does not match."""
+        """Takes events while there is room for them, and skips those that the filter does not match."""
         assert isinstance(deliveries, Deliveries)
         batch, outbox, budget = deliveries.batch, self._outbox, self._context.budget
         if isinstance(batch, LostRange):

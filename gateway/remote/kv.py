@@ -160,7 +160,7 @@ class GatewayKeys:
     def import_from(self, path: Path) -> Imported:
         """Stores the entries of a file of one namespace here. Raises `DamagedExport`, OSError, `HeadgateError`.
 
-        As `store.api.kv_export.import_from` does: the file is checked first, and what is here already is passed over.
+        As `store.api.kv_export.import_from` does: the file is checked first, and what is here already is skipped.
         """
         stored = unchanged = expired = 0
         now_ms = time.time_ns() // 1_000_000

@@ -27,7 +27,7 @@ class DecodeRules(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def load_rules(path: Path) -> DecodeRules:
-    """Returns the tables `[[devices]]` and `[[decode]]` of a TOML file, and passes over all others.
+    """Returns the tables `[[devices]]` and `[[decode]]` of a TOML file, and skips all others.
 
     Raises `BadOption`.
     """

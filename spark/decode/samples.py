@@ -3,7 +3,7 @@
 The format is the rule's for the address (`spark.decode.rules`), else what Sparkplug's topic names or the content type
 say, else JSON (RFC 8259). Of an object every number, boolean and text is a metric, nested ones by their path
 (`motor.temp`), except that `value` is the metric named by the last level of the address, as in `{"value": 21.5}`
-published to `site1/dev42/temperature`; a bare value is the same. Nulls are passed over.
+published to `site1/dev42/temperature`; a bare value is the same. Nulls are skipped.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

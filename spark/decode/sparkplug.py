@@ -18,7 +18,7 @@ ALIAS: Final = "alias/"
 
 _SIGNED: Final = {1: 8, 2: 16, 3: 32, 4: 64}  # Int8 to Int64: bits (6.4.16)
 _SESSION: Final = frozenset({"bdSeq"})  # of the session, no measurements
-_TIME_MS_MAX: Final = 1 << 47  # of a metric; a later one is passed over
+_TIME_MS_MAX: Final = 1 << 47  # of a metric; a later one is skipped
 
 
 def read(rows: Rows, data: bytes, time_ms: int) -> None:

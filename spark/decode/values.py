@@ -2,10 +2,10 @@
 
 import math
 
-METRICS_MAX = 256  # of one message; the rest of its fields is passed over
-METRIC_CHARS_MAX = 256  # a field with a longer name is passed over
+METRICS_MAX = 256  # of one message; the rest of its fields is skipped
+METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
-DEPTH_MAX = 8  # of nested fields; deeper ones are passed over
+DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
 
 OK = "ok"
 NO_METRICS = "no_metrics"  # read, but without a number or state where one would count
@@ -33,7 +33,7 @@ class Rows:
         self.reasons: list[str | None] = []
 
     def number(self, metric: str, value: float, unit: str | None = None, time_us: int | None = None) -> None:
-        """Adds a number; one that is none (NaN, infinity, too large) is passed over."""
+        """Adds a number; one that is none (NaN, infinity, too large) is skipped."""
         try:
             value = float(value)
         except OverflowError:
@@ -50,7 +50,7 @@ class Rows:
         self._add(metric, float(flag), "true" if flag else "false", unit, time_us)
 
     def value(self, metric: str, value: object, unit: str | None = None, time_us: int | None = None) -> None:
-        """Adds a boolean, a number or a text; anything else is passed over."""
+        """Adds a boolean, a number or a text; anything else is skipped."""
         if isinstance(value, bool):
             self.flag(metric, value, unit, time_us)
         elif isinstance(value, int | float):

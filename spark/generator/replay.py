@@ -61,7 +61,7 @@ class Replay:
                 return None
             faults = {"more fields than columns": None in row, "no time": time_us is None, "no value": not values}
             why = next((name for name, there in faults.items() if there), f"the device {device!r} ({LEVEL})")
-            raise SparkError(f"line {line} of {self.path} has {why}; option skip-bad passes over such lines")
+            raise SparkError(f"line {line} of {self.path} has {why}; option skip-bad skips such lines")
         time_ms = time_us // 1_000
         return Reading(time_ms, device, time_ms, values, 0)
 

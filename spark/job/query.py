@@ -6,7 +6,7 @@ One streaming query, with Spark's checkpoint for its position in the log, calls 
 (`foreachBatch`). The records are spread over buckets by their device's hash; each bucket's task has the state of the
 batch before, writes the new state and the files of the tables, and answers with their names. The driver commits them
 (`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and what is committed of it
-already is passed over. Why so: `docs/decisions/0039-delta-tables.md`.
+already is skipped. Why so: `docs/decisions/0039-delta-tables.md`.
 
 **Watermark.** A record counts in the window of its own time (`time`). The watermark is the time up to which every queue
 has been read, less `watermark_s`: a window that ends before it is settled. A record that is stored later than that is

@@ -1,6 +1,6 @@
 """JSON bodies as columns of any Spark type: decoded by msgspec into typed values, then put together column by column.
 
-Of an object a field that is missing is null, and one that the type does not name is passed over. A map of texts takes
+Of an object a field that is missing is null, and one that the type does not name is skipped. A map of texts takes
 values of any kind, as JSON.
 """
 

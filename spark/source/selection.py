@@ -21,7 +21,7 @@ _REMEMBERED_MAX: Final = 65_536  # addresses
 
 
 class _Addressed(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """The first field of a message; the decoder passes over the others."""
+    """The first field of a message; the decoder skips the others."""
 
     address: str
 

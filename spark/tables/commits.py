@@ -4,7 +4,7 @@
 (`spark.job.bucket`). `commit` then, in this order:
 
 1. commits each table of which a file changed: the files to add and those that give way, in one Delta transaction that
-   carries the job's id and the pass. A table that has the pass already is passed over;
+   carries the job's id and the pass. A table that has the pass already is skipped;
 2. replaces the manifest, which names the new states;
 3. removes what is superseded.
 

@@ -252,7 +252,7 @@ async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Importe
 
     The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a
     time, those together atomically. An import that was broken off is repeated: what the store has already, value and
-    expiry, is passed over. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
+    expiry, is skipped. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
     what `KeyCalls.put` and `KeyCalls.transact` raise.
     """
     stored = unchanged = expired = 0

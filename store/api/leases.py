@@ -59,7 +59,7 @@ class LeaseCalls(Protocol):
         """
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
-        """Settles these for good, durably; offsets that `owner` does not hold are passed over.
+        """Settles these for good, durably; offsets that `owner` does not hold are skipped.
 
         `range(first, end)` is a sequence of offsets too.
         """

@@ -44,7 +44,7 @@ def recover(
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
     Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. The
-    views pass over damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
+    views skip damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
     `StoreFull`, OSError.
     """
     if views.dispatched > log.end:

@@ -10,7 +10,7 @@ from store.format.ranges import Range
 class KeyOrder:
     """The messages of one queue whose keys are known: looked at once, and not settled yet.
 
-    Of every key one message is out, or else the first one may be lent; the others are passed over until that one is
+    Of every key one message is out, or else the first one may be lent; the others are skipped until that one is
     settled. A message without a key (hash 0) is in nobody's way and not kept here.
     """
 
@@ -37,7 +37,7 @@ class KeyOrder:
         return len(self._key_of) - len(self._out) - len(self._ready)
 
     def meet(self, offset: int, key: int) -> bool:
-        """Notes a message that is looked at for the first time. Returns whether it is out; else it is passed over."""
+        """Notes a message that is looked at for the first time. Returns whether it is out; else it is skipped."""
         if key == 0:
             return True
         self._key_of[offset] = key

@@ -165,7 +165,7 @@ class Lending:
         max_count: int,
         max_bytes: int,
     ) -> list[Lease]:
-        """Takes messages of keys that have none out: first of those passed over before, then of new ones."""
+        """Takes messages of keys that have none out: first of those skipped before, then of new ones."""
         found: list[Lease] = []
         # One at a time: a message must not be lent before all that lie in front of it have been looked at.
         async with leases.looking:

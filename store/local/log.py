@@ -262,7 +262,7 @@ class LocalLog:
         return await core.blocking(find_addresses, core.engine.views, prefix, after, recent, limit)
 
     async def note_addresses(self, addresses: Sequence[str]) -> None:
-        """See `LogCalls.note_addresses`. Those too long for the view's keys are passed over."""
+        """See `LogCalls.note_addresses`. Those too long for the view's keys are skipped."""
         core = self._core
         unknown = core.recent.unlisted(addresses)
         new = await core.blocking(find_unlisted, core.engine.views, unknown) if unknown else ()

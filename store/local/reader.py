@@ -85,7 +85,7 @@ class StoreReader:
         `lost` says whether no replica has what is damaged at a log offset.
         """
         self._lost = lost
-        self.lost_count = 0  # messages that `locate` has passed over, for good
+        self.lost_count = 0  # messages that `locate` has skipped, for good
         self._busy = busy
         self.turn = Lock()
         self._rested = 0.0  # when who had the turn last rested
@@ -270,7 +270,7 @@ class StoreReader:
     ) -> Located:
         """Returns the records at some offsets, in order, up to `max_bytes`; at least one when there is one.
 
-        Damaged ones that are lost for good are passed over, loudly; where another replica may have them and nothing is
+        Damaged ones that are lost for good are skipped, loudly; where another replica may have them and nothing is
         in front of them it raises `CorruptFrame`.
         """
         records: list[tuple[int, Frame, int]] = []

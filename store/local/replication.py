@@ -209,7 +209,7 @@ class LocalReplication:
         """Returns the first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
         They are back to back, about `max_bytes`, and at least one, unless there is none. Damage in front of them is
-        passed over and not reported, as `start` may be another log's. Raises OSError.
+        skipped and not reported, as `start` may be another log's. Raises OSError.
         """
         self._core.check_running()
         return await self._core.loop.run_in_executor(

@@ -424,7 +424,7 @@ class CommitLog:
     def sound(self, start: LogOffset, end: LogOffset, max_bytes: int) -> tuple[LogOffset, bytes]:
         """Returns the first sound frames at or behind `start` that end at `end` at the latest, and where they begin.
 
-        Back to back, about `max_bytes`, at least one, unless there is none. Damage is passed over, and not reported.
+        Back to back, about `max_bytes`, at least one, unless there is none. Damage is skipped, and not reported.
         """
         found: list[Frame] = []
         size = 0
@@ -475,7 +475,7 @@ class CommitLog:
         # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
         last.rewrite(max(start, last.start))
         sound = start  # from here on all is
-        for found in self.scan(start, last.end, around=replica):  # views that pass over it would never come back
+        for found in self.scan(start, last.end, around=replica):  # views that skip it would never come back
             if isinstance(found, Frame):
                 yield found
                 continue

@@ -74,7 +74,7 @@ class StoreService:
 
         `more` are the handlers of other services on the same port, by service and method.
         `credentials` are `grpc.ServerCredentials` (`store.rpc.credentials`); without them everybody may connect.
-        `by_first_level`: every topic is named by its addresses' first level, so that readers may pass over others.
+        `by_first_level`: every topic is named by its addresses' first level, so that readers may skip others.
         """
         service = cls(store, controller, node, by_first_level=by_first_level)
         own = {wire.SERVICE: service._handlers()}

@@ -25,7 +25,7 @@ class AddressesView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
-        """Adds the addresses that some runs name; those too long to be listed are passed over."""
+        """Adds the addresses that some runs name; those too long to be listed are skipped."""
         for run in runs:
             for at, record in run.records:
                 if isinstance(record, AddressesSeen):

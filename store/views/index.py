@@ -95,7 +95,7 @@ class IndexView:
         """Adds the rows of some runs that are to be found. Costs a put for each frame and hash.
 
         Where the log is trimmed the parts that lie wholly before its beginning are removed; of the part that does not,
-        readers pass over what is gone.
+        readers skip what is gone.
         """
         self._add(txn, runs)
         trimmed = [record.first for run in runs for _, record in run.records if isinstance(record, LogTrimmed)]

@@ -23,7 +23,7 @@ _AMQP: Final = "amqp"
 def copy_keys(headers: Table) -> tuple[str, ...]:
     """Returns the routing keys that headers name, without repeats.
 
-    Values of an array that are no text are passed over, as in RabbitMQ. Raises `ProtocolError` (PRECONDITION_FAILED).
+    Values of an array that are no text are skipped, as in RabbitMQ. Raises `ProtocolError` (PRECONDITION_FAILED).
     """
     keys: dict[str, None] = {}
     for name in (CC, BCC):

@@ -332,7 +332,7 @@ class CoapEndpoint:
     def _receive_other(self, data: bytes, peer: Peer, now_ms: int, effects: list[Effect], *, full: bool) -> int:
         """Takes anything but a POST, PUT or DELETE; returns how many requests were taken in, none or one.
 
-        A datagram that is no message is reset when it claims to be Confirmable, else passed over (RFC 7252, 4.2 and
+        A datagram that is no message is reset when it claims to be Confirmable, else skipped (RFC 7252, 4.2 and
         4.3); so are Empty messages, which is how a peer pings, responses to nothing, and reserved classes of codes.
         """
         if len(data) < HEADER_BYTES or data[0] >> 6 != 1:

@@ -131,7 +131,7 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRe
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
     not UTF-8; 5.05 for a proxy's options; 4.00 for a Hop-Limit out of its range (RFC 8768, 3). Elective options are
-    passed over instead.
+    skipped instead.
     """
     found: dict[int, list[bytes]] = {}
     for number, value in options:

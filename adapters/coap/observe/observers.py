@@ -287,7 +287,7 @@ class Observers:
     def checked(self, token: Token, outcome: Outcome, now_ms: int) -> bool:
         """Takes the answer to a check; returns False for a token of something else.
 
-        A value that is older than a message delivered meanwhile is passed over. A refusal ends the observations of
+        A value that is older than a message delivered meanwhile is skipped. A refusal ends the observations of
         the address, unless it may pass.
         """
         sub = self._checking.pop(token, None)

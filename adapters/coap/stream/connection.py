@@ -242,7 +242,7 @@ class CoapConnection(Adapter):
             self._collect()
 
     def _take_other(self, head: Head, at: int) -> None:
-        """Takes a frame that is no request: a signal; all others are passed over (RFC 8323, 3.4 and 5)."""
+        """Takes a frame that is no request: a signal; all others are skipped (RFC 8323, 3.4 and 5)."""
         if head.code == CSM:
             self._capabilities = self._capabilities.updated(self._signal_options(head, at))
             if self._endpoint is None:

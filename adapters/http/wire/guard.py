@@ -100,7 +100,7 @@ class FrameHeaders:
         if kind in {HeadersFrame.type, ContinuationFrame.type}:
             self._block = 0 if flags & FLAG_END_HEADERS else stream
         rule = _RULES.get(kind)
-        if rule is None:  # of a server, no promise is taken (RFC 9113, 8.4); unknown types are passed over (5.5)
+        if rule is None:  # of a server, no promise is taken (RFC 9113, 8.4); unknown types are skipped (5.5)
             return ErrorCodes.PROTOCOL_ERROR if kind == PushPromiseFrame.type else None
         if rule.on_connection is not None and rule.on_connection != (stream == 0):
             return ErrorCodes.PROTOCOL_ERROR

@@ -204,7 +204,7 @@ class Inflight:
             yield packet_id
 
     def acknowledge(self, packet_ids: Sequence[int]) -> None:
-        """Takes PUBACKs; passes over unknown identifiers. Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
+        """Takes PUBACKs; skips unknown identifiers. Raises `ProtocolError` (0x82) for a QoS 2 delivery."""
         sent, exact = self.sent, self.exact
         self.moved = self.freed = True
         for packet_id in packet_ids:
@@ -255,7 +255,7 @@ class Inflight:
         return not refused
 
     def completed(self, packet_id: int) -> None:
-        """Takes a PUBCOMP; passes over an unknown identifier."""
+        """Takes a PUBCOMP; skips an unknown identifier."""
         if packet_id in self.released:
             del self.released[packet_id]
             self.freed = True

@@ -69,7 +69,7 @@ class MqttUpstream:
         # Of a connection:
         self.ready = False
         self._rest = b""
-        self._skip = 0  # bytes to come of a packet that is passed over
+        self._skip = 0  # bytes to come of a packet that is skipped
         self._messages: list[Message] = []
         self._acks: list[_Ack] = []
         self._bytes = 0  # of what is collected

@@ -245,7 +245,7 @@ class Forwarding:
             self._ids.discard(content.id)
 
     def _content(self, link: Link, one: UpstreamMessage) -> Forwarded | None:
-        """Returns what is to be sent; None where the message is passed over."""
+        """Returns what is to be sent; None where the message is skipped."""
         message, route, now_ms = one.message, one.route, self._now_ms()
         if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
             self._pass_over(one, "expired")

@@ -161,7 +161,7 @@ class BridgeReading:
             if refusal is not None:
                 never.append(one)
                 count(self._figures.refused, refusal.cause.value)
-                log.warning("bridge: a message is passed over", bridge=self._name, cause=refusal.detail)
+                log.warning("bridge: a message is skipped", bridge=self._name, cause=refusal.detail)
         await self._answer(link, taken, never)
         figures = self._figures
         figures.unacknowledged -= len(taken)

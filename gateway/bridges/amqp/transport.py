@@ -3,7 +3,7 @@
 aio-pika's reader has no bound in bytes, and its decoder changes types of headers, and ends the connection where a
 timestamp is beyond the year 9999: such a message would come again for ever. So frames are looked at before it reads
 them. In the content header of a message that is delivered, the properties are replaced by a number in `app_id`, by
-which `take` gives them back. A body that is larger than the limit is passed over as it comes.
+which `take` gives them back. A body that is larger than the limit is skipped as it comes.
 
     frame           type u8 | channel u16 | size u32 | payload | 0xCE        (AMQP 0-9-1, 2.3.5)
     content header  class u16 | weight u16 | body size u64 | property flags u16 | properties
@@ -51,7 +51,7 @@ class ContentReader:
         self._at = 0
         self._contents: dict[int, DeliveredContent] = {}
         self._count = 0
-        self._skipped: dict[int, int] = {}  # bytes of a body to be passed over, by channel
+        self._skipped: dict[int, int] = {}  # bytes of a body to be skipped, by channel
         self._body_left = 0  # bytes to come of the message announced last
         self._room = asyncio.Event()
         self.held_bytes = 0  # of messages that were announced and not released
@@ -87,7 +87,7 @@ class ContentReader:
         return rest
 
     async def _next(self) -> bytes:
-        """Returns the next frame that is not passed over."""
+        """Returns the next frame that is not skipped."""
         while True:
             if not self._body_left:  # a message that is announced is read to its end
                 await self._wait_for_room()

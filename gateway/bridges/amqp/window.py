@@ -92,7 +92,7 @@ class Window:
         self._waiting.appendleft(one)
 
     def settled(self, one: UpstreamMessage) -> None:
-        """Notes that a message was confirmed, or is passed over."""
+        """Notes that a message was confirmed, or is skipped."""
         if self._in_flight.pop(one.number, None) is None:
             return  # its connection ended before, and it waits again
         held = self._held[group_of(one.position.frame)]

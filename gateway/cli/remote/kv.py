@@ -136,7 +136,7 @@ def export(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) 
 def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
     """Store what a file holds, over what is there under the same keys; one that is damaged is refused whole.
 
-    After an interruption, do it again: what is there already is passed over.
+    After an interruption, do it again: what is there already is skipped.
     """
     with _keys(at, ns) as keys:
         done = keys.import_from(file)

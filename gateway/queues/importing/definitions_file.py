@@ -104,7 +104,7 @@ class GlobalParameterEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionsFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a file; what is not named here is passed over."""
+    """All of a file; what is not named here is skipped."""
 
     vhosts: Sequence[VhostEntry] = ()
     users: Sequence[UserEntry] = ()

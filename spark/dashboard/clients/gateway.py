@@ -14,7 +14,7 @@ import msgspec
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 GROUPS_COUNT_MAX = 50  # groups whose lag is asked for, by name
-LINES_COUNT_MAX = 40_000  # of server-sent events that are passed over on the way to one message
+LINES_COUNT_MAX = 40_000  # of server-sent events that are skipped on the way to one message
 COMMAND_BYTES_MAX = 65_536
 Credentials = tuple[str, str]  # name and password
 _POSITION = re.compile(r"[0-9a-f]{1,16}\.\d{1,9}")
