@@ -12,7 +12,7 @@ of which base, swing, phase and noise are drawn by the seed and the device's num
     stuck        60 messages have the value of the first of them
     drift        the value rises by 3 sigma in 300 messages, and stays there
     gap          nothing is sent for 120 s, or 24 intervals where that is longer
-    flood        20 messages are sent in the place of one, for 60 s; their times are 1 ms apart
+    flood        20 messages are sent in the place of one, for 60 s; their times are 1 ms apart, their values differ
     skew         the device's clock is 45 s behind, for 60 messages
     ahead        the device's clock is an hour ahead, for 60 messages
     duplicates   60 messages are sent twice, with equal times and values

@@ -153,6 +153,8 @@ class Fleet:
             value, begun = sensor.read_wrong(kind, first=not begun), True
             time_ms = due_ms + _CLOCKS_MS.get(kind, 0)
             for copy in range(_COPIES.get(kind, 1)):
-                at_ms = time_ms + copy if kind == faults.FLOOD else time_ms
+                at_ms = time_ms
+                if kind == faults.FLOOD and copy:
+                    at_ms, value = time_ms + copy, sensor.read()
                 yield Reading(due_ms, name, at_ms, {self.metric: round(value, 3)}, number)
                 number += 1

@@ -78,6 +78,7 @@ def test_each_kind_changes_the_messages_as_its_formula_says():
                 assert clocks == {3_600_000}
             elif kind == "flood":
                 assert clocks == set(range(20))
+                assert len(set(values)) > len(values) / 2, "a flood of one value would be a stuck sensor"
             elif kind == "gap":
                 assert not wrong
             elif kind == "spike":
