@@ -31,9 +31,9 @@ RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "clo
 # Files that read better whole, and how long they may be.
 LONGER = {
     "adapters/http/connection.py": 460,  # the requests of both versions to the gateway, and its answers
-    "adapters/http/wire/h2.py": 500,  # one handler for each event of h2
-    "controller/raft/core.py": 480,  # every message in every role
-    "store/log/log.py": 560,  # one log: its segments, what is written, read, cut and recovered
+    "adapters/http/wire/h2.py": 490,  # one handler for each event of h2
+    "controller/raft/core.py": 470,  # every message in every role
+    "store/log/log.py": 520,  # one log: its segments, what is written, read, cut and recovered
     "store/replication/master.py": 540,  # the rules of one epoch, which only together keep what they promise
 }
 
