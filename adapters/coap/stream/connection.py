@@ -43,7 +43,7 @@ from gateway.port.adapter import (
 
 OPTION_BYTES_MAX = 16_384  # of a message's token and options, besides its body
 OVERHEAD_BYTES = 128  # of a response, besides its block
-FREE_BYTES = 65_536  # a frame that needs no credit: about a read
+FREE_BYTES = 65_536  # of a message that is not whole, which do not count: about a read
 FRAME_TIME_MS = 30_000  # that a longer frame may take, and
 FRAME_BYTES_PER_MS = 64  # of its bytes within each ms more
 CSM_TIME_MS = 10_000  # until the peer's first message
@@ -54,14 +54,25 @@ NEVER_MS = 1 << 62
 
 
 class StreamsContext:
-    """The state that all connections of a process share: transfers in blocks, and the bytes of large frames."""
+    """The state that all connections of a process share: transfers in blocks, and the bytes of large messages.
+
+    What has come of a message counts, not what it announces. Peers of whom it is not known that they are let in have
+    half of the room, or one largest message, so that they leave some to others.
+    """
 
     def __init__(self, settings: CoapOptions) -> None:
         self.settings = settings
         self.transfers = SharedTransfers(settings)
         self.message_bytes_max = settings.max_body_bytes + OPTION_BYTES_MAX
-        self.arriving_bytes = 0  # reserved, <= arriving_bytes_max
+        self.arriving_bytes = 0  # of messages that are not whole
         self.arriving_bytes_max = max(settings.block_bytes_max, self.message_bytes_max)
+        self.strangers_bytes_max = max(self.arriving_bytes_max // 2, self.message_bytes_max)
+
+    def hold(self, before_bytes: int, held_bytes: int, *, known: bool) -> bool:
+        """Counts what a connection holds of a message, and held before; returns whether there is room for more."""
+        self.arriving_bytes += held_bytes - before_bytes
+        room = self.arriving_bytes_max if known else self.strangers_bytes_max
+        return held_bytes <= before_bytes or self.arriving_bytes <= room
 
 
 class CoapConnection(Adapter):
@@ -75,7 +86,7 @@ class CoapConnection(Adapter):
         self._capabilities = Capabilities()
         self._message_bytes_max = context.message_bytes_max
         self._input = bytearray()
-        self._reserved_bytes = 0  # of the frame that arrives
+        self._arriving_bytes = 0  # of a large frame that is not whole, which count
         self._frame_until_ms = NEVER_MS  # when it should be whole
         self._output = bytearray(csm(self._message_bytes_max))
         self._pings: deque[bytes] = deque()  # tokens of Pings that wait for custody
@@ -99,6 +110,11 @@ class CoapConnection(Adapter):
     def closed(self) -> bool:
         """Returns whether the connection has ended, by whichever side."""
         return self._closed
+
+    @property
+    def known(self) -> bool:
+        """Returns whether the peer was let in."""
+        return self._endpoint is not None and self._endpoint.admission.granted
 
     @property
     def _waits_for_admission(self) -> bool:
@@ -210,7 +226,7 @@ class CoapConnection(Adapter):
                 if head.end > self._message_bytes_max:
                     raise FrameError(f"a message is at most {self._message_bytes_max} bytes")
                 if len(data) - at < head.end:
-                    self._reserve(head.end, now_ms)
+                    self._hold_frame(head.end, len(data) - at, now_ms)
                     break
                 self._release_frame()
                 if head.code >> 5 == 0 and head.code != EMPTY and self._endpoint is not None:
@@ -291,21 +307,21 @@ class CoapConnection(Adapter):
 
     # ---- limits
 
-    def _reserve(self, size_bytes: int, now_ms: int) -> None:
-        """Counts the bytes of a large frame before they come. Raises `SignalError` where there is no room for them."""
-        if size_bytes <= FREE_BYTES or self._reserved_bytes:
+    def _hold_frame(self, size_bytes: int, held_bytes: int, now_ms: int) -> None:
+        """Counts what has come of a large frame. Raises `SignalError` where there is no room for it."""
+        if size_bytes <= FREE_BYTES:
             return
-        context = self._context
-        if context.arriving_bytes + size_bytes > context.arriving_bytes_max:
+        if self._frame_until_ms == NEVER_MS:
+            self._frame_until_ms = now_ms + FRAME_TIME_MS + size_bytes // FRAME_BYTES_PER_MS
+        held_bytes = held_bytes if held_bytes > FREE_BYTES else 0
+        before_bytes, self._arriving_bytes = self._arriving_bytes, held_bytes
+        if not self._context.hold(before_bytes, held_bytes, known=self.known):
             raise SignalError("too many large messages arrive at once: connect again later")
-        context.arriving_bytes += size_bytes
-        self._reserved_bytes = size_bytes
-        self._frame_until_ms = now_ms + FRAME_TIME_MS + size_bytes // FRAME_BYTES_PER_MS
 
     def _release_frame(self) -> None:
         """Gives back what a frame held that is whole, or given up."""
-        self._context.arriving_bytes -= self._reserved_bytes
-        self._reserved_bytes = 0
+        self._context.hold(self._arriving_bytes, 0, known=True)
+        self._arriving_bytes = 0
         self._frame_until_ms = NEVER_MS
 
     def _silent_until_ms(self, received_ms: int) -> int:

@@ -16,4 +16,4 @@ def in_websocket(connection: CoapConnection, info: ConnectionInfo, context: Stre
     """Returns a connection that speaks through a WebSocket."""
     protocol = server_protocol(context)
     handshake = CoapHandshake(protocol, context.settings, local=info.loopback)
-    return WebSocketConnection(connection, handshake, CoapFraming(protocol, context), info.forwarding)
+    return WebSocketConnection(connection, handshake, CoapFraming(protocol, context, connection), info.forwarding)

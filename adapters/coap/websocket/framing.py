@@ -12,14 +12,13 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from adapters.coap.messages.settings import CoapOptions
-from adapters.coap.stream import StreamsContext
+from adapters.coap.stream import FREE_BYTES, CoapConnection, StreamsContext
 from adapters.coap.stream.frames import FrameError
 from adapters.coap.websocket.messages import to_frame, to_messages
 from adapters.websocket.library import close_frame_of, output_of
 from store.base.browsers import page_mistake
 
 SUBPROTOCOL: Final = Subprotocol("coap")
-FREE_BYTES: Final = 65_536  # of a message that needs no credit: about a read
 _DATA: Final = frozenset({Opcode.BINARY, Opcode.TEXT, Opcode.CONT})
 _PROTOCOL, _UNSUPPORTED, _TRY_AGAIN = 1002, 1003, 1013
 
@@ -90,15 +89,16 @@ class CoapHandshake:
 class CoapFraming:
     """See `adapters.websocket.connection.Framing`; its payload are frames of CoAP over TCP."""
 
-    def __init__(self, protocol: ServerProtocol, context: StreamsContext) -> None:
+    def __init__(self, protocol: ServerProtocol, context: StreamsContext, connection: CoapConnection) -> None:
         self.refusal_code: int = _PROTOCOL
         self.answers = b""
         self.ended: str | None = None
         self.mistake: tuple[int, str] | None = None
         self._protocol = protocol
         self._context = context
+        self._connection = connection
         self._parts: list[bytes] = []  # of a message whose last frame has not come
-        self._reserved_bytes = 0  # of the message that arrives
+        self._arriving_bytes = 0  # of a message that is not whole, which count
         self._closing = False  # a close frame of ours was made: messages are dropped
 
     def receive(self, data: bytes) -> bytes:
@@ -111,7 +111,7 @@ class CoapFraming:
             self.ended = str(protocol.parser_exc)
         elif protocol.close_rcvd is not None:
             self.ended = ""
-        elif not self._reserve(sum(map(len, self._parts)) + len(protocol.reader.buffer)):
+        elif not self._hold(sum(map(len, self._parts)) + len(protocol.reader.buffer)):
             self.mistake = self.mistake or (_TRY_AGAIN, "too many large messages arrive at once")
         return payload
 
@@ -148,12 +148,10 @@ class CoapFraming:
 
     def release(self) -> None:
         """See `Framing`."""
-        self._reserve(0)
+        self._hold(0)
 
-    def _reserve(self, held_bytes: int) -> bool:
+    def _hold(self, held_bytes: int) -> bool:
         """Counts what is held of a message that is not whole; returns whether there is room for it."""
         held_bytes = held_bytes if held_bytes > FREE_BYTES else 0
-        context, grown = self._context, held_bytes > self._reserved_bytes
-        context.arriving_bytes += held_bytes - self._reserved_bytes
-        self._reserved_bytes = held_bytes
-        return not grown or context.arriving_bytes <= context.arriving_bytes_max
+        before_bytes, self._arriving_bytes = self._arriving_bytes, held_bytes
+        return self._context.hold(before_bytes, held_bytes, known=self._connection.known)

@@ -285,12 +285,43 @@ def test_too_large_a_message_is_aborted_before_it_comes() -> None:
 def test_large_messages_that_arrive_are_bounded_over_all_connections() -> None:
     context = StreamsContext(CoapOptions(block_bytes_max=2 << 20))
     large = request("t/a", payload=bytes(1_000_000))
-    clients = [CoapStreamPeer(context=context) for _ in range(3)]
-    assert [client.send(large[:100]) for client in clients[:2]] == [[], []]
-    (frame,) = clients[2].send(large[:100])
+    clients = [known(context) for _ in range(3)]
+    assert [client.send(large[:-100]) for client in clients[:2]] == [[], []]
+    (frame,) = clients[2].send(large[:-100])
     assert frame.code == ABORT
-    assert [frame.code for frame in clients[0].send(large[100:])] == [CREATED]
+    assert [frame.code for frame in clients[0].send(large[-100:])] == [CREATED]
     clients[1].connection.lost(now_ms=0)
+    assert context.arriving_bytes == 0
+
+
+def known(context: StreamsContext) -> CoapStreamPeer:
+    """A peer that was let in with its first request."""
+    client = CoapStreamPeer(context=context)
+    client.send(request("t/a"))
+    return client
+
+
+def test_large_messages_that_are_only_announced_keep_nobody_out() -> None:
+    context = StreamsContext(CoapOptions(block_bytes_max=2 << 20))
+    large = request("t/a", payload=bytes(1_000_000))
+    announced = [CoapStreamPeer(context=context) for _ in range(100)]
+    assert [client.send(large[:100]) for client in announced] == [[]] * 100
+    client = CoapStreamPeer(context=context)
+    assert client.send(large[:-100]) == []
+    assert [frame.code for frame in client.send(large[-100:])] == [CREATED]
+
+
+def test_peers_that_nobody_has_let_in_leave_room_for_those_who_are() -> None:
+    context = StreamsContext(CoapOptions(block_bytes_max=4 << 20))
+    large = request("t/a", payload=bytes(1_000_000))
+    guest = known(context)
+    strangers = [CoapStreamPeer(context=context) for _ in range(4)]
+    codes = [frame.code for client in strangers for frame in client.send(large[:-100])]
+    assert codes == [ABORT] * 2
+    assert guest.send(large[:-100]) == []
+    assert [frame.code for frame in guest.send(large[-100:])] == [CREATED]
+    for client in strangers:
+        client.connection.lost(now_ms=0)
     assert context.arriving_bytes == 0
 
 
