@@ -1,7 +1,9 @@
 """All DTLS sessions of one UDP socket, without the socket: records in, plaintext and records out.
 
 A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes in progress, and sessions, are
-limited; the session that was silent longest gives way to a new one, and a silent one is forgotten after a time.
+limited. The oldest handshake of the network that has most gives way to a new one, so that nobody can keep others out by
+handshakes that do not end. The session that was silent longest gives way to a new one, and a silent one is forgotten
+after a time.
 """
 
 import contextlib
@@ -15,6 +17,8 @@ from OpenSSL import SSL
 from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described
 from gateway.dtls.psk_file import PreSharedKey
 from gateway.port.adapter import Peer
+from gateway.security.limits import network_of
+from store.base.listening.places import ConnectionSlots
 
 RECORD_BYTES: Final = 13  # of a record's header
 HANDSHAKE, CLIENT_HELLO = 22, 1
@@ -39,9 +43,14 @@ class _Session:
     peer: Peer
     began_ms: int
     received_ms: int
+    forget: Callable[["_Session"], None]
     established: bool = False
     key: tuple[bytes, PreSharedKey] | None = None  # and its identity
     checked_ms: int = 0  # when the key was looked for last
+
+    def cancel(self) -> None:
+        """See `ConnectionSlots`: its handshake makes way."""
+        self.forget(self)
 
 
 class DtlsSessions:
@@ -63,7 +72,8 @@ class DtlsSessions:
         self._find_key = find_key
         self._spare = self._context.connection()  # listens to peers that have no session
         self._established: dict[Peer, _Session] = {}  # the one that was silent longest first
-        self._handshakes: dict[Peer, _Session] = {}  # the oldest first
+        self._handshakes: dict[Peer, _Session] = {}
+        self._places = ConnectionSlots()  # of handshakes; <= HANDSHAKES_COUNT_MAX
         self._due: list[tuple[int, int, _Session]] = []  # a heap of handshakes, by when to look at them
         self._count = 0
         self.output: list[tuple[bytes, Peer]] = []
@@ -92,7 +102,7 @@ class DtlsSessions:
 
     def _listen(self, data: bytes, peer: Peer, now_ms: int) -> None:
         """Takes a datagram of a peer without a session, or one that begins anew: a cookie is all it gets at first."""
-        if not _is_client_hello(data) or len(self._handshakes) >= HANDSHAKES_COUNT_MAX:
+        if not _is_client_hello(data):
             return
         self._refresh()
         self._context.peer = peer
@@ -109,7 +119,8 @@ class DtlsSessions:
         self._spare = self._context.connection()
         if peer in self._established:
             self._forget(self._established[peer])
-        session = self._handshakes[peer] = _Session(connection, peer, now_ms, now_ms)
+        session = self._handshakes[peer] = _Session(connection, peer, now_ms, now_ms, self._forget)
+        self._places.take(session, network_of(str(peer[0])).encode(), HANDSHAKES_COUNT_MAX)
         self._shake(session, now_ms)
 
     def _refresh(self) -> None:
@@ -173,6 +184,7 @@ class DtlsSessions:
     def _establish(self, session: _Session, now_ms: int) -> bool:
         """Lets a peer in whose handshake is done, or not; returns whether it is."""
         del self._handshakes[session.peer]
+        self._places.leave(session)
         if len(self._established) >= SESSIONS_COUNT_MAX:
             self.close(next(iter(self._established)))
         self._established[session.peer] = session
@@ -259,6 +271,7 @@ class DtlsSessions:
     def _forget(self, session: _Session) -> None:
         if self._handshakes.get(session.peer) is session:
             del self._handshakes[session.peer]
+            self._places.leave(session)
         if self._established.get(session.peer) is session:
             del self._established[session.peer]
             self._left(session.peer)

@@ -5,43 +5,44 @@ place of its own kind and cannot take those of pipes. Nor can one address take a
 loses its oldest.
 """
 
-import asyncio
 import resource
 import socket
 from typing import Any
+
+from store.base.listening.peer_budget import Holder
 
 _MAPPED = bytes(10) + b"\xff\xff"
 _IPV6_NETWORK_BYTES = 8  # one host chooses the rest itself
 
 
 class ConnectionSlots:
-    """Connections of one kind, each a task; whichever has to make way is cancelled."""
+    """Connections of one kind; whichever has to make way is cancelled."""
 
     def __init__(self) -> None:
         """Begins without connections."""
-        self._held: dict[bytes, dict[asyncio.Task[None], None]] = {}  # by origin, oldest first; none is empty
-        self._origins: dict[asyncio.Task[None], bytes] = {}
+        self._held: dict[bytes, dict[Holder, None]] = {}  # by origin, oldest first; none is empty
+        self._origins: dict[Holder, bytes] = {}
 
     def __len__(self) -> int:
         """Returns how many places are taken."""
         return len(self._origins)
 
-    def take(self, task: "asyncio.Task[None]", origin: bytes, most: int) -> None:
+    def take(self, holder: Holder, origin: bytes, most: int) -> None:
         """Takes one. Beyond `most`, the oldest one of the origin that has most is given up."""
-        self._origins[task] = origin
-        self._held.setdefault(origin, {})[task] = None
+        self._origins[holder] = origin
+        self._held.setdefault(origin, {})[holder] = None
         while len(self._origins) > most:
             largest = max(self._held.values(), key=len)
             oldest = next(iter(largest))
             self.leave(oldest)
             oldest.cancel()
 
-    def leave(self, task: "asyncio.Task[None]") -> None:
+    def leave(self, holder: Holder) -> None:
         """Gives one back, if it was taken."""
-        origin = self._origins.pop(task, None)
+        origin = self._origins.pop(holder, None)
         if origin is not None:
             held = self._held[origin]
-            del held[task]
+            del held[holder]
             if not held:
                 del self._held[origin]
 

@@ -107,6 +107,14 @@ class DtlsServer:
         return client.done
 
 
+def begin(server, client, peer):
+    """Shakes hands as far as the cookie; the client has the server's answer."""
+    for _ in range(2):
+        server.hear(client.shake(), peer)
+        for data in server.sent(peer):
+            client.connection.bio_write(data)
+
+
 def test_a_session_carries_plaintexts_both_ways():
     server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
     assert server.connect(client, peer)
@@ -159,13 +167,8 @@ def test_a_cookie_is_good_for_its_own_address_alone():
 def test_handshakes_under_way_are_limited_and_end(monkeypatch):
     monkeypatch.setattr("gateway.dtls.sessions.HANDSHAKES_COUNT_MAX", 3)
     server = DtlsServer()
-    clients = [DtlsClient() for _ in range(5)]
-    for n, client in enumerate(clients):  # each goes as far as its cookie
-        server.hear(client.shake(), ("h", n))
-        for data in server.sent():
-            client.connection.bio_write(data)
-        server.hear(client.shake(), ("h", n))
-        server.sent()
+    for n in range(5):
+        begin(server, DtlsClient(), ("h", n))
     assert server.sessions.handshakes == 3
     for _ in range(100):
         deadline = server.sessions.deadline_ms()
@@ -176,6 +179,22 @@ def test_handshakes_under_way_are_limited_and_end(monkeypatch):
     assert server.now_ms <= 1_000_000 + HANDSHAKE_MS + 1
     assert server.sessions.handshakes == 0
     assert server.connect(DtlsClient(), ("h", 9))
+
+
+def test_handshakes_that_do_not_end_keep_no_other_address_out(monkeypatch):
+    monkeypatch.setattr("gateway.dtls.sessions.HANDSHAKES_COUNT_MAX", 3)
+    server = DtlsServer()
+    for n in range(6):  # each goes as far as its cookie, and says nothing more
+        begin(server, DtlsClient(), ("10.0.0.1", n))
+    assert server.sessions.handshakes == 3
+    assert server.connect(DtlsClient(), ("10.0.0.2", 1))
+    client = DtlsClient()
+    begin(server, client, ("10.0.0.2", 2))  # it is slow, and the flood goes on
+    for n in range(6, 12):
+        begin(server, DtlsClient(), ("10.0.0.1", n))
+    assert server.sessions.handshakes == 3
+    assert server.connect(client, ("10.0.0.2", 2))
+    assert [peer for peer, _ in server.joined] == [("10.0.0.2", 1), ("10.0.0.2", 2)]
 
 
 def test_the_session_that_was_silent_longest_gives_way(monkeypatch):
