@@ -14,7 +14,7 @@ place of a value that there is none of, and below the levels in front of it all,
 """
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
 from itertools import chain
 from typing import Any, Final, NamedTuple, Protocol
@@ -382,6 +382,11 @@ class Permissions:
     def reads(self, address: str) -> bool:
         """Returns whether an address may be read; for what is skipped in silence where it may not."""
         return self.access is None or self.access.may("subscribe", address)
+
+    def reads_all(self, patterns: Iterable[str]) -> bool:
+        """Returns whether all that some filters match may be read; for what is passed over in silence where not."""
+        access = self.access
+        return access is None or all(access.reaches_all("subscribe", pattern) for pattern in patterns)
 
     def readable(self, messages: Sequence[Message]) -> list[Message]:
         """Returns those of some messages that may be read. The others are skipped in silence."""

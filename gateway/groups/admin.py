@@ -56,13 +56,13 @@ async def list_groups(store: StoreClient, request: ListGroups) -> GroupsPage:
     return GroupsPage(groups=found, after=found[-1].group if page.more else None)
 
 
-async def list_readable(store: StoreClient, request: ListGroups, readable: Callable[[str], bool]) -> GroupsPage:
+async def list_readable(store: StoreClient, request: ListGroups, readable: Callable[[GroupName], bool]) -> GroupsPage:
     """Returns the answer to `ListGroups` for an asker that may know of some groups alone."""
     found: list[GroupName] = []
     asked = msgspec.structs.replace(request, limit=GROUPS_AT_ONCE)
     while True:  # until it is known whether more than a page may be read
         page = await list_groups(store, asked)
-        found += [one for one in page.groups if readable(one.group)]
+        found += [one for one in page.groups if readable(one)]
         if len(found) > request.limit:
             return GroupsPage(groups=found[: request.limit], after=found[request.limit - 1].group)
         if page.after is None:

@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.domain.access import Permissions
 from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -41,6 +42,7 @@ from gateway.port.groups import (
     DescribeGroup,
     GroupCursor,
     GroupDescription,
+    GroupName,
     GroupsPage,
     Joined,
     JoinGroup,
@@ -369,7 +371,12 @@ class ConsumerGroups:
         permissions = asker.principal.permissions
         if permissions.access is None:
             return await list_groups(self._store, request)
-        return await list_readable(self._store, request, lambda group: permissions.reads(group_address(group)))
+        return await list_readable(self._store, request, partial(self._shows, permissions))
+
+    def _shows(self, permissions: Permissions, found: GroupName) -> bool:
+        """Returns whether an asker may know of a group, and of its topic, which the list names."""
+        patterns = self.environment.patterns_of(found.topic)
+        return permissions.reads(group_address(found.group)) and permissions.reads_all(patterns)
 
     async def describe(self, asker: GroupClient, request: DescribeGroup) -> GroupDescription:
         """See `DescribeGroup`."""

@@ -156,7 +156,7 @@ def test_pages_of_keys_are_full_whatever_is_hidden_between(served, user):  # noq
 def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # noqa: F811
     mark = fresh("g")
     names = [f"{mark}-a", f"{mark}-b", f"{mark}-c", f"{mark}-d"]
-    name = user(*[f"subscribe:$group/{one}" for one in names[::2]])
+    name = user("subscribe:groups/#", *[f"subscribe:$group/{one}" for one in names[::2]])
     with served.http("admin") as admin, served.http(name) as http:
         publish(served, "groups/x")
         for one in names:
@@ -168,6 +168,22 @@ def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # n
         assert not last.links
         both = http.get("/groups", params={"limit": "2"})
         assert ([one["group"] for one in both.json()], both.links) == ([names[0], names[2]], {})
+
+
+def test_a_list_of_groups_does_not_name_topics_that_may_not_be_read(served, user):  # noqa: F811
+    seen, hidden = fresh("seen"), fresh("hidden")
+    name = user("all:$group/#", "subscribe:listed/#", "subscribe:unlisted/mine/#")
+    publish(served, "listed/x")
+    publish(served, "unlisted/x")
+    with served.http("admin") as admin, served.http(name) as http:
+        before = http.get("/groups")
+        assert admin.post(f"/groups/{hidden}/members", json={"topic": "unlisted"}).is_success
+        assert admin.put(f"/groups/{hidden}-lent", json={"topic": "unlisted"}).is_success
+        assert said(http.get("/groups")) == said(before)
+        assert admin.post(f"/groups/{seen}/members", json={"topic": "listed"}).is_success
+        assert [one for one in http.get("/groups").json() if one not in before.json()] == [
+            {"group": seen, "topic": "listed", "strategy": "averaged"}
+        ]
 
 
 # ---- members of groups
