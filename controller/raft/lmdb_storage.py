@@ -17,6 +17,7 @@ from controller.raft.lmdb_records import MemoryIdentity, StoredSummary
 from controller.raft.messages import Entry, HardState, Index, Snapshot, Term, entry_bytes
 from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
+from store.disk.files import said_of_data_dir
 from store.disk.lmdb_file import is_broken, is_cut_short
 from store.disk.space import is_for_want_of_room
 
@@ -63,10 +64,11 @@ class LmdbStorage:
 
         Raises `StorageDamaged`; `StorageFailed` where another process has it or it is another node's; OSError.
         """
-        for missing in [path for path in reversed((directory, *directory.parents)) if not path.exists()]:
-            missing.mkdir(mode=0o700, exist_ok=True)
         with contextlib.ExitStack() as undo:
-            lock = _lock(directory)
+            with said_of_data_dir(directory):
+                for missing in [path for path in reversed((directory, *directory.parents)) if not path.exists()]:
+                    missing.mkdir(mode=0o700, exist_ok=True)
+                lock = _lock(directory)
             undo.callback(os.close, lock)
             if is_cut_short(directory / "data.mdb"):  # LMDB would find out by a signal that kills the process
                 raise StorageDamaged(f"{directory / 'data.mdb'} has lost its end. {ADVICE}")

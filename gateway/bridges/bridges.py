@@ -181,9 +181,9 @@ class _BridgeRunner:
             await self.bridge.run(fence, owned)
         except OwnershipLost:
             raise
-        except Exception as failure:  # our own bug
+        except Exception:  # our own bug
             log.exception("bridge: failed", bridge=self.bridge.name)
-            self.bridge.figures.error = f"internal error: {failure!r}"
+            self.bridge.figures.error = "internal error; the log of the process says more"
             await asyncio.sleep(AGAIN_S)
 
     async def _raise_fences(self, owned: Owned) -> Fence | None:

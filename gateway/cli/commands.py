@@ -27,9 +27,8 @@ from gateway.cli.remote import messages as cli_remote
 from gateway.cli.servers import cluster_roles as cli_cluster_roles
 from gateway.cli.servers import store as cli_store
 from gateway.cli.servers.mains import run_main
-from gateway.remote.http import Unreachable
 from store.base.errors import StoreError
-from store.base.process_errors import ConfigError, HeadgateError
+from store.base.process_errors import ConfigError, HeadgateError, NothingAnswers
 
 EXIT_FAILED, EXIT_USAGE, EXIT_UNREACHABLE, EXIT_INTERRUPTED = 1, 2, 3, 130
 WORKERS_MAX = 64  # processes of one gateway
@@ -182,7 +181,7 @@ def _explain(errors: list[BaseException]) -> int:
             print(f"headgate: {line}", file=sys.stderr)  # noqa: T201 - the one way out of every command
     if isinstance(errors[0], ConfigError):
         return EXIT_USAGE
-    return EXIT_UNREACHABLE if isinstance(errors[0], Unreachable) else EXIT_FAILED
+    return EXIT_UNREACHABLE if isinstance(errors[0], NothingAnswers) else EXIT_FAILED
 
 
 def _sentence(error: BaseException) -> str:

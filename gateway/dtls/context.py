@@ -16,6 +16,7 @@ from OpenSSL._util import ffi, lib
 
 from gateway.dtls.psk_file import KEY_BYTES_MAX, PreSharedKey
 from gateway.security.auth_settings import TlsConfig
+from gateway.security.tls import why_no_pair
 from store.base.process_errors import ConfigError
 
 COOKIE_KEY_BYTES: Final = 32
@@ -89,7 +90,7 @@ def _use_certificates(context: SSL.Context, tls: TlsConfig) -> None:
         context.use_privatekey_file(str(tls.key_file or tls.cert_file))
         context.check_privatekey()
     except SSL.Error as error:
-        raise ConfigError(f"tls.cert_file: {tls.cert_file} cannot be used for DTLS: {error}") from error
+        raise ConfigError(f"tls.cert_file: {tls.cert_file} cannot be used for DTLS: {why_no_pair(error)}") from error
     if tls.client_certificates == "off":
         return
     mode = SSL.VERIFY_PEER
@@ -104,7 +105,8 @@ def _use_certificates(context: SSL.Context, tls: TlsConfig) -> None:
             store.load_locations(str(tls.client_crl_file))
             store.set_flags(_CRL_CHECK)
     except SSL.Error as error:
-        raise ConfigError(f"tls.client_ca_file: {tls.client_ca_file} cannot be used for DTLS: {error}") from error
+        why = "it, or tls.client_crl_file, is not PEM, or holds nothing of that kind"
+        raise ConfigError(f"tls.client_ca_file: {tls.client_ca_file} cannot be used for DTLS: {why}") from error
 
 
 _CRL_CHECK: Final = 0x4  # X509_V_FLAG_CRL_CHECK: of the client's own certificate

@@ -76,7 +76,7 @@ class SinkGuard:
         """Returns those addresses of a host that may be connected to. Raises `SinkRefused` where none may."""
         kept = [text for text in found if self._allows(host, ip_address(text.partition("%")[0]))]
         if not kept:
-            raise SinkRefused(_not_allowed(found[0] if found else host))
+            raise SinkRefused(_not_allowed(host))  # and not its address: names of a private network are not told
         return kept
 
     def _is_private(self, host: str, literal: _Address | None) -> bool:

@@ -9,7 +9,7 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from gateway.ops.status import Status
-from store.base.process_errors import HeadgateError
+from store.base.process_errors import HeadgateError, NothingAnswers
 
 if TYPE_CHECKING:
     import httpx
@@ -20,7 +20,7 @@ FOUND_AT_ONCE = 1_000  # messages on a page of those found
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
 
 
-class Unreachable(HeadgateError):
+class Unreachable(NothingAnswers):
     """The server does not answer."""
 
 
@@ -99,6 +99,8 @@ class RemoteGateway:
             if got.status_code >= 400:
                 got.read()
             _check(got)
+            if not got.headers.get("content-type", "").startswith("text/event-stream"):
+                raise RemoteRefused(got.status_code, f"{self.url} does not answer as a gateway does")
             yield from read_events(read_lines(got.iter_bytes()))
 
     def ask(

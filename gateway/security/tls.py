@@ -73,8 +73,8 @@ class ServerTls:
         assert config.cert_file is not None
         try:
             context.load_cert_chain(config.cert_file, config.key_file)
-        except (OSError, ssl.SSLError) as error:
-            raise ConfigError(f"tls.cert_file: {config.cert_file} cannot be used: {error}") from error
+        except OSError as error:
+            raise ConfigError(f"tls.cert_file: {config.cert_file} cannot be used: {why_no_pair(error)}") from error
 
     def _load_revoked(self, context: ssl.SSLContext) -> None:
         """Loads the revocation lists; of several lists of one CA, the newest counts."""
@@ -87,5 +87,16 @@ class ServerTls:
 def _load(key: str, context: ssl.SSLContext, file: Path) -> None:
     try:
         context.load_verify_locations(file)
-    except (OSError, ssl.SSLError) as error:
-        raise ConfigError(f"{key}: {file} cannot be used: {error}") from error
+    except ssl.SSLError as error:
+        raise ConfigError(f"{key}: {file} cannot be used: it is not PEM, or holds nothing of that kind") from error
+    except OSError as error:
+        raise ConfigError(f"{key}: {file} cannot be used: {error.strerror}") from error
+
+
+def why_no_pair(error: Exception) -> str:
+    """Returns why certificate and key cannot be used, in place of the words of OpenSSL's code."""
+    if isinstance(error, OSError) and not isinstance(error, ssl.SSLError):
+        return error.strerror or str(error)
+    if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
+        return "tls.key_file is the key of another certificate"
+    return "it is not PEM, or tls.key_file is not its key"

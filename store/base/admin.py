@@ -43,6 +43,7 @@ QUERY_COUNT_MAX = 16  # parameters of a query
 PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
 WRITE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 64  # beyond, the oldest one of the address that has most is closed unanswered
+OUR_BUG = "internal error; the log of the process says more"
 JSON = "application/json"
 TEXT = "text/plain; charset=utf-8"
 
@@ -271,7 +272,7 @@ class AdminServer:
             return _problem(HTTPStatus.GATEWAY_TIMEOUT, f"it is not done after {ACTION_TIMEOUT_S:g} s; ask again")
         except Exception as error:  # our own bug: say so, and keep serving the others
             log.error("an action of the admin port failed", action=path, exc_info=error)
-            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            return _problem(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_BUG)
         return _json(done)
 
     async def _answer(self, method: str, path: str, headers: Mapping[str, str], query: Mapping[str, str]) -> _Answer:
@@ -294,9 +295,12 @@ class AdminServer:
                     answer = await answer
         except ActionRefused as refused:
             return _problem(refused.status, str(refused))
+        except TimeoutError:
+            log.warning("a page of the admin port takes too long", page=path)
+            return _text(HTTPStatus.GATEWAY_TIMEOUT, f"it is not there after {PAGE_TIMEOUT_S:g} s; ask again")
         except Exception as error:  # the runtime's own answer failed: say so, and keep serving the others
             log.error("a page of the admin port failed", page=path, exc_info=error)
-            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, f"{type(error).__name__}: {error}")
+            return _text(HTTPStatus.INTERNAL_SERVER_ERROR, OUR_BUG)
         return answer
 
     def _healthz(self, _accept: str) -> _Answer:

@@ -1,7 +1,11 @@
 """The errors of every process of Headgate: the root of what it raises on purpose, and servers that cannot start."""
 
 import contextlib
+import os
 from collections.abc import Iterator
+from typing import Final
+
+_BY_ASYNCIO: Final = "error while attempting to bind"  # it names the address once more, as Python writes it
 
 
 class HeadgateError(Exception):
@@ -10,6 +14,10 @@ class HeadgateError(Exception):
 
 class ConfigError(HeadgateError):
     """A configuration that cannot be used; the text names the key and says what to write instead."""
+
+
+class NothingAnswers(HeadgateError):
+    """Nothing answers at the address that a command asks."""
 
 
 class ServerFailed(HeadgateError):
@@ -28,5 +36,7 @@ def listening_on(section: str, host: str, port: int, *, key: str = "port") -> It
 def cannot_listen(section: str, where: str, error: OSError | RuntimeError, *, key: str = "port") -> str:
     """Returns the sentence about an address ("host:port") that is refused, with the settings that name it."""
     why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    if isinstance(error, OSError) and error.errno and why.startswith(_BY_ASYNCIO):
+        why = os.strerror(error.errno)
     name = section.removeprefix("listeners.")
     return f"{name} cannot listen on {where}: {why}; write another {section}.{key} or {section}.host"

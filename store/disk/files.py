@@ -1,15 +1,24 @@
 """The file layer: the few operations the log needs, so that tests can put a failing disk in their place."""
 
+import contextlib
 import errno
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Protocol
+from typing import Final, Protocol
 
 from store.disk.cold import ColdReads
 
 FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
 DIRECTORY_MODE = 0o700
+_UNUSABLE: Final = {  # errors that another path does not have; no room, or a disk that fails, is said elsewhere
+    errno.EACCES,
+    errno.EEXIST,
+    errno.ENOENT,
+    errno.ENOTDIR,
+    errno.EPERM,
+    errno.EROFS,
+}
 
 
 class File(Protocol):
@@ -158,3 +167,15 @@ def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
         if done <= 0:
             raise OSError(errno.EIO, "a write made no progress")
         rest, offset = rest[done:], offset + done
+
+
+@contextlib.contextmanager
+def said_of_data_dir(path: Path) -> Iterator[None]:
+    """Says of a data directory that cannot be made or written what to do. Raises OSError, of the same number."""
+    try:
+        yield
+    except OSError as error:
+        if error.errno not in _UNUSABLE:
+            raise
+        why = f"the data directory cannot be made or written ({error.strerror}); write another data_dir"
+        raise OSError(error.errno, why, str(path)) from error

@@ -1,5 +1,6 @@
 """The lock that keeps a data directory to one process."""
 
+import contextlib
 import fcntl
 import os
 from pathlib import Path
@@ -23,8 +24,9 @@ class DataDirLock:
             raise DataDirLocked(
                 f"{data_dir} is in use by process {holder}: stop it, or name another directory"
             ) from None
-        os.ftruncate(self._fd, 0)
-        os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
+        with contextlib.suppress(OSError):  # a full disk: only who waits for the directory is told less
+            os.ftruncate(self._fd, 0)
+            os.pwrite(self._fd, b"%d\n" % os.getpid(), 0)
 
     def release(self) -> None:
         """Gives the lock back; again does nothing."""

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from store.base.errors import NotRebuildable
-from store.disk.files import Files
+from store.disk.files import Files, said_of_data_dir
 from store.disk.lock import DataDirLock
 from store.engine.identity import belong_to
 from store.engine.snapshot import filling, finish_install
@@ -48,8 +48,9 @@ def open_data_dir(
 
     Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `StoreFull`, OSError.
     """
-    files.make_directory(path)
-    opened.callback(DataDirLock(path).release)
+    with said_of_data_dir(path):
+        files.make_directory(path)
+        opened.callback(DataDirLock(path).release)
     finish_install(path)
     belong_to(files, path, group, alone=alone)
     begun = filling(path)

@@ -8,6 +8,8 @@ import typer
 
 T = TypeVar("T")
 
+UNIX = "unix:"  # in front of a socket's path
+
 ConfigOption = Annotated[Path | None, typer.Option("--config", "-c", help="A node's TOML file: names the controllers.")]
 ControllersOption = Annotated[
     str | None, typer.Option("--controllers", help="host:port,... instead of a file.", show_default="127.0.0.1:8082")
@@ -32,6 +34,9 @@ def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
         named = [one.strip() for one in controllers.split(",") if one.strip()]
         if not named:
             raise ConfigError("--controllers: names none; write host:port,...")
+        for one in named:
+            if not one.startswith(UNIX) and not _is_address(one):
+                raise ConfigError(f"--controllers: {one!r} is not host:port; write host:port,...")
         return named
     if config is None:
         return ["127.0.0.1:8082"]
@@ -39,6 +44,16 @@ def _addresses(config: Path | None, controllers: str | None) -> Sequence[str]:
     if not found:
         raise ConfigError(f"{config}: cluster.controllers is empty; write the addresses of the controllers")
     return found
+
+
+def _is_address(text: str) -> bool:
+    from gateway.config.cluster_settings import NodeAddress  # noqa: PLC0415
+
+    try:
+        NodeAddress.parse(text)
+    except ValueError:
+        return False
+    return True
 
 
 def channel(config: Path | None) -> Any:

@@ -3,6 +3,7 @@
 import io
 import json
 import os
+import socket
 import sys
 from pathlib import Path
 from types import SimpleNamespace
@@ -173,6 +174,29 @@ def test_a_wrong_configuration_is_one_line_a_mistake_and_code_2(tmp_path, monkey
 def test_nothing_answers_is_one_line_and_code_3(monkeypatch, capsys):
     assert main(monkeypatch, "pub", "a", "b", "--port", "1") == 3
     assert capsys.readouterr().err == "headgate: nothing answers at http://127.0.0.1:1; is the gateway running there?\n"
+
+
+def test_no_controller_answers_is_one_line_and_code_3(monkeypatch, capsys):
+    monkeypatch.setattr("gateway.operating.asking.ANSWER_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        nobody = f"127.0.0.1:{free.getsockname()[1]}"
+    assert main(monkeypatch, "cluster", "status", "--controllers", nobody) == 3
+    said = f"headgate: no controller answers: {nobody} refuses connections: nothing listens there\n"
+    assert capsys.readouterr().err == said
+
+
+@pytest.mark.parametrize("address", ["c1", ":", "c1:99999", "[::1", "c1:8082,c2"])
+def test_what_is_no_address_of_a_controller_is_one_line_and_code_2(address, monkeypatch, capsys):
+    assert main(monkeypatch, "cluster", "status", "--controllers", address) == 2
+    wrong = address.rpartition(",")[2]
+    assert capsys.readouterr().err == f"headgate: --controllers: {wrong!r} is not host:port; write host:port,...\n"
+
+
+def test_a_stream_that_is_none_of_events_is_said():
+    answer = httpx.Response(200, json=[])
+    gateway = RemoteGateway("http://gateway", transport=httpx.MockTransport(lambda _: answer))
+    with gateway, pytest.raises(RemoteRefused, match="http://gateway does not answer as a gateway does"):
+        list(gateway.subscribe("a/#"))
 
 
 def test_wrong_usage_is_code_2(monkeypatch, capsys):

@@ -137,5 +137,13 @@ def test_a_file_that_cannot_be_used(authority, own, tmp_path, key):
     (tmp_path / "none.pem").write_text("none")
     said = {"cert_file": own.cert_file, "key_file": own.key_file, "client_ca_file": authority.file}
     config = TlsConfig(**{**said, key: tmp_path / "none.pem"}, client_certificates="required")
-    with pytest.raises(ConfigError, match=rf"tls\.{key}: .*cannot be used"):
+    with pytest.raises(ConfigError, match=rf"tls\.{key}: .*cannot be used: it is not PEM, or ") as refused:
+        ServerTls(config).context([])
+    assert "_ssl" not in str(refused.value), "which are the words of Python's code"
+
+
+def test_a_key_of_another_certificate_is_said(authority, own):
+    other = authority.issue("other", x509.DNSName("localhost"), server=True)
+    config = TlsConfig(cert_file=own.cert_file, key_file=other.key_file)
+    with pytest.raises(ConfigError, match=r"cannot be used: tls\.key_file is the key of another certificate"):
         ServerTls(config).context([])

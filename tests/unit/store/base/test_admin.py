@@ -2,17 +2,20 @@
 
 import asyncio
 import json
+import re
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
 import httpx
 import msgspec
 import pytest
+from prometheus_client import CollectorRegistry
 
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Status
 from store.base import admin
 from store.base.admin import NO_OPERATIONS, ActionRefused, AdminAddress, AdminServer, Operations, ReadyState
+from store.base.process_errors import ServerFailed
 
 pytestmark = pytest.mark.anyio
 
@@ -134,7 +137,27 @@ async def test_a_status_that_fails_is_told_and_disturbs_nobody(caplog):
 
     async with serving(status=failing) as server:
         answer = await get(server, "/status")
-        assert (answer.status_code, answer.text) == (500, "RuntimeError: store gone\n")
+        assert (answer.status_code, answer.text) == (500, "internal error; the log of the process says more\n")
+        assert (await get(server, "/healthz")).status_code == 200
+
+
+async def test_a_port_that_is_taken_is_said_in_one_sentence():
+    async with serving() as server:
+        taken = AdminAddress("127.0.0.1", server.port)
+        said = f"admin cannot listen on 127.0.0.1:{server.port}: Address already in use; write another admin.port or "
+        with pytest.raises(ServerFailed, match=f"^{re.escape(said)}"):
+            await AdminServer.start(taken, ready=lambda: READY, status=dict, registry=CollectorRegistry())
+
+
+async def test_a_page_that_takes_too_long_is_said_and_disturbs_nobody(monkeypatch):
+    async def never(_query=None):
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(admin, "PAGE_TIMEOUT_S", 0.01)
+    async with serving(status=never, operations=Operations({"/things": never}, {})) as server:
+        for path in ("/status", "/things"):
+            answer = await get(server, path)
+            assert (answer.status_code, answer.text) == (504, "it is not there after 0.01 s; ask again\n")
         assert (await get(server, "/healthz")).status_code == 200
 
 
@@ -219,7 +242,7 @@ async def test_an_action_that_is_refused_says_why():
     async with serving(operations=OPERATIONS) as server:
         refused = await post(server, b"null")
         assert (refused.status_code, refused.json()["detail"]) == (409, "not now")
-        assert (await post(server, b"0")).json()["detail"] == "RuntimeError: a bug"
+        assert (await post(server, b"0")).json()["detail"].startswith("internal error; ")
         assert (await post(server, content_type="text/plain")).status_code == 415
         assert (await post(server, content_type="")).status_code == 415
         assert b" 411 " in await raw(server, b"POST /things/end HTTP/1.1\r\ncontent-type: application/json\r\n\r\n")
