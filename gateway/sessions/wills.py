@@ -7,7 +7,8 @@ the owner of the session does anything to its will. In order:
     armed        the connection is there
     publishing   it is gone: what is to be published, and when, is settled
     waiting      it is kept by a timer (`gateway.publishing.delayed`), until the session is taken up again, or ends, or
-    it is due due          its session has ended, so it was called in from its timer
+                 its time has come
+    due          its session has ended, so it is called in from its timer
 
 Publishing names a number of the record's own, by which the log takes it once, however often and by any process it is
 tried. A proxy that finds a will whose publishing had begun looks first whether it is there: the log forgets numbers, in
@@ -182,14 +183,15 @@ class Wills:
 
     async def _call_in(self, owned: Owned, session: str, record: WillRecord, *, ended: bool) -> None:
         """Ends the wait of a will."""
+        if ended and not record.due:
+            # Written down before its timer is gone: a refusal or a crash behind that leaves it to be tried again.
+            await owned.write([self._stored(session, msgspec.structs.replace(record, due=True))])
         pending = await cancel_timer(self._store, record.timer)
-        if ended and (pending or record.due):
-            # Written down before it is published, so that a refusal or a crash in between leaves it to be tried again.
-            if not record.due:
-                await owned.write([self._stored(session, msgspec.structs.replace(record, due=True))])
+        if not ended or not (pending or record.due):
+            return  # it is called off, or its timer has published it
+        if pending or not await self._is_there(record):  # else its timer has, since it was called in for the first time
             message = self._hastened(record.message)
-            if not (record.due and await self._is_there(record)):
-                await self._published(message, once=record.once and f"{record.once} now", who=record.who)
+            await self._published(message, once=record.once and f"{record.once} now", who=record.who)
 
     def _stamped(self, message: Message, *, delay_ms: int, lives_ms: int | None) -> Message:
         """Returns a will as it is published: its time to live begins with its delivery."""
@@ -214,12 +216,16 @@ class Wills:
         return Put(key, _encode(record))
 
     async def _is_there(self, record: WillRecord) -> bool:
-        """Returns whether the log has a will, found by its id; one its client has named is known by its number only."""
-        if not record.once or record.message.id != record.once:
+        """Returns whether the log has a will, found by its id; one that its client has named by its contents, too."""
+        if not record.once:
             return False
-        for position in await self._store.log.find(IndexKind.ID, hash64(record.once)):
+        will = record.message
+        for position in await self._store.log.find(IndexKind.ID, hash64(will.id)):
             stored = await self._store.log.read(position)
-            if stored is not None and decode(stored).id == record.once:
+            if stored is None:
+                continue
+            found = decode(stored)
+            if found.id == will.id == record.once or _contents(found) == _contents(will):
                 return True
         return False
 
@@ -259,6 +265,10 @@ class _Ended:
         """Takes the outcome."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
+
+
+def _contents(message: Message) -> tuple[str, str, int, bytes]:
+    return message.id, message.address, message.time_ms, message.body
 
 
 def _key(session: str) -> str:

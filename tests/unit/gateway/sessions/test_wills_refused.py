@@ -6,18 +6,23 @@ import pytest
 from msgspec.structs import replace
 
 from gateway.domain.access import Identity
+from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.ownership.owners import LocalOwners
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import Will
 from gateway.sessions.wills import Wills
 from store.api.keys import Entry, Put
-from store.api.message import Message
+from store.api.message import Message, encode
 from store.format.frame import LogOffset, Position
 
 pytestmark = pytest.mark.anyio
 
 WILL = Will(message=Message("t/will", b"gone"), delay_ms=4_000)
+
+
+class Died(Exception):
+    """The process has died."""
 
 
 class OneWillStore:
@@ -27,7 +32,8 @@ class OneWillStore:
         self.keys = self.timers = self.log = self
         self.kv = {}
         self.pending = False
-        self.found = []
+        self.found = {}
+        self.dies = ""  # "before" or "behind" the end of the timer
 
     async def get(self, key):
         return Entry(key, self.kv[key], 1, 1, 1) if key in self.kv else None
@@ -39,11 +45,18 @@ class OneWillStore:
         self.kv.pop(key, None)
 
     async def cancel(self, _timer):
+        if self.dies == "before":
+            raise Died
         was, self.pending = self.pending, False
+        if self.dies:
+            raise Died
         return was
 
-    async def find(self, _kind, _hash):
-        return self.found
+    async def find(self, _kind, id_hash):
+        return [position for position, message in self.found.items() if hash64(message.id) == id_hash]
+
+    async def read(self, position):
+        return encode(self.found[position])
 
 
 class RefusedWills:
@@ -118,6 +131,39 @@ async def test_a_will_that_was_delivered_in_its_time_is_not_published_again():
     rig.store.pending = False
     await rig.settle(ended=True)
     assert not rig.published
+
+
+@pytest.mark.parametrize("dies", ["before", "behind"])
+async def test_a_will_that_is_called_in_is_published_though_its_process_dies(dies):
+    rig = RefusedWills()
+    await rig.arm()
+    await rig.leave()
+    rig.store.dies = dies
+    with pytest.raises(Died):
+        await rig.settle(ended=True)
+    assert not rig.published
+    rig.store.dies = ""
+    await rig.settle(ended=True)
+    assert rig.published == [b"gone"]
+    assert not rig.store.kv
+
+
+@pytest.mark.parametrize("id_", ["", "named by its client"])
+async def test_a_will_whose_time_comes_before_it_is_called_in_once_more_is_published_once(id_):
+    rig = RefusedWills()
+    await rig.arm(Will(message=Message("t/will", b"gone", id=id_), delay_ms=4_000))
+    await rig.leave()
+    rig.store.dies = "before"
+    with pytest.raises(Died):
+        await rig.settle(ended=True)
+    rig.store.dies, rig.store.pending = "", False  # its time has come
+    record = await rig.wills.find("session")
+    other = Message("t/other", b"another one", id=record.message.id)
+    rig.store.found = {Position(LogOffset(0), 0): other} if id_ else {}
+    rig.store.found[Position(LogOffset(9), 0)] = replace(record.message, deliver_at_ms=None)
+    await rig.settle(ended=True)
+    assert not rig.published
+    assert not rig.store.kv
 
 
 async def test_a_will_of_which_nobody_knows_whether_it_is_there_is_tried_under_the_same_number():
