@@ -3,7 +3,8 @@
 Connections come to any proxy for a few names, all at once or one after the other; some say good-bye, others are lost; a
 proxy dies with whatever it was in the middle of, also while it does for another one what that one has left. In the
 end every will of a connection that was let in and did not take it back is in the log once; that of one which was
-neither let in nor refused is there at most once.
+neither let in nor refused is there at most once. A will with a delay waits in a timer, and may be called off by whoever
+takes its session up again.
 """
 
 import asyncio
@@ -26,6 +27,7 @@ from tests.support.process.waiting import until
 
 NAMES = ("a", "b")
 PROXIES = 3
+DELAY_MS = 30_000
 
 
 class Run:
@@ -37,6 +39,8 @@ class Run:
         self.sure: set[bytes] = set()  # wills that must be published when their connections end
         self.maybe: set[bytes] = set()
         self.never: set[bytes] = set()
+        self.delayed: dict[str, set[bytes]] = {name: set() for name in NAMES}
+        self.called_off: set[bytes] = set()  # perhaps
         self.holding: list[tuple[Proxy, SessionHolder, bytes]] = []
         self.opening: set[asyncio.Task[None]] = set()
 
@@ -45,19 +49,26 @@ class Run:
             self.seeds += 1
             self.proxies.append(await Proxy(self.store, self.clock, seed=self.seeds, takeover_s=0.3).start())
 
-    def connect(self, n: int, name: str, clean: bool, expiry_s: int) -> None:
+    def connect(self, n: int, name: str, clean: bool, expiry_s: int, delay_ms: int) -> None:
         proxy = self.proxies[n % len(self.proxies)]
         self.bodies += 1
         body = b"%d" % self.bodies
         self.maybe.add(body)
-        task = proxy.spawn(self._connect(proxy, name, clean, expiry_s, body))
+        if not clean:
+            self.called_off |= self.delayed[name]
+        if delay_ms:
+            self.delayed[name].add(body)
+            if not clean or any(not task.done() for task in self.opening):
+                self.called_off.add(body)  # by one that is let in behind this one
+        will = Will(message=Message("w", body), delay_ms=delay_ms)
+        task = proxy.spawn(self._connect(proxy, name, clean, expiry_s, will))
         self.opening.add(task)
         task.add_done_callback(self.opening.discard)
 
-    async def _connect(self, proxy: Proxy, name: str, clean: bool, expiry_s: int, body: bytes) -> None:
-        holder = SessionHolder()
+    async def _connect(self, proxy: Proxy, name: str, clean: bool, expiry_s: int, will: Will) -> None:
+        holder, body = SessionHolder(), will.message.body
         try:
-            await proxy.open(name, clean=clean, expiry_s=expiry_s, will=Will(message=Message("w", body)), holder=holder)
+            await proxy.open(name, clean=clean, expiry_s=expiry_s, will=will, holder=holder)
         except Refusal:
             await proxy.close(holder)
             return
@@ -101,20 +112,31 @@ class Run:
                 proxy.spawn(proxy.close(holder))
         await self.pass_time()
         await until(self._is_quiet, timeout_s=20)
+        self.clock.ms += DELAY_MS
+        await until(self._is_delivered, timeout_s=20)
         found = Counter(await wills_in(self.store))
         assert max(found.values(), default=0) <= 1, found
-        assert self.sure <= found.keys(), self.sure - found.keys()
+        assert self.sure - self.called_off <= found.keys(), self.sure - self.called_off - found.keys()
         assert not self.never & found.keys()
 
     async def _is_quiet(self) -> bool:
         held = any(proxy.sessions.held or proxy.sessions.unclosed for proxy in self.proxies)
         return not held and not await self.store.keys.prefix("owners/")
 
+    async def _is_delivered(self) -> bool:
+        await self.store.keys.look()  # type: ignore[attr-defined]
+        return not await self.store.timers.entries()
+
 
 STEPS = st.lists(
     st.one_of(
         st.tuples(
-            st.just("connect"), st.integers(0, 9), st.sampled_from(NAMES), st.booleans(), st.sampled_from((0, 1_000))
+            st.just("connect"),
+            st.integers(0, 9),
+            st.sampled_from(NAMES),
+            st.booleans(),
+            st.sampled_from((0, 1_000)),
+            st.sampled_from((0, DELAY_MS)),
         ),
         st.tuples(st.just("end"), st.integers(0, 9), st.booleans()),
         st.tuples(st.just("kill"), st.integers(0, 9)),
