@@ -15,7 +15,7 @@ T = TypeVar("T")
 
 
 class NoController(ControllerUnreachable, NothingAnswers):
-    """No controller answers."""
+    """Raised where no controller answers."""
 
 
 async def asked(

@@ -16,7 +16,7 @@ from gateway.domain.principal import Principal
 from gateway.domain.session_user import SessionUser
 from gateway.oscore.contexts_file import FileContext, Provisioned
 from gateway.ownership.owners import Owned, Owners, OwnershipLost
-from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
+from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
 from store.api.client import StoreClient
 from store.api.keys import Put
 
@@ -41,11 +41,19 @@ class ContextKeeper:
         self._stopping = False
         owners.serve(PREFIX, self)
 
-    async def open(self, socket: Any, request: OpenContext, principal_of: Callable[[str], Principal]) -> OpenedContext:
-        """Opens a context for a socket. Raises `Refusal`, `StoreError`."""
-        found = self.provisioned.find(request.kid, request.id_context)
+    async def find_keys(self, request: FindKeys) -> ContextKeys:
+        """Returns the keys of a context, which whoever uses it goes on using. Raises `Refusal`."""
+        return self._find(request.kid, request.id_context).keys()
+
+    def _find(self, kid: bytes, id_context: bytes | None) -> FileContext:
+        found = self.provisioned.find(kid, id_context)
         if found is None:
             raise Refusal(Cause.UNAUTHENTICATED, "no such security context")
+        return found
+
+    async def open(self, socket: Any, request: OpenContext, principal_of: Callable[[str], Principal]) -> OpenedContext:
+        """Opens a context for a socket. Raises `Refusal`, `StoreError`."""
+        found = self._find(request.kid, request.id_context)
         name = found.name()
         async with self._turns.at(name):
             return await self._open(socket, found, name, min(request.numbers, NUMBERS_MAX), principal_of)

@@ -27,6 +27,16 @@ class ContextKeys(msgspec.Struct, frozen=True, kw_only=True):
         return "ContextKeys(***)"
 
 
+class FindKeys(Request[ContextKeys], frozen=True, kw_only=True):
+    """Asks for the keys of a client's context, by which messages of the client are told from those of others.
+
+    Refused with UNAUTHENTICATED where there is none.
+    """
+
+    kid: bytes
+    id_context: bytes | None
+
+
 class OpenedContext(msgspec.Struct, frozen=True, kw_only=True):
     """A context that this socket may use. The numbers from `first` on, as many as were asked for, are its own to use.
 

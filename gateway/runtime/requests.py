@@ -51,7 +51,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
+from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -186,6 +186,10 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
     if before.name != principal.name and before is not hub.access.unauthenticated(endpoint.protocol):
         endpoint.several = True
     return principal
+
+
+async def _find_keys(asked: RequestContext, request: FindKeys) -> ContextKeys:
+    return await asked.hub.contexts.find_keys(request)
 
 
 async def _open_context(asked: RequestContext, request: OpenContext) -> OpenedContext:
@@ -362,6 +366,7 @@ def _served(
 REQUESTS: Mapping[type[Request[Any]], Served] = dict(
     [
         _served(Authenticate, _authenticate, rights.own),
+        _served(FindKeys, _find_keys, rights.own),  # for the adapter alone, which tells its client nothing of them
         _served(OpenContext, _open_context, rights.own),  # its client has the keys, or is not heard
         _served(NextLostContexts, _next_lost_contexts, rights.own),
         _served(OpenSession, _open_session, rights.own),  # its will is checked when it is set, and when it is published

@@ -17,7 +17,7 @@ class ConfigError(HeadgateError):
 
 
 class NothingAnswers(HeadgateError):
-    """Nothing answers at the address that a command asks."""
+    """Raised where nothing answers at the address that a command asks."""
 
 
 class ServerFailed(HeadgateError):

@@ -8,7 +8,7 @@ from adapters.coap.oscore.association import Association
 from adapters.coap.oscore.context import SecurityContext
 from gateway.domain.errors import Cause
 from gateway.port.adapter import Call, Effect, Outcome, Peer, Random, Token
-from gateway.port.oscore import NextLostContexts, OpenContext, OpenedContext
+from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
 
 NUMBERS_COUNT = 1_024  # sender sequence numbers reserved at a time
 CHECK_MS = 10_000  # how long a context counts as provisioned
@@ -36,14 +36,26 @@ class HeldContext:
 
 
 class Contexts:
-    """Contexts by the kid and kid context of their messages. `effects` has what they ask of the gateway."""
+    """Contexts by the kid and kid context of their messages. `effects` has what they ask of the gateway.
+
+    A context is opened for a message that its keys have protected: a kid can be guessed, and opening takes the context
+    from the process that uses it.
+    """
 
     def __init__(
-        self, *, new_token: Callable[[], Token], forget_peers: Callable[[HeldContext], None], random: Random
+        self,
+        *,
+        new_token: Callable[[], Token],
+        forget_peers: Callable[[HeldContext], None],
+        is_genuine: Callable[[SecurityContext, bytes], bool],
+        forged: Callable[[bytes, Peer, int], None],
+        random: Random,
     ) -> None:
-        """Begins without contexts; tells `forget_peers` of one that is given up."""
+        """Begins without contexts; tells `forget_peers` of one that is given up, `forged` of what is not genuine."""
         self._new_token = new_token
         self._forget_peers = forget_peers
+        self._is_genuine = is_genuine
+        self._forged = forged
         self._random = random
         self._held: dict[Kid, HeldContext] = {}  # the one used last at the end
         self._asked: dict[Token, HeldContext] = {}
@@ -63,7 +75,9 @@ class Contexts:
             while len(self._held) >= CONTEXTS_COUNT_MAX:
                 self.drop(next(iter(self._held.values())))
             held = HeldContext(kid)
-            self._ask(held, NUMBERS_COUNT)
+            held.asked = self._new_token()
+            self._asked[held.asked] = held
+            self.effects.append(Call(request=FindKeys(kid=kid[0], id_context=kid[1]), token=held.asked))
         self._held[kid] = held
         if held.context is not None:
             self.check(held, now_ms)
@@ -94,12 +108,31 @@ class Contexts:
         """Takes the outcome of a call; returns the messages that have waited for it. None: it is another's call."""
         held = self._asked.pop(token, None)
         if held is not None:
+            if isinstance(outcome.value, ContextKeys):
+                self._found(held, outcome.value, now_ms)
+                return []
             return self._opened(held, outcome, now_ms)
         if token != self._watching:
             return None
         self._watching = None
         self._lost(outcome)
         return []
+
+    def _found(self, held: HeldContext, keys: ContextKeys, now_ms: int) -> None:
+        """Opens a context of which the keys are known by now, if one of the messages that wait is genuine."""
+        held.asked = None
+        context = SecurityContext(keys)
+        parked, held.parked = held.parked, []
+        for data, peer in parked:
+            if self._is_genuine(context, data):
+                held.parked.append((data, peer))
+            else:
+                self._parked_count -= 1
+                self._forged(data, peer, now_ms)
+        if held.parked:
+            self._ask(held, NUMBERS_COUNT)
+        else:
+            self.drop(held)
 
     def _opened(self, held: HeldContext, outcome: Outcome, now_ms: int) -> Parked:
         """Takes the gateway's word on a context."""

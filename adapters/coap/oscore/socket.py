@@ -2,7 +2,8 @@
 
 A request with the OSCORE option is unprotected and handed to the endpoint of its context's user; what that endpoint
 sends is protected, bound to the request it answers. All else goes to the endpoint of peers without protection. The
-gateway is asked for a context that is not known yet (`gateway.port.oscore`), and again while it is in use, so that one
+gateway is asked for a context that is not known yet (`gateway.port.oscore`), once a message has shown that its sender
+has the keys, and again while it is in use, so that one
 that was removed ends within `CHECK_MS`.
 
 Messages that come again are recognised before they are unprotected, for the replay window has seen them (7.5.1).
@@ -33,7 +34,7 @@ from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.messages.blocks import SharedTransfers
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.oscore.association import Association, Replies
-from adapters.coap.oscore.context import NumbersUsedUpError, ProtectionError, RequestId
+from adapters.coap.oscore.context import NumbersUsedUpError, ProtectionError, RequestId, SecurityContext
 from adapters.coap.oscore.contexts import Contexts, HeldContext
 from adapters.coap.oscore.messages import (
     OuterOptionError,
@@ -64,7 +65,13 @@ class OscoreSocket:
         self._inner = msgspec.structs.replace(settings, exchange_lifetime_ms=0, amplification_max=0)
         self._replies = Replies(lifetime_ms=settings.exchange_lifetime_ms, bytes_max=settings.block_bytes_max)
         self._endpoints = Endpoints(self._new_endpoint)
-        self._contexts = Contexts(new_token=self._endpoints.new_token, forget_peers=self._forget_peers, random=random)
+        self._contexts = Contexts(
+            new_token=self._endpoints.new_token,
+            forget_peers=self._forget_peers,
+            is_genuine=_is_genuine,
+            forged=self._forged,
+            random=random,
+        )
         self._by_inner: dict[Peer, tuple[HeldContext, Association]] = {}
         self._by_address: dict[Peer, dict[Peer, SecuredEndpoint]] = {}  # the names inside of an address
         self._output: list[tuple[bytes, Peer]] = []
@@ -272,6 +279,10 @@ class OscoreSocket:
         sent = protected_datagram(data, observe=None, fetched=bound.fetched, fields=fields, ciphertext=ciphertext)
         self._output.append((sent, peer))
 
+    def _forged(self, data: bytes, peer: Peer, now_ms: int) -> None:
+        """Answers a request that no keys of its context have protected."""
+        self._answer(decode(data), peer, BAD_REQUEST, "Decryption failed", now_ms)
+
     def _refuse(self, data: bytes, peer: Peer, refusal: Refusal, now_ms: int) -> None:
         """Answers a request whose context cannot be used (RFC 8613, 8.2)."""
         packet = decode(data)
@@ -359,6 +370,19 @@ class OscoreSocket:
         if data[0] >> 4 & 3 == CON:
             self._replies.put(association.inner, mid, data, sent, now_ms, ours=True)
         return sent
+
+
+def _is_genuine(context: SecurityContext, data: bytes) -> bool:
+    """Returns whether a request, which is read already, was protected with the keys of a context."""
+    packet = decode(data)
+    request = read_protected(packet)
+    assert request.fields.kid is not None
+    assert request.fields.piv is not None
+    try:
+        context.unprotect(RequestId(request.fields.kid, request.fields.piv, packet.code == FETCH), request.ciphertext)
+    except ProtectionError:
+        return False
+    return True
 
 
 def _inner_name(held: HeldContext, peer: Peer) -> Peer:

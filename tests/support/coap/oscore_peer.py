@@ -13,7 +13,7 @@ from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Outcome
-from gateway.port.oscore import ContextKeys, NextLostContexts, OpenContext, OpenedContext
+from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
 from tests.support.coap.coap_driver import PEER, Driver, request
 
 SECRET = bytes(range(1, 17))
@@ -102,7 +102,10 @@ class OscoreDriver(Driver):
         for effect in effects:
             if hasattr(effect, "who"):
                 self.who.append(effect.who)
-            if isinstance(effect, Call) and isinstance(effect.request, OpenContext):
+            if isinstance(effect, Call) and isinstance(effect.request, FindKeys):
+                found = self._find(effect.request)
+                self.complete(list(self.endpoint.completed(effect.token, found, now_ms=self.now_ms)))
+            elif isinstance(effect, Call) and isinstance(effect.request, OpenContext):
                 self.complete(
                     list(self.endpoint.completed(effect.token, self._open(effect.request), now_ms=self.now_ms))
                 )
@@ -110,6 +113,10 @@ class OscoreDriver(Driver):
                 self.watching.append(effect.token)
             else:
                 super().complete([effect], outcome)
+
+    def _find(self, asked: FindKeys) -> Outcome:
+        found = self.contexts.get((asked.kid, asked.id_context))
+        return Outcome(error=Refusal(Cause.UNAUTHENTICATED, "none")) if found is None else Outcome(value=found[1])
 
     def _open(self, asked: OpenContext) -> Outcome:
         found = self.contexts.get((asked.kid, asked.id_context))

@@ -7,7 +7,21 @@ from aiocoap import oscore as aiocoap_oscore
 from hypothesis import given
 from hypothesis import strategies as st
 
-from adapters.coap.codec.registry import ACK, CON, DELETE, EMPTY, FETCH, GET, NON, OBSERVE, POST, PUT, RST
+from adapters.coap.codec.registry import (
+    ACK,
+    BAD_REQUEST,
+    CHANGED,
+    CON,
+    DELETE,
+    EMPTY,
+    FETCH,
+    GET,
+    NON,
+    OBSERVE,
+    POST,
+    PUT,
+    RST,
+)
 from adapters.coap.codec.wire import Packet, decode, encode
 from adapters.coap.oscore.context import ProtectionError, RequestId, SecurityContext
 from adapters.coap.oscore.messages import inner_datagram, options_of, plaintext_of, protected_datagram, read_protected
@@ -476,7 +490,21 @@ def test_unknown_contexts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     driver = OscoreDriver()
     unknown = [ClientContext(sender_id=bytes((n >> 8, n & 255))) for n in range(300)]
     calls = driver.receive(*[one.protect_request("t/a") for one in unknown])
-    assert len(calls) == 257, "one call for each of 256 messages that wait, and the one for lost contexts"
+    assert len(calls) == 256, "one for each message that waits"
+
+
+def test_whoever_guesses_a_kid_takes_its_context_from_nobody() -> None:
+    driver = OscoreDriver()
+    client = ClientContext()
+    driver.provision("dev42", client)
+    forged = ClientContext(secret=bytes(16))
+    assert driver.code(forged.protect_request("t/a")) == "4.00 Decryption failed"
+    assert driver.taken == set(), "which another process may be using"
+    assert driver.numbers == {}
+    both = [forged.protect_request("t/a"), client.protect_request("t/a/b")]
+    found = [decode(data).code for data in driver.raw(*both)]
+    assert found == [BAD_REQUEST, CHANGED]
+    assert [message.address for message in driver.stored] == ["a/b"]
 
 
 # ---- any bytes

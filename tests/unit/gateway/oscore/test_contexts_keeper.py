@@ -13,7 +13,7 @@ from gateway.domain.principal import Principal
 from gateway.oscore.contexts_file import LOOK_INTERVAL_MS, Provisioned, read_contexts
 from gateway.oscore.keeper import ContextKeeper
 from gateway.ownership.owners import LocalOwners
-from gateway.port.oscore import NextLostContexts, OpenContext
+from gateway.port.oscore import FindKeys, NextLostContexts, OpenContext
 from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
 
@@ -138,6 +138,16 @@ async def test_what_is_not_provisioned_is_refused(store, path):
     rig.now_ms += LOOK_INTERVAL_MS
     with pytest.raises(Refusal):
         await rig.open(Socket())
+
+
+async def test_keys_are_found_without_taking_a_context_from_its_socket(store, path):
+    rig, socket = KeeperRig(store, path), Socket()
+    opened = await rig.open(socket)
+    assert await rig.keeper.find_keys(FindKeys(kid=b"\x01", id_context=None)) == opened.keys
+    assert not (await rig.open(socket)).taken
+    with pytest.raises(Refusal) as refused:
+        await rig.keeper.find_keys(FindKeys(kid=b"\x03", id_context=None))
+    assert refused.value.cause is Cause.UNAUTHENTICATED
 
 
 @pytest.mark.slow
