@@ -56,7 +56,7 @@ from gateway.port.queues import (
 from gateway.port.reads import FindMessages, LastValue, LastValues, Retained
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
-from gateway.queues.model.bindings import ALTERNATE, Exchange, patterns
+from gateway.queues.model.bindings import ALTERNATE, PREDECLARED, Exchange, patterns
 from gateway.runtime.endpoint import Hub
 from store.api.kv_rules import end_of_prefix
 
@@ -174,12 +174,20 @@ def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
 
 
 def _check_bound(hub: Hub, permissions: Permissions, name: str, routing_key: str) -> None:
-    """Checks the right to read all that a binding to an exchange takes."""
-    exchange = hub.queues.exchange(name)
+    """Checks the right to read all that a binding to an exchange takes.
+
+    The refusal names all of a declared exchange, so that it does not tell whether that is there, and of which type.
+    """
+    exchange, whole = hub.queues.exchange(name), Exchange(name=name, kind="fanout")
     if exchange is None:  # or one that is not known here yet: then all that may be published to it
-        exchange = Exchange(name=name, kind="fanout")
-    for pattern in patterns(exchange, routing_key):
+        exchange = whole
+    wanted = list(patterns(exchange, routing_key))
+    if permissions.reads_all(wanted):
+        return
+    told = wanted if local_name(name) in PREDECLARED else patterns(whole, "")
+    for pattern in told:
         permissions.check_all("subscribe", pattern)
+    raise permissions.refusal("subscribe", wanted[0])
 
 
 def gets(_hub: Hub, permissions: Permissions, request: GetMessage) -> None:

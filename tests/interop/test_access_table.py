@@ -79,6 +79,10 @@ _SEARCHES = [
     )
 ]
 _SUBSCRIPTION = {"sink": "https://sink.example.com/", "protocol": "HTTP"}
+_BROKERS = [
+    {"sink": "mqtts://sink.example.com/", "protocol": "MQTT5", "protocolsettings": {"topicname": "a"}},
+    {"sink": "amqps://sink.example.com/", "protocol": "AMQP091", "protocolsettings": {"exchange": "a"}},
+]
 HTTP: dict[str, Http] = {
     "POST /events": http(403, 403, ("/events", {"headers": {**EVENT, "ce-subject": SECRET}, "content": b"x"})),
     "GET /topics": http(
@@ -119,6 +123,8 @@ HTTP: dict[str, Http] = {
         403,
         ("/subscriptions", {"json": _SUBSCRIPTION}),
         ("/subscriptions", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["closed/#"]}}}),
+        *(("/subscriptions", {"json": {**one, "config": {"addresses": [SECRET]}}}) for one in _BROKERS),
+        *(("/subscriptions", {"json": {**one, "config": {"addresses": ["mine/#"]}}}) for one in _BROKERS),
     ),
     "GET /subscriptions/*": http(404, 404, "/subscriptions/0123"),
     "PUT /subscriptions/*": http(
@@ -222,6 +228,9 @@ AMQP: dict[str, Callable[[Any], Any] | None] = {
         ]
     ),
 }
+FROM_FIRST = {"x-stream-offset": "first"}
+COPIED = pika.BasicProperties(headers={"BCC": ["closed.there"]})
+ANSWERED = pika.BasicProperties(reply_to="closed-q")
 AMQP_MORE: list[Callable[[Any], Any]] = [
     lambda one: one.exchange_declare("closed-x", "topic"),
     lambda one: one.exchange_declare("closed-x", "fanout"),
@@ -233,7 +242,15 @@ AMQP_MORE: list[Callable[[Any], Any]] = [
         "mine/d", arguments={"x-dead-letter-exchange": "amq.topic", "x-dead-letter-routing-key": "closed.there"}
     ),
     lambda one: one.queue_bind("mine/q", "amq.topic", "closed.#"),
+    lambda one: (one.queue_declare("mine/q"), one.queue_bind("mine/q", "closed-x", "k")),
+    lambda one: (one.queue_declare("mine/q"), one.queue_bind("mine/q", "closed-x", "mine.k")),
+    lambda one: (one.exchange_declare("mine/x"), one.exchange_bind("mine/x", "closed-x", "k")),
+    lambda one: one.exchange_declare("mine/a", arguments={"alternate-exchange": "closed-x"}),
+    lambda one: one.queue_declare("closed-s", durable=True, arguments={"x-queue-type": "stream"}),
+    lambda one: (one.basic_qos(prefetch_count=1), one.basic_consume("closed-s", lambda *_: None, arguments=FROM_FIRST)),
     lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "closed.there", b"x", mandatory=True)),
+    lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", COPIED)),
+    lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", ANSWERED)),
     lambda one: (one.confirm_delivery(), one.basic_publish("closed-x", "k", b"x", mandatory=True)),
 ]
 
@@ -382,6 +399,8 @@ def hide(served: RuledGateway) -> None:
     channel.exchange_declare("closed-x", "topic", durable=True)
     channel.queue_declare("closed-q", durable=True)
     channel.queue_bind("closed-q", "closed-x", "#")
+    channel.queue_declare("closed-s", durable=True, arguments={"x-queue-type": "stream"})
+    channel.queue_bind("closed-s", "closed-x", "#")
     channel.confirm_delivery()
     for _ in range(3):
         channel.basic_publish("closed-x", "k", b"x")
