@@ -1,7 +1,8 @@
 """Admission: on loopback everybody who asks for this host, elsewhere users with a password (HTTP Basic, RFC 7617).
 
 The names that a browser may call the host by are checked on loopback, so that a page of a stranger's, whose name
-was bound to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time.
+was bound to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time, and more are turned away:
+whoever sends many of them leaves threads for those who are logged in.
 """
 
 import hashlib
@@ -92,18 +93,28 @@ class _Users:
             right = self._is_right(given.username, password)
             if right:
                 return None
+            if right is None:
+                return Response("Too many passwords are compared at once: try again.\n", 503, {"Retry-After": "1"})
         headers = {"WWW-Authenticate": 'Basic realm="Headgate dashboard", charset="UTF-8"'}
         return Response("A user name and a password of the gateway are needed.\n", 401, headers)
 
-    def _is_right(self, name: str, password: bytes) -> bool:
+    def _is_right(self, name: str, password: bytes) -> bool | None:
+        """Returns whether a password is right; None where others are compared, and this one was never right."""
         digest = hmac.digest(self._key, name.encode("utf-8", "surrogateescape") + b"\0" + password, hashlib.sha256)
         with self._lock:
-            if self._right.get(digest, 0.0) > time.monotonic():
-                return True
-        with self._turn:
+            right_until_s = self._right.get(digest)
+        if right_until_s is not None and right_until_s > time.monotonic():
+            return True
+        if not self._turn.acquire(blocking=right_until_s is not None):
+            return None
+        try:
             if not self._check(name, password):
                 time.sleep(WRONG_S)
+                with self._lock:
+                    self._right.pop(digest, None)
                 return False
+        finally:
+            self._turn.release()
         with self._lock:
             self._right[digest] = time.monotonic() + REMEMBERED_S
             self._right.move_to_end(digest)

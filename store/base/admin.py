@@ -4,7 +4,8 @@ Small on purpose: one answer a connection, nothing read but a bounded request. I
 the moment of the request, so it cannot be truer or falser than the gateway itself.
 
 Actions are asked for by POST, with a body that says it is JSON: no page of another origin can send that without being
-asked first. They are for this machine alone: the port may be open to others who read figures there.
+asked first. They are for this machine alone: the port may be open to others who read figures there. What has come
+of their bodies counts in the budget of unauthenticated input.
 
 It asks for no password, so a page of any site could read it by the browser of somebody who reaches it (DNS rebinding).
 Browsers therefore have to call it by an address, by localhost or by a name that is configured, and pages of other
@@ -31,6 +32,7 @@ from prometheus_client.process_collector import ProcessCollector
 
 from store.base import logs
 from store.base.browsers import BROWSERS, knows_host, same_origin
+from store.base.listening import UNAUTHENTICATED
 from store.base.listening.places import ConnectionSlots, origin_of
 from store.base.process_errors import listening_on
 
@@ -55,6 +57,7 @@ StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.ops.status.Status`, a 
 # Functions that a process adds: they take the query, or the body of an action, and return what JSON can carry.
 Listing: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Any]]
 Action: TypeAlias = Callable[[bytes], Awaitable[Any]]
+_Holds: TypeAlias = Callable[[int], None]  # told how many bytes of a body have come
 
 
 class ActionRefused(Exception):
@@ -205,10 +208,15 @@ class AdminServer:
         assert task is not None
         self.tasks.add(task)
         accepted = writer.get_extra_info("socket")
-        self._places.take(task, origin_of(accepted.family, writer.get_extra_info("peername")), CONNECTIONS_MAX)
+        origin = origin_of(accepted.family, writer.get_extra_info("peername"))
+        self._places.take(task, origin, CONNECTIONS_MAX)
         try:
             here = accepted.family == AF_UNIX or _is_loopback(writer.get_extra_info("peername")[0])
-            answer, only_head = await self._read(reader, here=here)
+
+            def holds(size_bytes: int) -> None:
+                UNAUTHENTICATED.hold(task, origin, size_bytes)
+
+            answer, only_head = await self._read(reader, holds, here=here)
             if answer is not None:
                 async with asyncio.timeout(WRITE_TIMEOUT_S):
                     writer.write(_encode(answer, only_head=only_head))
@@ -218,9 +226,10 @@ class AdminServer:
         finally:
             self.tasks.discard(task)
             self._places.leave(task)
+            UNAUTHENTICATED.release(task, origin)
             writer.close()
 
-    async def _read(self, reader: asyncio.StreamReader, *, here: bool) -> tuple[_Answer | None, bool]:
+    async def _read(self, reader: asyncio.StreamReader, holds: _Holds, *, here: bool) -> tuple[_Answer | None, bool]:
         """Returns the answer, and whether its body is left out (HEAD). `here`: the request comes from this machine."""
         try:
             async with asyncio.timeout(HEAD_TIMEOUT_S):
@@ -245,11 +254,18 @@ class AdminServer:
         except ValueError:
             return _text(HTTPStatus.NOT_FOUND, "this is no path of a page"), False
         if (action := self._operations.actions.get(url.path)) is not None and parts[0] == "POST":
-            return await self._act(action, url.path, headers, reader, here=here), False
+            return await self._act(action, url.path, headers, reader, holds, here=here), False
         return await self._answer(parts[0], url.path, headers, query), parts[0] == "HEAD"
 
     async def _act(
-        self, action: Action, path: str, headers: Mapping[str, str], reader: asyncio.StreamReader, *, here: bool
+        self,
+        action: Action,
+        path: str,
+        headers: Mapping[str, str],
+        reader: asyncio.StreamReader,
+        holds: _Holds,
+        *,
+        here: bool,
     ) -> _Answer:
         """Returns the answer to an action."""
         if not here or not headers.keys().isdisjoint(FORWARDED):
@@ -263,7 +279,7 @@ class AdminServer:
             return _problem(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, f"an action has at most {ACTION_BYTES_MAX} bytes")
         try:
             async with asyncio.timeout(ACTION_TIMEOUT_S):
-                done = await action(await reader.readexactly(int(size)))
+                done = await action(await _body(reader, int(size), holds))
         except asyncio.IncompleteReadError:
             return _problem(HTTPStatus.BAD_REQUEST, "the request has no end")
         except ActionRefused as refused:
@@ -324,6 +340,18 @@ class AdminServer:
         if inspect.isawaitable(found):
             found = await found
         return _json(found)
+
+
+async def _body(reader: asyncio.StreamReader, size_bytes: int, holds: _Holds) -> bytes:
+    """Returns a body; `holds` is told of what has come of it. Raises `asyncio.IncompleteReadError`."""
+    found = bytearray()
+    while len(found) < size_bytes:
+        part = await reader.read(size_bytes - len(found))
+        if not part:
+            raise asyncio.IncompleteReadError(bytes(found), size_bytes)
+        found += part
+        holds(len(found))
+    return bytes(found)
 
 
 def process_registry() -> CollectorRegistry:

@@ -3,6 +3,8 @@
 import base64
 import json
 import socket
+import threading
+from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
@@ -12,7 +14,7 @@ pytest.importorskip("duckdb")
 pytest.importorskip("dash_mantine_components")
 pytest.importorskip("waitress")
 
-from spark.dashboard import server
+from spark.dashboard import guard, server
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi, GatewayRefused
 from spark.dashboard.layout import formatting
@@ -20,6 +22,7 @@ from spark.dashboard.layout.links import PageAddress, device_link
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries.reading import TelemetryTables
 from spark.errors import BadOption, SparkError
+from tests.support.process.waiting import WAIT_S
 from tests.support.spark.sample_tables import make_tables
 
 NOW_MS = 1_767_312_000_000 - 7_000
@@ -66,6 +69,33 @@ def test_users_log_in_with_the_right_password_alone(tables):
     for _ in range(3):
         assert browser.get("/export/fleet.csv", headers=right, base_url="http://dashboard.example").status_code == 200
     assert asked == ["alice"]  # the right password is remembered
+
+
+def test_whoever_sends_many_wrong_passwords_keeps_nobody_out(tables, monkeypatch):
+    compared, going_on = threading.Semaphore(0), threading.Event()
+    monkeypatch.setattr(guard, "WRONG_S", 0.0)
+
+    def check(name, _password):
+        if name == "mallory":
+            compared.release()
+            assert going_on.wait(WAIT_S)
+        return name == "alice"
+
+    def asked(name):
+        headers = {"Authorization": "Basic " + base64.b64encode(f"{name}:secret".encode()).decode()}
+        return browser.get("/export/fleet.csv", headers=headers, **LOCAL).status_code
+
+    browser = client(tables, check=check)
+    assert asked("alice") != 401
+    with ThreadPoolExecutor(guard.COMPARING_COUNT_MAX) as others:
+        wrong = [others.submit(asked, "mallory") for _ in range(guard.COMPARING_COUNT_MAX)]
+        for _ in wrong:
+            assert compared.acquire(timeout=WAIT_S)
+        found = [asked(name) for name in ("mallory", "bob", "alice")]
+        going_on.set()
+        assert [one.result() for one in wrong] == [401] * len(wrong)
+    assert found[:2] == [503, 503]
+    assert found[2] not in {401, 503}
 
 
 def test_off_loopback_nothing_is_served_without_users(tables):

@@ -15,7 +15,9 @@ from gateway.ops.metrics import Metrics
 from gateway.ops.status import Status
 from store.base import admin
 from store.base.admin import NO_OPERATIONS, ActionRefused, AdminAddress, AdminServer, Operations, ReadyState
+from store.base.listening import PeerBudget
 from store.base.process_errors import ServerFailed
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -249,6 +251,23 @@ async def test_an_action_that_is_refused_says_why():
         for size in (b"-1", b"9" * 30, b"%d" % (admin.ACTION_BYTES_MAX + 1)):
             head = b"POST /things/end HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: " + size
             assert (await raw(server, head + b"\r\n\r\n")).split()[1] in {b"411", b"413"}
+
+
+async def test_bodies_that_are_not_whole_count_as_unauthenticated_input(monkeypatch):
+    budget = PeerBudget(300_000)
+    monkeypatch.setattr(admin, "UNAUTHENTICATED", budget)
+    head = b"POST /things/end HTTP/1.1\r\ncontent-type: application/json\r\ncontent-length: 1000000\r\n\r\n"
+    async with serving(operations=OPERATIONS) as server:
+        large, small = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(2)]
+        large[1].write(head + bytes(200_000))
+        await until(lambda: budget.held_bytes == 200_000)
+        small[1].write(head + bytes(150_000))
+        assert await large[0].read() == b"", "it makes way"
+        await until(lambda: budget.held_bytes == 150_000)
+        assert (await post(server)).json() == {"size": 2}
+        small[1].close()
+        await until(lambda: not budget.held_bytes)
+        large[1].close()
 
 
 async def test_actions_are_for_this_machine_alone(monkeypatch):
