@@ -157,8 +157,12 @@ class RemoteGateway:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
             raise Unreachable(f"nothing answers at {self.url}; is the gateway running there?") from error
-        except (httpx.TimeoutException, httpx.TransportError) as error:
-            why = str(error) or type(error).__name__
+        except httpx.TimeoutException as error:
+            raise Unreachable(f"{self.url} has not answered in time") from error
+        except httpx.RemoteProtocolError as error:
+            raise Unreachable(f"{self.url} has ended its answer too early, or speaks no HTTP") from error
+        except httpx.TransportError as error:
+            why = str(error) or "it has ended"
             raise Unreachable(f"the connection to {self.url} failed: {why}") from error
         except httpx.InvalidURL as error:
             raise Unreachable(f"{self.url} is no URL: {error}") from error

@@ -303,6 +303,24 @@ def test_retry_after_is_told():
         remote.publish("a", b"")
 
 
+@pytest.mark.parametrize(
+    ("error", "said"),
+    [
+        (httpx.ReadTimeout(""), "http://x has not answered in time"),
+        (httpx.RemoteProtocolError("illegal line"), "http://x has ended its answer too early, or speaks no HTTP"),
+        (httpx.ReadError(""), "the connection to http://x failed: it has ended"),
+    ],
+)
+def test_what_goes_wrong_with_a_connection_is_said_without_the_words_of_the_library(error, said):
+    def failing(_):
+        raise error
+
+    transport = httpx.MockTransport(failing)
+    with RemoteGateway("http://x", transport=transport) as remote, pytest.raises(Unreachable) as caught:
+        remote.publish("a", b"")
+    assert str(caught.value) == said
+
+
 def test_a_url_that_is_none_is_said_so():
     with pytest.raises(Unreachable):
         RemoteGateway("http://[::1").publish("a", b"")
