@@ -295,7 +295,7 @@ def test_large_messages_that_arrive_are_bounded_over_all_connections() -> None:
 
 
 def known(context: StreamsContext) -> CoapStreamPeer:
-    """A peer that was let in with its first request."""
+    """Returns a peer that was let in with its first request."""
     client = CoapStreamPeer(context=context)
     client.send(request("t/a"))
     return client
