@@ -55,8 +55,10 @@ async def _run(run: ServerRun, said: ControllerRun) -> None:
             credentials=said.channel_credentials,
             tick_s=said.tick_ms / 1000,
         )
-    except (ControllerError, OSError) as error:
+    except ControllerError as error:
         raise ServerFailed(f"{said.directory}: {error}") from error
+    except OSError as error:
+        raise ServerFailed(f"{error.filename or said.directory}: {error.strerror or error}") from error
     run.stack.push_async_callback(node.close)
     try:
         service = await ControllerService.start(node, said.listen, credentials=said.server_credentials)

@@ -19,8 +19,10 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
     where = mine.address if address is None else _checked(address)
     try:
         survivor = StoppedController(mine.directory, config.controller.id)
-    except (ControllerError, OSError) as error:
+    except ControllerError as error:
         raise ServerFailed(f"{mine.directory}: {error}") from error
+    except OSError as error:
+        raise ServerFailed(f"{error.filename or mine.directory}: {error.strerror or error}") from error
     try:
         typer.echo(_shown(survivor.found, where))
         if not confirmed:

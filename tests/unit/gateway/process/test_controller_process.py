@@ -11,7 +11,7 @@ import pytest
 from typer.testing import CliRunner
 
 from controller.api.client import ControllerError
-from controller.api.commands import CreateTopic
+from controller.api.commands import ClusterLimits, CreateTopic
 from controller.disk.cluster_file import ClusterFile
 from controller.disk.migration import RAFT
 from controller.node import run as controller_process
@@ -62,6 +62,24 @@ def test_it_may_open_as_many_files_as_the_machine_lets_it(process, monkeypatch):
     finally:
         resource.setrlimit(resource.RLIMIT_NOFILE, (soft, hard))
     assert seen == [(hard, hard)]
+
+
+async def test_a_directory_that_cannot_be_made_is_said(tmp_path):
+    (tmp_path / "file").touch()
+    said = r"^\S+: the data directory cannot be made or written \(Not a directory\); write another data_dir$"
+    settings = controller_process.ControllerRun(
+        id=1,
+        listen="127.0.0.1:0",
+        address="127.0.0.1:1",
+        members={1: "127.0.0.1:1"},
+        directory=tmp_path / "file" / "below",
+        name="n1",
+        limits=ClusterLimits(),
+        tick_ms=100,
+        admin=AdminAddress("127.0.0.1", 0),
+    )
+    with pytest.raises(ServerFailed, match=said):
+        await controller_process._run(None, settings)
 
 
 def test_alone_it_is_a_cluster_of_one():
