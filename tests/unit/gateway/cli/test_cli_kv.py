@@ -14,6 +14,8 @@ from store.base.errors import DamagedExport
 from store.base.process_errors import HeadgateError
 from tests.support.process.program import headgate
 
+EVENTS = {"content-type": "text/event-stream"}
+
 
 @pytest.fixture
 def offset(shared_gateway):
@@ -98,14 +100,14 @@ def test_answers_of_something_else(answering):
 
 def test_a_watch_that_the_gateway_ends(answering):
     problem = b'event: error\ndata: {"status":410,"detail":"compacted"}\n\n'
-    keys = answering(lambda _: httpx.Response(200, content=problem))
+    keys = answering(lambda _: httpx.Response(200, content=problem, headers=EVENTS))
     with pytest.raises(RemoteRefused, match="410: compacted"):
         list(keys.watch())
 
 
 def test_the_last_change_of_a_revision_is_known(answering):
     events = b'event: put\ndata: {"key":"a","revision":5}\n\nid: 5\nevent: delete\ndata: {"key":"b","revision":5}\n\n'
-    keys = answering(lambda _: httpx.Response(200, content=events))
+    keys = answering(lambda _: httpx.Response(200, content=events, headers=EVENTS))
     assert [(one.change.kind, one.last) for one in keys.watch()] == [("put", False), ("delete", True)]
 
 
