@@ -46,6 +46,7 @@ def test_beside_headgate(shared_gateway: Any, program: Program):
     assert transcript(program, shared_gateway.port("amqp")) == TRANSCRIPTS[program.__name__]
 
 
+@pytest.mark.nightly
 @pytest.mark.parametrize("program", PROGRAMS, ids=lambda program: program.__name__)
 def test_beside_rabbitmq(rabbitmq: RabbitMQ, program: Program):
     assert transcript(program, rabbitmq.amqp_port) == TRANSCRIPTS[program.__name__]

@@ -11,7 +11,7 @@ from typing import IO
 from tests.support.mqtt.upstreams import free_port
 from tests.support.process.certificates import Issued
 
-START_TIMEOUT_S = 90
+START_TIMEOUT_S = 240
 STOP_TIMEOUT_S = 30
 SCRIPTS = Path("/usr/lib/rabbitmq/bin")  # the distribution's; /usr/sbin has wrappers that change the user
 
