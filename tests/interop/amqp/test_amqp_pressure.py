@@ -11,7 +11,7 @@ import pika
 import pytest
 
 from tests.support.amqp.pika_queues import TIMEOUT_S, bodies, connect, queue, until
-from tests.support.cluster.faults import DISK_BYTES, SmallDisk, small_disk
+from tests.support.cluster.small_disks import DISK_BYTES, SmallDisk, small_disk
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
