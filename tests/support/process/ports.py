@@ -5,7 +5,7 @@ import os
 import random
 import socket
 import tempfile
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Set
 from pathlib import Path
 
 PORTS = {
@@ -33,6 +33,11 @@ class _Claims:
     def __init__(self) -> None:
         self._file: int | None = None
         self._claimed: set[int] = set()
+
+    @property
+    def own(self) -> Set[int]:
+        """The ports that this process has claimed: what they are for may not have been started yet."""
+        return self._claimed
 
     def take(self, ports: Collection[int]) -> bool:
         """Claims all of some ports, or none."""
@@ -73,10 +78,11 @@ def free_offset(ports: Callable[[int], Collection[int]], *, but: Collection[int]
 
     `ports` says which they are.
     """
-    for offset in random.sample(OFFSETS, TRIES):
-        asked = ports(offset)
-        if not set(asked) & set(but) and all(map(_is_free, asked)) and _CLAIMS.take(asked):
-            return offset
+    for others in (_CLAIMS.own | set(but), set(but)):  # ports of what this process started before, only if need be
+        for offset in random.sample(OFFSETS, TRIES):
+            asked = ports(offset)
+            if not set(asked) & others and all(map(_is_free, asked)) and _CLAIMS.take(asked):
+                return offset
     raise AssertionError("no free ports")
 
 
