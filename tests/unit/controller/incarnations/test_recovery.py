@@ -147,8 +147,12 @@ async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_pat
         for number in range(10):  # they come to where the client is, with something else
             new = await other.do(CreateTopic(name=f"new{number}"))
             assert new.queues != lost.queues or number == 0
-        with pytest.raises(ControllerError, match="have forgotten"):
-            await client.do(CreateTopic(name="mixed"))
+        why = "no leader is known"  # while they elect one, on a busy machine
+        while "no leader is known" in why:
+            with pytest.raises(ControllerError) as refused:
+                await client.do(CreateTopic(name="mixed"))
+            why = str(refused.value)
+        assert "have forgotten" in why
         assert client.topic("lost") == lost
         assert client.topic_of_queue(lost.queues[0]) == "lost"
         assert client.topic("new0") is None
