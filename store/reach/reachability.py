@@ -17,12 +17,19 @@ class MasterReachability:
     """`look` is called several times a second, `received` whenever the master has sent something.
 
     `answers` says whether a replica answers at an address; the others are asked after `probe_ms` of silence, so that
-    it is known whom the listener reaches after `complain_ms`.
+    it is known whom the listener reaches after `complain_ms`. There is a complaint after `hint_ms`.
     """
 
-    def __init__(self, answers: Callable[[str], Awaitable[bool]], *, probe_ms: int, complain_ms: int) -> None:
+    def __init__(
+        self,
+        answers: Callable[[str], Awaitable[bool]],
+        *,
+        probe_ms: int,
+        complain_ms: int,
+        hint_ms: int = HINT_MS,
+    ) -> None:
         self._answers = answers
-        self._probe_ms, self._complain_ms = probe_ms, complain_ms
+        self._probe_ms, self._complain_ms, self._hint_ms = probe_ms, complain_ms, hint_ms
         self._silence = PeerSilence()
         self._group: Group | None = None  # the group whose master is expected to send
         self._reaches: dict[int, None] = {}  # replicas that answered the newest probe; no more than the group has
@@ -63,7 +70,7 @@ class MasterReachability:
     def complaint(self) -> Complaint | None:
         """The complaint of this moment; None: the master was heard."""
         group, silence = self._group, self._silence
-        if group is None or silence.ms < HINT_MS:
+        if group is None or silence.ms < self._hint_ms:
             return None
         return Complaint(
             group=group.number,

@@ -68,7 +68,6 @@ class Reporter:
     def complaints(self) -> list[Complaint]:
         """Returns the complaints of this moment, those about the longest silence first."""
         found = [one for reach in self._reaches.values() if (one := reach.complaint) is not None]
-        found = [one for one in found if one.silent_ms >= PROXY_COMPLAIN_MS]
         return sorted(found, key=lambda one: (-one.silent_ms, one.group))[:REPORT_COMPLAINTS_MAX]
 
     def _look(self) -> None:
@@ -81,7 +80,10 @@ class Reporter:
             reach = self._reaches.get(number)
             if reach is None:
                 reach = self._reaches[number] = MasterReachability(
-                    self._probe_of(number), probe_ms=PROBE_MS, complain_ms=PROXY_COMPLAIN_MS
+                    self._probe_of(number),
+                    probe_ms=PROBE_MS,
+                    complain_ms=PROXY_COMPLAIN_MS,
+                    hint_ms=PROXY_COMPLAIN_MS,  # a master answers a ping a second, so a shorter silence is no news
                 )
             group = self._controller.group(number)
             master = group.replica(group.master) if group is not None and group.master is not None else None

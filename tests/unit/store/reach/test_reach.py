@@ -155,3 +155,26 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
     finally:
         running.cancel()
         await asyncio.gather(running, return_exceptions=True)
+
+
+async def test_a_pause_between_two_pings_of_a_master_is_not_reported(monkeypatch):
+    monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.0)
+    monkeypatch.setattr("store.reach.reporter.REPORT_S", 60.0)  # more than the test lasts
+    log, now, reports = HeardStore(), [0], []
+
+    def now_ms():
+        now[0] += STEP_MS
+        log.received_s = float(1 + now[0] // 1_000)
+        return now[0]
+
+    async def report(one):
+        reports.append(one)
+
+    reporter = Reporter(GroupController(), lambda: {4: log}, report, now_ms=now_ms)
+    running = asyncio.create_task(reporter.run())
+    try:
+        await until(lambda: now[0] > 20_000)
+        assert len(reports) == 1
+    finally:
+        running.cancel()
+        await asyncio.gather(running, return_exceptions=True)
