@@ -1,7 +1,8 @@
 """The command line: `headgate serve`, `check-config` and `version`, and the place where all other commands are added.
 
-Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 nothing answers, 130 interrupted. An error
-that was to be expected is one line on standard error (a configuration's: one for each mistake), never a traceback.
+Exit codes: 0 done, 1 refused or failed, 2 wrong usage or configuration, 3 nothing answers or goes on answering, 130
+interrupted. An error that was to be expected is one line on standard error (a configuration's: one for each mistake),
+never a traceback.
 """
 
 import os

@@ -90,7 +90,7 @@ class RemoteGateway:
         return self.events(f"/subscribe?{_encoded(query)}", last=start)
 
     def events(self, target: str, *, last: str | None = None) -> Iterator[ServerSentEvent]:
-        """Yields server-sent events, behind the last one seen, for as long as they come."""
+        """Yields server-sent events, behind the last one seen; raises `Unreachable` where the server ends them."""
         headers = {"accept": "text/event-stream"}
         if last is not None:
             headers["last-event-id"] = last
@@ -102,6 +102,7 @@ class RemoteGateway:
             if not got.headers.get("content-type", "").startswith("text/event-stream"):
                 raise RemoteRefused(got.status_code, f"{self.url} does not answer as a gateway does")
             yield from read_events(read_lines(got.iter_bytes()))
+            raise Unreachable(f"{self.url} has ended the stream of events")
 
     def ask(
         self, method: str, target: str, *, body: bytes | None = None, headers: Mapping[str, str] | None = None

@@ -2,7 +2,7 @@
 
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -112,9 +112,9 @@ def watch(
     start: Annotated[int | None, typer.Option("--from", min=0, help="The first revision; from now by default.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many changes.")] = None,
 ) -> None:
-    """Print changes as they are made, one a line: revision, what was done, key, value."""
+    """Print changes as they are made, one a line, until interrupted: revision, what was done, key, value."""
     out = sys.stdout.buffer
-    with _keys(at, ns) as keys:
+    with suppress(KeyboardInterrupt), _keys(at, ns) as keys:
         for seen, (change, _) in enumerate(keys.watch(from_revision=start, prefix=prefix), 1):
             out.write(f"{change.revision}\t{change.kind}\t{change.key}\t".encode() + change.value + b"\n")
             out.flush()

@@ -2,6 +2,7 @@
 
 import base64
 import sys
+from contextlib import suppress
 from typing import Annotated
 
 import msgspec
@@ -78,7 +79,7 @@ def sub(
 ) -> None:
     """Print the bodies of messages as they are published, one a line, until interrupted."""
     out = sys.stdout.buffer
-    with RemoteGateway(at) as gateway:
+    with suppress(KeyboardInterrupt), RemoteGateway(at) as gateway:
         for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
             out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")

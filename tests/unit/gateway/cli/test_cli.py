@@ -15,6 +15,7 @@ from rich.console import Console
 from typer.testing import CliRunner
 
 from gateway.cli import commands as cli
+from gateway.cli.remote import kv as cli_kv
 from gateway.cli.remote import messages as cli_remote
 from gateway.config import config
 from gateway.ops.banner import announce
@@ -64,7 +65,8 @@ def gateway(monkeypatch):
     def make(url, **kwargs):
         return RemoteGateway(url, transport=httpx.MockTransport(answer), **kwargs)
 
-    monkeypatch.setattr(cli_remote, "RemoteGateway", make)
+    for commands in (cli_remote, cli_kv):
+        monkeypatch.setattr(commands, "RemoteGateway", make)
     return SimpleNamespace(asked=asked, answers=answers)
 
 
@@ -248,10 +250,23 @@ def test_sub_prints_what_comes_and_stops_at_count(gateway):
     request = gateway.asked[0]
     assert request.url.params["filter"] == "a/#"
     assert request.headers["last-event-id"] == "7-1"
-    assert run("sub", "a/#").stdout_bytes == b'{"v": 1}\ntwo\nlines\n\xff\x00\n"json"\n\nnot an event\n'
+    assert run("sub", "a/#", "-n", "6").stdout_bytes == b'{"v": 1}\ntwo\nlines\n\xff\x00\n"json"\n\nnot an event\n'
     assert run("sub", "a/#", "-v", "-n", "1").output == '1-0\ta/1\t{"v": 1}\n'
     assert json.loads(run("sub", "a/#", "--json", "-n", "1").output) == EVENTS[0][1]
 
+
+def streaming(data: bytes, failure: BaseException | None) -> httpx.Response:
+    """Returns a stream of events that ends: by itself, or by a failure."""
+
+    def chunks():
+        yield data
+        if failure is not None:
+            raise failure
+
+    return httpx.Response(200, content=chunks(), headers={"content-type": "text/event-stream"})
+
+
+ONE_EVENT = b'event: put\ndata: {"key":"a","revision":1}\n\n'
 
 BODIES = [b'{"n":1.0,  "big":12345678901234567890123,"n":2}', b'"\\u00e9"', '"\u2028\x85"'.encode(), b'{\n  "a": 1\n}']
 
@@ -260,8 +275,30 @@ def test_sub_prints_json_as_it_was_published(gateway):
     events = [b'{"subject":"a","data":%b}' % body for body in BODIES]
     stream = b"".join(b"data: %b\n\n" % event.replace(b"\n", b"\ndata: ") for event in events)
     gateway.answers["/subscribe"] = httpx.Response(200, content=stream, headers={"content-type": "text/event-stream"})
-    assert run("sub", "a").stdout_bytes == b"\n".join(BODIES) + b"\n"
-    assert run("sub", "a", "--json").stdout_bytes.splitlines() == [event.replace(b"\n", b" ") for event in events]
+    assert run("sub", "a", "-n", "4").stdout_bytes == b"\n".join(BODIES) + b"\n"
+    assert run("sub", "a", "--json", "-n", "4").stdout_bytes.splitlines() == [
+        event.replace(b"\n", b" ") for event in events
+    ]
+
+
+@pytest.mark.parametrize("command", [("sub", "a/#"), ("kv", "watch")])
+@pytest.mark.parametrize("failure", [None, httpx.RemoteProtocolError("incomplete"), httpx.ReadError("")])
+def test_a_stream_that_the_server_ends_is_a_failure(monkeypatch, capfdbinary, gateway, command, failure):
+    gateway.answers["/subscribe"] = gateway.answers["/kv"] = streaming(ONE_EVENT, failure)
+    assert main(monkeypatch, *command) == 3
+    said = capfdbinary.readouterr()
+    assert said.out.count(b"\n") == 1
+    assert said.err.startswith(b"headgate: ")
+    assert said.err.count(b"\n") == 1
+    if failure is None:
+        assert said.err.endswith(b" has ended the stream of events\n")
+
+
+@pytest.mark.parametrize("command", [("sub", "a/#"), ("kv", "watch")])
+def test_a_stream_that_the_user_ends_is_done(gateway, command):
+    gateway.answers["/subscribe"] = gateway.answers["/kv"] = streaming(ONE_EVENT, KeyboardInterrupt())
+    result = run(*command)
+    assert (result.exit_code, result.output.count("\n")) == (0, 1)
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 100])

@@ -1,5 +1,7 @@
 """`headgate kv` against a real gateway, and against answers made up."""
 
+from itertools import islice
+
 import httpx
 import pytest
 from typer.testing import CliRunner
@@ -108,7 +110,7 @@ def test_a_watch_that_the_gateway_ends(answering):
 def test_the_last_change_of_a_revision_is_known(answering):
     events = b'event: put\ndata: {"key":"a","revision":5}\n\nid: 5\nevent: delete\ndata: {"key":"b","revision":5}\n\n'
     keys = answering(lambda _: httpx.Response(200, content=events, headers=EVENTS))
-    assert [(one.change.kind, one.last) for one in keys.watch()] == [("put", False), ("delete", True)]
+    assert [(one.change.kind, one.last) for one in islice(keys.watch(), 2)] == [("put", False), ("delete", True)]
 
 
 def test_files_that_cannot_be_imported(answering, tmp_path):
