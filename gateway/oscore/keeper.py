@@ -3,7 +3,8 @@
 A context is a name that one process owns (`gateway.ownership.owners`), and in that process one socket uses it. Numbers
 are reserved before they are used, many at a time (RFC 8613, B.1.1): after a crash those that were reserved are lost,
 and none is used twice. The replay window is not stored: a process that opens a context that was used before has the
-client prove that its request is new (B.1.2).
+client prove that its request is new (B.1.2). Who has only seen a message that may be a replay takes a context from no
+living process: it is given numbers to ask for that proof, and takes the context when it has it.
 """
 
 import asyncio
@@ -15,10 +16,10 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.domain.session_user import SessionUser
 from gateway.oscore.contexts_file import FileContext, Provisioned
-from gateway.ownership.owners import Owned, Owners, OwnershipLost
+from gateway.ownership.owners import Owned, Owners, OwnershipLost, Taken
 from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
 from store.api.client import StoreClient
-from store.api.keys import Put
+from store.base.errors import AppendOutcomeUnknown, RevisionConflict
 
 PREFIX: Final = "oscore/"  # of the names that are owned, and of the keys with the next number
 NUMBERS_MAX: Final = 1 << 16  # reserved at a time
@@ -56,40 +57,66 @@ class ContextKeeper:
         found = self._find(request.kid, request.id_context)
         name = found.name()
         async with self._turns.at(name):
-            return await self._open(socket, found, name, min(request.numbers, NUMBERS_MAX), principal_of)
+            taken = await self._take(socket, name, proven=request.proven)
+            numbers = min(request.numbers, NUMBERS_MAX)
+            if taken:  # a context of which a number is reserved was used
+                numbers = max(numbers, 1)
+            first, unused = await self._reserve(name, numbers)
+            if taken is not None:
+                if numbers:
+                    await self._confirm(name)
+                self._users[name] = socket
+            return OpenedContext(
+                name=name,
+                keys=found.keys(),
+                principal=principal_of(found.user),
+                first=first,
+                taken=bool(taken),
+                unused=unused,
+                elsewhere=taken is None,
+            )
 
-    async def _open(
-        self, socket: Any, found: FileContext, name: str, numbers: int, principal_of: Callable[[str], Principal]
-    ) -> OpenedContext:
-        owned = self._owned.get(name)
+    async def _take(self, socket: Any, name: str, *, proven: bool) -> bool | None:
+        """Has a socket use a context; returns whether it did not before. None: another one goes on using it."""
         user = self._users.get(name)
         if user is not None and user is not socket:
+            if not proven and not user.gone:
+                return None
             await self._take_from_socket(name)
-        taken = owned is None or user is not socket
-        if owned is None:
-            owned = self._owned[name] = await self._owners.take(f"{PREFIX}{name}")
-        entry = await self._store.keys.get(f"{PREFIX}{name}")
-        first = 0 if entry is None else int(entry.value)
-        if taken:  # the holder before may have used the numbers that it has reserved
-            numbers = max(numbers, 1)
-        if first + numbers > NUMBER_MAX:
-            raise Refusal(Cause.CONFLICT, "the security context is used up: provision another one")
-        if numbers:
-            try:
-                await owned.write([Put(f"{PREFIX}{name}", b"%d" % (first + numbers))])
-            except OwnershipLost:
-                self._owned.pop(name, None)
-                self._lose(name)
+        if name in self._owned:
+            return user is not socket
+        try:
+            self._owned[name] = await self._owners.take(f"{PREFIX}{name}", wait=proven)
+        except Taken:
+            if proven:
                 raise
-        self._users[name] = socket
-        return OpenedContext(
-            name=name,
-            keys=found.keys(),
-            principal=principal_of(found.user),
-            first=first,
-            taken=taken,
-            unused=entry is None,
-        )
+            return None
+        return True
+
+    async def _reserve(self, name: str, count: int) -> tuple[int, bool]:
+        """Returns the first of some numbers that nobody else uses, and whether none was ever reserved."""
+        key = f"{PREFIX}{name}"
+        while True:
+            entry = await self._store.keys.get(key)
+            first, revision = (0, 0) if entry is None else (int(entry.value), entry.revision)
+            if first + count > NUMBER_MAX:
+                raise Refusal(Cause.CONFLICT, "the security context is used up: provision another one")
+            if not count:
+                return first, entry is None
+            try:
+                await self._store.keys.put(key, b"%d" % (first + count), expected_revision=revision)
+            except (RevisionConflict, AppendOutcomeUnknown):
+                continue  # another process has reserved some, or what was written is not used
+            return first, entry is None
+
+    async def _confirm(self, name: str) -> None:
+        """Makes sure that this process owns a context still. Raises `OwnershipLost`."""
+        try:
+            await self._owned[name].confirm()
+        except OwnershipLost:
+            self._owned.pop(name, None)
+            self._lose(name)
+            raise
 
     def stop(self) -> None:
         """Ends all waiting, as the gateway stops."""

@@ -41,7 +41,8 @@ class OpenedContext(msgspec.Struct, frozen=True, kw_only=True):
     """A context that this socket may use. The numbers from `first` on, as many as were asked for, are its own to use.
 
     `taken` is True where it was opened for this socket now: whatever the socket knew of it before is void. `unused` is
-    True where nobody has ever used it, so that no message can be a replay.
+    True where nobody has ever used it, so that no message can be a replay. `elsewhere` is True where another socket
+    goes on using it: the numbers serve to ask the client for a proof, and for nothing else.
     """
 
     name: str
@@ -50,10 +51,13 @@ class OpenedContext(msgspec.Struct, frozen=True, kw_only=True):
     first: int
     taken: bool
     unused: bool
+    elsewhere: bool = False
 
 
 class OpenContext(Request[OpenedContext], frozen=True, kw_only=True):
     """Use, or go on using, the context of a client: reserves `numbers` sender sequence numbers, durably.
+
+    It is taken from another socket that uses it only where a message in it is `proven` to be no replay.
 
     Refused with UNAUTHENTICATED where there is none, with CONFLICT while another process does not let go of it.
     """
@@ -61,6 +65,7 @@ class OpenContext(Request[OpenedContext], frozen=True, kw_only=True):
     kid: bytes
     id_context: bytes | None
     numbers: int
+    proven: bool = False
 
 
 class NextLostContexts(Request[Sequence[str]], frozen=True, kw_only=True):

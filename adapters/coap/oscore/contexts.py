@@ -34,12 +34,17 @@ class HeldContext:
     parked: Parked = field(default_factory=list)
     peers: dict[Peer, Association] = field(default_factory=dict)  # by address, in the order of their last messages
 
+    @property
+    def elsewhere(self) -> bool:
+        """Returns whether another socket uses it, so that this one may ask for a proof alone."""
+        return self.opened is not None and self.opened.elsewhere
+
 
 class Contexts:
     """Contexts by the kid and kid context of their messages. `effects` has what they ask of the gateway.
 
-    A context is opened for a message that its keys have protected: a kid can be guessed, and opening takes the context
-    from the process that uses it.
+    A context is opened for a message that its keys have protected, as a kid can be guessed. It is taken from another
+    socket for a message that has proved by an Echo that it is no replay, as a message can be captured.
     """
 
     def __init__(
@@ -87,6 +92,13 @@ class Contexts:
             held.parked.append((data, peer))
         return None
 
+    def take(self, held: HeldContext, data: bytes, peer: Peer) -> None:
+        """Takes a context from the socket that uses it, for a message with the Echo asked for, which waits for it."""
+        if self._parked_count < PARKED_DATAGRAMS_MAX:
+            self._parked_count += 1
+            held.parked.append((data, peer))
+            self._ask(held, NUMBERS_COUNT, proven=True)
+
     def check(self, held: HeldContext, now_ms: int) -> None:
         """Asks for a context in use again where that is due, or for more sequence numbers."""
         assert held.context is not None
@@ -94,14 +106,14 @@ class Contexts:
         if low or now_ms - held.checked_ms >= CHECK_MS:
             self._ask(held, NUMBERS_COUNT if low else 0)
 
-    def _ask(self, held: HeldContext, numbers: int) -> None:
+    def _ask(self, held: HeldContext, numbers: int, *, proven: bool = False) -> None:
         if held.asked is not None:
             return
         if self._watching is None:
             self._watch()
         held.asked, held.numbers = self._new_token(), numbers
         self._asked[held.asked] = held
-        request = OpenContext(kid=held.kid[0], id_context=held.kid[1], numbers=numbers)
+        request = OpenContext(kid=held.kid[0], id_context=held.kid[1], numbers=numbers, proven=proven)
         self.effects.append(Call(request=request, token=held.asked))
 
     def completed(self, token: Token, outcome: Outcome, now_ms: int) -> Parked | None:
@@ -142,23 +154,28 @@ class Contexts:
         if outcome.error is not None:
             if outcome.error.cause is Cause.UNAUTHENTICATED or held.context is None:
                 self.drop(held)
+            elif held.elsewhere:
+                held.echo = self._new_echo()  # it has served
             return parked
         opened: OpenedContext = outcome.value
         before = held.opened
-        if before is not None and (before.name, before.principal.name) != (opened.name, opened.principal.name):
+        if before is not None and _told_apart(before) != _told_apart(opened):
             self._forget_peers(held)
-            held.context = None
+            held.context, held.echo = None, b""
         if held.context is None:
             held.context = SecurityContext(opened.keys)
-            if opened.unused:
+            if opened.unused and not opened.elsewhere:
                 held.context.begin_unused()
         elif opened.taken:  # another process had it meanwhile
             held.context.renounce()
         if not held.context.knows_requests:
-            held.echo = held.echo or self._random.getrandbits(ECHO_BITS).to_bytes(ECHO_BITS // 8, "big")
+            held.echo = held.echo or self._new_echo()
         held.context.reserve(opened.first, held.numbers)
         held.opened, held.checked_ms = opened, now_ms
         return parked
+
+    def _new_echo(self) -> bytes:
+        return self._random.getrandbits(ECHO_BITS).to_bytes(ECHO_BITS // 8, "big")
 
     def _lost(self, outcome: Outcome) -> None:
         """Gives up the contexts that another socket uses from now on; the next call says that it is done.
@@ -187,3 +204,8 @@ class Contexts:
         self._parked_count -= len(held.parked)
         held.parked = []
         self._forget_peers(held)
+
+
+def _told_apart(opened: OpenedContext) -> tuple[str, str, bool]:
+    """Returns what makes a context another one: nothing that was known of one that is used elsewhere serves here."""
+    return opened.name, opened.principal.name, opened.elsewhere

@@ -191,15 +191,15 @@ class OscoreSocket:
             if reply:
                 self._output.append((reply, peer))
             return
-        plaintext = self._unprotect(held, peer, packet, request, now_ms)
+        plaintext = self._unprotect(held, peer, packet, request, data, now_ms)
         inner = None if plaintext is None else inner_datagram(data, plaintext, observe=request.observe)
         if inner is not None:
             self._take(held, peer, packet, request, data, inner, now_ms)
 
-    def _unprotect(
-        self, held: HeldContext, peer: Peer, packet: Packet, request: ProtectedRequest, now_ms: int
+    def _unprotect(  # noqa: PLR0917 - what is known of the request by now
+        self, held: HeldContext, peer: Peer, packet: Packet, request: ProtectedRequest, data: bytes, now_ms: int
     ) -> bytes | None:
-        """Returns the plaintext of a request that is genuine and new; answers another one."""
+        """Returns the plaintext of a request that is genuine and new; answers another one, or has it wait."""
         context, piv, kid = held.context, request.fields.piv, request.fields.kid
         assert context is not None
         assert piv is not None
@@ -218,11 +218,14 @@ class OscoreSocket:
             return None
         if knows:
             context.note(piv)
-        elif _has_echo(plaintext, held.echo):
-            context.begin_after(piv)
-        else:
+        elif not _has_echo(plaintext, held.echo):
             self._ask_for_echo(held, peer, packet, bound)
             return None
+        elif held.elsewhere:
+            self._contexts.take(held, data, peer)
+            return None
+        else:
+            context.begin_after(piv)
         return plaintext
 
     def _take(  # noqa: PLR0917 - what is known of the request by now

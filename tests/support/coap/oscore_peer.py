@@ -14,6 +14,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Outcome
 from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
+from store.api.message import Message
 from tests.support.coap.coap_driver import PEER, Driver, request
 
 SECRET = bytes(range(1, 17))
@@ -75,6 +76,7 @@ class OscoreDriver(Driver):
         self.contexts: dict[Any, tuple[str, ContextKeys]] = {}  # by kid and kid context: the user
         self.numbers: dict[str, int] = {}  # next sender sequence number, by name
         self.taken: set[str] = set()  # names that the socket holds
+        self.elsewhere: set[str] = set()  # names that another socket holds
         self.watching: list[Any] = []
         self.who: list[Any] = []  # behind the effects, in their order
         (asked,) = self.receive()
@@ -126,10 +128,21 @@ class OscoreDriver(Driver):
         name = f"{user}/{keys.recipient_id.hex()}"
         first, unused, taken = self.numbers.get(name, 0), name not in self.numbers, name not in self.taken
         self.numbers[name] = first + asked.numbers
-        self.taken.add(name)
+        elsewhere = name in self.elsewhere and not asked.proven
+        if elsewhere:
+            taken = False
+        else:
+            self.elsewhere.discard(name)
+            self.taken.add(name)
         return Outcome(
             value=OpenedContext(
-                name=name, keys=keys, principal=Principal(name=user), first=first, taken=taken, unused=unused
+                name=name,
+                keys=keys,
+                principal=Principal(name=user),
+                first=first,
+                taken=taken,
+                unused=unused,
+                elsewhere=elsewhere,
             )
         )
 
@@ -150,3 +163,11 @@ class OscoreDriver(Driver):
         (packet,) = [decode(data) for data in self.raw(*datagrams, peer=peer)]
         assert isinstance(packet, Packet)
         return f"{packet.code >> 5}.{packet.code & 31:02d} {packet.payload.decode(errors='replace')}".strip()
+
+
+def served(**settings: object) -> tuple[OscoreDriver, ClientContext]:
+    """Returns a socket, and a client of it that is provisioned."""
+    driver = OscoreDriver(dict(settings), last=Message(address="a/b", body=b"hello", id="1", content_type="text/plain"))
+    client = ClientContext()
+    driver.provision("dev42", client)
+    return driver, client

@@ -9,8 +9,6 @@ from hypothesis import strategies as st
 
 from adapters.coap.codec.registry import (
     ACK,
-    BAD_REQUEST,
-    CHANGED,
     CON,
     DELETE,
     EMPTY,
@@ -29,7 +27,7 @@ from adapters.coap.oscore.option import CoseError, Fields, decode_option, has_os
 from gateway.port.oscore import ContextKeys
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER
-from tests.support.coap.oscore_peer import SALT, SECRET, ClientContext, OscoreDriver
+from tests.support.coap.oscore_peer import SALT, SECRET, ClientContext, OscoreDriver, served
 
 OSCORE = 9
 
@@ -158,13 +156,6 @@ def test_an_option_of_any_bytes_is_read_or_refused(value: bytes) -> None:
 
 
 # ---- a socket
-
-
-def served(**settings: object) -> tuple[OscoreDriver, ClientContext]:
-    driver = OscoreDriver(dict(settings), last=Message(address="a/b", body=b"hello", id="1", content_type="text/plain"))
-    client = ClientContext()
-    driver.provision("dev42", client)
-    return driver, client
 
 
 def test_a_protected_request_is_stored_and_read() -> None:
@@ -300,79 +291,6 @@ def test_options_outside_that_belong_inside_are_discarded() -> None:
     assert [message.address for message in driver.stored] == ["a/b"]
 
 
-# ---- after a restart, and on several processes
-
-
-def test_after_a_restart_a_client_proves_that_its_request_is_new() -> None:
-    driver, client = served()
-    old = client.protect_request("t/a/b", payload=b"old")
-    driver.raw(old)
-    before = driver.numbers.copy()
-    driver.restart()
-    challenge = driver.protected(client, "t/a/b", payload=b"1")
-    assert challenge.code.dotted == "4.01"
-    assert challenge.opt.echo
-    replayed = driver.raw(old)
-    assert len(replayed) == 1, "it is asked for an Echo like any other"
-    assert [message.body for message in driver.stored] == [b"old"]
-    answer = driver.protected(client, "t/a/b", payload=b"1", options=((252, challenge.opt.echo),))
-    assert answer.code.dotted == "2.01"
-    assert driver.protected(client, "t/a/b", payload=b"2").code.dotted == "2.01"
-    assert driver.code(old) == "4.01 Replay detected"
-    assert [message.body for message in driver.stored] == [b"old", b"1", b"2"]
-    assert driver.numbers["dev42/01"] > before["dev42/01"]
-
-
-def test_no_sender_sequence_number_is_used_twice() -> None:
-    driver, client = served()
-    used: list[int] = []
-    for n in range(6):
-        observe = client.protect_request("t/a/b", GET, token=b"obs", options=((OBSERVE, b""),))
-        out = driver.raw(observe)
-        challenge = client.open_response(out[0])
-        if challenge.code.dotted == "4.01":
-            options = ((OBSERVE, b""), (252, challenge.opt.echo))
-            out += driver.raw(client.protect_request("t/a/b", GET, token=b"obs", options=options))
-        for body in range(300):
-            message = Message(address="a/b", body=b"%d" % body, id=f"{n}-{body}", content_type="text/plain")
-            out += [encode(packet) for packet in driver.deliver(message, sub=max(driver.subscriptions))]
-            for packet in map(decode, out[-1:]):
-                if packet.type == CON:
-                    driver.raw(encode(Packet(type=ACK, code=EMPTY, mid=packet.mid)))
-            driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
-        for data in out:
-            piv = decode_option(dict(decode(data).options)[OSCORE]).piv
-            if piv is not None:
-                used.append(int.from_bytes(piv, "big"))
-        driver.restart()
-    assert len(used) > 1_500
-    assert len(used) == len(set(used))
-
-
-def test_a_context_that_another_process_uses_is_given_up() -> None:
-    driver, client = served()
-    driver.protected(client, "t/a/b", GET, options=((OBSERVE, b""),))
-    assert driver.subscribed() == ["a/b"]
-    seen = client.protect_request("t/a/b", token=b"x")
-    driver.raw(seen)
-    driver.lose("dev42/01")
-    driver.complete(list(driver.endpoint.tick(now_ms=driver.now_ms)))
-    assert driver.subscribed() == []
-    assert len(driver.watching) == 1, "the next call says that the context is not used any more"
-    challenge = driver.protected(client, "t/a/b")
-    assert challenge.opt.echo, "the other process may have seen newer requests"
-
-
-def test_a_context_that_is_removed_ends_soon() -> None:
-    driver, client = served()
-    driver.protected(client, "t/a/b", GET, options=((OBSERVE, b""),))
-    driver.contexts.clear()
-    driver.now_ms += 10_000
-    driver.raw(client.protect_request("t/a/b", token=b"y"))
-    assert driver.subscribed() == []
-    assert driver.code(client.protect_request("t/a/b", token=b"z")) == "4.01 Security context not found"
-
-
 # ---- Observe, blocks, freshness
 
 
@@ -491,20 +409,6 @@ def test_unknown_contexts_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None:
     unknown = [ClientContext(sender_id=bytes((n >> 8, n & 255))) for n in range(300)]
     calls = driver.receive(*[one.protect_request("t/a") for one in unknown])
     assert len(calls) == 256, "one for each message that waits"
-
-
-def test_whoever_guesses_a_kid_takes_its_context_from_nobody() -> None:
-    driver = OscoreDriver()
-    client = ClientContext()
-    driver.provision("dev42", client)
-    forged = ClientContext(secret=bytes(16))
-    assert driver.code(forged.protect_request("t/a")) == "4.00 Decryption failed"
-    assert driver.taken == set(), "which another process may be using"
-    assert driver.numbers == {}
-    both = [forged.protect_request("t/a"), client.protect_request("t/a/b")]
-    found = [decode(data).code for data in driver.raw(*both)]
-    assert found == [BAD_REQUEST, CHANGED]
-    assert [message.address for message in driver.stored] == ["a/b"]
 
 
 # ---- any bytes

@@ -16,6 +16,8 @@ from gateway.ownership.owners import LocalOwners
 from gateway.port.oscore import FindKeys, NextLostContexts, OpenContext
 from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
+from tests.support.gateway.proxies_rig import Proxy
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -27,8 +29,8 @@ class Socket:
     gone = False
 
 
-def asked(kid=b"\x01", id_context=None, numbers=10):
-    return OpenContext(kid=kid, id_context=id_context, numbers=numbers)
+def asked(kid=b"\x01", id_context=None, numbers=10, proven=True):
+    return OpenContext(kid=kid, id_context=id_context, numbers=numbers, proven=proven)
 
 
 def write(path, *contexts):
@@ -36,10 +38,10 @@ def write(path, *contexts):
 
 
 class KeeperRig:
-    def __init__(self, store, path):
+    def __init__(self, store, path, owners=None):
         self.now_ms = 1_000_000
         self.provisioned = Provisioned(path, now_ms=lambda: self.now_ms)
-        self.keeper = ContextKeeper(self.provisioned, store, LocalOwners(store))
+        self.keeper = ContextKeeper(self.provisioned, store, owners or LocalOwners(store))
 
     async def open(self, socket, **parts):
         return await self.keeper.open(socket, asked(**parts), lambda name: Principal(name=name))
@@ -109,6 +111,43 @@ async def test_a_socket_takes_note_before_another_uses_its_context(store, path):
     rig.keeper.stop()
     with pytest.raises(Refusal):
         await waiting
+
+
+async def test_a_message_that_may_be_a_replay_takes_a_context_from_no_socket(store, path):
+    rig, one, other = KeeperRig(store, path), Socket(), Socket()
+    mine = await rig.open(one, proven=False)
+    assert (mine.taken, mine.unused, mine.elsewhere) == (True, True, False)
+    proof = await rig.open(other, proven=False)
+    assert (proof.first, proof.taken, proof.elsewhere) == (10, False, True)
+    more = await rig.open(one, proven=False)
+    assert (more.first, more.taken, more.elsewhere) == (20, False, False), "it goes on, with numbers of its own"
+    one.gone = True
+    assert (await rig.open(other, proven=False)).taken
+
+
+async def test_a_message_that_may_be_a_replay_takes_a_context_from_no_living_process(store, path):
+    clock = Clock()
+    proxies = [await Proxy(store, clock, seed=seed, takeover_s=60.0).start() for seed in (1, 2)]
+    try:
+        one, other = (KeeperRig(store, path, proxy.owners) for proxy in proxies)
+        socket = Socket()
+        name = (await one.open(socket, proven=False)).name
+        lost = asyncio.create_task(one.keeper.next_lost(socket, NextLostContexts()))
+        both = await asyncio.gather(other.open(Socket(), proven=False), one.open(socket, proven=False))
+        assert [found.elsewhere for found in both] == [True, False]
+        assert {found.first for found in both} == {10, 20}
+        assert not lost.done()
+        taking = asyncio.create_task(other.open(Socket()))
+        assert await lost == [name]
+        lost = asyncio.create_task(one.keeper.next_lost(socket, NextLostContexts()))
+        opened = await taking
+        assert (opened.first, opened.taken, opened.elsewhere) == (30, True, False)
+        one.keeper.stop()
+        with pytest.raises(Refusal):
+            await lost
+    finally:
+        for proxy in proxies:
+            await proxy.die()
 
 
 async def test_a_socket_that_does_not_ask_does_not_hold_a_context_for_ever(store, path, monkeypatch):
