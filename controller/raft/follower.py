@@ -43,7 +43,7 @@ def on_append(node: Node, message: Append) -> None:
 
 
 def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
-    """Commits what we are known to have, and answers. Raises `BadMessage`, `WentBack`.
+    """Commits what we are known to have, and answers unless that is not needed. Raises `BadMessage`, `WentBack`.
 
     A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of
     that, so a log that is shorter is an old copy of itself.
@@ -52,6 +52,8 @@ def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
         text = f"the leader knows that this node had entry {message.commit}, and the log ends at {node.log.last_index}"
         raise WentBack(text) if node.incarnation and message.addressee == node.incarnation else BadMessage(text)
     node.log.commit_to(message.commit)
+    if message.quiet:
+        return
     node.outbox.append(
         HeartbeatReply(
             sender=node.id, to=message.sender, addressee=message.incarnation, term=node.term, read=message.read

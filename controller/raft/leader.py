@@ -337,7 +337,8 @@ class Leader:
         progress.nudge = False
 
     def _send_heartbeats(self, number: int) -> None:
-        node = self._node
+        """Sends heartbeats. A follower that is up to date answers one of each check-quorum, and those for reads."""
+        node, reading, last = self._node, len(self._reads) > 0, self._node.log.last_index
         self._heartbeat_elapsed = 0
         for id, progress in self.peers.items():
             commit = min(progress.match, node.log.committed)
@@ -349,6 +350,7 @@ class Leader:
                     term=node.term,
                     commit=commit,
                     read=number,
+                    quiet=progress.active and progress.holds(last) and not reading,
                 )
             )
 

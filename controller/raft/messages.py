@@ -114,10 +114,14 @@ class AppendReply(_Message, frozen=True, array_like=True, kw_only=True, gc=False
 
 
 class LeaderHeartbeat(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=5):
-    """The leader's heartbeat. `read` numbers the newest read that the answer confirms (thesis, 6.4)."""
+    """The leader's heartbeat. `read` numbers the newest read that the answer confirms (thesis, 6.4).
+
+    `quiet`: the leader needs no answer.
+    """
 
     commit: Index  # never more than the follower is known to have
     read: _Number = 0
+    quiet: bool = False
 
 
 class HeartbeatReply(_Message, frozen=True, array_like=True, kw_only=True, gc=False, tag=6):

@@ -58,6 +58,10 @@ class Progress:
         settings = self._settings
         return len(self.inflight) >= settings.inflight_max or self._inflight_bytes >= settings.inflight_bytes_max
 
+    def holds(self, last_index: Index) -> bool:
+        """Returns whether the follower is known to have the whole log, which ends at `last_index`."""
+        return self.state is ProgressState.REPLICATE and self.match == last_index
+
     def status(self) -> ProgressStatus:
         """Returns the follower's state for operators and for changes of the membership."""
         return ProgressStatus(

@@ -126,7 +126,7 @@ REST = {
     VoteReply: lambda it: ": granted" if it.granted else ": refused",
     Append: lambda it: f": after {it.prev_term}/{it.prev_index}, commit {it.commit}, {entries(it.entries)}",
     AppendReply: _append_reply,
-    LeaderHeartbeat: lambda it: f": commit {it.commit}" + f", read {it.read}" * bool(it.read),
+    LeaderHeartbeat: lambda it: f": commit {it.commit}" + f", read {it.read}" * bool(it.read) + ", quiet" * it.quiet,
     HeartbeatReply: lambda it: f": read {it.read}" * bool(it.read),
     InstallSnapshot: lambda it: f": {snapshot(it.snapshot)}",
     ReadRequest: lambda it: f": {it.context.decode()}",
