@@ -129,6 +129,7 @@ class ReplicaCore:
         self._round = 0  # the newest one that the master has asked
         self._preparing: Prepare | None = None  # handed out and not done; end and epochs are those behind it already
         self._received_ms = 0
+        self._answered_ms = 0  # when the master was sent an acknowledgement last
         self._damaged = False
         self._effects: list[Effect] = []
 
@@ -407,8 +408,10 @@ class ReplicaCore:
         if message.sent > self.end:
             raise BadMessage(f"{message.sent} was sent, {self.end} has arrived")
         self._learn(message.confirmed)
+        asked = message.round > self._round or message.confirmed < message.sent
         self._round = max(self._round, message.round)
-        self._ack()
+        if asked or self._received_ms - self._answered_ms >= self._pace.answer_ms:
+            self._ack()
 
     # ---- parts
 
@@ -431,6 +434,7 @@ class ReplicaCore:
                 damaged=self._damaged,
             )
             self._effects.append(Send(message))
+            self._answered_ms = self._received_ms
 
     def _promise(self, epoch: int) -> None:
         if epoch > self.promised:

@@ -21,7 +21,14 @@ GROUP = 3
 PATIENCE_S = 90.0  # of clients, and of tests: the machine may be busy with others
 TURN_S = 0.01  # of an event loop's time: on a busy machine a turn takes longer
 PACE = ReplicationPace(
-    heartbeat_ms=50, lag_ms=1_000, gone_ms=200, stall_ms=1_500, fresh_ms=2_000, refused_ms=300, hold_again_ms=300
+    heartbeat_ms=50,
+    answer_ms=125,
+    lag_ms=1_000,
+    gone_ms=200,
+    stall_ms=1_500,
+    fresh_ms=2_000,
+    refused_ms=300,
+    hold_again_ms=300,
 )
 
 

@@ -290,6 +290,21 @@ def test_it_answers_what_it_is_asked_and_notices_what_did_not_arrive():
     assert refusals(follower) == [Why.MALFORMED]
 
 
+def test_it_answers_a_heartbeat_that_asks_nothing_only_now_and_then():
+    follower = streaming()
+    heartbeat = Confirmed(session=SESSION, epoch=3, confirmed=400, sent=400, round=0)
+    for now_ms in (200, 400, 600, 800, 1_000, 1_200):
+        follower.core.receive(heartbeat, now_ms=now_ms)
+        follower.work()
+        assert len(follower.sent) == now_ms // 600
+    follower.sent.clear()
+    follower.core.receive(msgspec.structs.replace(heartbeat, round=1), now_ms=1_300)
+    follower.core.receive(msgspec.structs.replace(heartbeat, round=1, confirmed=300), now_ms=1_400)
+    follower.core.receive(msgspec.structs.replace(heartbeat, round=1), now_ms=1_500)
+    follower.work()
+    assert follower.sent == 2 * [Ack(session=SESSION, epoch=3, flushed=400, round=1)]
+
+
 # ---- epochs
 
 
