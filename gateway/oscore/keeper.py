@@ -77,7 +77,7 @@ class ContextKeeper:
             )
 
     async def _take(self, socket: Any, name: str, *, proven: bool) -> bool | None:
-        """Has a socket use a context; returns whether it did not before. None: another one goes on using it."""
+        """Gives a context to a socket; returns whether it had it not before. None: another one goes on using it."""
         user = self._users.get(name)
         if user is not None and user is not socket:
             if not proven and not user.gone:
