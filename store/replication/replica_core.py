@@ -427,11 +427,7 @@ class ReplicaCore:
     def _ack(self) -> None:
         if self.stage is Stage.STREAMING:
             message = Ack(
-                session=self._session,
-                epoch=self._epoch,
-                flushed=self.flushed,
-                round=self._round,
-                damaged=self._damaged,
+                session=self._session, epoch=self._epoch, flushed=self.flushed, round=self._round, damaged=self._damaged
             )
             self._effects.append(Send(message))
             self._answered_ms = self._received_ms
