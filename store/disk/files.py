@@ -159,6 +159,19 @@ class OsFiles:
         return found.f_bavail * found.f_frsize
 
 
+class ReadOnlyFiles(OsFiles):
+    """The file system of who may only read it."""
+
+    def open(self, path: Path, *, create: bool = False) -> File:
+        """See `Files`; the file cannot be written."""
+        if create:
+            raise OSError(errno.EROFS, os.strerror(errno.EROFS), str(path))
+        return OsFile(os.open(path, os.O_RDONLY | os.O_CLOEXEC))
+
+    def sync_directory(self, path: Path) -> None:
+        """See `Files`: nothing is created or removed."""
+
+
 def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
     """Writes all of some bytes, however many calls that takes. Raises OSError."""
     rest = memoryview(data)

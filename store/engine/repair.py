@@ -1,7 +1,7 @@
 """The operations on a data directory that nobody has open: verify it, look into it, rebuild its views.
 
 Everything here takes the lock that a running store holds, so it raises `DataDirLocked` while one runs. Only
-`rebuild_views` changes anything.
+`rebuild_views` changes anything; the rest works in a directory that cannot be written, too.
 """
 
 import shutil
@@ -16,8 +16,8 @@ from typing import NamedTuple, TypeAlias
 import lmdb
 
 from store.base.errors import NotRebuildable, StoreError, ViewsDamaged
-from store.disk.files import OsFiles
-from store.disk.lock import DataDirLock
+from store.disk.files import Files, OsFiles, ReadOnlyFiles
+from store.disk.lock import NOT_WRITABLE, DataDirLock, ReadersLock
 from store.engine.recovery import OnProgress, keep_offsets, recover, replay
 from store.engine.snapshot import filling
 from store.format.chunks import QueueEnd
@@ -97,18 +97,33 @@ class Stats(NamedTuple):
 
 
 class StoppedStore:
-    """A data directory, locked. A context manager. Raises `DataDirLocked`, `NoDataDir`, OSError."""
+    """A data directory, locked. A context manager. Raises `DataDirLocked`, `NoDataDir`, OSError.
 
-    def __init__(self, data_dir: Path) -> None:
+    One that is only `read` may be one that cannot be written: `unlocked` is the reason then, and a store may be running
+    on it that is not seen from here.
+    """
+
+    def __init__(self, data_dir: Path, *, read: bool = False) -> None:
         self._data_dir = data_dir
+        self._files: Files = OsFiles()
+        self.unlocked: str | None = None
         directory = data_dir / "log"
         if not directory.is_dir() or not any(segment_start(path.name) is not None for path in directory.iterdir()):
             raise NoDataDir(f"{data_dir} holds no store: {directory} has no segments")
         with ExitStack() as opened:
-            opened.callback(DataDirLock(data_dir).release)
-            self._log = CommitLog(OsFiles(), directory)
+            opened.callback(self._lock(read=read).release)
+            self._log = CommitLog(self._files, directory)
             opened.callback(self._log.close)
             self._opened = opened.pop_all()
+
+    def _lock(self, *, read: bool) -> DataDirLock | ReadersLock:
+        try:
+            return DataDirLock(self._data_dir)
+        except OSError as error:
+            if not read or error.errno not in NOT_WRITABLE:
+                raise
+            self._files, self.unlocked = ReadOnlyFiles(), error.strerror
+            return ReadersLock(self._data_dir)
 
     def __enter__(self) -> "StoppedStore":
         return self
@@ -140,9 +155,9 @@ class StoppedStore:
         marks = read_marks(self._views_path)
         if marks is None:
             return
-        begun = filling(self._data_dir)
+        begun = filling(self._data_dir, self._files)
         reached = self.end if begun is not None and begun.dispatched == marks.dispatched else marks.dispatched
-        floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+        floor = read_floor(self._files, self._data_dir / FLOOR_FILE)
         first = marks.first if begun is None else LogOffset(max(marks.first, begun.first))
         self._log.look_for_missing(first, max(reached, floor), _BY_VERIFY)
 
@@ -150,7 +165,7 @@ class StoppedStore:
     def _durable(self) -> LogOffset:
         """Returns how far the log is known to have been on disk."""
         found = [read_marks(path) for path in (self._views_path, old_path(self._views_path))]
-        floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+        floor = read_floor(self._files, self._data_dir / FLOOR_FILE)
         return max([floor, *(marks.dispatched for marks in found if marks is not None)], default=self.first)
 
     # ---- verify
@@ -183,9 +198,9 @@ class StoppedStore:
         """Returns the seals by their segments' beginnings. Bytes missing of these are damaged, not gone."""
         marks = read_marks(self._views_path)
         first = self.first if marks is None else LogOffset(max(marks.first, self._log.origin))
-        begun = filling(self._data_dir)
+        begun = filling(self._data_dir, self._files)
         first = first if begun is None else LogOffset(max(first, begun.first))
-        seals = [one for one in read_seals(OsFiles(), self._data_dir / SEALS_FILE) if one.end > first]
+        seals = [one for one in read_seals(self._files, self._data_dir / SEALS_FILE) if one.end > first]
         return {one.start: one for one in seals} if restore_segments(self._log, seals, first) else {}
 
     def _longer(self, seals: Mapping[LogOffset, Seal]) -> list[str]:
@@ -196,7 +211,8 @@ class StoppedStore:
     def verify_views(self, on_progress: OnProgress = lambda _at, _end: None) -> ViewsVerified:
         """Compares the views with a rebuild from the log, up to where they have followed it; changes nothing.
 
-        Takes as much room again in the data directory meanwhile. Raises `NotRebuildable`.
+        Takes as much room again meanwhile: in the data directory, or in that of temporary files where the data
+        directory cannot be written. Raises `NotRebuildable`.
         """
         self._check_rebuildable()
         marks = read_marks(self._views_path)
@@ -207,7 +223,7 @@ class StoppedStore:
             return ViewsVerified(0, {}, "the views are empty")
         if not marks.is_current:
             return ViewsVerified(0, {}, "the views are of another format")
-        with TemporaryDirectory(dir=self._data_dir, prefix="verify-") as directory:
+        with TemporaryDirectory(dir=self._data_dir if self.unlocked is None else None, prefix="verify-") as directory:
             try:
                 with (
                     opened_to_read(self._views_path) as there,
@@ -251,7 +267,7 @@ class StoppedStore:
             return self.first
         try:
             with closing(Views(self._views_path, origin=self._log.origin)) as views:
-                floor = read_floor(OsFiles(), self._data_dir / FLOOR_FILE)
+                floor = read_floor(self._files, self._data_dir / FLOOR_FILE)
                 recover(self._log, views, _builder(views), on_progress=on_progress, force=force, floor=floor)
                 return views.dispatched
         except NotRebuildable:

@@ -21,7 +21,7 @@ import lmdb
 import msgspec
 
 from store.base.errors import NotRebuildable, SnapshotUnusable, ViewsDamaged
-from store.disk.files import OsFiles, write_whole
+from store.disk.files import Files, OsFiles, write_whole
 from store.disk.lmdb_file import is_cut_short
 from store.disk.lock import DataDirLock
 from store.disk.small_file import read_small_file, write_small_file
@@ -211,8 +211,8 @@ def finish_install(data_dir: Path) -> None:
     files.sync_directory(data_dir)
 
 
-def filling(data_dir: Path) -> SnapshotInfo | None:
+def filling(data_dir: Path, files: Files | None = None) -> SnapshotInfo | None:
     """Returns the snapshot that a data directory was begun with, if any."""
     if not (data_dir / _FILLING).is_file():
         return None
-    return read_small_file(OsFiles(), data_dir / _FILLING, SnapshotInfo)
+    return read_small_file(files or OsFiles(), data_dir / _FILLING, SnapshotInfo)

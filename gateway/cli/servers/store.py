@@ -32,7 +32,8 @@ def verify(
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     compared = None
-    with StoppedStore(data_dir) as store:
+    with StoppedStore(data_dir, read=True) as store:
+        report.print_unlocked(data_dir, store.unlocked)
         with report.progress("reading the log", store.end - store.first) as reached:
             found = store.verify(lambda at: reached(at - store.first))
         if views:
@@ -62,7 +63,8 @@ def dump(
     from store.format.frame import Frame, LogOffset  # noqa: PLC0415
 
     damaged, shown = False, 0
-    with StoppedStore(data_dir) as store:
+    with StoppedStore(data_dir, read=True) as store:
+        report.print_unlocked(data_dir, store.unlocked)
         first = None if start is None else LogOffset(start)
         for item in store.items(first, None if end is None else LogOffset(end)):
             if not isinstance(item, Frame):
@@ -108,7 +110,8 @@ def stats(data_dir: DataDirArgument = HERE, *, as_json: JsonOption = False) -> N
     from gateway.cli.servers import store_report as report  # noqa: PLC0415
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
-    with StoppedStore(data_dir) as store:
+    with StoppedStore(data_dir, read=True) as store:
+        report.print_unlocked(data_dir, store.unlocked)
         found = store.stats()
     if as_json:
         typer.echo(json.dumps({**found._asdict(), "views": [view._asdict() for view in found.views]}))

@@ -3,6 +3,7 @@
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -20,6 +21,12 @@ from store.format.records import decode as decode_record
 
 DAMAGES_SHOWN = 20
 BODY_BYTES_SHOWN = 200
+
+
+def print_unlocked(data_dir: Path, why: str | None) -> None:
+    """Says on standard error of a directory that could not be locked that a store may be running on it."""
+    if why is not None:
+        typer.echo(f"headgate: {data_dir} is read without its lock ({why}); make sure that no store runs", err=True)
 
 
 def verified_document(found: VerifiedLog, compared: ViewsVerified | None) -> dict[str, Any]:
