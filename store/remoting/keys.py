@@ -10,7 +10,8 @@ from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
 from store.api.keys import Changes, Delete, KeyCalls, Put, Transacted
-from store.base.errors import AppendOutcomeUnknown, StoreError
+from store.base.errors import AppendOutcomeUnknown, FrameTooLarge, StoreError
+from store.format.frame import FRAME_BYTES_MAX
 from store.remoting.caller import SessionLost, nothing
 from store.remoting.core import Remote, decoder
 from store.remoting.stubs import stubs
@@ -60,6 +61,8 @@ class RemoteKeys(KeyCalls):
         expires_at_ms: int | None = None,
     ) -> int:
         """See `KeyCalls.put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
+        if len(value) >= FRAME_BYTES_MAX:  # not sent: the connection would be taken up by it for nothing
+            raise FrameTooLarge(f"{len(value)} bytes in one value, of which a frame may have {FRAME_BYTES_MAX}")
         asked = arguments.PutKey(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
         return await self._change("kv_put", asked, _an_int, guarded=_guards(expected_revision))
 
