@@ -112,11 +112,9 @@ def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
             if columns
             else Chunks([chunk for run in some for chunk in run.chunks.listed])
         )
-        found.append(
-            FrameRun(
-                [one for run in some for one in run.placed], np.concatenate([run.rows for run in some]), chunks, ()
-            )
-        )
+        # bytes are joined, as NumPy compares the fields of each array with those of the one before it: 30 us
+        rows = np.frombuffer(b"".join([run.rows.tobytes() for run in some]), ROWS_DTYPE)
+        found.append(FrameRun([one for run in some for one in run.placed], rows, chunks, ()))
     return found
 
 

@@ -26,12 +26,9 @@ class ProducersView:
     def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
         """Adds the frames of idempotent producers, one by one: what is forgotten depends on their order alone."""
         many, once = _Newest(txn, self._db, once=False), _Newest(txn, self._db, once=True)
-        for run in runs:
-            for placed in run.placed:
-                producer_id = placed.frame.producer_id
-                if producer_id:
-                    newest = once if producer_id & ONCE_PRODUCER else many
-                    newest.add(producer_id, placed.frame.sequence, placed.start)
+        for producer_id, first, frames in _series(runs):
+            newest = once if producer_id & ONCE_PRODUCER else many
+            newest.add(producer_id, first, frames)
         many.finish()
         once.finish()
 
@@ -42,6 +39,26 @@ class ProducersView:
         for _, key, value in entries:
             last, *frames = (n for (n,) in _U64.iter_unpack(value))
             table.restore(_U64.unpack(key)[0], last, [LogOffset(n) for n in frames])
+
+
+def _series(runs: Sequence[FrameRun]) -> Iterator[tuple[int, int, list[LogOffset]]]:
+    """Yields the frames of idempotent producers in log order, those that follow each other together.
+
+    They come as (producer, sequence of the first frame, where each begins).
+    """
+    producer_id, first, frames = 0, 0, list[LogOffset]()
+    for run in runs:
+        for placed in run.placed:
+            frame = placed.frame
+            if not frame.producer_id:
+                continue
+            if frame.producer_id != producer_id or frame.sequence != first + len(frames):
+                if frames:
+                    yield producer_id, first, frames
+                producer_id, first, frames = frame.producer_id, frame.sequence, []
+            frames.append(placed.start)
+    if frames:
+        yield producer_id, first, frames
 
 
 class _Newest:
@@ -55,17 +72,18 @@ class _Newest:
         self._stored: deque[bytes] | None = None  # once one has to go: the producers stored, oldest first
         self._count = -1  # of the producers; not known yet
 
-    def add(self, producer_id: int, sequence: int, frame: LogOffset) -> None:
-        """Adds the next frame."""
+    def add(self, producer_id: int, first: int, frames: Sequence[LogOffset]) -> None:
+        """Adds the next frames, whose sequences follow each other from `first` on."""
         key = _U64.pack(producer_id)
         older = self._changed.pop(key, None) or self._txn.get(key, db=self._db)
         if older is None:
             self._make_room()
             kept = b""
         else:  # a sequence that does not follow: forgotten meanwhile, and begun again
-            kept = older[_U64.size :] if sequence == _U64.unpack_from(older)[0] + 1 else b""
-        frames = (kept + _U64.pack(frame))[-SEQUENCES_KEPT * _U64.size :]
-        self._changed[key] = _U64.pack(sequence) + frames
+            kept = older[_U64.size :] if first == _U64.unpack_from(older)[0] + 1 else b""
+        newest = frames[-SEQUENCES_KEPT:]
+        places = kept + struct.pack(f">{len(newest)}Q", *newest)
+        self._changed[key] = _U64.pack(first + len(frames) - 1) + places[-SEQUENCES_KEPT * _U64.size :]
 
     def _make_room(self) -> None:
         """Counts one more, and forgets the producer that has not written for longest when that is one too many."""
