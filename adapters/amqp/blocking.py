@@ -1,7 +1,8 @@
 """Asking a client not to publish for a while: RabbitMQ's connection.blocked and connection.unblocked.
 
-Only a connection that publishes gets it, and only one whose client has announced the capability. Pressure on the
-gateway begins ahead of refusals; a refusal blocks too, for as long as it says.
+Only a connection whose client has announced the capability gets it. Pressure on the gateway begins ahead of refusals,
+and blocks a connection when it next publishes, as in RabbitMQ: one that only consumes is never told, and its client's
+timeout for blocked connections does not begin. A refusal blocks too, for as long as it says.
 """
 
 from typing import TYPE_CHECKING, Final
@@ -21,31 +22,24 @@ BLOCKED_MS: Final = 1_000  # how long a refusal blocks unless the gateway hints 
 class Blocking:
     """The state of one connection: what blocks it, and whether its client has been told."""
 
-    __slots__ = ("_keepalive", "_output", "_pressure", "_publishes", "_told", "understood")
+    __slots__ = ("_keepalive", "_output", "_pressure", "_told", "understood")
 
     def __init__(self, output: "ConnectionOutput", keepalive: Keepalive) -> None:
         self._output = output
         self._keepalive = keepalive  # its `blocked_until_ms`: a refusal blocks until then
         self.understood = False  # the client has announced that it understands
-        self._publishes = False
         self._pressure = ""  # the gateway is low on this
         self._told = False
 
     def published(self) -> None:
-        """Notes that the client publishes, which makes it one to be told when it is blocked."""
-        if not self._publishes:
-            self._publishes = True
-            if self._pressure:
-                self._notify(self._pressure)
+        """Notes that the client has published, which is when it is told of pressure."""
+        if self._pressure:
+            self._notify(self._pressure)
 
-    def pressed(self, why: str, *, open_: bool) -> None:
+    def pressed(self, why: str) -> None:
         """Notes what the gateway is low on; "": nothing any more."""
         self._pressure = why
-        if not open_:
-            return
-        if why and self._publishes:
-            self._notify(why)
-        elif not why:
+        if not why:
             self._untell()
 
     def refused(self, refusal: Refusal, now_ms: int) -> None:

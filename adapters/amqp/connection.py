@@ -172,7 +172,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
         """Tells publishers that the gateway is low on something, or, with "", not any more."""
-        self._blocking.pressed(why, open_=self._handshake.phase is Phase.OPEN)
+        self._blocking.pressed(why)
         return self._effects_at(now_ms)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
@@ -346,8 +346,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return True
 
     def _open_channel(self, number: int, kind: int, payload: bytes) -> None:
-        method = read_method(payload) if kind == FRAME_METHOD else None
         self._current = ChannelMethods.Open.index
+        method = read_method(payload) if kind == FRAME_METHOD else None
         if self._handshake.phase is not Phase.OPEN:
             raise ProtocolError(CHANNEL_ERROR, "a channel on a connection that is not open")
         if not isinstance(method, ChannelMethods.Open):
@@ -375,8 +375,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
                 self._current = Basic.Ack.index
                 channel.settle(int.from_bytes(payload[4:12], "big"), "ack", multiple=payload[12] & 1 == 1)
                 return True
+        self._current = int.from_bytes(payload[:4], "big")
         method = read_method(payload)
-        self._current = method.index
         if isinstance(method, ChannelMethods.Open):
             raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen")
         return handle(channel, method, unsent=self._publisher.holds(channel))
@@ -400,8 +400,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _connection_method(self, payload: bytes) -> bool:
         """Takes a method on channel 0; returns False when it has to wait."""
+        self._current = int.from_bytes(payload[:4], "big")
         method = read_method(payload)
-        self._current = method.index
         return self._handshake.take(method)
 
     # ---- the end
@@ -417,7 +417,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
             self.end(text)
             return
         if code == FRAME_ERROR:
-            self._framing_lost, self._input = True, b""
+            self._framing_lost, self._input, method = True, b"", 0
         self.drop_bodies()
         self.write(method_frame(0, Methods.Close, code, reply_text(code, text), method >> 16, method & 0xFFFF))
         self._handshake.phase = Phase.CLOSING

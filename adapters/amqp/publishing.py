@@ -14,6 +14,7 @@ from adapters.amqp.codec.wire import (
     NOT_IMPLEMENTED,
     SYNTAX_ERROR,
     UNEXPECTED_FRAME,
+    malformed,
     read_short_string,
 )
 from gateway.domain.errors import ProtocolError
@@ -55,7 +56,7 @@ def targets_of(vhost: str) -> dict[bytes, Target]:
 def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, Target] = TARGETS) -> Target:
     """Returns the target that a basic.publish in a virtual host names; remembered in `targets`.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED).
+    Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR, NOT_IMPLEMENTED).
     """
     target = targets.get(payload)
     if target is not None:
@@ -65,7 +66,7 @@ def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, T
         routing_key, at = read_short_string(payload, at)
         bits = payload[at]
     except (ValueError, IndexError) as error:
-        raise ProtocolError(SYNTAX_ERROR, f"Basic.Publish: {error}") from error
+        raise malformed("Basic.Publish", error) from error
     if bits & 2:
         raise ProtocolError(NOT_IMPLEMENTED, "immediate=true")
     target = Target(address_of(in_vhost(vhost, exchange), routing_key), bool(bits & 1))

@@ -12,7 +12,7 @@ from urllib.parse import quote
 from gateway.domain.errors import Cause, Refusal
 
 ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
-LEVELS_COUNT_MAX = 128  # of an address or a filter: what a match may cost
+LEVELS_COUNT_MAX = 264  # of an address: a routing key of AMQP has up to 256 words, its exchange and virtual host 4 more
 
 _FORBIDDEN = re.compile("[+#\0]")
 _CODES = {"/": "2F", "+": "2B", "#": "23", "\0": "00", ".": "2E"}

@@ -7,12 +7,12 @@ level does not match an address that begins with `$` (MQTT 5.0, 4.7.2).
 
 from typing import Generic, TypeVar
 
-from gateway.domain.address import LEVELS_COUNT_MAX
 from gateway.domain.errors import Cause, Refusal
 
 T = TypeVar("T")
 
 ONE, MANY = "+", "#"
+FILTER_LEVELS_COUNT_MAX = 128  # of what a client may subscribe to: what it may hold of a trie
 
 
 def check_filter(pattern: str) -> str:
@@ -20,8 +20,8 @@ def check_filter(pattern: str) -> str:
     if not pattern or "\0" in pattern:
         raise Refusal(Cause.MALFORMED, "a filter is at least one character and holds no U+0000")
     levels = pattern.split("/")
-    if len(levels) > LEVELS_COUNT_MAX:
-        raise Refusal(Cause.MALFORMED, f"the filter has more than {LEVELS_COUNT_MAX} levels")
+    if len(levels) > FILTER_LEVELS_COUNT_MAX:
+        raise Refusal(Cause.MALFORMED, f"the filter has more than {FILTER_LEVELS_COUNT_MAX} levels")
     for i, level in enumerate(levels):
         if level == MANY:
             if i != len(levels) - 1:

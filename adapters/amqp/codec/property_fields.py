@@ -10,6 +10,7 @@ from adapters.amqp.codec.wire import (
     Reader,
     Table,
     field_spans,
+    malformed,
     read_octet,
     read_short_string,
     read_table,
@@ -47,14 +48,14 @@ def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
 
 
 def read_fields(raw: bytes) -> dict[str, Any]:
-    """Returns the fields of properties by their names. Raises `ProtocolError` (SYNTAX_ERROR)."""
+    """Returns the fields of properties by their names. Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR)."""
     found: dict[str, Any] = {}
     at = 2
     try:
         for name, reader in layout(int.from_bytes(raw[:2], "big")):
             found[name], at = reader(raw, at)
     except (ValueError, IndexError, struct.error) as error:
-        raise ProtocolError(SYNTAX_ERROR, f"content header: {error}") from error
+        raise malformed("content header", error) from error
     if at != len(raw):
         raise ProtocolError(SYNTAX_ERROR, "the properties do not end where their frame does")
     return found

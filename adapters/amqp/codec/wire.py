@@ -236,7 +236,7 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
 def read_method(payload: bytes) -> Frame:
     """Returns the method in a frame's payload, its arguments as attributes; long strings are bytes.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, NOT_IMPLEMENTED).
+    Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR, NOT_IMPLEMENTED).
     """
     if len(payload) < 4:
         raise ProtocolError(SYNTAX_ERROR, "a method frame without a method")
@@ -259,8 +259,15 @@ def read_method(payload: bytes) -> Frame:
                 mark_timestamps(value, payload, start)
             setattr(method, name, value)
     except (ValueError, IndexError, struct.error) as error:
-        raise ProtocolError(SYNTAX_ERROR, f"{method.name}: {error}") from error
+        raise malformed(method.name, error) from error
     return method
+
+
+def malformed(what: str, error: Exception) -> ProtocolError:
+    """Returns the refusal of bytes that cannot be read: FRAME_ERROR for a text that is not UTF-8, as in RabbitMQ."""
+    if isinstance(error, UnicodeDecodeError):
+        return ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
+    return ProtocolError(SYNTAX_ERROR, f"{what}: {error}")
 
 
 # ---- writing

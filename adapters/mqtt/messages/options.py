@@ -6,7 +6,7 @@ import msgspec
 from msgspec import Meta
 
 from adapters.websocket.settings import KnownHosts, PageOrigins
-from gateway.domain.address import LEVELS_COUNT_MAX
+from gateway.domain.filters import FILTER_LEVELS_COUNT_MAX
 
 KiB, MiB = 1024, 1024 * 1024
 
@@ -92,8 +92,9 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
         int, Meta(ge=1, le=16 * MiB, description="all topic filters of one session together")
     ] = 256 * KiB
     topic_levels_max: Annotated[
-        int, Meta(ge=1, le=LEVELS_COUNT_MAX, description="levels of a topic name; a deeper one is refused with 0x90")
-    ] = LEVELS_COUNT_MAX
+        int,
+        Meta(ge=1, le=FILTER_LEVELS_COUNT_MAX, description="levels of a topic name; a deeper one is refused with 0x90"),
+    ] = FILTER_LEVELS_COUNT_MAX
     topic_bytes_max: Annotated[
         int, Meta(ge=1, le=_U16_MAX, description="the longest topic name; a longer one is refused with 0x90")
     ] = _U16_MAX

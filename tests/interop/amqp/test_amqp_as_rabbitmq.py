@@ -89,6 +89,18 @@ def test_an_empty_routing_key_has_no_word(connect, exchange, pattern, keys):
     assert [body.decode() for body in found] == keys
 
 
+@pytest.mark.parametrize("exchange", ["amq.topic", "amq.direct", ""])
+def test_a_routing_key_has_as_many_words_as_its_bytes_hold(connect, exchange):
+    channel, key = connect().channel(), fresh("w").ljust(255, ".")
+    channel.confirm_delivery()
+    queue = channel.queue_declare("" if exchange else key, exclusive=True).method.queue
+    if exchange:
+        channel.queue_bind(queue, exchange, key)
+    channel.basic_publish(exchange, key, b"deep", mandatory=True)
+    method, _, body = channel.basic_get(queue, auto_ack=True)
+    assert (method.routing_key, body) == (key, b"deep")
+
+
 @pytest.mark.parametrize(
     ("what", "code"),
     [

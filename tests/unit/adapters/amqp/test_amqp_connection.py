@@ -278,6 +278,45 @@ FRAME = encoded(1, Queue.Declare(queue="q"))
 
 
 @pytest.mark.parametrize(
+    "named",
+    [
+        Queue.Declare(queue="qqq"),
+        Queue.Bind(queue="q", exchange="x", routing_key="qqq"),
+        Exchange.Declare(exchange="qqq"),
+        Basic.Consume(queue="q", consumer_tag="qqq"),
+        Basic.Cancel(consumer_tag="qqq"),
+        Basic.Publish(exchange="qqq", routing_key="k"),
+        Basic.Publish(exchange="x", routing_key="qqq"),
+    ],
+)
+def test_names_that_are_not_utf8_end_the_connection_as_in_rabbitmq(named):
+    peer = Peer().open()
+    peer.feed(encoded(1, Basic.Qos()))
+    peer.frames()
+    peer.feed(encoded(1, named).replace(b"qqq", b"q\xffq"))
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.reply_text) == (501, "FRAME_ERROR - Malformed UTF-8 in shortstr")
+    assert (told.class_id, told.method_id) == (0, 0)
+    assert closes(peer.send(Connection.CloseOk()))
+
+
+def test_properties_that_are_not_utf8_end_the_connection():
+    peer = Peer().open()
+    peer.feed(publish(1, "amq.topic", "a", b"x", content_type="text/q").replace(b"text/q", b"text/\xff"))
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.reply_text) == (501, "FRAME_ERROR - Malformed UTF-8 in shortstr")
+
+
+def test_a_method_cut_short_is_named_in_the_error():
+    peer = Peer().open()
+    peer.feed(encoded(1, Basic.Qos()))
+    peer.frames()
+    peer.feed(b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce")
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.class_id, told.method_id) == (502, 50, 10)
+
+
+@pytest.mark.parametrize(
     ("data", "code"),
     [
         (FRAME[:-1] + b"\xcd", 501),

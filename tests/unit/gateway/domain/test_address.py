@@ -6,6 +6,8 @@ from hypothesis import strategies as st
 
 from gateway.domain.address import ADDRESS_BYTES_MAX, check_address, from_routing_key, hash64, level_of, to_routing_key
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import in_vhost
+from gateway.port.queues import address_of
 
 KEYS = st.text(st.sampled_from(["a", "b", ".", "/", "%", "2", "5", "E", "F", "+", "#", "*", "\0", "é"]), max_size=20)
 PIECES = st.lists(st.sampled_from(["%2F", "%2E", "%252F", "%25", ".", "/", "x", "%2B", "%00"]), max_size=8).map("".join)
@@ -62,3 +64,8 @@ def test_the_hash_is_the_same_in_every_process_and_never_zero():
 )
 def test_a_level_of_an_address(address, level, found):
     assert level_of(address, level) == found
+
+
+@pytest.mark.parametrize("exchange", ["amq.topic", "x", in_vhost("shop", "x")])
+def test_every_routing_key_of_amqp_is_an_address(exchange):
+    assert check_address(address_of(exchange, "." * 255)).count("/") >= 255
