@@ -141,7 +141,7 @@ class HttpConnection(Adapter):
             for exchange, request, start, size, reply in parts:
                 self._respond(exchange, request, reply(Stored.of(outcome, start, size)))
         elif (asked := self._asked.pop(token, None)) is not None:
-            self._respond(asked.exchange, asked.request, asked.answered(outcome))
+            self._answered(asked, asked.answered(outcome))
         elif token in self._asking:
             self._identified(self._asking.pop(token), outcome)
         elif self._keys is not None:
@@ -370,9 +370,7 @@ class HttpConnection(Adapter):
 
     def _handle(self, pending: Pending, principal: Principal) -> None:
         exchange, request, found, credentials = pending
-        if self._who is not principal:
-            self._publish()
-            self._who = principal
+        self._speak_for(principal)
         try:
             host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
             action = found.handler(request, HandlerContext(self._options, principal, self._now_ms, host, found.below))
@@ -387,6 +385,18 @@ class HttpConnection(Adapter):
                 return
             self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
+
+    def _speak_for(self, principal: Principal | None) -> None:
+        if self._who is not principal:
+            self._publish()
+            self._who = principal
+
+    def _answered(self, asked: PendingQuestion, found: Response | Store | None) -> None:
+        if isinstance(found, Store):
+            self._speak_for(asked.who)
+            self._store(asked.exchange, asked.request, found)
+        else:
+            self._respond(asked.exchange, asked.request, found)
 
     def _answer(self, exchange: Exchange, request: HttpRequest, action: Respond) -> None:
         self._respond(exchange, request, action.response)
@@ -404,7 +414,7 @@ class HttpConnection(Adapter):
             self._publish(action.key)
 
     def _ask(self, exchange: Exchange, request: HttpRequest, action: Ask) -> None:
-        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, action.reply, action.failed)
+        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, self._who, *action[1:])
 
     def _call(self, request: Request[Any]) -> Token:
         token = self._token()

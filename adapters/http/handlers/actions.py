@@ -50,11 +50,11 @@ class Store(NamedTuple):
 class Ask(NamedTuple):
     """Ask the gateway; `reply` makes the response from the answer, and `failed` from a refusal where it is given.
 
-    Both return None where the response is still to come.
+    Both return None where the response is still to come; `reply` may have messages stored instead.
     """
 
     request: Request[Any]
-    reply: Callable[[Any], Response | None]
+    reply: Callable[[Any], Response | Store | None]
     failed: Callable[[Refusal], Response | None] | None = None
 
 

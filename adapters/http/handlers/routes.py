@@ -87,6 +87,8 @@ def post_events(request: HttpRequest, context: HandlerContext) -> Action:
             return _each_stored(found, stored, context.principal)
         return _events_stored(messages, stored, context.principal, batch=batch)
 
+    if request.get(b"if-match") is not None:  # it never holds here (RFC 9110, 13.1.1)
+        raise HttpError(412, "if-match: /events has no representation")
     if not messages:
         return Respond(reply(Stored({}, {})) if each else json_response(200, []))
     key = once_key(request, context)
@@ -169,7 +171,28 @@ def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
         return json_response(201, _receipt(context.principal, message, stored, 0), location)
 
     key = once_key(request, context)
-    return Store((message,), reply, key, () if key is not None else event_keys((message,), context))
+    store = Store((message,), reply, key, () if key is not None else event_keys((message,), context))
+    return _if_conditions_hold(request, context.below, store)
+
+
+def _if_conditions_hold(request: HttpRequest, address: str, store: Store) -> Action:
+    """Returns the action of a request that stores only if its conditions on the last value hold (RFC 9110, 13.2.2).
+
+    A tag of any form of the last value is its tag. Between the answer and the message another one may be stored.
+    """
+    required, wanted = request.get(b"if-match"), request.get(b"if-none-match")
+    if required is None and wanted is None:
+        return store
+
+    def reply(message: Message | None) -> Response | Store:
+        tags = [] if message is None else [_etag(message, kind).decode() for kind in _TAGS]
+        if required is not None and not any(_tag_is(required, tag) for tag in tags):
+            return refused(HttpError(412, "if-match: the last value has another ETag, or there is none"))
+        if wanted is not None and any(_tag_matches(wanted, tag) for tag in tags):
+            return refused(HttpError(412, "if-none-match: the last value has this ETag"))
+        return store
+
+    return Ask(LastValue(address=address), reply)
 
 
 def get_topic(request: HttpRequest, context: HandlerContext) -> Action:

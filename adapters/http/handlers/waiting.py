@@ -4,12 +4,14 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
+from adapters.http.handlers.actions import Store
 from adapters.http.handlers.credentials import Credentials
 from adapters.http.handlers.routes import RouteMatch
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.errors import Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import Outcome
 
 ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
@@ -29,11 +31,12 @@ class PendingQuestion(NamedTuple):
 
     exchange: Exchange
     request: HttpRequest
-    reply: Callable[[Any], Response | None]
+    who: Principal | None
+    reply: Callable[[Any], Response | Store | None]
     failed: Callable[[Refusal], Response | None] | None
 
-    def answered(self, outcome: Outcome) -> Response | None:
-        """Returns the response; None where it is still to come."""
+    def answered(self, outcome: Outcome) -> Response | Store | None:
+        """Returns the response, or messages to store; None where the response is still to come."""
         if outcome.error is None:
             return self.reply(outcome.value)
         return refused(outcome.error) if self.failed is None else self.failed(outcome.error)

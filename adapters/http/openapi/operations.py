@@ -107,7 +107,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query=_PUBLISH,
         body={ANY: {}},
         empty=True,
-        headers=("idempotency-key",),
+        headers=("idempotency-key", "if-none-match"),
     ),
     "DELETE /timers/{timer}": Operation("Calls off a message for later.", {204: _NOTHING}),
     "GET /subscribe": Operation(

@@ -294,6 +294,35 @@ def test_a_last_value_that_has_to_be_of_a_tag(connect: Callable[..., Client]) ->
     assert client.ask("GET", "/topics/b", ("if-match", "*")).status == 404
 
 
+def test_a_message_is_published_only_if_its_conditions_hold(connect: Callable[..., Client]) -> None:
+    """(RFC 9110, 13.1.1, 13.1.2)"""
+    client = connect()
+
+    def post(*headers: tuple[str, str]) -> int:
+        return client.ask("POST", "/topics/a", *headers, body=b"x").status
+
+    def tag(accept: str = "*/*") -> str:
+        return client.ask("GET", "/topics/a", ("accept", accept))["etag"] or ""
+
+    assert post(("if-match", "*")) == post(("if-match", '"x"')) == 412
+    assert client.ask("GET", "/topics/a").status == 404
+    assert post(("if-none-match", "*")) == 201
+    assert post(("if-none-match", "*")) == post(("if-none-match", f"W/{tag()}")) == 412
+    assert post(("if-match", f"W/{tag()}")) == post(("if-match", "")) == 412
+    for accept in ("*/*", "application/cloudevents+json"):
+        assert post(("if-match", tag(accept)), ("if-none-match", '"x"')) == 201
+    assert post(("if-match", "*")) == 201
+    assert post(("if-match", tag()), ("if-none-match", tag())) == 412
+    assert post(("if-unmodified-since", "Thu, 01 Jan 1970 00:00:00 GMT")) == 201
+
+
+def test_events_have_nothing_to_match(connect: Callable[..., Client]) -> None:
+    client, event = connect(), (("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "s"), ("ce-type", "t"))
+    assert client.ask("POST", "/events", *event, ("if-match", "*"), body=b"1").status == 412
+    assert client.ask("POST", "/events", *event, ("if-none-match", "*"), body=b"1").status == 200
+    assert client.ask("POST", "/events", ("if-match", "*"), body=b"1").status == 415
+
+
 def test_a_tag_saves_the_body(connect: Callable[..., Client]) -> None:
     client = connect()
     client.ask("POST", "/topics/a", body=b"1")
