@@ -112,7 +112,7 @@ def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
             if columns
             else Chunks([chunk for run in some for chunk in run.chunks.listed])
         )
-        # bytes are joined, as NumPy compares the fields of each array with those of the one before it: 30 us
+        # Bytes are joined: of structured arrays NumPy compares the fields, of each with those of the one before it.
         rows = np.frombuffer(b"".join([run.rows.tobytes() for run in some]), ROWS_DTYPE)
         found.append(FrameRun([one for run in some for one in run.placed], rows, chunks, ()))
     return found
