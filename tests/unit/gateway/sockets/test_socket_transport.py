@@ -5,7 +5,6 @@ import errno
 import socket
 import struct
 from contextlib import asynccontextmanager, suppress
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
@@ -14,6 +13,7 @@ from gateway.sockets import batches, calls, listening, plain_batches, poller
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
 from gateway.sockets.transport import SocketTransport
+from tests.support.process.open_files import open_files
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -381,11 +381,11 @@ async def test_connections_that_are_turned_away_leave_no_file_descriptor():
     sockets, peers = Poller(asyncio.get_running_loop(), handed_over), []
     server = PlainListener(lambda: peers.append(Shut()) or peers[-1], sockets)
     await server.listen("127.0.0.1", 0, backlog=10, shared=False)
-    before = len(list(Path("/proc/self/fd").iterdir()))
+    before = open_files()
     for count in range(1, 21):
         with socket.create_connection(server.sockets[0].getsockname()):
             await until(lambda count=count: len(peers) == count and peers[-1].heard == ["made", "lost"])
-    assert len(list(Path("/proc/self/fd").iterdir())) == before
+    assert [file for file in open_files() - before if file.startswith("socket:")] == []
     assert not sockets.sockets
     server.close()
     sockets.close()
