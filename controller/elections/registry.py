@@ -119,6 +119,11 @@ class GroupRoute(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[RouteReplica, ...]
     trouble: Trouble | None = None
 
+    @property
+    def refuses(self) -> bool:
+        """Returns whether the master has said that it takes no writes, which may be over any moment."""
+        return any(one.stalled or one.full for one in self.replicas if one.id == self.master)
+
 
 class _LastHeartbeat:
     """The newest heartbeat of a replica."""

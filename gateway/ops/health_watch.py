@@ -10,6 +10,7 @@ from controller.remote.remote import RemoteController
 
 LOOK_S = 5.0  # between two looks
 SOON_S = 0.5  # after a group has changed: until all controllers know the cause
+REFUSED_S = 0.5  # between two looks while a master takes no writes: a new one does not for a moment
 
 
 class GroupWatch:
@@ -36,8 +37,9 @@ class GroupWatch:
         while True:
             with suppress(ControllerError):  # `connected` says so, and what is known stands
                 self.routes = {route.group: route for route in await self._controller.routes()}
+            refused = any(route.refuses for route in self.routes.values())
             try:
-                async with asyncio.timeout(LOOK_S):
+                async with asyncio.timeout(REFUSED_S if refused else LOOK_S):
                     await self._changed.wait()
             except TimeoutError:
                 continue
