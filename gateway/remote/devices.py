@@ -7,6 +7,7 @@ one that is not acknowledged when a connection ends is sent again.
 
 import asyncio
 import contextlib
+import logging
 import time
 from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -24,6 +25,10 @@ from gateway.push.guard import SinkUnreachable
 from gateway.remote.http import RemoteRefused, Unreachable
 from store.api.message import Message
 from store.base.streams import Backoff
+
+# The library's errors are raised, too; what it logs of them is tracebacks.
+_LIBRARY: Final = logging.getLogger(f"{__name__}.aiocoap")
+_LIBRARY.setLevel(logging.CRITICAL + 1)
 
 CONNECT_S, ANSWER_S, KEEP_ALIVE_S = 10.0, 60.0, 60
 PAUSE_MIN_S, PAUSE_MAX_S = 0.1, 2.0
@@ -140,7 +145,7 @@ class CoapDevices:
     async def publish(self, messages: Sequence[Message]) -> None:
         """Publishes messages, those of one device in their order; returns when all are durable."""
         if self._context is None:
-            self._context = await aiocoap.Context.create_client_context()
+            self._context = await aiocoap.Context.create_client_context(loggername=_LIBRARY.name)
         by_device: dict[str, list[Message]] = {}
         for message in messages:
             by_device.setdefault(message.device, []).append(message)
