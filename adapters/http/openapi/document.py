@@ -9,8 +9,8 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.http.openapi.operations import HEADERS, OPERATIONS, PATH_PARAMETERS, Operation
-from adapters.http.openapi.schemas import STRING, Schema, components, ref
+from adapters.http.openapi.operations import OPERATIONS, PATH_PARAMETERS, Operation
+from adapters.http.openapi.schemas import Schema, components, ref
 
 DOCUMENT_PATH, PAGE_PATH = "/openapi.json", "/docs"
 _PARAMETER: Final = re.compile(r"\{([a-z]+)\}")
@@ -66,7 +66,7 @@ def _described(name: str, path: str, operation: Operation) -> dict[str, Any]:
         {"name": one, "in": "query", "required": one in operation.required, "schema": schema}
         for one, schema in operation.query.items()
     ]
-    parameters += [{"name": one, "in": "header", "schema": HEADERS.get(one, STRING)} for one in operation.headers]
+    parameters += [{"name": one, "in": "header", "schema": schema} for one, schema in operation.headers.items()]
     if parameters:
         found["parameters"] = parameters
     if operation.body:

@@ -66,8 +66,7 @@ PATH_PARAMETERS: Final[Mapping[str, Schema]] = {
     "member": TEXT,
     "timer": TEXT,
 }
-# Headers of requests that not any text can be.
-HEADERS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG}
+_KEY_CONDITIONS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG, "if-none-match": STRING}
 
 
 class Operation(NamedTuple):
@@ -78,7 +77,7 @@ class Operation(NamedTuple):
     query: Mapping[str, Schema] = {}
     required: tuple[str, ...] = ()  # of the query
     body: Mapping[str, Schema] = {}
-    headers: tuple[str, ...] = ()  # that a request may have
+    headers: Mapping[str, Schema] = {}  # that a request may have
     empty: bool = False  # a request without a body is one, too
 
 
@@ -92,14 +91,14 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         {200: {JSON: {"anyOf": [ref("Receipt"), ref("Receipts"), ref("EachAnswer")]}}, 207: _json("EachAnswer")},
         query=_PUBLISH,
         body={EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, PROTOBUF_BATCH: {}, AVRO: {}, ANY: {}},
-        headers=("idempotency-key", "prefer"),
+        headers={"idempotency-key": STRING, "prefer": STRING},
     ),
     "GET /topics": Operation("Lists addresses.", {200: _json("Addresses")}, query={"prefix": STRING, "limit": _LIMIT}),
     "GET /topics/{address}": Operation(
         "Reads the last value of an address, or of all addresses that a filter matches.",
         {200: {ANY: {}, EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, AVRO: {}}, 304: _NOTHING},
         query=_AFTER,
-        headers=("if-none-match",),
+        headers={"if-none-match": STRING},
     ),
     "POST /topics/{address}": Operation(
         "Publishes a message to an address.",
@@ -107,7 +106,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query=_PUBLISH,
         body={ANY: {}},
         empty=True,
-        headers=("idempotency-key", "if-none-match"),
+        headers=dict.fromkeys(("idempotency-key", "if-match", "if-none-match"), STRING),
     ),
     "DELETE /timers/{timer}": Operation("Calls off a message for later.", {204: _NOTHING}),
     "GET /subscribe": Operation(
@@ -119,7 +118,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             "type": TEXT,
         },
         required=("filter",),
-        headers=("last-event-id",),
+        headers={"last-event-id": STRING},
     ),
     "GET /messages": Operation(
         "Finds stored messages by id, key or address, newest first.",
@@ -141,7 +140,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
             **dict.fromkeys(("revision", "from"), COUNT),
             **dict.fromkeys(("keys", "count", "watch"), BOOLEAN),
         },
-        headers=("last-event-id",),
+        headers={"last-event-id": STRING},
     ),
     "POST /kv": Operation(
         "Does several changes as one, if several keys are as expected.",
@@ -150,7 +149,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         body=_json("Transaction"),
     ),
     "GET /kv/{key}": Operation(
-        "Reads a value.", {200: _BYTES, 304: _NOTHING}, query=_NAMESPACE, headers=("if-none-match",)
+        "Reads a value.", {200: _BYTES, 304: _NOTHING}, query=_NAMESPACE, headers={"if-none-match": STRING}
     ),
     "PUT /kv/{key}": Operation(
         "Stores a value.",
@@ -158,9 +157,11 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query={**_NAMESPACE, "ttl": _TTL},
         body={ANY: {}},
         empty=True,
-        headers=("if-match", "if-none-match"),
+        headers=_KEY_CONDITIONS,
     ),
-    "DELETE /kv/{key}": Operation("Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers=("if-match",)),
+    "DELETE /kv/{key}": Operation(
+        "Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers={"if-match": REVISION_TAG}
+    ),
     "POST /kv-holds": Operation("Holds the state of the keys as it is now.", {201: _json("Revision")}),
     "DELETE /kv-holds": Operation(
         "Lets go of a state that is held.", {204: _NOTHING}, query={"revision": COUNT}, required=("revision",)
@@ -223,7 +224,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         "Replaces a subscription, which goes on where it is.",
         {200: _json("Subscription")},
         body=_json("SubscriptionSpec"),
-        headers=("if-match",),
+        headers={"if-match": REVISION_TAG},
     ),
     "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}),
     "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}),
