@@ -61,8 +61,7 @@ class RemoteKeys(KeyCalls):
         expires_at_ms: int | None = None,
     ) -> int:
         """See `KeyCalls.put`. Raises `AppendOutcomeUnknown`, as all that is not safe to do twice."""
-        if len(value) >= FRAME_BYTES_MAX:  # not sent: the connection would be taken up by it for nothing
-            raise FrameTooLarge(f"{len(value)} bytes in one value, of which a frame may have {FRAME_BYTES_MAX}")
+        _check_size(len(value), "value")
         asked = arguments.PutKey(key, value, expected_revision, namespace, ttl_ms, expires_at_ms)
         return await self._change("kv_put", asked, _an_int, guarded=_guards(expected_revision))
 
@@ -74,7 +73,8 @@ class RemoteKeys(KeyCalls):
     async def transact(
         self, compares: Mapping[str, int], operations: Sequence[Put | Delete], *, namespace: str = ""
     ) -> Transacted:
-        """See `KeyCalls.transact`."""
+        """See `KeyCalls.transact`. Raises like `put`."""
+        _check_size(sum(len(one.value) for one in operations if isinstance(one, Put)), "transaction")
         asked = arguments.KvTransact(dict(compares), arguments.packed_operations(operations), namespace)
         guarded = any(_guards(compares.get(one.key)) for one in operations)
         done = await self._change("kv_transact", asked, _a_transacted, guarded=guarded)
@@ -124,3 +124,9 @@ class RemoteKeys(KeyCalls):
 def _guards(expected_revision: int | None) -> bool:
     """Returns whether a change that expects this revision takes effect once at most."""
     return expected_revision is not None and expected_revision > 0
+
+
+def _check_size(size_bytes: int, what: str) -> None:
+    """Raises FrameTooLarge where no frame can hold it: the connection would be taken up by it for nothing."""
+    if size_bytes >= FRAME_BYTES_MAX:
+        raise FrameTooLarge(f"{size_bytes} bytes in one {what}, of which a frame may have {FRAME_BYTES_MAX}")

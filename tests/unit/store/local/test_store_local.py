@@ -8,7 +8,7 @@ import time
 
 import pytest
 
-from store.api.keys import Entry
+from store.api.keys import Entry, Put
 from store.base.errors import (
     AppendOutcomeUnknown,
     CorruptFrame,
@@ -281,6 +281,10 @@ async def test_a_frame_over_the_limit(store):
         await append(store, UnplacedFrame(rows=b"", payload=bytes(FRAME_BYTES_MAX), row_count=0, body_crc32c=0))
     with pytest.raises(FrameTooLarge):
         await store.keys.put("k", bytes(FRAME_BYTES_MAX))
+    half = bytes(FRAME_BYTES_MAX // 2)
+    with pytest.raises(FrameTooLarge):
+        await store.keys.transact({}, [Put("a", half), Put("b", half)])
+    assert await store.keys.put("k", b"small") > 0  # by the same connection, if there is one
 
 
 @pytest.mark.slow
