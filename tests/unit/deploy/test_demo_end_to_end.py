@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
 
 ROOT = Path(__file__).resolve().parents[3]
 
@@ -32,7 +32,7 @@ if "deploy.demo" in sys.orig_argv:
 """
 
 
-def demo(*args: str, timeout: float = 100, **environ: str) -> subprocess.CompletedProcess[str]:
+def demo(*args: str, timeout: float = 800, **environ: str) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "deploy.demo", *args]
     return subprocess.run(
         command, cwd=ROOT, capture_output=True, text=True, timeout=timeout, check=False, env={**os.environ, **environ}
