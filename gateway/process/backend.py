@@ -223,7 +223,7 @@ class ClusterBackend:
     def warnings(self) -> Sequence[str]:
         """See `Backend`."""
         unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
-        return [*self._health().warnings, *unfollowed]
+        return [*self._health().warnings, *unfollowed, *([] if self._watch is None else self._watch.warnings)]
 
     @property
     def low_disk(self) -> bool:
