@@ -1,5 +1,6 @@
 """Headgate and its peers: what each needs to run here, and what an acknowledgement of its means."""
 
+import platform
 import re
 import shlex
 import shutil
@@ -134,7 +135,7 @@ def _rabbitmq_version() -> str:
     return max(versions, default="unknown")
 
 
-# ---- servers that keep nothing
+# ---- bare servers
 
 
 def _python_peer(program: str, protocol: str) -> Callable[[Path], Launch]:
@@ -144,6 +145,12 @@ def _python_peer(program: str, protocol: str) -> Callable[[Path], Launch]:
         return Launch(command=command, ports={protocol: port})
 
     return launch
+
+
+def _bare_log(directory: Path) -> Launch:
+    port, program = free_port(), "tests.bench.peers.bare_log"
+    command = (sys.executable, "-m", program, "--host", HOST, "--port", str(port), "--file", str(directory / "log"))
+    return Launch(command=command, ports={"mqtt": port})
 
 
 def _libcoap(_: Path) -> Launch:
@@ -194,6 +201,13 @@ SERVERS: Mapping[str, ServerSpec] = {
             missing=_needs_package("amqtt"),
             version=lambda: version("amqtt"),
             launch=_python_peer("amqtt_broker", "mqtt"),
+        ),
+        ServerSpec(
+            name="bare-log",
+            keeps={"mqtt": "in a file (fdatasync) before every acknowledgement; no index, no delivery"},
+            missing=lambda: None,
+            version=lambda: f"Python {platform.python_version()}",
+            launch=_bare_log,
         ),
         ServerSpec(
             name="aiocoap",
