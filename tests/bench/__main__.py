@@ -40,6 +40,7 @@ ADDRESS = {"host", "port", "pid", "count"}  # fields of a load that are no optio
 PROGRAMS = {
     "backlog": "tests.bench.spark.spark_backlog",
     "codecs": "tests.bench.codecs.__main__",
+    "declares": "tests.bench.gateway.declares",
     "end-to-end": "tests.bench.spark.spark_end_to_end",
     "filters": "tests.bench.gateway.filters",
     "leases": "tests.bench.gateway.leases",
