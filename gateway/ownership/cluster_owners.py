@@ -16,6 +16,7 @@ import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
+from weakref import WeakValueDictionary
 
 from controller.api.client import Service
 from gateway.base.event_wait import wait_at_most
@@ -93,6 +94,7 @@ class ClusterOwners:
         self.takeover_s = takeover_s
         self._listeners: dict[str, OwnershipListener] = {}  # by prefix
         self._waiting: dict[str, PendingTakeover] = {}
+        self._owned: WeakValueDictionary[str, OwnedName] = WeakValueDictionary()  # as long as somebody uses them
         self._deaths = asyncio.Event()  # set when a proxy may have ended and left names behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
@@ -153,7 +155,7 @@ class ClusterOwners:
             try:
                 compares = {**seen, key: expected} if as_seen else {key: expected}
                 done = await self.store.keys.transact(compares, operations)
-                return OwnedName(self, name, done.revision, user=user, as_seen=as_seen)
+                return self._own(OwnedName(self, name, done.revision, user=user, as_seen=as_seen), name)
             except (RevisionConflict, AppendOutcomeUnknown):
                 as_seen = False
             while True:
@@ -165,7 +167,7 @@ class ClusterOwners:
                 record = decode_owner(entry.value)
                 owner = record.proxy
                 if owner == self.presence.id:  # handed over, or taken without our hearing of it
-                    return OwnedName(self, name, entry.revision, user=record.user)
+                    return self._own(OwnedName(self, name, entry.revision, user=record.user), name)
                 if waiting.outbid:
                     raise Taken(name)
                 expected = entry.revision
@@ -190,6 +192,15 @@ class ClusterOwners:
                     break
                 await wait_at_most(waiting.changed, until_s - loop.time())
                 self._check_present()
+
+    def _own(self, owned: OwnedName, name: str) -> OwnedName:
+        self._owned[name] = owned
+        return owned
+
+    def released(self, name: str, owned: OwnedName) -> None:
+        """See `Owning`."""
+        if self._owned.get(name) is owned:
+            del self._owned[name]
 
     async def _ask(self, record: ReleaseRequest) -> int:
         return await self.store.keys.put(
@@ -223,11 +234,32 @@ class ClusterOwners:
     async def _look(self) -> None:
         self.outage_lease.forget()
         await self._look_for_release_requests()
+        await self._look_for_lost_names()
         self._deaths.set()  # a proxy may have ended while this one did not watch
 
     async def _look_for_release_requests(self) -> None:
         async for entry in stored_entries(self.store, RELEASE_REQUESTS):
             self._release_requested(decode_release_request(entry.value), entry.revision)
+
+    async def _look_for_lost_names(self) -> None:
+        """Gives up names that another proxy has replaced this one at while it did not watch: no request is left."""
+        if not self._owned:
+            return
+        ours = set()
+        async for entry in stored_entries(self.store, OWNERS):
+            record = decode_owner(entry.value)
+            if record.proxy == self.presence.id:
+                ours.add(record.name)
+        for name, owned in list(self._owned.items()):
+            if name not in ours:
+                now = await self.store.keys.get(owner_key(name))  # it may have been taken after the owners were read
+                if now is None or decode_owner(now.value).proxy != self.presence.id:
+                    self._spawn(self._give_up(name, owned))
+
+    async def _give_up(self, name: str, owned: OwnedName) -> None:
+        if self._owned.get(name) is owned and (listener := self._listener(name)) is not None:
+            log.warning("another proxy has taken a name over while this one did not hear of it", name=name)
+            await self._release_by(listener, name, None)
 
     def _changed(self, change: Change) -> None:
         if change.key.startswith(ALIVE) and change.kind != "put":
@@ -267,13 +299,8 @@ class ClusterOwners:
         """Releases a name that another proxy asks for; if it was not ours any more, has the other one look again."""
         name = record.name
         try:
-            listener = self._listener(name)
-            if listener is not None:
-                await listener.on_release_requested(name, record.user)
-        except Taken:
-            log.debug("another proxy owns the name already", name=name)
-        except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
-            log.warning("the ownership of a name could not be handed over", name=name, error=str(error))
+            if (listener := self._listener(name)) is not None:
+                await self._release_by(listener, name, record.user)
         finally:
             if self.asked.get(name) is record:
                 del self.asked[name]
@@ -285,6 +312,14 @@ class ClusterOwners:
                     await self.store.keys.delete(entry.key, expected_revision=entry.revision)
                 except RevisionConflict:
                     log.debug("another proxy requests the name by now", name=name)
+
+    async def _release_by(self, listener: OwnershipListener, name: str, user: SessionUser | None) -> None:
+        try:
+            await listener.on_release_requested(name, user)
+        except Taken:
+            log.debug("another proxy owns the name already", name=name)
+        except (StoreError, Refusal) as error:  # taken from us when the other one's patience is over
+            log.warning("the ownership of a name could not be handed over", name=name, error=str(error))
 
     def _listener(self, name: str) -> OwnershipListener | None:
         return next((one for prefix, one in self._listeners.items() if name.startswith(prefix)), None)
@@ -429,6 +464,7 @@ class ClusterOwners:
         key = owner_key(name)
         try:
             record = encode(OwnerRecord(name, self.presence.id))
-            return OwnedName(self, name, await self.store.keys.put(key, record, expected_revision=revision))
+            put = await self.store.keys.put(key, record, expected_revision=revision)
         except RevisionConflict as conflict:
             raise Taken(name) from conflict
+        return self._own(OwnedName(self, name, put), name)

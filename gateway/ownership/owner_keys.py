@@ -68,11 +68,14 @@ class Owning(Protocol):
     presence: Presence
     asked: dict[str, ReleaseRequest]  # names that other proxies ask this one for
 
+    def released(self, name: str, owned: "OwnedName") -> None:
+        """Notes that a name is owned no more, by its last owner's own doing."""
+
 
 class OwnedName:
     """A name that this proxy owns, by the revision of its key."""
 
-    __slots__ = ("_key", "_name", "_owners", "_revision", "_user", "as_seen")
+    __slots__ = ("__weakref__", "_key", "_name", "_owners", "_revision", "_user", "as_seen")
 
     def __init__(
         self, owners: Owning, name: str, revision: int, *, user: SessionUser | None = None, as_seen: bool = False
@@ -122,6 +125,7 @@ class OwnedName:
             new = Put(self._key, encode(OwnerRecord(self._name, wanted.by, wanted.user)))
             last = (new, Delete(release_request_key(self._name)))
         await self._transact((*operations, *last))
+        self._owners.released(self._name, self)
 
     async def forget(self, operations: Operations = ()) -> None:
         """See `Owned`."""

@@ -1,5 +1,7 @@
 """A proxy that goes on late, when another one has its sessions, does nothing that is not its own any more."""
 
+import asyncio
+from contextlib import aclosing
 from types import SimpleNamespace
 
 import pytest
@@ -9,9 +11,11 @@ from gateway.port.sessions import Will
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from gateway.sessions.record import session_key
 from store.api.message import Message
+from store.base.errors import StoreUnreachable
 from store.local.local import LocalStore
 from tests.support.gateway.proxies_rig import Proxy, wills_in
 from tests.support.process.clock import Clock
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +65,55 @@ async def members(store):
 
 async def hear_nothing(name, user):
     """Imitates a stopped process, which does not let go."""
+
+
+class CutWatches:
+    """The keys of a store, whose watches break while `cut` is set."""
+
+    def __init__(self, keys):
+        self._keys = keys
+        self.cut = asyncio.Event()
+        self.broken = 0
+
+    def __getattr__(self, name):
+        return getattr(self._keys, name)
+
+    async def watch(self, *keys):
+        cut = asyncio.ensure_future(self.cut.wait())
+        async with aclosing(self._keys.watch(*keys)) as changes:
+            try:
+                while True:
+                    change = asyncio.ensure_future(anext(changes))
+                    await asyncio.wait([change, cut], return_when=asyncio.FIRST_COMPLETED)
+                    if self.cut.is_set():
+                        self.broken += 1
+                        raise StoreUnreachable("the link is cut")
+                    yield change.result()
+            finally:
+                change.cancel()
+                cut.cancel()
+                await asyncio.gather(change, cut, return_exceptions=True)
+
+
+@pytest.mark.parametrize("there_still", [True, False])
+async def test_a_connection_whose_session_was_taken_while_its_proxy_did_not_hear_of_it_ends(
+    store, proxies, clock, there_still
+):
+    keys = CutWatches(store.keys)
+    late = await Proxy(SimpleNamespace(keys=keys, groups=store.groups, logs=store.logs), clock, seed=3).start()
+    other = proxies[0]
+    holder, _ = await late.open()
+    kept, _ = await late.open("kept")
+    keys.cut.set()
+    await until(lambda: keys.broken)
+    taken, _ = await other.open()  # by force, and nothing of the request is left
+    if not there_still:
+        await other.close(taken)
+    keys.cut.clear()
+    await until(lambda: holder.superseded)
+    assert (holder.superseded, kept.superseded, taken.superseded) == (1, 0, 0)
+    assert late.sessions.key_of(kept) is not None
+    await late.die()
 
 
 async def test_the_end_of_a_connection_ends_no_membership_of_the_session_elsewhere(store, proxies):
