@@ -22,6 +22,13 @@ pytestmark = pytest.mark.anyio
 SEGMENT_BYTES = 2_000
 
 
+@pytest.fixture(autouse=True)
+def _steps_end_by_their_bytes_alone(monkeypatch):
+    """Gives steps more time than a busy machine may take it from them."""
+    monkeypatch.setattr("store.log.scrub.BUSY_S_MAX", 60.0)
+    monkeypatch.setattr("store.log.scrub.START_BUSY_S_MAX", 60.0)
+
+
 def write(directory, count=40):
     """Writes a closed, sealed log in segments of some ten frames, and returns its frames."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=SEGMENT_BYTES)

@@ -21,6 +21,13 @@ pytestmark = pytest.mark.anyio
 T0 = 1_700_000_000_000
 
 
+@pytest.fixture(autouse=True)
+def _steps_end_by_their_bytes_alone(monkeypatch):
+    """Gives steps more time than a busy machine may take it from them."""
+    monkeypatch.setattr("store.log.scrub.BUSY_S_MAX", 60.0)
+    monkeypatch.setattr("store.log.scrub.START_BUSY_S_MAX", 60.0)
+
+
 def write(directory, count=40, segment=2_000, size=100):
     """Writes a log of frames of about 200 bytes, in segments of ten."""
     log = CommitLog(OsFiles(), directory / "log", segment_size_bytes=segment)
