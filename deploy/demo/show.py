@@ -26,12 +26,12 @@ from gateway.process.child import Child
 from spark.errors import MissingJdk, SparkError
 from store.base.errors import StoreError
 
-READY_S = 30.0  # for the gateway to be ready
-FLEETS_READY_S = 60.0
+READY_S = 120.0  # for the gateway to be ready
+FLEETS_READY_S = 120.0
 DRAIN_S = 60.0  # for everything in flight to be answered
 HEARD_S = 30.0  # for the last findings to be heard
 FAULT_DUE = 2 * DEVICES * FAULT_AT  # messages of a fleet among which there is a faulty one, at least
-LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # for the log, the readers and Spark to have everything
+LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # without progress of log, readers and Spark
 WATCH_S = 1.0
 LINE_S = 5.0  # between the lines where there is no terminal
 
@@ -228,13 +228,21 @@ class Show:
             await self._look()
             return
         acked = {name: fleet.report.acked for name, fleet in self._fleets.items()}
-        await self._wait_looking(lambda: all(log.seen.by_fleet[name] >= n for name, n in acked.items()), LOGGED_S)
+        await self._wait_looking(
+            lambda: all(log.seen.by_fleet[name] >= n for name, n in acked.items()),
+            LOGGED_S,
+            progress=lambda: log.seen.total,
+        )
         self._say(f"{log.seen.total:,} messages are in the log; waiting for the readers")
-        await self._wait_looking(self._all_is_read, READ_S)
+        await self._wait_looking(self._all_is_read, READ_S, progress=self._read_by_reader)
         if self._spark is not None:
             self._say("waiting for Spark to have counted them")
             spark = self._spark
-            await self._wait_looking(lambda: spark.counts == self._logged() or not spark.child.running, COUNTED_S)
+            await self._wait_looking(
+                lambda: spark.counts == self._logged() or not spark.child.running,
+                COUNTED_S,
+                progress=lambda: spark.counts,
+            )
             await spark.stop()  # so that the tables stay as they are, and nobody is found to be silent meanwhile
             await self._wait_looking(self._all_is_heard, HEARD_S)
 
@@ -268,12 +276,18 @@ class Show:
         await wait_until(lambda: condition() or self._broken(), seconds)
         return condition()
 
-    async def _wait_looking(self, condition: Callable[[], bool], seconds: float) -> None:
+    async def _wait_looking(
+        self, condition: Callable[[], bool], seconds: float, *, progress: Callable[[], object] = lambda: None
+    ) -> None:
+        """Waits for a condition, looking again and again, until nothing has changed of the progress for so long."""
         until = time.monotonic() + seconds
+        before: object = None
         await self._look()
         while not condition() and time.monotonic() < until and not self._broken():
             await asyncio.sleep(0.5)
             await self._look()
+            if (now := progress()) != before:
+                until, before = time.monotonic() + seconds, now
 
     def _broken(self) -> bool:
         children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]
