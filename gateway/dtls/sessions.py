@@ -3,7 +3,9 @@
 A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes in progress, and sessions, are
 limited. The oldest handshake of the network that has most gives way to a new one, so that nobody can keep others out by
 handshakes that do not end. The session that was silent longest gives way to a new one, and a silent one is forgotten
-after a time.
+after a time; those of peers that are let in as nobody give way before any other.
+
+What handshakes and sessions of peers that are nobody take counts in the process's budget of unauthenticated input.
 """
 
 import contextlib
@@ -18,13 +20,21 @@ from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described
 from gateway.dtls.psk_file import PreSharedKey
 from gateway.port.adapter import Peer
 from gateway.security.limits import network_of
+from store.base.listening import UNAUTHENTICATED, PeerBudget
+from store.base.listening.peer_budget import Holder
 from store.base.listening.places import ConnectionSlots
 
 RECORD_BYTES: Final = 13  # of a record's header
 HANDSHAKE, CLIENT_HELLO = 22, 1
-SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket: some 30 KB each
+FRAGMENT_BYTES: Final = 12  # of the header of a handshake's message, or of a fragment of it
+SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket
+STRANGERS_COUNT_MAX: Final = 1_024  # of them, of peers that are let in as nobody
+SESSION_BYTES: Final = 32 << 10  # that one takes
 HANDSHAKES_COUNT_MAX: Final = 512  # in progress
+HANDSHAKE_BYTES: Final = 96 << 10  # that one takes, besides what `kept_bytes` says
+PAGE_BYTES: Final = 4 << 10  # a fragment takes one of the buffer for its message, whose size the peer announces
 HANDSHAKE_MS: Final = 30_000  # that a handshake may take
+LOOK_MS: Final = 100  # by which a look at a handshake may be late
 IDLE_MS: Final = 3_600_000  # that a session may be silent
 CHECK_MS: Final = 10_000  # how long the key of a session counts as provisioned
 READ_BYTES: Final = 65_536
@@ -41,15 +51,20 @@ class Identified(NamedTuple):
 class _Session:
     connection: SSL.Connection
     peer: Peer
+    network: bytes
+    number: int
     began_ms: int
     received_ms: int
     forget: Callable[["_Session"], None]
+    due_ms: int = 0  # when to look at its handshake
+    queued_ms: int | None = None  # the same, as the heap has it, which may be later by less than LOOK_MS
+    held_bytes: int = 0  # that count in the budget
     established: bool = False
     key: tuple[bytes, PreSharedKey] | None = None  # and its identity
     checked_ms: int = 0  # when the key was looked for last
 
     def cancel(self) -> None:
-        """See `ConnectionSlots`: its handshake makes way."""
+        """See `Holder`: it makes way."""
         self.forget(self)
 
 
@@ -63,8 +78,12 @@ class DtlsSessions:
         joined: Callable[[Peer, Identified], bool],
         left: Callable[[Peer], None],
         find_key: Callable[[bytes], PreSharedKey | None] | None = None,
+        budget: PeerBudget[Holder] = UNAUTHENTICATED,
     ) -> None:
-        """Begins without sessions. `joined` returns whether a peer is let in; `new_context` may give another one."""
+        """Begins without sessions. `joined` returns whether a peer is let in as somebody.
+
+        `new_context` may give another context.
+        """
         self._new_context = new_context
         self._context = new_context()
         self._joined = joined
@@ -72,10 +91,13 @@ class DtlsSessions:
         self._find_key = find_key
         self._spare = self._context.connection()  # listens to peers that have no session
         self._established: dict[Peer, _Session] = {}  # the one that was silent longest first
+        self._strangers = ConnectionSlots()  # those of them whose peers are nobody; <= STRANGERS_COUNT_MAX
         self._handshakes: dict[Peer, _Session] = {}
         self._places = ConnectionSlots()  # of handshakes; <= HANDSHAKES_COUNT_MAX
-        self._due: list[tuple[int, int, _Session]] = []  # a heap of handshakes, by when to look at them
+        self._due: list[tuple[int, int]] = []  # a heap: when to look at a handshake, and its number; some are stale
+        self._watched: dict[int, _Session] = {}  # handshakes in progress, by number
         self._count = 0
+        self._budget = budget
         self.output: list[tuple[bytes, Peer]] = []
 
     def __len__(self) -> int:
@@ -119,9 +141,13 @@ class DtlsSessions:
         self._spare = self._context.connection()
         if peer in self._established:
             self._forget(self._established[peer])
-        session = self._handshakes[peer] = _Session(connection, peer, now_ms, now_ms, self._forget)
-        self._places.take(session, network_of(str(peer[0])).encode(), HANDSHAKES_COUNT_MAX)
-        self._shake(session, now_ms)
+        self._count += 1
+        network = network_of(str(peer[0])).encode()
+        session = _Session(connection, peer, network, self._count, now_ms, now_ms, self._forget)
+        self._handshakes[peer] = self._watched[session.number] = session
+        self._places.take(session, network, HANDSHAKES_COUNT_MAX)
+        if self._holds_more(session, HANDSHAKE_BYTES):
+            self._shake(session, now_ms)
 
     def _refresh(self) -> None:
         """Takes another context once there is one, for new sessions."""
@@ -136,6 +162,8 @@ class DtlsSessions:
         session.received_ms = now_ms
         if not self._holds(session, now_ms):
             self.close(session.peer)
+            return []
+        if not session.established and not self._holds_more(session, kept_bytes(data)):
             return []
         connection.bio_write(data)
         if not session.established and not self._shake(session, now_ms):
@@ -153,6 +181,13 @@ class DtlsSessions:
             self._collect(connection, session.peer)
             self._forget(session)
         return found
+
+    def _holds_more(self, session: _Session, size_bytes: int) -> bool:
+        """Counts what a handshake takes; returns whether it goes on, or has had to make way."""
+        if self._handshakes.get(session.peer) is session:
+            session.held_bytes += size_bytes
+            self._budget.hold(session, session.network, session.held_bytes)
+        return self._handshakes.get(session.peer) is session
 
     def _holds(self, session: _Session, now_ms: int) -> bool:
         """Returns whether the key of a session is still the client's; it is looked for now and then."""
@@ -183,19 +218,26 @@ class DtlsSessions:
 
     def _establish(self, session: _Session, now_ms: int) -> bool:
         """Lets a peer in whose handshake is done, or not; returns whether it is."""
-        del self._handshakes[session.peer]
-        self._places.leave(session)
-        if len(self._established) >= SESSIONS_COUNT_MAX:
-            self.close(next(iter(self._established)))
-        self._established[session.peer] = session
+        self._leave_handshakes(session)
         session.established, session.checked_ms = True, now_ms
         user = None if session.key is None else session.key[1].user
         certificate = session.connection.get_peer_certificate(as_cryptography=True)
         known = None if certificate is None else described(certificate)
-        if not self._joined(session.peer, Identified(user, known)):
-            self.close(session.peer)
-            return False
-        return True
+        self._established[session.peer] = session
+        if self._joined(session.peer, Identified(user, known)):
+            self._budget.release(session, session.network)
+            if len(self._established) > SESSIONS_COUNT_MAX:
+                if len(self._strangers):
+                    self._strangers.keep(len(self._strangers) - 1)
+                else:
+                    self.close(next(iter(self._established)))
+        else:
+            others_count = len(self._established) - len(self._strangers) - 1
+            most = min(STRANGERS_COUNT_MAX, SESSIONS_COUNT_MAX - others_count)
+            self._strangers.take(session, session.network, most)
+            if session.peer in self._established:
+                self._budget.hold(session, session.network, SESSION_BYTES)
+        return self._established.get(session.peer) is session
 
     # ---- output
 
@@ -234,18 +276,21 @@ class DtlsSessions:
     def tick(self, now_ms: int) -> None:
         """Sends again what a handshake waits for, and gives up what takes too long or is silent."""
         while self._due and self._due[0][0] <= now_ms:
-            session = heapq.heappop(self._due)[2]
-            if self._handshakes.get(session.peer) is not session:
+            due_ms, number = heapq.heappop(self._due)
+            session = self._watched.get(number)
+            if session is None or session.queued_ms != due_ms:
                 continue
+            session.queued_ms = None
             if now_ms - session.began_ms >= HANDSHAKE_MS:
                 self._forget(session)
                 continue
-            try:
-                session.connection.DTLSv1_handle_timeout()
-            except SSL.Error:
-                self._forget(session)
-                continue
-            self._collect(session.connection, session.peer)
+            if session.due_ms <= now_ms:
+                try:
+                    session.connection.DTLSv1_handle_timeout()
+                except SSL.Error:
+                    self._forget(session)
+                    continue
+                self._collect(session.connection, session.peer)
             self._watch(session, now_ms)
         while self._established:
             session = next(iter(self._established.values()))
@@ -261,19 +306,26 @@ class DtlsSessions:
         return min(deadlines, default=None)
 
     def _watch(self, session: _Session, now_ms: int) -> None:
+        """Notes when to look at a handshake: there is one entry for it, however often it is heard."""
         timeout_s = session.connection.DTLSv1_get_timeout()
-        due_ms = session.began_ms + HANDSHAKE_MS
+        session.due_ms = session.began_ms + HANDSHAKE_MS
         if timeout_s is not None:
-            due_ms = min(due_ms, now_ms + max(1, int(timeout_s * 1_000)))
-        self._count += 1
-        heapq.heappush(self._due, (due_ms, self._count, session))
+            session.due_ms = min(session.due_ms, now_ms + max(1, int(timeout_s * 1_000)))
+        if session.queued_ms is None or session.due_ms <= session.queued_ms - LOOK_MS:
+            session.queued_ms = session.due_ms
+            heapq.heappush(self._due, (session.due_ms, session.number))
+
+    def _leave_handshakes(self, session: _Session) -> None:
+        del self._handshakes[session.peer], self._watched[session.number]
+        self._places.leave(session)
 
     def _forget(self, session: _Session) -> None:
+        self._budget.release(session, session.network)
         if self._handshakes.get(session.peer) is session:
-            del self._handshakes[session.peer]
-            self._places.leave(session)
+            self._leave_handshakes(session)
         if self._established.get(session.peer) is session:
             del self._established[session.peer]
+            self._strangers.leave(session)
             self._left(session.peer)
 
 
@@ -295,3 +347,23 @@ def datagrams_of(data: bytes) -> Iterator[bytes]:
         at = end
     if begin < len(data):
         yield data[begin:]
+
+
+def kept_bytes(data: bytes) -> int:
+    """Returns how much OpenSSL keeps of a datagram of a handshake, at most.
+
+    A message of which a fragment comes has a buffer of the announced size, and each fragment takes a part of it.
+    """
+    kept = len(data)
+    at = 0
+    while at + RECORD_BYTES <= len(data):
+        begin, at = at, at + RECORD_BYTES + int.from_bytes(data[at + 11 : at + 13], "big")
+        if data[begin] != HANDSHAKE:
+            continue
+        fragment = begin + RECORD_BYTES
+        while fragment + FRAGMENT_BYTES <= min(at, len(data)):
+            size = int.from_bytes(data[fragment + 9 : fragment + 12], "big")
+            if size < int.from_bytes(data[fragment + 1 : fragment + 4], "big"):
+                kept += PAGE_BYTES
+            fragment += FRAGMENT_BYTES + size
+    return kept

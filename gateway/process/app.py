@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from controller.api.client import ControllerClient
 from gateway.bridges.sinks.kinds import sink_kinds
-from gateway.config.config import Config, ListenerConfig, adapter_factories
+from gateway.config.config import Config, ListenerConfig, adapter_factories, is_loopback
 from gateway.config.nodes import node_credentials
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status, TopicStatus
@@ -166,7 +166,10 @@ class Gateway:
 
     async def _listen(self, listener: ListenerConfig, context: ListenerContext) -> None:
         if listener.transport == "udp":
-            secured = dtls_adapter(self.hub, context, self.config.auth, self.config.tls) if listener.dtls else None
+            secured = None
+            if listener.dtls:
+                loopback = is_loopback(listener.host)
+                secured = dtls_adapter(self.hub, context, self.config.auth, self.config.tls, loopback=loopback)
             with listening_on(f"listeners.{listener.name}", listener.host, listener.port):
                 endpoint = await DatagramEndpoint.open(
                     self.hub,

@@ -36,8 +36,10 @@ def vouched_principal(hub: Hub, name: str, *, protocol: str) -> Principal:
     )
 
 
-def dtls_adapter(hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: TlsConfig) -> DatagramAdapter:
-    """Returns the adapter of a listener with DTLS. Raises `ConfigError`."""
+def dtls_adapter(
+    hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: TlsConfig, *, loopback: bool
+) -> DatagramAdapter:
+    """Returns the adapter of a listener with DTLS, at a `loopback` address or another. Raises `ConfigError`."""
     if not tls.enabled and auth.psk_file is None:
         raise ConfigError(f"listeners.{listener.name}: DTLS needs tls.cert_file or auth.psk_file; write one of them")
     try:
@@ -55,7 +57,7 @@ def dtls_adapter(hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: Tls
     def joined(peer: Peer, identified: "Identified") -> bool:
         name = identified.user or identity_of(identified.certificate, tls.client_identity)
         inner.joined(peer, None if name is None else vouched_principal(hub, name, protocol=listener.protocol))
-        return True
+        return name is not None or hub.authenticator.admits_anonymous(loopback=loopback)
 
     keys = None if auth.psk_file is None else PreSharedKeys(auth.psk_file, now_ms=now_ms)
     sessions = DtlsSessions(

@@ -1,7 +1,8 @@
 """A TLS port: it accepts connections itself, so that handshakes are counted by where they come from.
 
-Until its handshake is over a connection is nobody's, and a peer can have it wait for `handshake_s`. When many
-connections wait, networks with too many are cut off; when too many wait in all, every new one is.
+Until its handshake is over a connection is nobody's, and a peer can have it wait for `handshake_s`. When too many
+handshakes are in progress, the oldest one of the network that has most is given up, so that a flood makes way for those
+that come later, and takes nothing from another network.
 """
 
 import asyncio
@@ -9,46 +10,49 @@ import contextlib
 import socket
 import ssl
 from collections.abc import Callable
+from functools import partial
 from typing import Any, Final
 
 from gateway.security.limits import network_of
 from gateway.sockets.listening import TcpListener
 from gateway.sockets.paced import PacedTransport
 from store.base import logs
+from store.base.listening import UNAUTHENTICATED, PeerBudget
+from store.base.listening.passing import handed_over
+from store.base.listening.peer_budget import Holder
+from store.base.listening.places import ConnectionSlots
 
-HANDSHAKES_COUNT_MAX: Final = 4_096  # in progress; each takes some 50 KiB
-CROWD_COUNT: Final = 1_024  # so many, and a network may have only
-NETWORK_COUNT_MAX: Final = 128  # of them
+HANDSHAKES_COUNT_MAX: Final = 2_048  # in progress
+HANDSHAKE_BYTES: Final = 48 << 10  # that one takes, up to twice as much where a large record is sent by half
+CERTIFICATE_BYTES: Final = 100 << 10  # and more where the peer may send certificates (SSL_CTX_set_max_cert_list)
 
 log = logs.get(__name__)
 
 
 class Handshakes:
-    """The number of handshakes in progress, of all TLS ports of a process."""
+    """The handshakes in progress, of all TLS ports of a process."""
 
-    def __init__(self) -> None:
-        self.count = 0
-        self.by_network: dict[str, int] = {}
+    def __init__(self, budget: PeerBudget[Holder] = UNAUTHENTICATED) -> None:
+        """Begins without any; each counts in `budget`."""
+        self._places = ConnectionSlots()  # <= HANDSHAKES_COUNT_MAX
+        self._budget = budget
 
-    def enter(self, network: str) -> bool:
-        """Counts one more handshake and returns True, or returns False where it may not begin."""
-        own = self.by_network.get(network, 0)
-        if self.count >= HANDSHAKES_COUNT_MAX or (self.count >= CROWD_COUNT and own >= NETWORK_COUNT_MAX):
-            return False
-        self.count += 1
-        self.by_network[network] = own + 1
-        return True
+    def __len__(self) -> int:
+        return len(self._places)
 
-    def leave(self, network: str) -> None:
+    def enter(self, handshake: Holder, network: bytes, size_bytes: int) -> None:
+        """Counts one more, and cancels those that have to make way, maybe this one."""
+        self._places.take(handshake, network, HANDSHAKES_COUNT_MAX)
+        self._budget.hold(handshake, network, size_bytes)
+
+    def leave(self, handshake: Holder, network: bytes) -> None:
         """Notes the end of one that had begun."""
-        self.count -= 1
-        left = self.by_network.pop(network) - 1
-        if left:
-            self.by_network[network] = left
+        self._places.leave(handshake)
+        self._budget.release(handshake, network)
 
 
 class TlsListener(TcpListener):
-    """A TLS port. `cut_off` is called with each connection that is not let in."""
+    """A TLS port. `cut_off` is called with each connection whose handshake had to make way."""
 
     def __init__(
         self,
@@ -64,6 +68,9 @@ class TlsListener(TcpListener):
         self._context = context
         self._handshakes = handshakes
         self._handshake_s = handshake_s
+        self._handshake_bytes = HANDSHAKE_BYTES
+        if context.verify_mode is not ssl.CERT_NONE:
+            self._handshake_bytes += CERTIFICATE_BYTES
         self._cut_off = cut_off
         self._shaking: set[asyncio.Task[None]] = set()
 
@@ -75,26 +82,29 @@ class TlsListener(TcpListener):
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
         """See `TcpListener.accepted`."""
-        network = network_of(str(address[0]))
-        if not self._handshakes.enter(network):
-            sock.close()
-            self._cut_off()
-            return
-        task = self._loop.create_task(self._shake(sock, network))
+        network = network_of(str(address[0])).encode()
+        task = self._loop.create_task(self._shake(sock))
         self._shaking.add(task)
-        task.add_done_callback(self._shaking.discard)
+        task.add_done_callback(partial(self._shaken, sock, network))
+        self._handshakes.enter(task, network, self._handshake_bytes)
 
-    async def _shake(self, sock: socket.socket, network: str) -> None:
+    async def _shake(self, sock: socket.socket) -> None:
         """Shakes hands; a peer that does not bring it to an end is no connection."""
         try:
             with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
                 await self._loop.connect_accepted_socket(
                     lambda: PacedTransport(self._connection()),
-                    sock,
+                    handed_over(sock),
                     ssl=self._context,
                     ssl_handshake_timeout=self._handshake_s,
                 )
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")
-        finally:
-            self._handshakes.leave(network)
+
+    def _shaken(self, sock: socket.socket, network: bytes, task: "asyncio.Task[None]") -> None:
+        """Forgets a handshake that is over, maybe before it began."""
+        self._shaking.discard(task)
+        self._handshakes.leave(task, network)
+        sock.close()  # which its transport does, once there is one
+        if task.cancelled() and self.is_serving():
+            self._cut_off()

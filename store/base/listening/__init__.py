@@ -4,7 +4,8 @@
 called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
 what is held for it counts in the process's `PeerBudget` (docs/decisions/0036).
 
-Imported by: base, base.pipes, node, serving, controller.node, controller.wire, gateway.dtls, gateway.runtime.
+Imported by: base, base.pipes, node, serving, controller.node, controller.wire, gateway.dtls, gateway.runtime,
+gateway.security.
 Imports: base.streams.
 """
 

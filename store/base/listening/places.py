@@ -31,6 +31,10 @@ class ConnectionSlots:
         """Takes one. Beyond `most`, the oldest one of the origin that has most is given up."""
         self._origins[holder] = origin
         self._held.setdefault(origin, {})[holder] = None
+        self.keep(most)
+
+    def keep(self, most: int) -> None:
+        """Gives up those that are more than `most`: the oldest one of the origin that has most, again and again."""
         while len(self._origins) > most:
             largest = max(self._held.values(), key=len)
             oldest = next(iter(largest))

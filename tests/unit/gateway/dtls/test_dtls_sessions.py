@@ -15,8 +15,19 @@ from OpenSSL._util import ffi, lib
 from gateway.dtls.adapter import DtlsAdapter
 from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext
 from gateway.dtls.psk_file import LOOK_INTERVAL_MS, PreSharedKey, PreSharedKeys, read_keys
-from gateway.dtls.sessions import CHECK_MS, HANDSHAKE_MS, IDLE_MS, DtlsSessions, datagrams_of
+from gateway.dtls.sessions import (
+    CHECK_MS,
+    HANDSHAKE_BYTES,
+    HANDSHAKE_MS,
+    IDLE_MS,
+    PAGE_BYTES,
+    SESSION_BYTES,
+    DtlsSessions,
+    datagrams_of,
+    kept_bytes,
+)
 from gateway.security.auth_settings import TlsConfig
+from store.base.listening import PeerBudget
 from store.base.process_errors import ConfigError
 
 KEYS = {b"dev1": PreSharedKey(b"key-of-dev1", "dev1"), b"gw": PreSharedKey(b"key-of-gateway", "dev2")}
@@ -71,18 +82,24 @@ class DtlsClient:
 
 
 class DtlsServer:
-    def __init__(self, keys=KEYS):
+    def __init__(self, keys=KEYS, *, budget_bytes=1 << 30):
         self.keys = dict(keys)
+        self.strangers = set()  # users that count as nobody
+        self.budget = PeerBudget(budget_bytes)
         self.now_ms = 1_000_000
         self.joined, self.left = [], []
         context = DtlsContext(TlsConfig(), self.keys.get)
         self.sessions = DtlsSessions(
-            lambda: context, joined=self._joined, left=self.left.append, find_key=self.keys.get
+            lambda: context,
+            joined=self._joined,
+            left=self.left.append,
+            find_key=self.keys.get,
+            budget=self.budget,
         )
 
     def _joined(self, peer, identified):
         self.joined.append((peer, identified.user))
-        return True
+        return identified.user not in self.strangers
 
     def hear(self, datagrams, peer):
         """Returns the plaintexts in datagrams, and adds what the session sends to `sent`."""
@@ -195,6 +212,88 @@ def test_handshakes_that_do_not_end_keep_no_other_address_out(monkeypatch):
     assert server.sessions.handshakes == 3
     assert server.connect(client, ("10.0.0.2", 2))
     assert [peer for peer, _ in server.joined] == [("10.0.0.2", 1), ("10.0.0.2", 2)]
+
+
+def fragments(count, *, total=100_000, first=2):
+    """Returns records that begin so many messages of a handshake, with a byte for each page of them."""
+    for message in range(first, first + count):
+        for at in range(0, total, PAGE_BYTES):
+            head = bytes((11,)) + total.to_bytes(3, "big") + message.to_bytes(2, "big")
+            body = head + at.to_bytes(3, "big") + (1).to_bytes(3, "big") + b"x"
+            yield bytes((22, 254, 253, 0, 0)) + (1_000 + at).to_bytes(6, "big") + len(body).to_bytes(2, "big") + body
+
+
+def test_handshakes_share_one_budget_with_what_they_have_sent_and_give_it_back():
+    """The one that holds most, of the network that holds most, makes way."""
+    server = DtlsServer(budget_bytes=6 * HANDSHAKE_BYTES)
+    slow, peer = DtlsClient(), ("10.0.0.2", 1)
+    begin(server, slow, peer)
+    for n in range(3):
+        begin(server, DtlsClient(), ("10.0.0.1", n))
+    assert server.budget.held_bytes == 4 * HANDSHAKE_BYTES
+    server.hear(fragments(4), ("10.0.0.1", 1))
+    assert server.sessions.handshakes == 3
+    assert server.budget.held_bytes <= 6 * HANDSHAKE_BYTES
+    assert server.connect(slow, peer)
+    server.now_ms += HANDSHAKE_MS
+    server.sessions.tick(server.now_ms)
+    assert (server.sessions.handshakes, server.budget.held_bytes) == (0, 0)
+
+
+def test_a_whole_message_counts_as_it_is_and_a_fragment_takes_a_page():
+    (fragment,) = fragments(1, total=2)
+    (whole,) = fragments(1, total=1)
+    assert kept_bytes(fragment) == len(fragment) + PAGE_BYTES
+    assert kept_bytes(whole) == len(whole)
+    assert kept_bytes(whole + fragment + fragment) == 3 * len(whole) + 2 * PAGE_BYTES
+    assert kept_bytes(b"") == 0
+    assert kept_bytes(fragment[:20]) == 20
+
+
+def test_a_handshake_is_looked_at_once_however_often_it_is_heard():
+    """Each datagram put it on the list of deadlines, and each of these entries renewed itself."""
+    server, client = DtlsServer(), DtlsClient()
+    begin(server, client, ("h", 1))
+    for _ in range(5):
+        server.hear(list(fragments(1)) * 8, ("h", 1))
+        server.now_ms = max(server.now_ms, server.sessions.deadline_ms())
+        server.sessions.tick(server.now_ms)
+        assert len(server.sessions._due) <= 2
+    assert server.sessions.handshakes == 1
+
+
+def test_sessions_of_strangers_count_and_make_way_before_others(monkeypatch):
+    monkeypatch.setattr("gateway.dtls.sessions.SESSIONS_COUNT_MAX", 4)
+    server = DtlsServer()
+    server.strangers.add("dev2")
+    known = [("10.0.0.1", n) for n in range(2)]
+    for peer in known:
+        assert server.connect(DtlsClient(), peer)
+    for n in range(2, 5):  # they come from the same address and from another one
+        assert server.connect(DtlsClient(b"gw", b"key-of-gateway"), ("10.0.0.1", n))
+    server.connect(DtlsClient(b"gw", b"key-of-gateway"), ("10.0.0.2", 1))
+    assert server.left == [("10.0.0.1", 2), ("10.0.0.1", 3)]
+    assert server.budget.held_bytes == 2 * SESSION_BYTES
+    for n in (5, 6):
+        assert server.connect(DtlsClient(), ("10.0.0.1", n))
+    assert set(server.left[2:]) == {("10.0.0.1", 4), ("10.0.0.2", 1)}
+    assert server.budget.held_bytes == 0
+    server.connect(DtlsClient(b"gw", b"key-of-gateway"), ("10.0.0.2", 2))
+    assert server.left[4:] == [("10.0.0.2", 2)], "there is no place but those of others"
+    assert len(server.sessions) == 4
+
+
+def test_sessions_of_strangers_are_few_and_end(monkeypatch):
+    monkeypatch.setattr("gateway.dtls.sessions.STRANGERS_COUNT_MAX", 2)
+    server = DtlsServer()
+    server.strangers.add("dev1")
+    for n in range(4):
+        assert server.connect(DtlsClient(), ("10.0.0.1", n))
+    assert server.left == [("10.0.0.1", 0), ("10.0.0.1", 1)]
+    assert server.budget.held_bytes == 2 * SESSION_BYTES
+    server.now_ms += IDLE_MS
+    server.sessions.tick(server.now_ms)
+    assert (len(server.sessions), server.budget.held_bytes) == (0, 0)
 
 
 def test_the_session_that_was_silent_longest_gives_way(monkeypatch):

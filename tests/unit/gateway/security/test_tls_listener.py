@@ -13,11 +13,19 @@ from gateway.security.auth_settings import TlsConfig
 from gateway.security.tls import ServerTls
 from gateway.security.tls_listener import Handshakes, TlsListener
 from gateway.sockets import listening as accepting
+from store.base.listening import PeerBudget
 from tests.support.process.certificates import Authority
+from tests.support.process.loops import AsyncioLoop, UvLoop
 
 pytestmark = pytest.mark.anyio
 
 WAIT_S = 60.0
+# Each of the two loops ends a connection in its own way.
+BOTH_LOOPS = pytest.mark.parametrize(
+    "anyio_backend",
+    [("asyncio", {"loop_factory": AsyncioLoop}), ("asyncio", {"loop_factory": UvLoop})],
+    ids=["asyncio", "uvloop"],
+)
 
 
 @pytest.fixture(scope="module")
@@ -43,9 +51,10 @@ class Echo(asyncio.Protocol):
 class TlsRig:
     """A listener at 127.0.0.1."""
 
-    def __init__(self, own, handshake_s, protocol=Echo):
+    def __init__(self, own, handshake_s, protocol=Echo, budget=None):
         self.cut_off = 0
-        self.handshakes = Handshakes()
+        self.budget = budget or PeerBudget()
+        self.handshakes = Handshakes(self.budget)
         config = TlsConfig(cert_file=own.cert_file, key_file=own.key_file)
         self.listener = TlsListener(
             protocol, ServerTls(config).context([]), self.handshakes, handshake_s=handshake_s, cut_off=self._cut
@@ -65,7 +74,7 @@ class TlsRig:
 
     async def until(self, count):
         async with asyncio.timeout(WAIT_S):
-            while self.handshakes.count != count:
+            while len(self.handshakes) != count:
                 await asyncio.sleep(0.01)
 
 
@@ -73,8 +82,8 @@ class TlsRig:
 async def rig(own):
     async with contextlib.AsyncExitStack() as stack:
 
-        async def made(*, handshake_s=WAIT_S, protocol=Echo):
-            rig = await TlsRig(own, handshake_s, protocol).open()
+        async def made(*, handshake_s=WAIT_S, protocol=Echo, budget=None):
+            rig = await TlsRig(own, handshake_s, protocol, budget).open()
             stack.callback(rig.listener.close)
             return rig
 
@@ -147,23 +156,40 @@ async def test_output_that_a_peer_does_not_read_is_seen_and_arrives_when_it_read
         assert await answering.ended is None
 
 
-async def test_in_a_crowd_a_network_may_have_some_handshakes_and_others_go_on(rig, trust, monkeypatch):
-    monkeypatch.setattr(tls_listener, "CROWD_COUNT", 2)
-    monkeypatch.setattr(tls_listener, "NETWORK_COUNT_MAX", 1)
+@BOTH_LOOPS
+@pytest.mark.parametrize("flood", ["127.0.0.1", "127.0.0.2"], ids=["its own network", "another network"])
+async def test_handshakes_that_do_not_end_keep_nobody_out(rig, trust, monkeypatch, flood):
+    """The oldest one makes way, of the network that has most, so those who come later are let in."""
+    monkeypatch.setattr(tls_listener, "HANDSHAKES_COUNT_MAX", 3)
     rig = await rig()
-    waiting = [await rig.connect() for _ in range(2)]
-    await rig.until(2)
-    reader, writer = await rig.connect()
-    with contextlib.suppress(ConnectionResetError):
-        assert await reader.read() == b""
-    assert rig.cut_off == 1
-    await closed(writer)
-    reader, writer = await rig.connect(trust, by="127.0.0.2")
+    _, slow = others = await rig.connect(by="127.0.0.3")
+    waiting = [await rig.connect(by=flood) for _ in range(8)]
+    for reader, _ in waiting[:6]:
+        with contextlib.suppress(ConnectionResetError):
+            assert await asyncio.wait_for(reader.read(), WAIT_S) == b""
+    assert (rig.cut_off, len(rig.handshakes)) == (6, 3)
+    reader, writer = await rig.connect(trust)
     writer.write(b"said")
     assert await reader.readexactly(4) == b"said"
-    for _, one in [*waiting, (reader, writer)]:
+    assert not others[0].at_eof()
+    for _, one in [*waiting, (reader, writer), (reader, slow)]:
         await closed(one)
     await rig.until(0)
+    assert rig.budget.held_bytes == 0
+
+
+@BOTH_LOOPS
+async def test_handshakes_count_as_unauthenticated_input(rig):
+    rig = await rig(budget=PeerBudget(3 * tls_listener.HANDSHAKE_BYTES))
+    waiting = [await rig.connect() for _ in range(4)]
+    with contextlib.suppress(ConnectionResetError):
+        assert await asyncio.wait_for(waiting[0][0].read(), WAIT_S) == b""
+    await rig.until(3)
+    assert (rig.cut_off, rig.budget.held_bytes) == (1, rig.budget.bytes_max)
+    for _, one in waiting:
+        await closed(one)
+    await rig.until(0)
+    assert rig.budget.held_bytes == 0
 
 
 async def test_a_handshake_that_does_not_end_or_is_none_is_no_connection(rig):
@@ -215,16 +241,3 @@ async def test_without_file_descriptors_it_is_tried_again(rig, trust, monkeypatc
     writer.write(b"said")
     assert await reader.readexactly(4) == b"said"
     await closed(writer)
-
-
-def test_too_many_handshakes_are_too_many_whoever_they_are_of():
-    handshakes = Handshakes()
-    for n in range(tls_listener.HANDSHAKES_COUNT_MAX):
-        assert handshakes.enter(str(n))
-    assert not handshakes.enter("another")
-    handshakes.leave("0")
-    assert handshakes.enter("another")
-    for n in range(1, tls_listener.HANDSHAKES_COUNT_MAX):
-        handshakes.leave(str(n))
-    handshakes.leave("another")
-    assert (handshakes.count, handshakes.by_network) == (0, {})
