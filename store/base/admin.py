@@ -223,6 +223,8 @@ class AdminServer:
                     await writer.drain()
         except (ConnectionError, TimeoutError):
             pass  # the peer has gone or does not read; there is nobody to tell
+        except asyncio.CancelledError:  # it makes way, or the server stops; asyncio would log that as an error
+            writer.transport.abort()
         finally:
             self.tasks.discard(task)
             self._places.leave(task)

@@ -28,7 +28,7 @@ class ReplicationService:
         self._group = group
         self._services = services
         self._epoch = epoch
-        self._streams = 0  # <= STREAMS_MAX
+        self._streams = 0  # that have begun with a Hello; <= STREAMS_MAX
 
     def handlers(self) -> dict[str, Any]:
         """Returns handlers by method name; bytes go in and out as they are."""
@@ -42,9 +42,6 @@ class ReplicationService:
         }
 
     async def _replicate(self, _requests: object, context: Any) -> None:
-        if self._streams >= STREAMS_MAX:
-            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} replicas are served")
-        self._streams += 1
         try:
             message = await context.read()
             if message is grpc.aio.EOF:
@@ -52,6 +49,13 @@ class ReplicationService:
             hello = decode(message)
             if not isinstance(hello, Hello):
                 raise BadMessage("a stream begins with a Hello")
+        except StoreError as error:
+            await wire.ERRORS.refuse(context, error)
+            return
+        if self._streams >= STREAMS_MAX:
+            await context.abort(grpc.StatusCode.RESOURCE_EXHAUSTED, f"{STREAMS_MAX} replicas are served")
+        self._streams += 1
+        try:
             master = self._services.master
             if hello.group != self._group:
                 why = Refused(

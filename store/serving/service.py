@@ -116,7 +116,7 @@ class NodeService:
         self._term: _Term | None = None
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
-        self._streams = {CALLS: 0, APPEND: 0, TAIL: 0}  # <= STREAMS_COUNT_MAX each
+        self._streams = {CALLS: 0, APPEND: 0, TAIL: 0}  # with a first message; <= STREAMS_COUNT_MAX each
         self.budget = Budget(PENDING_BYTES)
         self._closing: set[asyncio.Task[None]] = set()
 
@@ -179,26 +179,36 @@ class NodeService:
         }
 
     @asynccontextmanager
-    async def _stream(self, kind: str, context: Any) -> AsyncIterator[_Term]:
-        """Counts a stream, and makes an error its status."""
+    async def _stream(self, kind: str, context: Any) -> AsyncIterator[tuple[_Term, Callable[[], None]]]:
+        """Makes an error of a stream its status.
+
+        The second value counts the stream, as its first message has come: a silent one takes no place of others. It
+        raises `StoreOverloaded`.
+        """
+        counted = False
+
+        def begun() -> None:
+            nonlocal counted
+            if self._streams[kind] >= STREAMS_COUNT_MAX:
+                raise StoreOverloaded(f"{STREAMS_COUNT_MAX} streams are open")
+            self._streams[kind] += 1
+            counted = True
+
         try:
             term = self._term
             if term is None:
                 raise _not_master(self.group, self._hint)
-            if self._streams[kind] >= STREAMS_COUNT_MAX:
-                raise StoreOverloaded(f"{STREAMS_COUNT_MAX} streams are open")
-            self._streams[kind] += 1
             try:
-                yield term
+                yield term, begun
             finally:
-                self._streams[kind] -= 1
+                self._streams[kind] -= counted
         except StoreError as error:
             await wire.ERRORS.refuse(context, error)
 
     # ---- streams
 
     async def _calls(self, _requests: object, context: Any) -> None:
-        async with self._stream(CALLS, context) as term:
+        async with self._stream(CALLS, context) as (term, begun):
             session = ServingSession(term.terms, self._owners, METHODS, term.waiters)
             silence, grown = Silence(SILENCE_S), asyncio.Event()
             term.sessions.add(session)
@@ -206,7 +216,7 @@ class NodeService:
                 with term.growth.wakes(grown):
                     await _while_serving(
                         term.over,
-                        _read(context, session.received, silence),
+                        _read(context, session.received, silence, begun),
                         _send_messages(context, session),
                         _send_confirmed(session, grown),
                         _check_silence(silence),
@@ -223,22 +233,23 @@ class NodeService:
             logger.error("a session could not be closed cleanly", exc_info=error)
 
     async def _append(self, _requests: object, context: Any) -> None:
-        async with self._stream(APPEND, context) as term:
+        async with self._stream(APPEND, context) as (term, begun):
             if not term.terms.master:
                 raise _not_master(self.group, term.terms.hint)
             intake = Intake(term.terms.store, self.budget, lambda: term.refusal, lambda: self.dropped)
             term.intakes.add(intake)
             try:
-                await _while_serving(term.over, _take_in(context, intake), _acknowledge(context, intake))
+                await _while_serving(term.over, _take_in(context, intake, begun), _acknowledge(context, intake))
             finally:
                 term.intakes.discard(intake)
 
     async def _tail(self, request: bytes, context: Any) -> None:
-        async with self._stream(TAIL, context) as term:
+        async with self._stream(TAIL, context) as (term, begun):
             try:
                 asked = msgspec.msgpack.decode(request, type=TailRequest)
             except msgspec.MsgspecError as error:
                 raise wire.BadRequest(str(error)) from error
+            begun()
             admit(context)
             grown = asyncio.Event()
             with term.growth.wakes(grown):
@@ -252,10 +263,12 @@ def _not_master(group: int, master: str | None) -> NotMaster:
 # ---- one direction of a stream each
 
 
-async def _read(context: Any, received: Callable[[bytes], None], silence: Silence) -> None:
+async def _read(context: Any, received: Callable[[bytes], None], silence: Silence, begun: Callable[[], None]) -> None:
     first = True
     while (message := await context.read()) is not grpc.aio.EOF:
         silence.received()
+        if first:
+            begun()
         received(message)
         if first:
             admit(context)
@@ -288,9 +301,11 @@ async def _check_silence(silence: Silence) -> None:
     raise wire.BadRequest(f"nothing was heard from the client for {silence.limit_s:g} s")
 
 
-async def _take_in(context: Any, intake: Intake) -> None:
+async def _take_in(context: Any, intake: Intake, begun: Callable[[], None]) -> None:
     first = True
     while (message := await context.read()) is not grpc.aio.EOF:
+        if first:
+            begun()
         await intake.received(message)
         if first:
             admit(context)

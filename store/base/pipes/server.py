@@ -7,7 +7,8 @@ processes of one machine, only pipes are served.
 import asyncio
 import logging
 import socket
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from functools import partial
 from typing import Any, NamedTuple, NoReturn
 
 import grpc
@@ -15,7 +16,7 @@ import grpc.aio
 
 from store.base import listening
 from store.base.listening.passing import handed_over
-from store.base.listening.places import of_files
+from store.base.listening.places import ConnectionSlots, of_files
 from store.base.listening.server import OPENING_S
 from store.base.listening.sockets import UNIX, listen
 from store.base.pipes.pipe import FRAMES, OPENING, End, Metadata, Pipe, PipeSizes
@@ -24,17 +25,25 @@ logger = logging.getLogger(__name__)
 
 CONNECTIONS_MAX = 4_096  # pipes; beyond, new ones are refused
 CONNECTION_FILES = 4
+UNADMITTED_MAX = 1_024  # of them, those whose service has heard nothing sound; beyond, the oldest one makes way
+UNADMITTED_FILES = 16
 METHOD_BYTES_MAX = 256
 
 
 class Context:
     """The context of a stream's handler: `grpc.aio.ServicerContext`, as far as streams use it."""
 
-    def __init__(self, pipe: Pipe) -> None:
+    def __init__(self, pipe: Pipe, admitted: Callable[[], object]) -> None:
+        """Calls `admitted` when the client is."""
         self.read = pipe.read
         self.write = pipe.write
-        self.admit = pipe.admit
+        self._admitted = admitted
         self._pipe = pipe
+
+    def admit(self) -> None:
+        """Notes that the client is authenticated. Again does nothing."""
+        self._pipe.admit()
+        self._admitted()
 
     def cancelled(self) -> bool:
         """Returns whether the stream is over, as it is when the client has gone away."""
@@ -62,6 +71,7 @@ class PipeServer(listening.Server):
         self._sizes = sizes
         self._services: list[Any] = []
         self.pipes: set[asyncio.Task[None]] = set()  # <= CONNECTIONS_MAX
+        self.unadmitted = ConnectionSlots()  # those of them whose clients are not admitted; <= UNADMITTED_MAX
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See `grpc.aio.Server`."""
@@ -86,7 +96,8 @@ class PipeServer(listening.Server):
         assert me is not None
         tls = None if self._credentials is None else self._credentials.tls
         pipe = Pipe(me.cancel, sizes=self._sizes, first_bytes_max=METHOD_BYTES_MAX)
-        if tls is None and accepted.family != socket.AF_UNIX:
+        strange = tls is None and accepted.family != socket.AF_UNIX
+        if strange:
             pipe.hold_in(lambda size_bytes: self.unauthenticated.hold(me, origin, size_bytes))
         await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
             lambda: pipe,
@@ -108,14 +119,17 @@ class PipeServer(listening.Server):
             opening.reschedule(None)
             self.unopened.leave(me)
             self.pipes.add(me)
+            if strange:
+                self.unadmitted.take(me, origin, of_files(UNADMITTED_MAX, UNADMITTED_FILES))
             if found is None:
                 pipe.end(End(grpc.StatusCode.UNIMPLEMENTED.name, f"no stream is called {method!r}"))
             else:
-                await _serve(pipe, found, request)
+                await _serve(pipe, found, request, partial(self.unadmitted.leave, me))
         except grpc.aio.AioRpcError:  # the client went away
             logger.debug("a stream has broken", exc_info=True)
         finally:
             self.pipes.discard(me)
+            self.unadmitted.leave(me)
             if self._stopping or not said or me.cancelling():
                 pipe.abort()
             else:
@@ -130,9 +144,9 @@ class PipeServer(listening.Server):
         return None if uploads else found
 
 
-async def _serve(pipe: Pipe, handler: Any, request: Any) -> None:
+async def _serve(pipe: Pipe, handler: Any, request: Any, admitted: Callable[[], object]) -> None:
     """Lets a handler serve a stream, or a question with its `request`."""
-    context = Context(pipe)
+    context = Context(pipe, admitted)
     try:
         if not handler.response_streaming:
             await pipe.write(await handler.unary_unary(request, context))

@@ -185,7 +185,7 @@ async def test_a_request_that_never_ends_is_cut_off(monkeypatch):
         assert (await raw(server, b"GET /healthz HT")).startswith(b"HTTP/1.1 408 ")
 
 
-async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch):
+async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch, caplog):
     monkeypatch.setattr(admin, "CONNECTIONS_MAX", 4)
     async with serving() as server:
         silent = [await asyncio.open_connection("127.0.0.1", server.port) for _ in range(12)]
@@ -193,6 +193,7 @@ async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch):
             assert await reader.read() == b""
         assert (await get(server, "/healthz")).status_code == 200
         assert len(server.tasks) <= 4
+        assert not caplog.records
         for _, writer in silent:
             writer.close()
 

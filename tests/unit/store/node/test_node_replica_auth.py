@@ -1,12 +1,16 @@
 """Whoever comes to the address of a master has to be of its cluster, its log and its group, and to be who it says."""
 
+import asyncio
 import logging
+import struct
 
 import pytest
 
 from controller.api.client import Group, Replica
 from store.base.errors import StoreUnreachable
+from store.base.pipes.pipe import OPENING
 from store.base.streams import Stream
+from store.node import replication_service
 from store.node.replica.auth import refusal, sign
 from store.node.replica.identity import ReplicaIdentity
 from store.replication.messages import Hello, Refused, Why, decode, encode
@@ -102,6 +106,26 @@ async def test_strangers_get_no_frames_of_a_group_and_give_none(group, caplog):
     assert "elsewhere" in caplog.text
     context.identity = replica.identity
     await group.in_sync()
+
+
+async def test_streams_without_a_hello_keep_no_replica_out(group, monkeypatch):
+    await group.in_sync()
+    name = await group.master()
+    master, replica = group.nodes[name], next(node for node in group.nodes.values() if node is not group.nodes[name])
+    host, _, port = master.address.rpartition(":")
+    method = wire.path(wire.REPLICATE).encode()
+    silent = [await asyncio.open_connection(host, int(port)) for _ in range(3)]
+    for _, writer in silent:
+        writer.write(OPENING + struct.pack("<I", len(method)) + method)
+    elsewhere = ReplicaIdentity(GROUP, replica.identity.id, replica.identity.check, "elsewhere")
+    await answer_to(master, sign(hello(), elsewhere, group.group.log))  # so the others have been read
+    monkeypatch.setattr(replication_service, "STREAMS_MAX", 3)
+    replica.role._hang_up()
+    async with group.store() as store:
+        await append(store, frame((16, b"acknowledged")))
+    await group.settled()
+    for _, writer in silent:
+        writer.close()
 
 
 @pytest.mark.slow

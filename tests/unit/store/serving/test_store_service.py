@@ -266,6 +266,16 @@ async def test_streams_are_bounded(channel, monkeypatch):
     stream.cancel()
 
 
+async def test_silent_streams_take_no_place_of_others(node, channel, local, monkeypatch):
+    monkeypatch.setattr(service, "STREAMS_COUNT_MAX", 1)
+    silent = [channel.stream_stream(path(method))() for method in (APPEND, CALLS) for _ in range(3)]
+    await asyncio.gather(*(stream.wait_for_connection() for stream in silent))
+    async with await RemoteStore.open(0, lambda: node.target) as client:
+        await append(client, frame((16, b"x")))
+    for stream in silent:
+        stream.cancel()
+
+
 async def test_a_client_that_says_nothing_is_given_up(channel, node, monkeypatch):
     monkeypatch.setattr(service, "SILENCE_S", 0.1)
     stream = await greeted(channel)

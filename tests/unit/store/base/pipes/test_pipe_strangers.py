@@ -266,6 +266,21 @@ async def test_whoever_is_admitted_is_no_stranger(plain):
     assert made.unauthenticated.held_bytes == 0
 
 
+async def test_streams_by_which_nothing_sound_comes_make_way(plain, monkeypatch):
+    """The oldest one of the address that has most, so none of a node's, nor one that was admitted."""
+    monkeypatch.setattr(pipes_server, "UNADMITTED_MAX", 4)
+    made = await plain.start()
+    before, idle = await plain.stream(), plain.channel().stream_stream("/test/Echo")()
+    method = OPENING + struct.pack("<I", 10) + b"/test/Echo"
+    for reader, _ in [await plain.stranger(method, OTHERS) for _ in range(12)][:9]:
+        await ended(reader)
+    assert len(made.unadmitted) == 4
+    assert len(made.pipes) == 5
+    await works(before)
+    await works(idle)
+    await plain.stream()
+
+
 async def test_a_pipe_too_many_is_told(plain, monkeypatch):
     monkeypatch.setattr(pipes_server, "CONNECTIONS_MAX", 1)
     await plain.start()
