@@ -6,6 +6,7 @@ anything hidden and after, and compared byte by byte: statuses, headers, bodies,
 """
 
 import asyncio
+import itertools
 import re
 import typing
 from collections.abc import Callable, Iterator, Mapping
@@ -288,10 +289,12 @@ def test_every_packet_of_mqtt_is_in_the_table():
     assert sent <= MQTT.keys()
 
 
-# ---- CoAP: nobody has a name there
+# ---- CoAP, without a name: those of DTLS and OSCORE have the rights of users, in `test_coap_oscore_clients`
 
-
+FETCHED = (SECRET, "closed/#", "closed/+", "closed/absent/#")  # the filters of FETCH
+COAP_READS = (("GET", ""), ("GET", "/*"), ("FETCH", ""))
 COAP: dict[str, tuple[str, ...]] = {
+    **dict.fromkeys((f"FETCH /{root}" for root in ROOTS), ("4.03",)),
     **{f"{method} /{root}/*": ("4.03",) for root in ROOTS for method in ("GET", "POST", "PUT")},
     **{f"GET /{root}": ("2.05",) for root in ROOTS},
     "GET /.well-known/core": ("2.05",),
@@ -346,7 +349,7 @@ EFFECTS = {
 def test_every_method_of_coap_is_in_the_table():
     methods = {one.name for one in Code if one.is_request()}
     assert {way.partition(" ")[0] for way in COAP} == methods
-    assert {way.partition(" ")[2] for way in COAP} >= {f"/{root}/*" for root in ROOTS}
+    assert COAP.keys() >= {f"{method} /{root}{one}" for root in ROOTS for method, one in COAP_READS}
 
 
 def test_every_remote_call_page_and_effect_is_in_the_table():
@@ -482,15 +485,16 @@ async def coap_answers(served: RuledGateway) -> dict[str, Any]:
     try:
         for way, (code, *_) in COAP.items():
             method, _, path = way.partition(" ")
-            message = CoapMessage(
-                code=Code[method],
-                uri=f"coap://127.0.0.1:{served.ports['coap']}{path.replace('*', SECRET)}",
-                payload=b"" if method in {"GET", "DELETE"} else b"x",
-            )
-            async with asyncio.timeout(TIMEOUT_S):
-                answer = await context.request(message).response
-            assert Code(answer.code).dotted == code, way
-            found[way] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
+            plain = b"" if method in {"GET", "DELETE"} else b"x"
+            bodies = [one.encode() for one in FETCHED] if method == "FETCH" and path[1:] in ROOTS else [plain]
+            observed = (None, 0) if method in {"GET", "FETCH"} else (None,)
+            for body, observe in itertools.product(bodies, observed):
+                uri = f"coap://127.0.0.1:{served.ports['coap']}{path.replace('*', SECRET)}"
+                message = CoapMessage(code=Code[method], uri=uri, payload=body, observe=observe)
+                async with asyncio.timeout(TIMEOUT_S):
+                    answer = await context.request(message, handle_blockwise=False).response
+                assert Code(answer.code).dotted == code, (way, body, observe)
+                found[f"{way} {body!r} {observe}"] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
     finally:
         await context.shutdown()
     return found
