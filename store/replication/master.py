@@ -150,9 +150,9 @@ class Master:
             live = sum(self._behind_ms(member) <= self._pace.stall_ms for member in members)
             need = max(needed(len(members), self._acknowledge, self._min_in_sync), self.least)
             if live < need:
-                return NotEnoughInSync(live, need)
-            sound = sum(self._sound(member) for member in members)
-            if sound < self.least:
+                shrinks = self._acknowledge is Acknowledge.ALL_IN_SYNC and live < self.least  # to `least`, not below
+                return NotEnoughInSync(live, self.least if shrinks else need)
+            if (sound := sum(self._sound(member) for member in members)) < self.least:
                 return NotEnoughInSync(sound, self.least, damaged=live - sound)
         return None
 
