@@ -94,7 +94,8 @@ def _warnings(group: Group, route: GroupRoute | None, replicas: dict[int, RouteR
         found += [f"replica {replica.id} ({replica.node}) {what}" for what in _of_replica(group, replica, state)]
     missing = group.config.replicas - sum(not one.learner for one in group.replicas)
     if missing > 0:
-        found.append(f"{missing} of its {group.config.replicas} replicas have never registered")
+        count = group.config.replicas
+        found.append(f"it has {count - missing} of the {count} replicas that it is meant to have")
     if route is not None and route.trouble is not None and route.trouble.stays:
         found.append(f"its master stays though others do not reach it: {route.trouble.stays}")
     return found

@@ -113,7 +113,9 @@ class GroupTable:
         there = self.groups.get(command.number)
         if there is not None:
             if there.config != command.config:
-                raise GroupExists(f"{command.number}, with another configuration")
+                raise GroupExists(
+                    f"store group {command.number} is there with another configuration: change it by groups configure"
+                )
             return lambda: there
         if command.number in self.removed:
             raise GroupExists(f"there was a store group {command.number}: its number is not given again")
@@ -130,7 +132,7 @@ class GroupTable:
             return no_change
         self._group(command.number)
         if command.number == HOME_GROUP:
-            raise GroupNotEmpty(f"{HOME_GROUP} holds the keys and values")
+            raise GroupNotEmpty(f"store group {HOME_GROUP} holds the keys and values: it cannot be removed")
         if self._has_queues(command.number):
             raise GroupNotEmpty(f"there are queues in store group {command.number}")
         return partial(self._forget, command.number)
@@ -192,17 +194,26 @@ def _check_log(group: Group, replica: Replica, others: tuple[Replica, ...]) -> N
 
 
 def _forgotten(group: Group, command: ForgetReplica) -> Group:
+    _check_known(group, command.replica)
     if command.replica in group.sync_set:
-        raise ReplicaInSync(f"replica {command.replica} of store group {group.number}")
+        raise ReplicaInSync(
+            f"replica {command.replica} of store group {group.number} is in its SyncStateSet: what it holds may be "
+            "nowhere else; retire it, or wait until the master has taken it out"
+        )
     return msgspec.structs.replace(group, replicas=_others(group, command.replica))
+
+
+def _check_known(group: Group, id_: int) -> None:
+    """Raises `UnknownReplica` for an id that no replica ever had; one that has left its group had it."""
+    if group.replica(id_) is None and id_ >= group.next_replica:
+        raise UnknownReplica(f"store group {group.number} has no replica {id_}")
 
 
 def _retired(group: Group, command: RetireReplica) -> Group:
     number, id_ = group.number, command.replica
-    if group.replica(id_) is None and id_ < group.next_replica:
-        return group  # it is retired already
+    _check_known(group, id_)
     if group.replica(id_) is None:
-        raise UnknownReplica(f"store group {number} has no replica {id_}")
+        return group  # it is retired already
     if id_ == group.master:
         raise ReplicaInSync(f"replica {id_} is master of store group {number}: elect another one first")
     in_sync = tuple(one for one in group.sync_set if one != id_)
@@ -290,7 +301,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
 def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool:
     """Returns whether the set stays as it is with this new master. Raises `UnknownReplica`, `NotElectable`."""
     if group.replica(candidate) is None:
-        raise UnknownReplica(f"{candidate} of store group {group.number}")
+        raise UnknownReplica(f"store group {group.number} has no replica {candidate}")
     if candidate not in group.voters:
         raise NotElectable(f"replica {candidate} of store group {group.number} is a learner")
     if not group.sync_set:

@@ -156,7 +156,7 @@ class TopicTable:
         if command.number in there.closed:
             return lambda: there
         if len(there.open) == 1:
-            raise QueueClosed(f"{command.number} is the only queue that {there.name} writes to")
+            raise QueueClosed(f"queue {command.number} is the only queue that {there.name} writes to")
         after = _edited(
             there,
             open_=[pair for pair in _opened(there) if pair[0] != command.number],
@@ -169,7 +169,7 @@ class TopicTable:
         if command.number in there.closed:
             if self.group_of.get(there.moved.get(command.number, 0)) == command.group:
                 return lambda: there  # moved there before
-            raise QueueClosed(f"{command.number} is closed: it has been moved elsewhere, or is being drained")
+            raise QueueClosed(f"queue {command.number} is closed: it has been moved elsewhere, or is being drained")
         if self.group_of[command.number] == command.group:
             return lambda: there
         (number,), (group,) = self._new(1, command.queues_max, command.group)
@@ -186,7 +186,7 @@ class TopicTable:
             return no_change
         there = self._topic_with(gone)
         if gone not in there.closed:
-            raise QueueClosed(f"{gone} is open: close it, and drain it")
+            raise QueueClosed(f"queue {gone} is open: close it, and drain it")
         kept = [pair for pair in zip(there.queues, there.groups, strict=True) if pair[0] != gone]
         successor = there.moved.get(gone)
         moved = {old: new if new != gone else successor for old, new in there.moved.items() if old != gone}

@@ -12,7 +12,7 @@ from controller.api.client import ControllerUnreachable, Group, Topic
 from controller.elections.health import group_health
 from controller.elections.registry import GroupRoute, RouteReplica
 from controller.remote.remote import RemoteController
-from controller.wire.status import ControllerStatus
+from controller.wire.status import ControllerStatus, MemberStatus
 
 
 class ClusterReport(NamedTuple):
@@ -32,7 +32,14 @@ async def gathered(controller: RemoteController) -> ClusterReport:
     except ControllerUnreachable:
         routes = {}
     statuses = {address: answers.get(address) for address in controller.addresses()}
+    statuses |= {address: None for address in members_of(statuses) if address not in statuses}
     return ClusterReport(statuses, controller.groups(), routes, controller.topics())
+
+
+def members_of(statuses: Mapping[str, ControllerStatus | None]) -> Mapping[str, MemberStatus]:
+    """Returns the members by address, as the leader knows them: one that was added and never started, too."""
+    leading = (status for status in statuses.values() if status is not None and status.role == "leader")
+    return {member.address: member for status in leading for member in status.members}
 
 
 def document(found: ClusterReport) -> Any:
@@ -77,15 +84,12 @@ def troubles(found: ClusterReport) -> Sequence[str]:
 def show_controllers(found: ClusterReport, console: Console | None = None) -> None:
     """Prints the controllers alone."""
     table = _table("controllers", "id", "address", "role", "term", "applied", "commit", "votes")
-    votes = {
-        member.address: "no" if member.learner else "yes"
-        for status in found.controllers.values()
-        if status is not None
-        for member in status.members
-    }
+    members = [member for status in found.controllers.values() if status is not None for member in status.members]
+    votes = {member.address: "no" if member.learner else "yes" for member in members}
+    ids = {member.address: str(member.id) for member in members}
     for address, status in found.controllers.items():
         if status is None:
-            table.add_row("", address, "[red]does not answer[/]", "", "", "", votes.get(address, ""))
+            table.add_row(ids.get(address, ""), address, "[red]does not answer[/]", "", "", "", votes.get(address, ""))
             continue
         role = f"[bold]{status.role}[/]" if status.role == "leader" else status.role
         numbers = (str(status.term), str(status.applied), str(status.commit))

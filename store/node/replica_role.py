@@ -20,6 +20,7 @@ from store.node.elected import ask_election, sound_to_lead
 from store.node.replacing import give_up, start_over
 from store.node.replica.auth import STRANGE, sign
 from store.node.replica.context import IDLE_REPLICA_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.identity import why_retired
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
 from store.node.syncs import Syncs
@@ -88,6 +89,7 @@ class ReplicaRole:
         self._asking: asyncio.Task[None] | None = None
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
+        self._retired = ""  # why it follows nobody any more: its id is never given again
         self._refusal = ""  # by a master of something else, as it was logged last
 
     # ---- from outside
@@ -115,6 +117,9 @@ class ReplicaRole:
     def on_group(self, group: Group) -> None:
         """Promises the epoch of the group as it is now, and follows its master, or becomes it."""
         context, core, self._group = self.context, self._core, group
+        if not self._retired and (retired := why_retired(group, context.replica)):
+            self._retired = retired
+            logger.error("%s", retired)
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
             self._after()
@@ -251,7 +256,8 @@ class ReplicaRole:
     def _listen(self) -> None:
         """Notices that the master is silent, and tells the controllers when that begins to count, or is over."""
         core, group, now_ms = self._core, self._group, self.context.now_ms()
-        listens = core.stage not in {Stage.DIVERGED, Stage.SNAPSHOT} and group.master_epoch >= core.promised
+        stops = self._retired or core.stage in {Stage.DIVERGED, Stage.SNAPSHOT}
+        listens = not stops and group.master_epoch >= core.promised
         changed = self._reach.look(group if listens else None, now_ms, me=self.context.replica)
         if self._syncs.look(core.end, core.flushed, now_ms) or changed:
             self.context.send_heartbeat()
@@ -278,7 +284,8 @@ class ReplicaRole:
 
     def _may_dial(self) -> bool:
         idle = self._core.stage is Stage.IDLE and (self._fetching is None or self._fetching.done())
-        return idle and self._group.master_epoch >= self._core.promised and not self._over.done()
+        current = self._group.master_epoch >= self._core.promised and not self._retired
+        return idle and current and not self._over.done()
 
     async def _dial(self, address: str) -> None:
         """Follows until the stream breaks or is given up."""

@@ -25,6 +25,7 @@ from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, StoreNode
 from store.node.repair.repairer import OpenDamageStatus
+from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
 from store.node.settings import NodeSettings
 
@@ -279,7 +280,9 @@ class _Process:
 
 def _role_reason(node: StoreNode) -> str:
     """Returns why a node does not serve in its role, or ""."""
-    role = node.role
+    role, group, identity = node.role, node.group, node.identity
+    if group is not None and identity is not None and (retired := why_retired(group, identity.id)):
+        return retired
     if isinstance(role, MasterRole):
         if not role.serving:
             return "about to be the master"

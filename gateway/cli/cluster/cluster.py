@@ -7,8 +7,8 @@ from typing import Annotated, cast, get_args
 import typer
 
 from controller.api.client import Acknowledge as _Acknowledge
-from controller.api.commands import AddGroup, CloseGroup, CloseQueue, ForgetReplica, GrowTopic, MoveQueue, RemoveGroup
-from controller.api.requests import AddMember, RemoveMember, Transfer
+from controller.api.commands import AddGroup, CloseGroup, CloseQueue, GrowTopic, MoveQueue, RemoveGroup
+from controller.api.requests import RemoveMember, Transfer
 from gateway.cli.cluster import queues as cli_queues
 from gateway.cli.cluster import replicas as cli_replicas
 from gateway.cli.cluster import users as cli_users
@@ -230,9 +230,8 @@ def forget_replica(
     config: ConfigOption = None,
     controllers: ControllersOption = None,
 ) -> None:
-    """Forget a replica that is gone for good."""
-    ask(config, controllers, lambda controller: controller.do(ForgetReplica(group=group, replica=replica)))
-    typer.echo(f"store group {group}: replica {replica} is forgotten")
+    """Forget a replica that is gone for good: the same as replicas forget."""
+    cli_replicas.forget(group, replica, config, controllers)
 
 
 @members.command("list")
@@ -251,8 +250,11 @@ def add_member(
     controllers: ControllersOption = None,
 ) -> None:
     """Add a controller; it votes when it has caught up."""
-    ask(config, controllers, lambda controller: controller.do(AddMember(id=id_, address=address)))
-    typer.echo(f"controller {id_} is added")
+    from gateway.operating.members import add  # noqa: PLC0415
+
+    before = ask(config, controllers, lambda controller: add(controller, id_, address))
+    there = before if before in {None, address} else f"{before}, and is asked for at {address} from now on"
+    typer.echo(f"controller {id_} is added" if there is None else f"controller {id_} was there already, at {there}")
 
 
 @members.command("remove")

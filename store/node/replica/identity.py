@@ -91,6 +91,16 @@ async def register(
         return identity, registered
 
 
+def why_retired(group: Group, id_: int) -> str:
+    """Returns why a replica that was registered takes no part in its group any more, "" while it does."""
+    if group.replica(id_) is not None:
+        return ""
+    return (
+        f"store group {group.number} has no replica {id_} any more, it was retired or forgotten: stop this store, and "
+        "start it on an empty directory to join as another one"
+    )
+
+
 def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> None:
     """Raises `WrongGroup`, `ForeignCluster`."""
     if found.group != group:

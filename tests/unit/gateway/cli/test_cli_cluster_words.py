@@ -6,8 +6,18 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from controller.api.client import ControllerError, ControllerUnreachable, Topic, UnknownQueue
-from controller.api.commands import CloseGroup, ConfigureTopic, CreateTopic, MoveQueue
+from controller.api.client import ControllerError, ControllerUnreachable, GroupConfig, Topic, UnknownQueue
+from controller.api.commands import (
+    AddGroup,
+    CloseGroup,
+    CloseQueue,
+    ConfigureTopic,
+    CreateTopic,
+    DropQueue,
+    ForgetReplica,
+    MoveQueue,
+    RemoveGroup,
+)
 from controller.node.local import LocalController
 from gateway.cli import commands as cli
 from gateway.cli.cluster import cluster as cli_cluster
@@ -27,10 +37,18 @@ def test_a_queue_that_lies_there_already_is_not_moved(monkeypatch):
 async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
     controller = LocalController.open(tmp_path, now_ms=lambda: 0)
     await controller.do(CreateTopic(name="a", queues=1))
+    await controller.do(AddGroup(number=0, config=GroupConfig()))
     asked = {
         "no topic has a queue 24": controller.do(MoveQueue(number=24, group=0)),
         "there is no store group 7": controller.do(CloseGroup(number=7)),
         "there is no topic 'b'": controller.do(ConfigureTopic(name="b", config={})),
+        "queue 16 is the only queue that a writes to": controller.do(CloseQueue(number=16)),
+        "queue 16 is open: close it, and drain it": controller.do(DropQueue(number=16)),
+        "store group 0 is there with another configuration: change it by groups configure": controller.do(
+            AddGroup(number=0, config=GroupConfig(replicas=2, min_in_sync=2))
+        ),
+        "store group 0 holds the keys and values: it cannot be removed": controller.do(RemoveGroup(number=0)),
+        "store group 0 has no replica 99": controller.do(ForgetReplica(group=0, replica=99)),
         "topic 'a' is there with other queues or another configuration": controller.do(CreateTopic(name="a", queues=3)),
     }
     for sentence, work in asked.items():

@@ -1,6 +1,7 @@
 """An operator's levers: each is pulled by its command, on a store group of real nodes."""
 
 import asyncio
+import json
 
 import pytest
 from typer.testing import CliRunner
@@ -18,9 +19,12 @@ from gateway.operating import queues
 from gateway.ownership.owner_keys import encode as encode_cursor
 from gateway.ownership.owners import CURSORS
 from store.base.errors import QueueDropped
+from store.base.process_errors import ConfigError
 from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from store.node.replica_role import ReplicaRole
+from store.node.run import _role_reason
+from store.replication.replica_core import Stage
 from tests.support.controller.controllers import Controllers, now_ms
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import GROUP, StoreGroup
@@ -168,7 +172,7 @@ async def test_a_closed_group_is_opened_again(group, headgate):
 # ---- replicas
 
 
-async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headgate):
+async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headgate, caplog):
     master = await group.master()
     store = group.store()
     await append(store, frame((16, b"a")))
@@ -187,6 +191,11 @@ async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headga
     await append(store, frame((16, b"b")))
     assert await bodies(store, 16) == [b"a", b"b"]
     assert isinstance(group.role(gone), ReplicaRole)
+    told = f"store group {GROUP} has no replica {id_} any more, it was retired or forgotten: stop this store"
+    await until(lambda: _role_reason(group.nodes[gone]).startswith(told))  # in its /readyz
+    await until(lambda: group.role(gone).core.stage is Stage.IDLE)
+    assert not group.role(gone)._may_dial()  # it asked the master again and again
+    assert [record.levelname for record in caplog.records if record.message.startswith(told)] == ["ERROR"]
     assert group.group.next_replica > id_  # and is not given again
     await headgate("replicas", "retire", GROUP, id_)  # the answer was lost
     rest = next(name for name in group.names if name not in {gone, master})
@@ -237,6 +246,26 @@ async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, he
     await until(lambda: group.nodes[hurt].disk.store.damages_repaired == 1)
     said = await headgate("replicas", "repair", GROUP, id_)
     assert said.output.endswith("nothing is damaged\nrepaired so far: 1\n")
+
+
+# ---- controllers
+
+
+async def test_a_controller_that_is_added_is_shown_before_it_was_ever_started(controllers, headgate):
+    """Neither list named it, so that a mistyped address was seen nowhere."""
+    with pytest.raises(ConfigError, match="'nonsense' is not host:port"):
+        await headgate("members", "add", 5, "nonsense")
+    assert (await headgate("members", "add", 5, "127.0.0.1:9")).output == "controller 5 is added\n"
+    lines = (await headgate("members", "list")).output.splitlines()
+    assert [line.split() for line in lines if "127.0.0.1:9 " in line] == [
+        ["5", "127.0.0.1:9", "does", "not", "answer", "no"]
+    ]
+    said = await headgate("members", "add", 5, "127.0.0.1:10")
+    assert said.output == (
+        "controller 5 was there already, at 127.0.0.1:9, and is asked for at 127.0.0.1:10 from now on\n"
+    )
+    shown = json.loads((await headgate("status", "--json")).output)
+    assert shown["troubles"] == ["controller at 127.0.0.1:10 does not answer"]
 
 
 # ---- topics
