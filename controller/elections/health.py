@@ -116,7 +116,8 @@ def _is_in_sync(group: Group, replica: Replica, state: RouteReplica | None) -> b
 def _of_replica(group: Group, replica: Replica, state: RouteReplica | None) -> Sequence[str]:
     found = []
     if _is_silent(state):
-        found.append("sends no heartbeats")
+        master = ", and it is the master: writes may be refused" if replica.id == group.master else ""
+        found.append(f"sends no heartbeats{master}")
     elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, state):
         found.append("is not in sync: it does not count for what is acknowledged")
     if state is not None and state.full and replica.id != group.master:

@@ -81,6 +81,11 @@ def test_what_is_not_stored_is_said(group, known, options, words):
     [
         (GROUP, route(r3={"alive": False}), "replica 3 (n3) sends no heartbeats"),
         (
+            GROUP,
+            route(r2={"alive": False}),
+            "replica 2 (n2) sends no heartbeats, and it is the master: writes may be refused",
+        ),
+        (
             changed(sync_set=(1, 2)),
             route(),
             "replica 3 (n3) is not in sync: it does not count for what is acknowledged",
