@@ -116,7 +116,7 @@ def check_config(
     keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
 ) -> None:
     """Say whether the configuration is usable, and what is wrong with it."""
-    from gateway.process.roles import ROLES, refusals, roles_of  # noqa: PLC0415
+    from gateway.process.roles import ROLES, opened_by, refusals, roles_of  # noqa: PLC0415
 
     settings = _load(config, data_dir, port_offset, host)
     for role in roles or ():
@@ -130,15 +130,8 @@ def check_config(
         for line in listing(settings):
             typer.echo(line)
         return
-    enabled = [one for one in settings.listeners.values() if one.enabled]
-    of = ", ".join(roles or roles_of(settings))
-    typer.echo(f"ok for {of}: {len(enabled)} listeners, data in {settings.store.data_dir}")
-    for one in enabled:
-        ports = [
-            *([str(one.port)] if one.plain else []),
-            *([f"{one.tls_port} (TLS)"] if one.tls_port is not None else []),
-        ]
-        typer.echo(f"  {one.name}: {one.host} {one.transport} {', '.join(ports) or 'no port'}")
+    for line in opened_by(settings, roles or roles_of(settings)):
+        typer.echo(line)
 
 
 @app.command()

@@ -6,7 +6,7 @@ A role calls its check before it opens anything, so a mistake is a line and not 
 import socket
 from collections.abc import Callable, Mapping, Sequence
 
-from gateway.config.config import Config
+from gateway.config.config import Config, ListenerConfig
 from gateway.config.nodes import controller_start, node_credentials
 from gateway.security.auth import tokens_of
 from gateway.security.tls import ServerTls
@@ -96,3 +96,24 @@ def refusals(config: Config, roles: Sequence[str]) -> Sequence[str]:
         except ConfigError as error:
             found.update(dict.fromkeys(f"{role}: {line}" for line in str(error).splitlines()))
     return list(found)
+
+
+def opened_by(config: Config, roles: Sequence[str]) -> Sequence[str]:
+    """Returns lines that say which directories and ports nodes of these roles open, the admin port not named."""
+    listeners = [one for one in config.listeners.values() if one.enabled and not {"serve", "proxy"}.isdisjoint(roles)]
+    stores, ports = not {"serve", "store"}.isdisjoint(roles), []
+    directories = [str(config.store.data_dir)] if stores else []
+    if "controller" in roles:
+        directories.append(str(controller_start(config, join=False).directory))
+        ports.append(f"  controller: {config.controller.host} tcp {config.controller.port}")
+    if "store" in roles:
+        ports.append(f"  rpc: {config.rpc.host} tcp {config.rpc.port}")
+    data = f"data in {' and '.join(directories)}" if directories else "no data directory"
+    said = f"{len(listeners)} listeners, {data}" if listeners else data
+    return [f"ok for {', '.join(roles)}: {said}", *ports, *map(_listener_line, listeners)]
+
+
+def _listener_line(one: ListenerConfig) -> str:
+    plain = [str(one.port)] if one.plain else []
+    secure = [f"{one.tls_port} (TLS)"] if one.tls_port is not None else []
+    return f"  {one.name}: {one.host} {one.transport} {', '.join([*plain, *secure]) or 'no port'}"

@@ -87,6 +87,31 @@ def test_roles_follow_from_what_is_written(tmp_path):
     assert of('[cluster]\ncontrollers = { 7 = "127.0.0.1:7" }\n') == ["store", "proxy"]
 
 
+def test_what_a_role_opens_is_said_and_nothing_else(tmp_path):
+    """Of a controller and a store the listeners of clients were named, and the store's directory of all of them."""
+    file, settings = config_of(tmp_path, CONTROLLERS + '[store]\ndata_dir = "s"\n[controller]\ndata_dir = "c"\n')
+
+    def said(*args):
+        result = CliRunner().invoke(cli.app, ["check-config", "--config", str(file), *args])
+        assert result.exit_code == 0
+        return result.output.splitlines()
+
+    listening = [one for one in settings.listeners.values() if one.enabled]
+    assert listening
+    store, controller = "rpc: 127.0.0.1 tcp 8081", "controller: 127.0.0.1 tcp 8082"
+    assert said("--role", "controller") == ["ok for controller: data in c", f"  {controller}"]
+    assert said("--role", "store") == ["ok for store: data in s", f"  {store}"]
+    of_a_proxy = said("--role", "proxy")
+    assert of_a_proxy[0] == f"ok for proxy: {len(listening)} listeners, no data directory"
+    assert len(of_a_proxy) == 1 + len(listening)
+    assert said() == [
+        f"ok for controller, store, proxy: {len(listening)} listeners, data in s and c",
+        f"  {controller}",
+        f"  {store}",
+        *of_a_proxy[1:],
+    ]
+
+
 def test_files_that_cannot_be_used_are_said(tmp_path):
     (tmp_path / "no.pem").write_text("nothing")
     tls = f'[tls]\ncert_file = "{tmp_path / "no.pem"}"\nkey_file = "{tmp_path / "no.pem"}"\n'
