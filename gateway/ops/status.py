@@ -17,11 +17,15 @@ class Listening(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TopicStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """One topic. `records` are those that can be read now, over all its queues."""
+    """One topic. `records` are those that can be read now, over its queues but the `unknown` ones.
+
+    `unknown` counts queues that do not answer, as those of a store group that is not reached.
+    """
 
     name: str
     queues: int
     records: int
+    unknown: int = 0
     config: str = ""  # its settings, "retention_ms=3600000 compact=true"
 
 

@@ -14,12 +14,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from controller.api.client import ControllerClient
+from controller.api.client import ControllerClient, Topic
 from gateway.bridges.sinks.kinds import sink_kinds
 from gateway.config.config import Config, ListenerConfig, adapter_factories, is_loopback
 from gateway.config.nodes import node_credentials
 from gateway.ops.metrics import Metrics
-from gateway.ops.status import Listening, Status, TopicStatus
+from gateway.ops.status import GroupStatus, Listening, Status, TopicStatus
 from gateway.port.adapter import AdapterFactory
 from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
@@ -43,6 +43,7 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms
+from store.base.errors import StoreError, StoreUnreachable
 from store.base.process_errors import listening_on
 from store.base.runner import ServerRun, hangups, run_server
 from store.format.frame import QueueNumber
@@ -53,6 +54,7 @@ if TYPE_CHECKING:
 
 ACCEPT_BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
+BOUNDS_S = 1.0  # in which a store group says what a queue holds, for /status; the page has a few seconds
 PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
@@ -278,7 +280,7 @@ class Gateway:
 
     async def status(self) -> Status:
         """Returns the document of /status."""
-        state = self.ready()
+        state, groups = self.ready(), tuple(self.backend.groups())
         connections: dict[str, int] = {}
         for connection in self.hub.connections.values():
             connections[connection.protocol] = connections.get(connection.protocol, 0) + 1
@@ -294,30 +296,40 @@ class Gateway:
             lost=tuple(await self.backend.lost()),
             damaged_views=tuple(self.backend.damaged_views()),
             scrub=self.backend.scrub(),
-            groups=tuple(self.backend.groups()),
+            groups=groups,
             listeners=tuple(self.listening),
             connections=connections,
             stored=self.metrics.stored_by_protocol(),
-            topics=await topics_status(self.store, self.controller) if self._worker is None else (),
+            topics=await topics_status(self.store, self.controller, groups) if self._worker is None else (),
             proxy=self.hub.owners.id,
             bridges=() if self._bridges is None else self._bridges.status(),
         )
 
 
-async def topics_status(store: StoreClient, controller: ControllerClient) -> tuple[TopicStatus, ...]:
-    """Returns the status of all topics. Raises `StoreError`."""
-    return tuple([await _topic_status(store, controller, name) for name in [t.name for t in controller.topics()]])
+async def topics_status(
+    store: StoreClient, controller: ControllerClient, groups: Sequence[GroupStatus] = ()
+) -> tuple[TopicStatus, ...]:
+    """Returns the status of all topics, without the records of groups that are not reached or do not answer soon."""
+    silent = {group.number for group in groups if not group.reached}
+    return tuple([await _topic_status(store, topic, silent) for topic in controller.topics()])
 
 
-async def _topic_status(store: StoreClient, controller: ControllerClient, name: str) -> TopicStatus:
-    topic = controller.topic(name)
-    queues: Sequence[int] = topic.queues if topic is not None else ()
-    records = 0
-    for queue in queues:
-        bounds = await store.queues.bounds(QueueNumber(queue))
-        records += bounds.next - bounds.first
-    config = topic_settings.summary(topic.config) if topic is not None else ""
-    return TopicStatus(name=name, queues=len(queues), records=records, config=config)
+async def _topic_status(store: StoreClient, topic: Topic, silent: set[int]) -> TopicStatus:
+    records = unknown = 0
+    for queue, group in zip(topic.queues, topic.groups, strict=True):
+        try:
+            if group in silent:
+                raise StoreUnreachable(f"store group {group} does not answer")
+            async with asyncio.timeout(BOUNDS_S):
+                bounds = await store.queues.bounds(QueueNumber(queue))
+            records += bounds.next - bounds.first
+        except StoreError:
+            unknown += 1
+        except TimeoutError:
+            silent.add(group)
+            unknown += 1
+    config = topic_settings.summary(topic.config)
+    return TopicStatus(name=topic.name, queues=len(topic.queues), records=records, unknown=unknown, config=config)
 
 
 async def _run(

@@ -6,10 +6,11 @@ import time
 import urllib.error
 import urllib.request
 
+import httpx
 import pytest
 from typer.testing import CliRunner
 
-from controller.api.client import GroupConfig
+from controller.api.client import GroupConfig, QueueClosed
 from controller.api.commands import AddGroup
 from gateway.cli.commands import app
 from gateway.process.local_cluster import ClusterPlan
@@ -18,6 +19,7 @@ from tests.support.cluster.local_clusters import controller_of, on_free_ports, s
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 PATIENCE_S = 60
+HTTP_PORT = 8080
 
 
 async def two_groups(plan):
@@ -60,6 +62,37 @@ def said_by_cluster_status(cluster):
     return json.loads(result.output)["troubles"]
 
 
+def topics(cluster, *words):
+    """Calls `headgate cluster topics`; returns its output, or raises what the command line says in one line."""
+    addresses = ",".join(cluster.plan.addresses.values())
+    result = CliRunner().invoke(app, ["cluster", "topics", *words, "--controllers", addresses])
+    if result.exception is not None:
+        raise result.exception
+    return result.output
+
+
+def test_queues_are_listed_closed_and_dropped_by_commands(cluster):
+    """Runs the commands themselves, over the network, with queues in two groups."""
+    until(cluster, "proxy-1", lambda status, text: text == "ready\n")
+    url = f"http://127.0.0.1:{HTTP_PORT + cluster.plan.port_offset}"
+    for n in range(20):
+        assert httpx.post(f"{url}/topics/listed/{n}?key={n}", content=b"x").status_code == 201
+    assert httpx.post(f"{url}/groups/late/members", json={"topic": "listed", "start": "earliest"}).status_code == 201
+    queues = [json.loads(line) for line in topics(cluster, "list", "--json").splitlines()]
+    assert ({one["group"] for one in queues}, sum(one["records"] for one in queues)) == ({0, 1}, 20)
+    assert [line.split("\t")[0] for line in topics(cluster, "list").splitlines()] == [
+        str(one["number"]) for one in queues
+    ]
+    number = next(str(one["number"]) for one in queues if one["unread"])
+    with pytest.raises(QueueClosed, match=f"queue {number} is open: close it"):
+        topics(cluster, "drop", number, "--force")
+    assert topics(cluster, "close", number) == f"listed: queue {number} is closed\n"
+    with pytest.raises(QueueClosed, match=f"queue {number} of listed is not read to its end.*'late': "):
+        topics(cluster, "drop", number)
+    assert topics(cluster, "drop", number, "--force") == f"queue {number} is dropped\n"
+    assert number not in [line.split("\t")[0] for line in topics(cluster, "list").splitlines()]
+
+
 def test_words_follow_what_is_taken_away(cluster):
     for name in ("store-0-1", "store-1-1", "proxy-1"):
         assert until(cluster, name, lambda status, text: text == "ready\n")
@@ -78,6 +111,8 @@ def test_words_follow_what_is_taken_away(cluster):
     assert any("store group 1" in trouble for trouble in said_by_cluster_status(cluster))
     (other,) = [one for one in json.loads(page(cluster, "proxy-1", "/status")[1])["groups"] if one["number"] == 1]
     assert (other["writable"], bool(other["troubles"])) == (False, True)
+    (topic,) = json.loads(page(cluster, "proxy-1", "/status")[1])["topics"]  # the page failed where a group had queues
+    assert 0 < topic["unknown"] < topic["queues"]
 
     cluster.stop("store-0-1", kill=True)  # the home group: nobody can connect any more
     text = until(cluster, "proxy-1", lambda status, _: status == 503)

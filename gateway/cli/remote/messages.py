@@ -3,7 +3,7 @@
 import base64
 import sys
 from contextlib import suppress
-from typing import Annotated
+from typing import Annotated, Any
 
 import msgspec
 import typer
@@ -133,7 +133,7 @@ def topics(
         status = admin.status()
     if not sys.stdout.isatty():
         for topic in status.topics:
-            typer.echo(f"{topic.name}\t{topic.queues}\t{topic.records}\t{topic.config}".rstrip())
+            typer.echo(f"{topic.name}\t{topic.queues}\t{_records(topic)}\t{topic.config}".rstrip())
         return
     from rich.console import Console  # noqa: PLC0415 - what only a terminal needs
     from rich.table import Table  # noqa: PLC0415
@@ -144,7 +144,7 @@ def topics(
     table.add_column("records", justify="right")
     table.add_column("configured")
     for topic in status.topics:
-        table.add_row(topic.name, str(topic.queues), f"{topic.records:,}", topic.config)
+        table.add_row(topic.name, str(topic.queues), _records(topic, ","), topic.config)
     Console().print(table if status.topics else "no topics yet")
 
 
@@ -165,3 +165,9 @@ def _shown(event: ServerSentEvent, *, verbose: bool) -> bytes:
     except ValueError:
         body, subject = event.data.encode(), ""
     return f"{event.id}\t{subject}\t".encode() + body if verbose else body
+
+
+def _records(topic: Any, grouping: str = "") -> str:
+    """Returns how many records a topic holds, as far as its queues answer."""
+    count = f"{topic.records:{grouping}}"
+    return f"{count} and {topic.unknown} queues that do not answer" if topic.unknown else count
