@@ -15,6 +15,7 @@ from amqtt_headgate.handover import HandoverQueue
 from amqtt_headgate.link import Link, Refused
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter, matches
+from store.base.event_wait import wait_at_most
 
 AGAIN_S: Final = 1.0  # until a message is sent again that the gateway could not store
 STOP_S: Final = 5.0  # that messages have to be stored when the broker shuts down
@@ -90,10 +91,7 @@ class HeadgatePlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not type
 
     async def close(self) -> None:
         """Waits a while for what is not stored yet, and disconnects."""
-        try:
-            async with asyncio.timeout(STOP_S):
-                await self._idle.wait()
-        except TimeoutError:
+        if not await wait_at_most(self._idle, STOP_S):
             self._logger.warning("%d messages were not stored, and not acknowledged", self.held_count)
         for task in self._tasks:
             task.cancel()

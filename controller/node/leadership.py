@@ -4,7 +4,6 @@ import asyncio
 import logging
 import secrets
 from collections.abc import Callable
-from contextlib import suppress
 from typing import Any
 
 from controller.api.client import ControllerClosed, ControllerError, ControllerRequest, Group, NotElectable, Service
@@ -29,6 +28,7 @@ from controller.incarnations.members import Members
 from controller.metadata.machine import Metadata
 from controller.raft import NotLeader, RaftError, Role
 from controller.wire.wire import BadRequest, NotLeading
+from store.base.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 
@@ -54,9 +54,7 @@ class ChangeSignal:
 
     async def next(self, timeout_s: float) -> None:
         """Waits for the next event, at most `timeout_s`."""
-        with suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
-                await self._next.wait()
+        await wait_at_most(self._next, timeout_s)
 
 
 class Leadership:

@@ -14,7 +14,7 @@ import grpc.aio
 from controller.api.client import ControllerClosed, ControllerError, ControllerOverloaded, Group
 from controller.elections.registry import Heartbeat
 from controller.node.node import ControllerNode
-from controller.node.streams import WRITE_S, ClientGone, Openings, read_or_end, wait, write
+from controller.node.streams import WRITE_S, ClientGone, Openings, read_or_end, write
 from controller.raft import NotLeader, StorageFailed
 from controller.raft import decode as decode_message
 from controller.wire.wire import (
@@ -56,6 +56,7 @@ from controller.wire.wire import (
     encode_answer,
 )
 from store.base import listening, pipes
+from store.base.event_wait import wait_at_most
 from store.base.listening.sockets import UNIX
 
 logger = logging.getLogger(__name__)
@@ -219,7 +220,7 @@ class ControllerService:
         index = request.index
         while not node.current.is_set():
             await write(context, encode(Fed(index, **self._lead())))
-            await wait(node.current, ALIVE_S)
+            await wait_at_most(node.current, ALIVE_S)
         wake = asyncio.Event()
         with node.feed.wakes(wake):
             said_s = -ALIVE_S
@@ -236,7 +237,7 @@ class ControllerService:
                     said_s = loop.time()
                     await write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
                 else:
-                    await wait(wake, ALIVE_S)
+                    await wait_at_most(wake, ALIVE_S)
 
     def _lead(self) -> dict[str, Any]:
         node = self._node
@@ -311,7 +312,7 @@ class ControllerService:
         said_s = -PUSH_ALIVE_S
         while not node.current.is_set():
             await write(context, encode([]))
-            await wait(node.current, PUSH_ALIVE_S)
+            await wait_at_most(node.current, PUSH_ALIVE_S)
         with node.feed.wakes(wake):
             while True:
                 wake.clear()
@@ -322,7 +323,7 @@ class ControllerService:
                     said_s = loop.time()
                     told = now
                     await write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
-                await wait(wake, PUSH_ALIVE_S)
+                await wait_at_most(wake, PUSH_ALIVE_S)
 
     # ---- questions
 
@@ -386,7 +387,7 @@ class _Commands:
                 elif self._node.leading != self._term:
                     raise NotLeading(self._node.leader_address)
                 else:
-                    await wait(self._wake, ALIVE_S)
+                    await wait_at_most(self._wake, ALIVE_S)
 
     def _take(self) -> tuple[NumberedAnswer, ...]:
         found: list[NumberedAnswer] = []

@@ -58,15 +58,6 @@ async def write(context: Any, message: bytes) -> None:
         raise ClientGone from error
 
 
-async def wait(event: asyncio.Event, timeout_s: float) -> None:
-    """Waits for an event, but not for ever."""
-    try:
-        async with asyncio.timeout(timeout_s):
-            await event.wait()
-    except TimeoutError:
-        return
-
-
 async def read_or_end(context: Any) -> bytes | None:
     """Returns the next message of a stream; None: there is no more. Raises `ClientGone`."""
     try:

@@ -3,13 +3,13 @@
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from typing import Any
 
 from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
 from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_streams, path
+from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 
 logger = logging.getLogger(__name__)
@@ -145,9 +145,7 @@ class _Controller:
     async def _send(self, stream: Stream) -> None:
         while True:
             self.due.clear()
-            with suppress(TimeoutError):
-                async with asyncio.timeout(self._heartbeats.interval_s):
-                    await self.due.wait()
+            await wait_at_most(self.due, self._heartbeats.interval_s)
             await stream.write(self._heartbeats.message())
 
     async def _receive(self, stream: Stream) -> None:

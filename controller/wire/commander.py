@@ -46,6 +46,7 @@ from controller.wire.wire import (
     path,
     revive,
 )
+from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, Stream, opened, until_one_ends
 
 logger = logging.getLogger(__name__)
@@ -229,12 +230,8 @@ class Commander:
                         size += len(pending.body)
                 if batch:
                     await stream.write(encode(batch))
-            try:
-                async with asyncio.timeout(IDLE_S):
-                    await self._wake.wait()
-            except TimeoutError:
-                if not self._pending:
-                    return
+            if not await wait_at_most(self._wake, IDLE_S) and not self._pending:
+                return
 
     async def _receive(self, stream: Stream) -> None:
         while True:

@@ -6,6 +6,7 @@ from collections.abc import Awaitable, Callable
 from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
 from store.base.errors import StoreError
+from store.base.event_wait import wait_at_most
 
 LOOK_S = 0.1  # between two looks whether a log has grown
 FIND_S = 1.0  # between two searches, whether one has or not: of a group far away that is known late
@@ -40,20 +41,13 @@ class FindWaits:
                 left_s = until_s - loop.time()
                 if left_s <= 0:
                     break
-                await self._pause(min(left_s, LOOK_S))
+                await wait_at_most(self._stopped, min(left_s, LOOK_S))
                 if (now := self._ends()) != ends or loop.time() >= next_s:
                     ends, next_s = now, loop.time() + FIND_S
                     found = await find()
         finally:
             self._waits -= 1
         return found
-
-    async def _pause(self, seconds: float) -> None:
-        try:
-            async with asyncio.timeout(seconds):
-                await self._stopped.wait()
-        except TimeoutError:
-            return
 
     def _ends(self) -> tuple[int, ...]:
         """Returns the ends of the logs, as far as they are known: a log that has not grown has nothing new."""

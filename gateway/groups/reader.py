@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -15,6 +14,7 @@ from store.api.message import Message, decode
 from store.api.queues import Fetched
 from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
+from store.base.event_wait import wait_at_most
 from store.format.frame import Frame, Position, QueueNumber, QueueOffset
 
 FETCHES_AT_ONCE = 16
@@ -118,9 +118,8 @@ class QueueReader:
             await asyncio.wait([waking, *waits])
         if waking in done or any(task.result() for task in waits if task in done):
             return
-        with suppress(TimeoutError):  # some have ended in vain, as when they cannot be read: not again at once
-            async with asyncio.timeout_at(min(until_s, loop.time() + PAUSE_S)):
-                await woken.wait()
+        # Some fetches returned no message, as those of queues that cannot be read do: they are not repeated at once.
+        await wait_at_most(woken, min(until_s - loop.time(), PAUSE_S))
 
     async def _arrived(self, queue: int, at: int, wait_s: float) -> bool:
         """Waits; returns whether there is something now."""

@@ -8,10 +8,10 @@ from typing import Literal, TypeAlias
 from controller.api.client import ControllerUnreachable, GroupConfig
 from controller.api.commands import AddGroup
 from controller.remote.remote import RemoteController
-from gateway.base.event_wait import wait_at_most
 from gateway.operating.asking import asked
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from gateway.process.supervisor import READY_POLL_S
+from store.base.event_wait import wait_at_most
 from store.base.runner import ServerRun
 
 ROLES = ("controller", "store", "proxy")  # in the order in which they are started

@@ -10,6 +10,7 @@ import msgspec
 from controller.api.client import ControllerError
 from controller.elections.registry import GroupRoute
 from controller.remote.remote import RemoteController
+from store.base.event_wait import wait_at_most
 
 LOOK_S = 5.0  # between two looks
 SOON_S = 0.5  # after a group has changed: until all controllers know the cause
@@ -61,13 +62,9 @@ class GroupWatch:
                 if self._now_s() - self._answered_s >= STALE_S:
                     self.routes = {number: _without_refusals(route) for number, route in self.routes.items()}
             refused = any(route.refuses for route in self.routes.values())
-            try:
-                async with asyncio.timeout(REFUSED_S if refused else LOOK_S):
-                    await self._changed.wait()
-            except TimeoutError:
-                continue
-            await asyncio.sleep(SOON_S)
-            self._changed.clear()
+            if await wait_at_most(self._changed, REFUSED_S if refused else LOOK_S):
+                await asyncio.sleep(SOON_S)
+                self._changed.clear()
 
 
 def _without_refusals(route: GroupRoute) -> GroupRoute:

@@ -3,5 +3,5 @@
 A proxy's presence is its one lease; all that it owns hangs on it (docs/decisions/0041).
 
 Imported by: gateway.*.
-Imports: base, domain, port, controller.api, store.api, store.base, store.format.
+Imports: domain, port, controller.api, store.api, store.base, store.format.
 """

@@ -19,7 +19,6 @@ from functools import partial
 from weakref import WeakValueDictionary
 
 from controller.api.client import Service
-from gateway.base.event_wait import wait_at_most
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
 from gateway.domain.session_user import SessionUser, check_user
@@ -55,6 +54,7 @@ from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
+from store.base.event_wait import wait_at_most
 
 PROXIES = "proxies"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name

@@ -5,11 +5,11 @@ import random
 from collections.abc import Callable, Coroutine
 from typing import Any
 
-from gateway.base.event_wait import wait_at_most
 from gateway.domain.errors import Refusal
 from gateway.ownership.owners import Operations, Owned, Owners, OwnershipLost, Taken
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.event_wait import wait_at_most
 
 log = logs.get(__name__)
 

@@ -28,6 +28,7 @@ from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, until_one_ends
 
 COMMIT_S: Final = 1.0  # between two commits of a cursor that moves
@@ -202,9 +203,7 @@ class PushDelivery:
                 task.add_done_callback(self._under_way.discard)
             due_ms = outbox.deadline_ms(now_ms())
             wait_s = None if due_ms is None else max(due_ms - now_ms(), 1) / 1_000
-            with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(wait_s):
-                    await self._wake.wait()
+            await wait_at_most(self._wake, wait_s)
 
     async def _attempt(self, one: Attempt) -> None:
         """Attempts a delivery, and notes how it ended."""

@@ -15,6 +15,7 @@ from controller.complaints.messages import (
     Report,
 )
 from store.api.client import StoreClient
+from store.base.event_wait import wait_at_most
 from store.reach.probe import answers
 from store.reach.reachability import MasterReachability
 from store.remoting import RemoteStore
@@ -106,8 +107,4 @@ class Reporter:
                     await self._report(report)
             except (ControllerError, TimeoutError) as error:
                 logger.debug("the controllers could not be told which masters are unreachable: %s", error)
-            try:
-                async with asyncio.timeout(REPORT_S):
-                    await self._sooner.wait()
-            except TimeoutError:
-                continue
+            await wait_at_most(self._sooner, REPORT_S)

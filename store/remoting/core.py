@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from store.base.errors import StoreClosed, StoreUnreachable
+from store.base.event_wait import wait_at_most
 from store.format.frame import LogOffset
 from store.remoting.connection import StoreConnection
 from store.remoting.held import HeldLeases
@@ -55,12 +56,8 @@ class Remote:
 
     async def connected(self) -> None:
         """Waits until a connection stands. Raises `StoreUnreachable` after `budget_s`."""
-        try:
-            async with asyncio.timeout(self.budget_s):
-                await self.connection.up.wait()
-        except TimeoutError as error:
-            text = f"store group {self.group} could not be reached at {self.connection.target}"
-            raise StoreUnreachable(text) from error
+        if not await wait_at_most(self.connection.up, self.budget_s):
+            raise StoreUnreachable(f"store group {self.group} could not be reached at {self.connection.target}")
 
     @property
     def confirmed(self) -> LogOffset:

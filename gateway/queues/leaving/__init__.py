@@ -1,5 +1,5 @@
 """The messages that leave a queue without being consumed: by which rules, from its head, and as dead letters.
 
 Imported by: gateway.*.
-Imports: base, domain, port, store.api, store.base, store.format.
+Imports: domain, port, store.api, store.base, store.format.
 """

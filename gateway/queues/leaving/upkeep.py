@@ -10,9 +10,9 @@ from collections.abc import Awaitable, Callable, Iterable
 from heapq import heapify, heappop, heappush
 from typing import Final
 
-from gateway.base.event_wait import wait_at_most
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.event_wait import wait_at_most
 
 OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
 LOOKS_COUNT_MAX: Final = 32  # at once

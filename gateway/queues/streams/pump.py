@@ -6,7 +6,7 @@ where to begin.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Any, Final
+from typing import Final
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, Leased
@@ -22,6 +22,7 @@ from store.api.leases import Lease
 from store.api.message import Message
 from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
+from store.base.streams import until_one_ends
 from store.format.frame import QueueNumber, QueueOffset
 
 READ_BYTES: Final = 1 << 20  # at once for one consumer
@@ -179,18 +180,12 @@ class StreamPump:
         return leases, fetched.next
 
     async def _wait(self) -> None:
-        """Waits until something has changed, or has come to the end, where all are who have room."""
+        """Waits until a consumer has changed or, while one has room, until the stream may have grown."""
         ready = [consumer.at for consumer in self.consumers if not (consumer.gone or consumer.idle)]
-        waking = asyncio.ensure_future(self._wake.wait())
-        waits: list[asyncio.Future[Any]] = [waking]
         if ready:
-            waits.append(asyncio.ensure_future(self._arrived(min(ready))))
-        try:
-            await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
-        finally:
-            for task in waits:
-                task.cancel()
-            await asyncio.wait(waits)
+            await until_one_ends(self._wake.wait(), self._arrived(min(ready)))
+        else:
+            await self._wake.wait()
 
     async def _arrived(self, at: QueueOffset) -> None:
         try:

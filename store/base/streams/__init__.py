@@ -7,7 +7,7 @@ silent (docs/decisions/0042).
 
 Imported by: base.listening, node, remoting, rpc, serving, controller.remote, controller.wire, gateway.*,
 spark.publishing.
-Imports: none.
+Imports: base.
 """
 
 from store.base.streams.backoff import Backoff

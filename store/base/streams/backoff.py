@@ -4,6 +4,8 @@ import asyncio
 import random
 from collections.abc import Callable
 
+from store.base.event_wait import wait_at_most
+
 
 class Backoff:
     """Pauses that double from `min_s` to `max_s`, each shortened by chance to between half of it and all of it.
@@ -36,9 +38,5 @@ class Backoff:
             await asyncio.sleep(self.next_s())
             return
         longest_s = self.longest_s
-        try:
-            async with asyncio.timeout(self.next_s()):
-                await wake.wait()
-        except TimeoutError:
-            return
-        self.longest_s = min(longest_s, self.longest_s)
+        if await wait_at_most(wake, self.next_s()):
+            self.longest_s = min(longest_s, self.longest_s)

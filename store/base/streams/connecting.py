@@ -45,7 +45,7 @@ async def keep_connected(
         await backoff.pause(wake)
 
 
-async def until_one_ends(*parts: Awaitable[None], until: "asyncio.Future[Any] | None" = None) -> None:
+async def until_one_ends(*parts: Awaitable[object], until: "asyncio.Future[Any] | None" = None) -> None:
     """Runs the parts of a connection side by side until one of them ends, raises its error, and cancels the others.
 
     `until` ends all parts without an error of theirs, and is not cancelled.

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from controller.api.client import Group
 from store.base.errors import CorruptFrame, StoreClosed, StoreError
+from store.base.event_wait import wait_at_most
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
@@ -203,11 +204,7 @@ class Repairer:
     async def _wait(self, context: ReplicaContext) -> None:
         due_ms = self._core.due_ms if self._can_repair else None
         pause_s = LOOK_S if due_ms is None else min(max((due_ms - context.now_ms()) / 1000, 0.01), LOOK_S)
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._news.wait()
-        except TimeoutError:
-            return
+        await wait_at_most(self._news, pause_s)
 
     async def _repair(self, context: ReplicaContext, ask: AskReplica) -> None:
         """Asks a replica for a range, and writes what comes in its place."""
