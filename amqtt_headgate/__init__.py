@@ -6,7 +6,7 @@ speaks MQTT 5.0 to the gateway; of this repository it needs the rules of topic f
 `plugin` is what amqtt loads, `handover` delays its acknowledgements, `link` is the connection to the gateway.
 
 Imported by: none.
-Imports: gateway, store.
+Imports: gateway.
 """
 
 from amqtt_headgate.plugin import HeadgatePlugin

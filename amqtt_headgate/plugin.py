@@ -15,7 +15,6 @@ from amqtt_headgate.handover import HandoverQueue
 from amqtt_headgate.link import Link, Refused
 from gateway.domain.errors import Refusal
 from gateway.domain.filters import check_filter, matches
-from store.base.event_wait import wait_at_most
 
 AGAIN_S: Final = 1.0  # until a message is sent again that the gateway could not store
 STOP_S: Final = 5.0  # that messages have to be stored when the broker shuts down
@@ -42,7 +41,7 @@ class HeadgatePlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not type
         ca_file: str | None = None
         cert_file: str | None = None
         key_file: str | None = None
-        topics: list[str] = field(default_factory=lambda: ["#"])  # the filters of what is handed over
+        topics: list[str] = field(default_factory=lambda: ["#"])  # the filters of the messages that are handed over
         to: str = "{topic}"  # the address at the gateway
         held_count_max: int = 10_000  # messages that are not stored yet
         held_bytes_max: int = 64 << 20
@@ -90,8 +89,11 @@ class HeadgatePlugin(BaseAuthPlugin):  # type: ignore[misc]  # amqtt is not type
         return None
 
     async def close(self) -> None:
-        """Waits a while for what is not stored yet, and disconnects."""
-        if not await wait_at_most(self._idle, STOP_S):
+        """Waits a while for messages that are not stored yet, and disconnects."""
+        try:
+            async with asyncio.timeout(STOP_S):
+                await self._idle.wait()
+        except TimeoutError:
             self._logger.warning("%d messages were not stored, and not acknowledged", self.held_count)
         for task in self._tasks:
             task.cancel()

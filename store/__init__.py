@@ -2,7 +2,7 @@
 
 The rooms are floors, from `base` up to `node`; import-linter holds them to it.
 
-Imported by: adapters, amqtt_headgate, controller, gateway, spark.
+Imported by: adapters, controller, gateway, spark.
 Imports: controller.
 """
 

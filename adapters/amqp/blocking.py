@@ -49,7 +49,7 @@ class Blocking:
             self._keepalive.blocked_until_ms = now_ms + max(BLOCKED_MS, refusal.retry_after_ms)
 
     def tick(self, now_ms: int) -> None:
-        """Ends what a refusal has blocked when its time is over."""
+        """Unblocks the connection when the time that a refusal named is over."""
         until_ms = self._keepalive.blocked_until_ms
         if until_ms is not None and until_ms <= now_ms:
             self._keepalive.blocked_until_ms = None

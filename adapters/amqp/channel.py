@@ -1,4 +1,4 @@
-"""One channel: its consumers, its confirms, what it has not been acknowledged. `methods` says what methods do to it."""
+"""One channel: its consumers, its confirms, its unacknowledged deliveries. `methods` says what methods do to it."""
 
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -170,7 +170,7 @@ class Channel:
         return count
 
     def _served(self, consumer: Consumer) -> None:
-        """Puts a consumer behind the others, which are asked first for what a prefetch of all leaves room for."""
+        """Puts a consumer behind the others: they are the first to use the room that the channel's prefetch leaves."""
         if self.consumers.get(consumer.tag) is consumer:
             del self.consumers[consumer.tag]
             self.consumers[consumer.tag] = consumer

@@ -104,7 +104,7 @@ class Publisher:
         self.messages, self.starts, self.mandatory, self._copied = [], [], [], False
 
     def _stored(self, group: _Group, outcome: Outcome, now_ms: int) -> None:
-        """Confirms a group: outcomes come in the order of what was published."""
+        """Confirms a group: outcomes come in the order of the publishes."""
         self.outstanding_count -= group.size
         for run in group.runs:
             run.channel.outstanding -= 1

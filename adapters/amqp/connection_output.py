@@ -70,7 +70,7 @@ class ConnectionOutput(ABC):
     def inside(self, name: str) -> str:
         """Returns the gateway's name of a queue or an exchange of this connection's virtual host.
 
-        Line ends in what a client calls it mean nothing, as in RabbitMQ.
+        Line ends in the name that a client gives it are ignored, as in RabbitMQ.
         """
         return in_vhost(self.vhost, name.translate(_LINE_ENDS))
 

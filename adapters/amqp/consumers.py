@@ -103,7 +103,7 @@ class HoldingChannel(Protocol):
 
 
 class AcknowledgementTimeout:
-    """The times by which the channels of one connection had been delivered what they hold; `timeout_s` 0: no limit.
+    """The times by which the channels of one connection have to acknowledge their deliveries; `timeout_s` 0: no limit.
 
     They are looked at now and then, for a whole channel, so that a delivered message costs nothing: all up to a
     delivery tag had been delivered by a time.

@@ -46,7 +46,7 @@ SERVER_PROPERTIES: Final[Table] = {
         "x-delayed-message": True,
         "x-consistent-hash": True,
     },
-    # Clients look here for what RabbitMQ does where the specification says something else: kombu, and so Celery, asks
+    # Clients look here for the extensions of RabbitMQ that depart from the specification: kombu, and so Celery, asks
     # for one prefetch of all consumers of a channel, which it can change, only from a RabbitMQ of 3.3 to 3.13.
     "product": "RabbitMQ",
     "version": "3.13.0",
@@ -144,7 +144,7 @@ def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbe
 
 
 class Handshake:
-    """The phase of one connection, and what its handshake has agreed: the peer's user, and the limits.
+    """The phase of one connection, and the terms that its handshake has agreed: the peer's user, and the limits.
 
     The connection passes in the methods of channel 0.
     """

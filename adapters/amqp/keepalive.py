@@ -48,7 +48,7 @@ class Keepalive:
         self._sent_ms = now_ms
 
     def gave_up(self, now_ms: int) -> bool:
-        """Returns whether what is awaited has taken too long."""
+        """Returns whether the peer has taken too long to answer."""
         return self._give_up_ms is not None and self._give_up_ms <= now_ms
 
     def expired(self, now_ms: int) -> bool:

@@ -1,8 +1,8 @@
 """The methods that a client may send on a channel (AMQP 0-9-1, 1.5 to 1.8, and RabbitMQ's extensions).
 
-A method that asks the gateway something holds up the channel's later methods until the answer is there, and waits
-itself until what the channel has published before is stored: a channel sees its own messages. One that looks into a
-queue waits for what all channels of the connection have published: RabbitMQ stores that before it reads on.
+A method that asks the gateway something delays the channel's later methods until the answer comes, and is itself
+delayed until the channel's earlier publishes are stored: a channel sees its own messages. One that looks into a queue
+waits for the earlier publishes of all channels of the connection: RabbitMQ stores that before it reads on.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The transaction of a channel: what it has published and acknowledged since the last commit (AMQP 0-9-1, 1.9)."""
+"""The transaction of a channel: its publishes and acknowledgements since the last commit (AMQP 0-9-1, 1.9)."""
 
 from typing import NamedTuple
 

@@ -247,8 +247,8 @@ def data_type(message: Message) -> str | None:
 def to_document(message: Message) -> dict[str, Any]:
     """Returns one event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
 
-    No attribute of the specification says that a body is compressed, nor where an answer goes: `contentencoding` and
-    `replyto` are our extensions for it, of what was not published as an event that has them.
+    No attribute of the specification says that a body is compressed, nor where an answer goes: our extensions
+    `contentencoding` and `replyto` carry both, for messages that were not published as events with these attributes.
     """
     attributes = placed(message)
     document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)

@@ -332,7 +332,7 @@ class HttpConnection(Adapter):
         self._resume()
 
     def _resume(self) -> None:
-        """Asks again for what was not taken."""
+        """Asks again for the events that were not taken."""
         if self._blocked and self._streams is not None and not self._streams.stalled:
             self._blocked = False
             self._effects.append(Settled())

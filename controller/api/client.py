@@ -17,7 +17,7 @@ Acknowledge: TypeAlias = Literal["all_in_sync", "quorum", "master"]
 
 
 class ControllerError(Exception):
-    """The root of what a controller refuses."""
+    """The root of all refusals of a controller."""
 
 
 class ControllerDamaged(ControllerError):
@@ -85,7 +85,7 @@ class ReplicaElsewhere(ControllerError):
 
 
 class ReplicaInSync(ControllerError):
-    """The replica is in its group's SyncStateSet: what it holds may be nowhere else."""
+    """The replica is in its group's SyncStateSet: its records may be nowhere else."""
 
 
 class StaleEpoch(ControllerError):
@@ -97,7 +97,7 @@ class NoMaster(ControllerError):
 
 
 class NotElectable(ControllerError):
-    """The replica cannot be made master without risk to what was acknowledged."""
+    """The replica cannot be made master without risk to acknowledged records."""
 
 
 class WrongCluster(ControllerError):

@@ -1,7 +1,7 @@
 """The commands of the state machine: values that carry everything they need, the time and the limits included.
 
-Each one names what it was decided on. Applied again it changes nothing and answers the same; applied too late it is
-refused. A new command is a class here, and a method of the table that applies it (`controller.metadata`).
+Each one names the epochs that it was decided on. Applied again it changes nothing and answers the same; applied too
+late it is refused. A new command is a class here, and a method of the table that applies it (`controller.metadata`).
 
 The client that sends a command sets its time and the limits of its configuration (`filled`): callers leave them out.
 """

@@ -1,7 +1,7 @@
 """A Raft node with its disk and its clock: what the core (`controller.raft`) asks for is done here, and nothing else.
 
 Whatever is proposed while the disk is busy is written together when it is free. The network is a function that takes
-messages; what arrives is given to `step`. The state machine gets committed commands, in order.
+messages; messages that arrive are given to `step`. The state machine gets committed commands, in order.
 """
 
 import asyncio
@@ -59,7 +59,7 @@ class Machine(Protocol):
         """
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replaces the state by what the snapshot says. Raises `ControllerDamaged`."""
+        """Replaces the state by that of the snapshot. Raises `ControllerDamaged`."""
 
     def snapshot(self) -> bytes:
         """Returns the state after all that was applied."""
@@ -386,7 +386,7 @@ class Driver:
             future.set_result(answer)
 
     def _release(self) -> None:
-        """Wakes those who wait for what now is applied."""
+        """Wakes those who wait for entries that are applied now."""
         while self._waiting and self._waiting[0][0] <= self.applied:
             _, _, future = heapq.heappop(self._waiting)
             if not future.done():

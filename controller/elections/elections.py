@@ -9,7 +9,7 @@ think that they lead, has no effect when it is applied.
 - One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
   back; one that has lost the end of its log never (docs/decisions/0031).
 - Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
-  from the one before, so what it says of its log is final; when a majority has, the longest log is the successor's.
+  from the one before, so its statement about its log is final; when a majority has, the longest log is the successor's.
 - With nobody to elect, the master stays named for a while, for it may work on without heartbeats; then it is None.
 - A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
 - A master that sends heartbeats, but that those who need it cannot reach, is succeeded by one that they reach
@@ -95,7 +95,7 @@ class Elections:
         None when it was done already, which only `master_epoch` can tell. Where a majority acknowledges, the first
         command takes the master away, and `tick` elects the one wanted if its log allows. A planned switch-over
         is asked for by the old master, when it takes no more and the candidate has everything, with both epochs.
-        `unclean`: an operator accepts the loss of what only others have.
+        `unclean`: an operator accepts the loss of records that only others have.
         Raises `UnknownGroup`, `UnknownReplica`, `StaleEpoch`, `NotElectable`.
         """
         there = self._groups.get(group)
@@ -335,7 +335,7 @@ class Elections:
         return self._registry.heartbeat_if_alive(group.number, id_, now_ms)
 
     def _alive(self, group: Group, ids: Iterable[int], now_ms: int) -> dict[int, Heartbeat]:
-        """Returns those of some replicas that are known to be alive, with what they say; they can be elected."""
+        """Returns the newest heartbeats of the replicas that are known to be alive; they can be elected."""
         heartbeats = {id_: self._registry.spoke(group.number, id_, now_ms) for id_ in ids if id_ in group.voters}
         return {id_: one for id_, one in heartbeats.items() if one is not None}
 

@@ -23,7 +23,7 @@ class GroupHealth(NamedTuple):
 
     @property
     def writable(self) -> bool:
-        """Returns whether what is published is stored."""
+        """Returns whether published messages are stored."""
         return not self.refusals
 
 

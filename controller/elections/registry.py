@@ -36,7 +36,7 @@ class RegistryFull(ControllerError):
 
 
 class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
-    """A replica's statement about itself.
+    """A replica's report of itself.
 
     `master_epoch` is the newest epoch it knows of, kept on its disk before it says so: from then on it takes nothing
     from masters of older ones. `master`: it is the master of that epoch, and serves as such. `log_end` is where its log

@@ -22,7 +22,7 @@ LEARNED_COUNT_MAX = 1_024  # controllers whose address is known from themselves 
 
 
 class Members:
-    """The members as one of them sees them. `configured` is what it was told: the first members, or whom to join."""
+    """The members as one of them sees them. `configured` names the first members, or those to join."""
 
     def __init__(self, node_id: int, configured: Mapping[int, str]) -> None:
         self._id = node_id

@@ -144,8 +144,8 @@ class MemoryCheck:
     def check_history(self, index: int, digest: bytes) -> None:
         """Compares what a client has applied with what is known here. Raises `MetadataForgotten`.
 
-        A controller that lags lacks what its clients know, the leader never does. Terms do not tell histories apart:
-        where all controllers went back, they are given again.
+        A controller that lags may lack what its clients know; the leader has all of it. Terms do not tell histories
+        apart: where all controllers went back, they are given again.
         """
         lacks = index > self._home.applied and self._home.leading is not None
         known = self._home.feed.digest_at(index)
@@ -324,7 +324,7 @@ class MemoryCheck:
             self._doubt = MemoryDoubt.NONE
 
     async def went_back(self, why: str) -> None:
-        """Becomes another incarnation, with what the directory has, and asks for membership. Raises `StorageFailed`."""
+        """Becomes another incarnation of the same directory, and asks for membership. Raises `StorageFailed`."""
         if self._renewing:
             return
         logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)

@@ -38,7 +38,7 @@ class Metadata:
         return self.state.apply(command)
 
     def restore(self, snapshot: Snapshot) -> None:
-        """Replaces the state by what a snapshot says. Raises `ControllerDamaged`."""
+        """Replaces the state by that of a snapshot. Raises `ControllerDamaged`."""
         self.state = MetadataState.restore(snapshot.data) if snapshot.data else MetadataState()
         self.feed.restart(snapshot.index, self.state.digest)
         self.news = True

@@ -28,7 +28,7 @@ from controller.incarnations.members import Members
 from controller.metadata.machine import Metadata
 from controller.raft import NotLeader, RaftError, Role
 from controller.wire.wire import BadRequest, NotLeading
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 

@@ -48,7 +48,7 @@ ALONE = Group(  # a single node's group, which has registered no replica
 class LocalController(StateClient):
     """A `ControllerClient` over the log of a controller that votes alone.
 
-    A command is synced before it is applied, so what was answered is there after a crash.
+    A command is synced before it is applied, so answered commands survive a crash.
     """
 
     def __init__(self, storage: LmdbStorage, limits: ClusterLimits, now_ms: Callable[[], int]) -> None:
@@ -84,7 +84,7 @@ class LocalController(StateClient):
     def open(
         cls, directory: Path, *, limits: ClusterLimits | None = None, now_ms: Callable[[], int]
     ) -> "LocalController":
-        """Opens or begins the controller's directory and reads what it holds; an event loop has to be running.
+        """Opens or creates the controller's directory and reads its contents; an event loop has to be running.
 
         Raises `ControllerDamaged`, `StorageFailed`, `ControllerError`: it is one of several, OSError.
         """
@@ -96,7 +96,7 @@ class LocalController(StateClient):
             raise
 
     async def close(self) -> None:
-        """Waits for what is being written, and closes. Again does nothing."""
+        """Waits for writes in progress, and closes. Again does nothing."""
         if self._closed:
             return
         self._closed = True

@@ -1,7 +1,7 @@
 """A controller: the cluster's metadata agreed upon by Raft, heartbeats, and elections while it leads.
 
-In process it is a `ControllerClient`. Reads are of what this node has applied. Commands are proposed here while it
-leads, and go to the leader while another one does; either way they are applied here before they are answered.
+In process it is a `ControllerClient`. Reads return the state that this node has applied. Commands are proposed here
+while it leads, and go to the leader while another one does; either way they are applied here before they are answered.
 """
 
 import asyncio
@@ -306,7 +306,7 @@ class ControllerNode(StateClient):
         self._changes.happened()
 
     async def _become_current(self) -> None:
-        """Catches up with what was done before this start; without a leader, goes by what is there after a while."""
+        """Catches up with commands from before this start; without a leader, takes its state after a while."""
         deadline_s = self._loop.time() + CURRENT_S
         while not self.current.is_set():
             left_s = deadline_s - self._loop.time()
@@ -413,7 +413,7 @@ class ControllerNode(StateClient):
             await asyncio.sleep(TICK_MS / 1000 if self._leadership.term is not None else FOLLOWER_LOOK_S)
             self._leadership.judge()
 
-    # ---- what it says of itself
+    # ---- status
 
     def status(self) -> ControllerStatus:
         """Returns the status that operators see."""

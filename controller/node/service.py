@@ -56,8 +56,8 @@ from controller.wire.wire import (
     encode_answer,
 )
 from store.base import listening, pipes
-from store.base.event_wait import wait_at_most
 from store.base.listening.sockets import UNIX
+from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 

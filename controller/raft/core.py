@@ -191,7 +191,7 @@ class Raft:
     def compact(self, index: int, data: bytes, *, keep: int = 0) -> None:
         """Lets a snapshot of the state machine after the entry of `index` stand for the log up to it.
 
-        `keep` more entries stay for followers that are a little behind. Raises ValueError for what is not applied.
+        `keep` more entries stay for followers that are a little behind. Raises ValueError for one not applied.
         """
         log = self.node.log
         if index > log.applied or keep < 0:

@@ -44,7 +44,7 @@ class WentBack(RaftError):
 
 
 class StorageFailed(RaftError):
-    """The storage has not kept what it was given. The node must stop: what it says next would rest on it."""
+    """The storage has not kept an entry that it was given. The node must stop: what it says next would rest on it."""
 
 
 class StorageFull(StorageFailed):

@@ -82,7 +82,7 @@ class Leader:
             progress.begin_look()
         return 2 * sum(active) > len(active)
 
-    # ---- what the driver asks
+    # ---- calls of the driver
 
     def propose(self, data: bytes) -> EntryId:
         """Appends a command. Raises `ProposalDropped`, `ProposalTooLarge`."""
@@ -151,7 +151,7 @@ class Leader:
     # ---- what followers say
 
     def step(self, message: Message) -> None:
-        """Takes in what a follower says to its leader. Raises `BadMessage`."""
+        """Handles a follower's message to its leader. Raises `BadMessage`."""
         if isinstance(message, AppendReply):
             self._on_append_reply(message)
         elif isinstance(message, HeartbeatReply):
@@ -160,7 +160,7 @@ class Leader:
             self._on_read_request(message)
 
     def _on_append_reply(self, message: AppendReply) -> None:
-        """Takes what a follower says it has or lacks. Raises `BadMessage`."""
+        """Handles a follower's report of the entries that it has or lacks. Raises `BadMessage`."""
         progress = self.peers.get(message.sender)
         if progress is None:
             return

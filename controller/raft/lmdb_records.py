@@ -56,7 +56,7 @@ _identity_decoder = msgspec.msgpack.Decoder(MemoryIdentity)
 
 
 class StoredSummary(NamedTuple):
-    """A summary of what is on disk. Replaced as a whole, so that readers in other threads see the old or the new."""
+    """A summary of the state on disk. Replaced as a whole, so that readers in other threads see the old or the new."""
 
     hard: HardState
     base_index: Index  # of the entry before the first

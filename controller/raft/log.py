@@ -178,7 +178,7 @@ class Log:
             self._shrink()
 
     def _read_history(self, snapshot: Snapshot) -> History:
-        """Returns the memberships of what is on disk."""
+        """Returns the memberships of the entries on disk."""
         history = History(snapshot.index, snapshot.membership)
         low = snapshot.index + 1
         while low <= self.stable:

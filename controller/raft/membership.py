@@ -13,10 +13,11 @@ A leader proposes a change only after the one before it *and* an entry of its ow
 single-server membership changes", raft-dev 2015): two leaders' changes of the same membership could have majorities
 without a common member.
 
-A member is a node with its memory: an id and an *incarnation*, which only the node's directory holds. A node that
-comes back without its directory has another incarnation, and is another node that happens to have the same id: what it
-says is not counted, and it takes the place of the old one as any new node does, as a learner. So everything the thesis
-proves about nodes that keep their memory holds. KRaft does the same (KIP-853: voter id and directory id).
+A member is a node with its memory: an id and an *incarnation*, which only the node's directory holds. A node that comes
+back without its directory has another incarnation, and is another node that happens to have the same id: its votes and
+acknowledgements are not counted, and it takes the place of the old one as any new node does, as a learner. So
+everything the thesis proves about nodes that keep their memory holds. KRaft does the same (KIP-853: voter id and
+directory id).
 """
 
 import enum

@@ -52,7 +52,7 @@ class EntryId(msgspec.Struct, frozen=True, gc=False):
 
 
 class HardState(msgspec.Struct, frozen=True, array_like=True, kw_only=True, gc=False):
-    """A node's durable state (paper, figure 2). `commit` may be older than what was known: it is learned again."""
+    """A node's durable state (paper, figure 2). `commit` may be older than one known before: it is learned again."""
 
     term: Term = 0
     vote: _Number = NOBODY
@@ -182,7 +182,7 @@ def decode(data: bytes) -> Message:
 
 
 def check(message: Message) -> None:
-    """Raises `BadMessage` for what contradicts itself."""
+    """Raises `BadMessage` for a message that contradicts itself."""
     if message.term < 1:
         raise BadMessage("a message has a term of at least 1")
     if isinstance(message, Append):

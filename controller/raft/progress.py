@@ -106,7 +106,8 @@ class Progress:
                 self.become_probe()
         elif self.state is ProgressState.PROBE and index == self.next - 1:
             back = max(min(index, hint + 1), self.match + 1)
-            # One that lacks what it has acknowledged is asked again with the next heartbeat, not at once for ever.
+            # A follower that lacks entries that it has acknowledged is asked again with the next heartbeat, not in a
+            # tight loop.
             self.paused = back == self.next
             self.next = back
             self.commit_sent = min(self.commit_sent, back - 1)

@@ -58,7 +58,7 @@ class Reads:
         self._answered[node] = max(self._answered.get(node, 0), min(number, self.number))
 
     def forget(self, node: int) -> None:
-        """Forgets what a node has answered, which is another one from now on."""
+        """Forgets the answers of a node that has become another incarnation."""
         self._answered.pop(node, None)
 
     def confirmed(self, voters: Sequence[int], leader: int) -> list[tuple[Index, Read]]:

@@ -39,7 +39,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     2. `Storage.save` keeps `hard_state`, `entries`, `snapshot` and `compaction`.
     3. `messages` are sent: they say what now is on disk.
     4. `snapshot` replaces the state machine; `committed` entries are applied, after it.
-    5. `reads` wait for what they have to, and are answered.
+    5. `reads` wait for their index to be applied, and are answered.
 
     `membership` says whom messages may go to from now on; not all of it may be committed. The first `Ready` has it, and
     each that comes with another one.

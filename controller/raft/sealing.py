@@ -7,8 +7,8 @@ is older, before any message goes out:
 
     CRC32C u32 of the rest | length u32 | msgpack of `Seal`
 
-It is not synced: after a power failure it may be older than LMDB, never newer. LMDB's state is then compared with what
-can only grow.
+It is not synced: after a power failure it may be older than LMDB, never newer. LMDB's state is then compared with
+values that can only grow.
 """
 
 import os
@@ -28,7 +28,7 @@ _encode = msgspec.msgpack.Encoder().encode
 
 
 class Seal(msgspec.Struct, frozen=True, array_like=True):
-    """The trace a transaction leaves: its number, and a summary of what is held."""
+    """The trace a transaction leaves: its number, and a summary of the contents."""
 
     transaction: int
     term: int
@@ -40,7 +40,7 @@ class Seal(msgspec.Struct, frozen=True, array_like=True):
 
     @classmethod
     def of(cls, transaction: int, held: StoredSummary) -> "Seal":
-        """Returns the seal of what is held after a transaction."""
+        """Returns the seal of the contents after a transaction."""
         hard, last = held.hard, (held.last_index, held.last_term)
         return cls(transaction, hard.term, hard.vote or 0, hard.commit, held.base_index, *last)
 
@@ -67,7 +67,7 @@ class SealFile:
         self._slot = 1 - slot
 
     def check(self, transaction: int, held: StoredSummary) -> None:
-        """Compares what LMDB has with what was sealed. Raises `StorageDamaged` where it is older, or another."""
+        """Compares LMDB's contents with the seal. Raises `StorageDamaged` where it is older, or another."""
         seal, hard = self.newest, held.hard
         if seal is None:
             return

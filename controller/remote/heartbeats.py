@@ -9,8 +9,8 @@ from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
 from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_streams, path
-from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
+from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ class Heartbeats:
         return encode(list(self._reports()))
 
     def take(self, pushed: Sequence[Pushed]) -> None:
-        """Takes what a controller says of groups."""
+        """Takes a controller's message about groups."""
         for one in pushed:
             before = self._newest.get(one.number)
             if one.group is None or (before is not None and (one.index < before[0] or one.group == before[1])):

@@ -173,7 +173,7 @@ class RemoteController(StateClient):
         await future
 
     async def _caught_up(self, index: int) -> None:
-        """Waits until reads here show what a command has done. Raises `ControllerUnreachable`."""
+        """Waits until reads here show the effect of a command. Raises `ControllerUnreachable`."""
         deadline_s = self._loop.time() + self._budget_s
         while index > self.index:
             try:
@@ -258,7 +258,7 @@ class RemoteController(StateClient):
             return
         data = bytes(whole)
         whole.clear()
-        if fed.index >= self.index:  # else it is older than what is here
+        if fed.index >= self.index:  # else it is older than the state here
             state = MetadataState.restore(data)
             check_growth(self.state, state)
             self.state = state

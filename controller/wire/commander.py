@@ -46,8 +46,8 @@ from controller.wire.wire import (
     path,
     revive,
 )
-from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, Stream, opened, until_one_ends
+from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 

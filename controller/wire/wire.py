@@ -62,7 +62,7 @@ Digest = Annotated[bytes, Meta(max_length=64)]
 
 
 class BadRequest(ControllerError):
-    """A request that is not what its method takes."""
+    """A request that its method does not take."""
 
 
 class BadAnswer(ControllerError):
@@ -102,7 +102,7 @@ class Introduction(_Wire, frozen=True, array_like=True):
 
 
 class Identification(_Wire, frozen=True, array_like=True):
-    """The controller that answers, how far its log is, and what it knows of the asker.
+    """The controller that answers, the end of its log, and what it knows about the asker.
 
     `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The
     witness is the last report of this very incarnation: its term, and what it had acknowledged to its leader.

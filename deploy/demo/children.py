@@ -24,7 +24,7 @@ def launch(name: str, module: str, *args: str, logs: Path, pipes: bool = False) 
 
 
 async def stop(child: Child) -> None:
-    """Ends a process, and what it has left behind."""
+    """Ends a process, and the processes that it has started."""
     await asyncio.to_thread(end, [child], TERM_S)
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(child.pid, signal.SIGKILL)

@@ -328,7 +328,7 @@ class Show:
         return {name: missed for child in self._fleets.values() for name, missed in child.report.missed.items()}
 
     def _all_is_read(self) -> bool:
-        """Returns whether every reader has what it is owed."""
+        """Returns whether every reader has all messages for it."""
         logged, missed = self._logged(), self._missed_by_reader()
         return all(
             read[fleet] + missed.get(name, {}).get(fleet, 0) == logged[fleet]

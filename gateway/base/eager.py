@@ -36,7 +36,7 @@ def eager_start(work: Coroutine[Any, Any, T]) -> EagerStart[T]:
 
 
 class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
-    """The rest of a begun coroutine: waits for what it awaits first, then for all that follows."""
+    """The rest of a begun coroutine: waits for the first thing that it awaits, then for all others."""
 
     __slots__ = ("_awaited", "_begun", "_work")
 
@@ -49,14 +49,14 @@ class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
         return self
 
     def send(self, value: Any) -> Any:
-        """Waits on."""
+        """Resumes the coroutine."""
         if self._begun:
             return self._work.send(value)
         self._begun = True
         return self._awaited
 
     def throw(self, *error: Any) -> Any:
-        """Waits no more."""
+        """Raises an error in the coroutine."""
         return self._work.throw(*error)
 
     def close(self) -> None:

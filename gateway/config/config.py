@@ -328,7 +328,7 @@ def _read_file(path: Path | None) -> dict[str, Any]:
 def _read_listeners(
     tables: Any, factories: Mapping[str, AdapterFactory], offset: int, mistakes: Mistakes
 ) -> dict[str, ListenerConfig]:
-    """Returns every declared listener with what is configured of it, ports final."""
+    """Returns every declared listener with its configuration applied, ports final."""
     declared: dict[str, tuple[str, Listener]] = {}
     for adapter, factory in factories.items():
         for listener in factory.listeners:

@@ -100,7 +100,7 @@ class CatchUp:
                 tail.known = max(tail.known, horizon)
         queues = self._queues_of(subscriber.patterns.values(), tail.group) if horizon <= tail.known else None
         frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)
-        await asyncio.sleep(0)  # a scan of what is in memory does not wait; others have their turn all the same
+        await asyncio.sleep(0)  # a scan of frames in memory does not wait; others have their turn all the same
         if tail.rewinds != rewinds:
             return True  # the frames may not be in the log any more
         following = min(following, horizon)

@@ -1,4 +1,4 @@
-"""Finding messages by key, address or id: positions from the store's index, compared with what the messages say.
+"""Finding messages by key, address or id: positions from the store's index, checked against the messages themselves.
 
 Messages that the asker may not read are skipped before anything is counted, compared or made a cursor of.
 """
@@ -22,7 +22,7 @@ from store.format.frame import Position
 
 PAGE = 500  # positions asked of the store at a time
 LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
-PASSED_OVER_MAX = 10_000  # positions of what the asker may not read, besides; then the answer may be short, too
+PASSED_OVER_MAX = 10_000  # of messages that the asker may not read, besides; then the answer may be short, too
 
 _PLAIN = PlainCursors()
 

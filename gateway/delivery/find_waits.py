@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable
 from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
 from store.base.errors import StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 LOOK_S = 0.1  # between two looks whether a log has grown
 FIND_S = 1.0  # between two searches, whether one has or not: of a group far away that is known late

@@ -47,7 +47,7 @@ class CursorSeal:
         return base64.urlsafe_b64encode(nonce + sealed).decode().rstrip("=")
 
     def open(self, text: str) -> Position:
-        """Returns the position of a cursor. Raises `BadCursor` for what was not sealed for this user."""
+        """Returns the position of a cursor. Raises `BadCursor` for a cursor that was not sealed for this user."""
         if len(text) == CURSOR_CHARS and text.isascii():
             try:
                 raw = base64.urlsafe_b64decode(text + "=" * (-len(text) % 4))

@@ -30,7 +30,7 @@ from gateway.domain.named import denied_name
 from store.api.message import Message
 
 REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
-REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is bounded in bytes too
+REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is limited in bytes too
 
 MEANT_COUNT_MAX = 4_096  # names of which is remembered what rules are meant for them
 

@@ -1,6 +1,6 @@
 """Rights by names: the permissions of RabbitMQ, regular expressions that are found in names of queues and exchanges.
 
-They are for one virtual host and allow; a deny of any rule wins. RabbitMQ's words, and what they are here:
+They are for one virtual host and allow; a deny of any rule wins. RabbitMQ's permissions, and what they mean here:
 
     configure   manage of queues and exchanges
     write       publish to exchanges; the default exchange is called amq.default

@@ -121,7 +121,7 @@ def read_permission(effect: Literal["allow", "deny"], text: str) -> Permission:
 
 
 def own_access(said: Any) -> OwnAccess:
-    """Parses the permissions among a user's rights. Raises ValueError for what is not understood."""
+    """Parses the permissions among a user's rights. Raises ValueError for rules that cannot be parsed."""
     try:
         own = msgspec.convert(said, OwnAccess)
     except msgspec.ValidationError as error:

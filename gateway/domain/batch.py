@@ -16,7 +16,7 @@ log = logging.getLogger(__name__)
 class Batch:
     """The messages of one frame, in row order, without the rows that only index them a second time.
 
-    `memo` is for its readers: an adapter keeps there what it has encoded, under a key of its own, so that a hundred
+    `memo` is for its readers: an adapter keeps its encoded packets there, under a key of its own, so that a hundred
     subscribers of one protocol cost one encoding.
     """
 

@@ -45,7 +45,7 @@ def later(one: Cursor, other: Cursor) -> Cursor:
 
 
 def earlier(cursor: Cursor, bounds: Cursor) -> Cursor:
-    """Returns the positions of a cursor, none of them later than what `bounds` has in its log."""
+    """Returns the positions of a cursor, none of them later than the end in `bounds` of its log."""
     if not bounds:
         return cursor
     limits = by_log(bounds)

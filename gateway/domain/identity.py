@@ -38,7 +38,7 @@ def is_name(text: Any) -> bool:
 
 
 def check_user_name(name: str) -> None:
-    """Raises ValueError, which does not repeat it, for what cannot be the name of a user.
+    """Raises ValueError, whose text does not repeat it, for a text that cannot be the name of a user.
 
     No protocol has to carry more than these: MQTT's user names have no U+0000, and should have no other control
     characters either (5.0, 1.5.4).

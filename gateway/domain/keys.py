@@ -11,7 +11,7 @@ def kv_key(namespace: str, text: str) -> str:
     """Returns the key `namespace/text`, shortened reversibly enough: equal texts have equal keys, others do not.
 
     A text that is too long keeps its beginning and ends in `~` and its hash, so that a search by prefix still finds it
-    as long as the prefix is no longer than what is kept.
+    as long as the prefix is no longer than the kept part.
     """
     key = f"{namespace}/{text}"
     if len(key) <= KEY_BYTES_MAX // 4 or len(key.encode("utf-8", "surrogatepass")) <= KEY_BYTES_MAX:

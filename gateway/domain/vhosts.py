@@ -35,7 +35,7 @@ def check_vhost(vhost: str) -> str:
 
 
 def in_vhost(vhost: str, name: str) -> str:
-    """Returns the name inside the gateway of what is `name` in a virtual host."""
+    """Returns the gateway's internal name for `name` in a virtual host."""
     if vhost == DEFAULT_VHOST and not name.startswith(_PREFIX):
         return name
     return f"{_PREFIX}{escape_level(vhost)}/{name}"

@@ -94,7 +94,7 @@ class PreSharedKeys:
         return self._keys.get(identity)
 
     def _read(self) -> None:
-        """Reads the file; with a mistake in it, what it said before stays in force."""
+        """Reads the file; with a mistake in it, its former contents stay in force."""
         try:
             self._keys = {} if self._path is None else read_keys(self._path)
         except (FileNotFoundError, NotADirectoryError):

@@ -241,7 +241,7 @@ class ConsumerGroups:
     # ---- who has which queues
 
     async def _settle(self, asker: GroupClient, name: str, member: str, cursor: GroupCursor | None) -> GroupState:
-        """Returns the group once a member has let go of what it should not have, and taken what it should and can."""
+        """Returns the group once a member has released queues that are not its share, and taken the free ones of it."""
         for last in (False,) * TRIES_COUNT_MAX + (True,):
             group = await load_group(self._store, name)
             self._check_reader(asker, group, member)
@@ -283,7 +283,7 @@ class ConsumerGroups:
                     await self._renew(group, member)
                 if read.failed and len(read.failed) == len(positions):
                     raise next(iter(read.failed.values()))
-                if not read.messages:  # a member that gets nothing else learns of what is lost, and commits behind it
+                if not read.messages:  # a member that gets nothing else learns of lost messages, to commit behind them
                     for error in read.failed.values():
                         if isinstance(error, CorruptFrame):
                             raise error

@@ -44,7 +44,7 @@ class LostEnds:
         return found
 
     def seen(self, group: str, queue: int) -> None:
-        """Notes that a queue has what a group has read of it."""
+        """Notes that a queue has all that a group has read of it."""
         self._seen.pop((group, queue), None)
 
     @property

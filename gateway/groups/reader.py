@@ -14,7 +14,7 @@ from store.api.message import Message, decode
 from store.api.queues import Fetched
 from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 from store.format.frame import Frame, Position, QueueNumber, QueueOffset
 
 FETCHES_AT_ONCE = 16

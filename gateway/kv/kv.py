@@ -91,7 +91,7 @@ class KeyValues:
             for said in self._config.namespaces:
                 if known.get(said.name, (0, 0)) != (said.keys_max, said.bytes_max):
                     await self._store.keys.limit(said.name, keys_max=said.keys_max, size_bytes_max=said.bytes_max)
-        except StoreError as error:  # a full disk; what there is can still be read
+        except StoreError as error:  # a full disk; stored keys can still be read
             log.error("limits of namespaces could not be stored: they apply from the next start on", error=str(error))
 
     async def answer(self, method: Method[R, T], asker: KeyClient, request: R) -> T:

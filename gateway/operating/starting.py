@@ -11,8 +11,8 @@ from controller.remote.remote import RemoteController
 from gateway.operating.asking import asked
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from gateway.process.supervisor import READY_POLL_S
-from store.base.event_wait import wait_at_most
 from store.base.runner import ServerRun
+from store.base.streams.event_wait import wait_at_most
 
 ROLES = ("controller", "store", "proxy")  # in the order in which they are started
 WATCH_S = 0.5  # between two looks whether all processes run

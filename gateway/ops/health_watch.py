@@ -10,7 +10,7 @@ import msgspec
 from controller.api.client import ControllerError
 from controller.elections.registry import GroupRoute
 from controller.remote.remote import RemoteController
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 LOOK_S = 5.0  # between two looks
 SOON_S = 0.5  # after a group has changed: until all controllers know the cause

@@ -144,7 +144,7 @@ class Metrics:
         return child
 
     def access_denied(self, protocol: str, action: str) -> Counter:
-        """Returns the counter of what access rules did not allow. `action` is one of
+        """Returns the counter of requests that the access rules refused. `action` is one of
         `gateway.domain.access_settings.ACTIONS`.
         """
         return self._per_protocol(f"denied {action}", self._denied, protocol, action)

@@ -33,7 +33,7 @@ def resident_bytes() -> int:
 
 
 def memory_limit_bytes(configured: int) -> int:
-    """Returns the limit for this process: as configured, or, for 0, a share of what the machine or cgroup has."""
+    """Returns the limit for this process: as configured, or, for 0, a share of the machine's or cgroup's memory."""
     if configured:
         return configured
     found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")

@@ -150,7 +150,7 @@ class Provisioned:
         return self._by_kid.get((kid, id_context))
 
     def _read(self) -> None:
-        """Reads the file; with a mistake in it, what it said before stays in force."""
+        """Reads the file; with a mistake in it, its former contents stay in force."""
         try:
             contexts = () if self._path is None else read_contexts(self._path)
         except (FileNotFoundError, NotADirectoryError):

@@ -54,7 +54,7 @@ from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 PROXIES = "proxies"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name

@@ -1,4 +1,4 @@
-"""The one way to follow keys of the store: read what there is, then each change, again and again."""
+"""The one way to follow keys of the store: all entries, then each change, and again after an error."""
 
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import aclosing

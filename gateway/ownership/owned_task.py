@@ -9,7 +9,7 @@ from gateway.domain.errors import Refusal
 from gateway.ownership.owners import Operations, Owned, Owners, OwnershipLost, Taken
 from store.base import logs
 from store.base.errors import StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 log = logs.get(__name__)
 

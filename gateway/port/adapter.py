@@ -56,7 +56,7 @@ class ConnectionInfo(Value, frozen=True, kw_only=True):
     others: Collection[str] = ()  # the listeners whose adapters the connection may be handed over to
 
 
-# ---- effects: what an adapter asks of the gateway
+# ---- effects: the requests of an adapter to the gateway
 
 
 class Publish(msgspec.Struct, frozen=True, gc=False):

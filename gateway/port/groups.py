@@ -228,7 +228,7 @@ class ReturnReceived(Request[Sequence[Refusal | None]], frozen=True, kw_only=Tru
 
 
 class ExtendReceived(Request[Sequence[Refusal | str]], frozen=True, kw_only=True):
-    """Lets leases end `lease_s`, or what the group says, from now.
+    """Lets leases end in `lease_s` from now, or in the group's own time.
 
     Answers with a handle each; the old one stays good.
     """

@@ -3,7 +3,7 @@
 A namespace is one of the users': a letter or digit, then letters, digits and `. _ -`, up to 28 in all. Others are
 refused with MALFORMED, and those that the gateway keeps for itself with FORBIDDEN.
 
-A watch is opened by `WatchKeys` and read by `NextChanges`, one at a time, whenever there is room for what comes.
+A watch is opened by `WatchKeys` and read by `NextChanges`, one at a time, whenever there is room for the answer.
 """
 
 from collections.abc import Mapping, Sequence

@@ -11,4 +11,4 @@ class PressedAdapter(Protocol):
     """An adapter that is called when memory or disk is short, ahead of the refusals that may follow."""
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
-        """Takes what there is little of, as a text for the peer; "" when there is enough again."""
+        """Takes the name of the scarce resource, as a text for the peer; "" when there is enough again."""

@@ -112,7 +112,7 @@ class SubscriptionsPage(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CreateSubscription(Request[PushSubscription], frozen=True, kw_only=True):
-    """Creates a subscription. Refused with MALFORMED for what it cannot be, FORBIDDEN for its sink, QUOTA."""
+    """Creates a subscription. Refused with MALFORMED for invalid settings, FORBIDDEN for its sink, QUOTA."""
 
     spec: SubscriptionSpec
 

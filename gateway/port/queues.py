@@ -107,8 +107,8 @@ class OpenVhost(Request[None], frozen=True, kw_only=True):
 class DeclareExchange(Request[None], frozen=True, kw_only=True):
     """Creates an exchange, or agrees with the one that exists.
 
-    `passive` only asks whether it exists. `kind` is one of `EXCHANGE_KINDS`. Only other exchanges
-    publish to an `internal` one. The argument "alternate-exchange" names the exchange for what no binding takes.
+    `passive` only asks whether it exists. `kind` is one of `EXCHANGE_KINDS`. Only other exchanges publish to an
+    `internal` one. The argument "alternate-exchange" names the exchange for messages that no binding takes.
     """
 
     name: str

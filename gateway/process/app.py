@@ -262,7 +262,7 @@ class Gateway:
         if self._admin is not None:
             await self._admin.stop()
 
-    # ---- what it says of itself
+    # ---- status and metrics
 
     def ready(self) -> ReadyState:
         """Returns whether the process can serve, and the reasons why not."""

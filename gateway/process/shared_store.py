@@ -1,7 +1,7 @@
 """Store and metadata of a gateway of several workers, in the process that keeps both for them.
 
 It is a cluster of one: one store group with one replica, one controller that votes alone. Both lie where a gateway in
-one process has them, in the same form, so that the one goes on with what the other has left. The workers reach them by
+one process has them, in the same form, so that either continues with the other's directory. The workers reach them by
 Unix sockets in a directory that only this user may enter: what can write is not offered on a port to everybody here.
 """
 

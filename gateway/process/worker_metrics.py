@@ -77,7 +77,7 @@ class WorkerMetrics(Collector):
 
 
 def _labelled(families: dict[str, Metric], found: Iterable[Metric], process: str) -> None:
-    """Takes in what is said of one process."""
+    """Adds the metrics of one process."""
     for metric in found:
         into = families.setdefault(metric.name, Metric(metric.name, metric.documentation, metric.type))
         for sample in metric.samples:

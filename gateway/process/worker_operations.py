@@ -56,7 +56,7 @@ _ACTIONS_OF_ALL: Final = (
 
 
 class WorkerOperations:
-    """Asks the workers, and puts together what they say. All methods raise `ActionRefused`."""
+    """Asks the workers, and merges their answers. All methods raise `ActionRefused`."""
 
     def __init__(self, pool: WorkerPool) -> None:
         self._pool = pool

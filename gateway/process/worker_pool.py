@@ -18,7 +18,7 @@ from store.base import logs
 
 READY_S = 60.0  # from the start of the first workers until they serve
 POLL_S = 1.0  # between two looks at how a worker is
-METRICS_S = 5.0  # between two looks at what it has counted, when nobody asks
+METRICS_S = 5.0  # between two requests for its metrics, when nobody asks
 ASK_S = 2.0  # for one answer
 PAGE_BYTES_MAX = 16 * 1024 * 1024  # of one answer
 STOP_S = 10.0  # from SIGTERM to SIGKILL, besides what connections are given to end
@@ -27,7 +27,7 @@ log = logs.get(__name__)
 
 
 class WorkerSilent(Exception):
-    """A worker does not say what it was asked."""
+    """The worker has not answered in time."""
 
 
 class WorkerRefused(WorkerSilent):
@@ -39,7 +39,7 @@ class WorkerRefused(WorkerSilent):
 
 
 class Worker:
-    """One process after the other. `status` and `metrics` are what it said last."""
+    """One process after the other. `status` and `metrics` are its newest answers."""
 
     def __init__(self, number: int, pages: Path) -> None:
         self.number = number
@@ -95,7 +95,7 @@ class Worker:
         self.status = status
 
     async def count(self) -> None:
-        """Asks it what it has counted; without an answer the last one stands."""
+        """Asks it for its metrics; without an answer the last one stands."""
         with suppress(WorkerSilent):
             self.metrics = (await self.ask("/metrics")).decode()
 
@@ -142,7 +142,7 @@ class WorkerPool:
             self._tasks += [asyncio.create_task(self._keep(worker)), asyncio.create_task(self._watch(worker))]
 
     async def gather(self) -> None:
-        """Asks all what they have counted."""
+        """Asks all workers for their metrics."""
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.child is not None))
 
     def send_config(self, config: Config) -> None:

@@ -112,7 +112,7 @@ class Workers:
                     error=str(error),
                 )
 
-    # ---- what it says of itself
+    # ---- status and metrics
 
     def ready(self) -> ReadyState:
         """Returns whether any worker serves, and the reasons why others do not."""

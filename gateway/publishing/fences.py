@@ -1,4 +1,4 @@
-"""Fences: the owner of a session or a bridge shuts the logs to what an owner before it may still send.
+"""Fences: the owner of a session or a bridge closes the logs to frames that a former owner may still send.
 
 A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It is
 told to stop by nobody. So a process that takes over raises the fence of the name in every log, and only then reads what

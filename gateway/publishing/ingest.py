@@ -6,7 +6,7 @@ look-up, one encoding and one row; checksums, the write, its sync and the answer
 A frame holds rows of one store group. A turn's messages for several store groups become a frame for each of them. A
 message that goes to queues of several groups has its row where its topic's queue lies, and copies in the frames of the
 others: for named queues there, and for the retained messages. A publish is answered when all of its frames are, behind
-what its publisher has published before; a group that refuses its frame refuses only the messages that needed it.
+its publisher's earlier publishes; a group that refuses its frame refuses only the messages that needed it.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -58,7 +58,7 @@ _Special: TypeAlias = tuple[int, Route, Building, bytes, int]
 
 
 class Ingest:
-    """Builds frames of what connections publish and appends them to the logs of a store.
+    """Builds frames of published messages and appends them to the logs of a store.
 
     `soon` runs a callable in the next turn of the event loop; `clock` counts seconds. `create_topic` is called with the
     name of a missing topic and its owner-to-be; while it works, messages for the topic wait, so that order holds, until

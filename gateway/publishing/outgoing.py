@@ -158,7 +158,7 @@ class OutgoingFrames:
             self._appended_to(tuple(frame.named))
 
     def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
-        """Answers those who have published one message each, and what they have published behind it."""
+        """Answers the publishers of single messages, and their later publishes."""
         alone = self.alone
         if isinstance(result, Appended):
             for (protocol, topic), count in frame.topics.items():

@@ -28,8 +28,8 @@ from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
 from store.base import logs
 from store.base.errors import StoreError
-from store.base.event_wait import wait_at_most
 from store.base.streams import Backoff, until_one_ends
+from store.base.streams.event_wait import wait_at_most
 
 COMMIT_S: Final = 1.0  # between two commits of a cursor that moves
 STATUS_S: Final = 5.0  # between two statuses, unless the state changes

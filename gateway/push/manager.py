@@ -111,7 +111,7 @@ class PushManager:
             self._there(id_, entry.value, entry.revision)
 
     def _there(self, id_: str, value: bytes, revision: int) -> None:
-        """Takes up a subscription that is there, or is not what it was."""
+        """Starts a subscription that is new, or restarts one that has changed."""
         try:
             record = _decode(value)
         except msgspec.MsgspecError:

@@ -31,7 +31,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
     created_ms: int = 0
 
 
-# ---- what a subscription asks for
+# ---- the settings of a subscription
 
 
 def filter_of(spec: SubscriptionSpec) -> EventFilter:

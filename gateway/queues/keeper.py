@@ -142,13 +142,13 @@ class QueueKeeper:
         return None
 
     async def dead_letter(self, number: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
-        """Moves what an owner holds and nobody is to get. Raises `StoreError`."""
+        """Moves messages that an owner holds and no consumer may get. Raises `StoreError`."""
         queue = self._queues.get(number)
         if queue is not None:
             await self._letters.dead_letter(queue, owner, letters, reason)
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
-        """Moves what an owner has rejected, or given back too often. Raises `StoreError`."""
+        """Moves messages that an owner has rejected, or given back too often. Raises `StoreError`."""
         await self._letters.reject(queue, owner, offsets, reason)
 
     async def finished(self, owner: int) -> None:

@@ -16,8 +16,8 @@ from store.format.frame import QueueOffset
 class Settlements:
     """Settles what connections say of messages that they hold.
 
-    `find` returns a queue by its name, `reject` moves dead letters for a reason, and `changed` is called with what was
-    given back.
+    `find` returns a queue by its name, `reject` moves dead letters for a reason, and `changed` is called with the
+    returned messages.
     """
 
     def __init__(

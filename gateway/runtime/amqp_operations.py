@@ -136,7 +136,7 @@ class AmqpOperations:
         return Closed(ids=[str(number) for number in chosen])
 
     async def import_definitions(self, body: bytes) -> ImportReport:
-        """Makes what RabbitMQ's definitions define, or says what it would make. Raises `ActionRefused`."""
+        """Makes the objects of RabbitMQ's definitions, or lists those that it would make. Raises `ActionRefused`."""
         try:
             order = msgspec.json.decode(body, type=ImportOrder)
             found = read_definitions(bytes(order.definitions))

@@ -181,7 +181,7 @@ def described(connection: object) -> Described | None:
 
 
 def read_order(body: bytes, kind: type[T]) -> T:
-    """Parses what an operator asks for. Raises `ActionRefused`."""
+    """Parses an operator's request. Raises `ActionRefused`."""
     try:
         return msgspec.json.decode(body, type=kind)
     except ValueError as error:

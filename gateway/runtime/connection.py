@@ -266,7 +266,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.admission = self._hub.connection_limiter.place(self.admission, address)
 
     def flush(self) -> None:
-        """Writes what the adapter has to say, looks at its deadline, and reads on or not."""
+        """Writes the adapter's output, notes its deadline, and continues or pauses reading."""
         transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return

@@ -78,7 +78,7 @@ class DatagramEndpoint(Endpoint):
         return tuple(self._socket.getsockname())
 
     def flush(self) -> None:
-        """Sends what the adapter has to say, looks at its deadline, and reads on or not."""
+        """Sends the adapter's output, notes its deadline, and continues or pauses reading."""
         if self.gone:
             return
         out = self.adapter.take_output()

@@ -81,7 +81,7 @@ class ListenerContext(NamedTuple):
 
 
 class Hub(ABC):
-    """The parts of a gateway process that its endpoints and their requests share, and what they ask of it."""
+    """The parts of a gateway process that its endpoints and their requests share."""
 
     store: StoreClient
     controller: ControllerClient
@@ -219,7 +219,7 @@ class Endpoint:
 
     @abstractmethod
     def flush(self) -> None:
-        """Writes what the adapter has to say, looks at its deadline, and reads on or not."""
+        """Writes the adapter's output, notes its deadline, and continues or pauses reading."""
 
     @abstractmethod
     def close(self, reason: str) -> None:

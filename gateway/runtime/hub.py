@@ -265,7 +265,7 @@ class ProcessHub(StreamHub):
             notify_of_pressure(connection, self.pressure.reason)
 
     def left(self, connection: StreamEndpoint) -> None:
-        """Lets go of what a connection that has ended held."""
+        """Releases everything that an ended connection held."""
         if self.connections.pop(connection.id, None) is None:
             return
         connection.flow.open -= 1
@@ -280,7 +280,7 @@ class ProcessHub(StreamHub):
             self.spawn(self._release(connection))
 
     async def _release(self, endpoint: Endpoint) -> None:
-        """Lets go of what an endpoint held. Its session's cursor is read before its subscriptions end."""
+        """Releases everything that an endpoint held. Its session's cursor is read before its subscriptions end."""
         try:
             if endpoint.has_session:
                 await self.sessions.close(endpoint)

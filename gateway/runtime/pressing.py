@@ -11,7 +11,7 @@ TELL_COUNT = 500  # connections that are notified in one turn of the event loop
 
 
 def notify_of_pressure(connection: StreamEndpoint, why: str) -> None:
-    """Tells one connection what there is little of; "": there is enough again."""
+    """Tells one connection which resource is scarce; "": there is enough again."""
     adapter = connection.adapter
     if not connection.gone and isinstance(adapter, PressedAdapter):
         connection.guard(lambda: connection.act(adapter.pressed(why, now_ms=now_ms())))

@@ -28,7 +28,7 @@ log = logs.get(__name__)
 async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "Config"]) -> AsyncIterator["Config"]:
     """Yields each configuration that `load` returns after a hangup, and logs those that cannot be used.
 
-    `config` is the one of the start: what it says of all else stays in force until there is another one.
+    `config` is the one of the start: its sections that are not reloaded stay in force until a restart.
     """
     while True:
         await hangups.wait()

@@ -18,7 +18,7 @@ from store.base import logs
 from store.base.errors import StoreError
 
 SAMPLE_INTERVAL_MS = 10_000
-COUNT_INTERVAL_MS = 60_000  # between two counts of what takes a look at each
+COUNT_INTERVAL_MS = 60_000  # between two counts that look at each session
 PROTOCOL = "mqtt"
 ROOT = "$SYS/broker"
 LOADS = {"1min": 60.0, "5min": 300.0, "15min": 900.0}  # seconds

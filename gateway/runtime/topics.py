@@ -36,11 +36,11 @@ class Created(Protocol):
     """Takes the end of a creation: the topic is there, or `refusal` says why not."""
 
     def __call__(self, name: str, refusal: Refusal | None, creator: str) -> None:
-        """Goes on with what waits for the topic."""
+        """Continues the publishes that wait for the topic."""
 
 
 class TopicKeeper:
-    """Asks the controllers for topics, and tells the store what is said of their queues.
+    """Asks the controllers for topics, and tells the store the retention of their queues.
 
     It belongs to the event loop; `clock` counts seconds. `created` follows each `create` once.
     """
@@ -66,7 +66,7 @@ class TopicKeeper:
         self._looking = False  # a request to silent controllers is in flight
 
     async def configure(self) -> None:
-        """Makes the topics that the configuration names, and tells the store what is said of any topic's queues.
+        """Makes the topics that the configuration names, and tells the store the retention of all topics' queues.
 
         Raises `ConfigError`.
         """
@@ -150,13 +150,13 @@ class TopicKeeper:
         return topic
 
     async def _tell_store(self, topics: Iterable[Topic]) -> None:
-        """Tells the store what is said of topics, as far as it does not know."""
+        """Tells the store the retention of topics that it does not know yet."""
         configs = [one for topic in topics for one in topic_settings.queue_configs(topic)]
         known = self._store.queues.config
         unknown = [one for one in configs if one != (known(QueueNumber(one.queue)) or QueueConfig(one.queue))]
         try:
             await self._store.queues.configure(unknown)
-        except StoreError as error:  # a full disk, a group out of reach; what there is can still be read
+        except StoreError as error:  # a full disk, a group out of reach; stored messages can still be read
             log.warning("topics could not be configured yet", error=str(error))
             self._changed = True
 

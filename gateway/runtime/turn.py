@@ -104,7 +104,7 @@ class StreamHub(Hub):
 
     @abstractmethod
     def left(self, connection: StreamEndpoint) -> None:
-        """Lets go of what a connection that has ended held."""
+        """Releases everything that an ended connection held."""
 
     @abstractmethod
     def calls_under_way(self, endpoint: Endpoint) -> int:

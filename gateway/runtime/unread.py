@@ -32,7 +32,7 @@ class UnreadHolder(Protocol):
 
 
 def counted(unread_bytes: int, write_buffer_bytes_max: int) -> int:
-    """Returns how much of what a peer does not read counts in the budget."""
+    """Returns how many of the bytes that a peer has not read count in the budget."""
     return unread_bytes if unread_bytes > UNREAD_FREE * write_buffer_bytes_max else 0
 
 

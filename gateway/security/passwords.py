@@ -5,7 +5,7 @@ argon2id's is what a password that was sent is compared with, for trying passwor
 from RabbitMQ may have its hash (`gateway.security.rabbitmq_hashes`).
 
 A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
-password, so what was right is remembered for a while, by a digest under a key of this process's own.
+password, so a right password is remembered for a while, by a digest under a key of this process's own.
 
 Comparisons with different hashes take differently long: with a verifier of SCRAM's alone, or with a hash that others
 have made at other costs. Refusals take equally long all the same, those of names that nobody has included: twice as
@@ -65,7 +65,7 @@ def hash_password(password: bytes) -> str:
 
 
 def check_hash(hashed: str) -> None:
-    """Raises ValueError, which does not repeat it, for what is no hash that passwords can be compared with."""
+    """Raises ValueError, whose text does not repeat it, for a text that is no supported password hash."""
     parts = hashed.split()
     if not parts:
         raise ValueError("is empty")

@@ -27,7 +27,7 @@ def rabbitmq_hash(algorithm: str, encoded: str) -> str:
 
 
 def check(hashed: str) -> None:
-    """Raises ValueError, which does not repeat it, for what is no such hash."""
+    """Raises ValueError, whose text does not repeat it, for a text that is no such hash."""
     _parsed(hashed)
 
 

@@ -36,7 +36,7 @@ class _Record(NamedTuple):
 
 
 class ReconnectPenalty:
-    """Counts, by client, connections that ended for what their client is likely to send again."""
+    """Counts, by client, connections that ended for an error that the client is likely to repeat."""
 
     def __init__(self) -> None:
         self._records: OrderedDict[ReconnectingClient, _Record] = OrderedDict()  # the latest last

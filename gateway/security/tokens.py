@@ -39,7 +39,7 @@ log = logs.get(__name__)
 
 
 class _Key(NamedTuple):
-    """A key, and what it is for."""
+    """A key, and its purpose."""
 
     id: str  # "": of tokens with any "kid"
     algorithm: str
@@ -209,7 +209,7 @@ def _too_short(name: str, key: Any) -> bool:
 
 
 def _time(value: Any) -> float | None:
-    """Returns a NumericDate (RFC 7519, 2), None for what is none."""
+    """Returns a NumericDate (RFC 7519, 2), None for any other value."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value <= _TIME_MAX:
         return None
     return float(value)

@@ -15,7 +15,7 @@ from store.api.client import StoreClient
 from store.api.keys import Entry, Put
 
 SESSIONS = "sessions"  # the namespace of their records
-EXCHANGES = "session-exchanges"  # the namespace of what changes with every message
+EXCHANGES = "session-exchanges"  # the namespace of the records that change with every message
 
 
 class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,7 +131,8 @@ class LiveSession:
 class Ended(Protocol):
     """A callback for the end of a session. A session that does not last ends with its connection.
 
-    The session's owner makes the writes that follow: a late owner would otherwise end what another has begun.
+    The session's owner makes the writes that follow: a late owner would otherwise end a session that another proxy has
+    begun.
     """
 
     async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:

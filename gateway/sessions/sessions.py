@@ -432,7 +432,7 @@ class Sessions:
 
     def _expired(self, record: SessionRecord) -> bool:
         # One that was connected when the gateway died is counted from the gateway's start. Of several, the one
-        # that takes over what a gateway has left says when that was.
+        # that takes over a dead gateway's sessions names the time of its death.
         return expired(record, self._now_ms(), or_left_ms=self._started_ms if self._owners.alone else None)
 
     async def _forget(self, key: str, owned: Owned) -> None:

@@ -30,8 +30,8 @@ class BatchCalls(Protocol):
         At most `count_max` sockets are looked at (`SOCKETS_MAX`), `read_bytes` taken from one (`calls.READ_BYTES`), and
         none is read any more when `bytes_max` were. Returns the reads; the numbers of sockets that had `read_bytes` or
         more; the number and events of each that was not read, as it has no reader, other events, nothing, or an error;
-        and how many bytes the reads have. Raises OSError for what is no epoll object, ValueError. After any other error
-        nobody knows which sockets were read.
+        and how many bytes the reads have. Raises OSError for a file that is no epoll object, and ValueError. After any
+        other error nobody knows which sockets were read.
         """
 
     def send(self, numbers: list[int], data: list[bytes], /) -> list[tuple[int, int]]:

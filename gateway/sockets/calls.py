@@ -34,7 +34,7 @@ def read(number: int) -> bytes | None:
 
 
 def write(number: int, data: bytes) -> int:
-    """Writes what a socket takes at once and returns how many bytes that were, 0 when none. Raises OSError."""
+    """Writes as much as a socket takes at once and returns how many bytes that were, 0 when none. Raises OSError."""
     count: int = send(number, data, len(data), NO_SIGNAL)
     if count >= 0:
         return count

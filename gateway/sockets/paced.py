@@ -48,7 +48,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._full = True
 
     def resume_writing(self) -> None:
-        """Passes on what is kept; the protocol writes on when little is left."""
+        """Passes on the kept bytes; the protocol writes on when little is left."""
         self._full = False
         self._pass_on()
         if self._paused and self._kept_bytes <= self._low_bytes:

@@ -166,7 +166,7 @@ class SocketTransport(asyncio.Transport):
         self._keep(data[taken:])
 
     def _keep(self, data: bytes) -> None:
-        """Keeps what the kernel has not taken."""
+        """Keeps the bytes that the kernel has not taken."""
         self._kept.append(data)
         self._kept_bytes += len(data)
         self.writable_number = -1

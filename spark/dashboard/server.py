@@ -45,7 +45,7 @@ _PAGES: Mapping[str, Callable[[PageAddress, Sources], Any]] = {
 
 
 class DashboardOptions(NamedTuple):
-    """The address of the dashboard, and of what it reads."""
+    """The addresses of the dashboard, of the tables and of the gateway."""
 
     tables: str
     storage_options: Mapping[str, str] = {}

@@ -40,7 +40,7 @@ class Decoder:
         self._known: dict[tuple[str, str | None], tuple[str, DecodeRule]] = {}
 
     def read(self, messages: Sequence[Message]) -> Rows:
-        """Returns the rows of each message; never raises for what a body holds.
+        """Returns the rows of each message; never raises for the content of a body.
 
         A loop with local names, because it runs once a message: flat JSON objects of numbers take the short way.
         """

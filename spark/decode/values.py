@@ -1,4 +1,4 @@
-"""The rows that a body is decoded to, and the limits of what one body may hold."""
+"""The rows that a body is decoded to, and the limits on one body."""
 
 import math
 

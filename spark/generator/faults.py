@@ -60,5 +60,5 @@ def length_ms(kind: str, interval_s: float) -> int:
 
 
 def warm_s(kind: str, interval_s: float) -> float:
-    """Returns how long a device has to be heard before a fault can be told from what is usual."""
+    """Returns how long a device has to send before a fault can be told from its usual values."""
     return max(WARM_MESSAGES * interval_s, FLOOD_WARM_S if kind == FLOOD else 0.0)

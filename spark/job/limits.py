@@ -1,4 +1,4 @@
-"""The limits of a bucket's state, applied: room is made for new devices, and what is stale is forgotten.
+"""The limits of a bucket's state, applied: the limits on devices and series, and the removal of stale ones.
 
 Stale is by the newest record that the job has read. While nothing comes at all nothing is forgotten, and an old log
 that is read at once leaves the latest values that it ends with.

@@ -120,7 +120,7 @@ def follow(
 ) -> None:
     """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`.
 
-    A signal to all processes of a service ends Spark, too: what it was at is finished at the next start.
+    A signal to all processes of a service ends Spark, too: the interrupted batch is finished at the next start.
     """
     try:
         _follow(session, options, commits, asked, say)
@@ -255,7 +255,7 @@ class _Reporter:
             self._say(line)
 
     def end(self) -> None:
-        """Says what there is in the end, and the rate of the whole run."""
+        """Reports the final counts, and the rate of the whole run."""
         if self._say is not None:
             manifest = self._commits.manifest
             rate = (manifest.progress.records - self._began_with) / max(time.monotonic() - self._began_s, 1e-3)
@@ -327,7 +327,7 @@ class _Job:
                 self._stage = None
 
     def stage(self, now_s: float) -> str:
-        """Returns what a batch has been at for long; empty where none has."""
+        """Returns the step that a batch has been in for long; empty where none has."""
         held = self._stage
         if held is None or now_s - held[1] < _BUSY_S:
             return ""

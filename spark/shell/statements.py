@@ -42,7 +42,7 @@ def split(text: str) -> list[str]:
 
 
 def text_of(session: SparkSession, statement: str, form: str, limit: int) -> Iterator[str]:
-    """Yields the lines of what a statement gives, at most `limit` rows of it. Raises `SparkError`."""
+    """Yields the lines of a statement's result, at most `limit` rows. Raises `SparkError`."""
     try:
         frame = session.sql(statement)
         rows = frame.limit(limit + 1).collect() if frame.columns else []

@@ -49,7 +49,7 @@ def open_session(
 
 
 def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
-    """Makes the view `log`: the log as the source reads it with these options. Every query reads what there is then."""
+    """Makes the view `log`: the log as the source reads it with these options. Every query reads it anew."""
     session.read.format("headgate").options(**options).load().createOrReplaceTempView(LOG)
 
 

@@ -1,4 +1,4 @@
-"""The column `data`: bodies decoded as the option `format` says, and `data_error`, which says what a body is not.
+"""The column `data`: bodies decoded as the option `format` says, and `data_error`, the reason where that fails.
 
     json          any type that `.schema(...)` gives to `data`; without a schema the object's fields as texts
     cloudevents   the event's attributes and data; a message that never was an event is wrapped, as for readers by HTTP

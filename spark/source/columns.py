@@ -137,7 +137,7 @@ class RecordColumns:
         self._bodies = self._body_decoder(schema, format_)
 
     def _body_decoder(self, schema: StructType, format_: str) -> tuple[BodyDecoder, pa.DataType] | None:
-        """Returns the decoder of the column `data`, where the schema has it or what it says of errors."""
+        """Returns the decoder of the columns `data` and `data_error`, where the schema has one of them."""
         if DATA in schema.names:
             return BodyDecoder(format_, schema[DATA].dataType), self._schema.field(DATA).type
         kind = data_type(format_)

@@ -33,7 +33,7 @@ _Time = str | int | float
 
 
 class Json:
-    """One type: `read` decodes a body, `array` makes a column of what was read. Raises `BadOption`."""
+    """One type: `read` decodes a body, `array` makes a column of decoded bodies. Raises `BadOption`."""
 
     def __init__(self, kind: T.DataType) -> None:
         python, self._build = _of(kind)

@@ -82,10 +82,10 @@ def advance(
 
     `limit_bytes` is the same in bytes, as far as `size_of`, a record's mean size from an offset of a queue on, tells.
 
-    A limit is shared out in proportion to what each queue has waiting, so that no queue runs ahead of the others in
-    time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue of
-    `start` that is no longer there stays where it was. A queue whose end is now below `start` was begun anew: its end
-    goes back, and `ranges` reads it from 0.
+    A limit is shared out in proportion to the records that wait in each queue, so that no queue runs ahead of the
+    others in time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue
+    of `start` that is no longer there stays where it was. A queue whose end is now below `start` was begun anew: its
+    end goes back, and `ranges` reads it from 0.
     """
     end = dict(start)
     waiting: dict[int, int] = {}

@@ -1,4 +1,4 @@
-"""Filters of a query, as Spark hands them to a source, to what the source can leave unread.
+"""Filters of a query, as Spark hands them to a source, to queues and offsets that need not be read.
 
 Spark looks at every row again, so what cannot be used here costs time and nothing else.
 """

@@ -14,7 +14,7 @@ records again. Spark keeps positions in its checkpoint; starting options count o
 - A queue that is gone with its topic keeps its place in the position and is not read.
 - While the store is away the query waits for `retrySeconds`, then fails; started again, it goes on where it was.
 
-Only what the store has confirmed is ever read, so no failover can take back what a query has seen.
+Only what the store has confirmed is ever read, so no failover can take back records that a query has seen.
 """
 
 import time
@@ -179,7 +179,7 @@ def _credentials(options: SourceOptions) -> Any:
 
 
 class BatchReader(_Reader, DataSourceReader):
-    """Reads what there was when the query was planned."""
+    """Reads the records that were there when the query was planned."""
 
     def partitions(self) -> list[InputPartition]:
         """Returns one a queue, long ones in several."""
@@ -211,7 +211,7 @@ def _pairwise(choose: Callable[[int, int], int], some: Mapping[int, int], others
 
 
 class PushingReader(BatchReader):
-    """The same, bounded by what a query's filters say."""
+    """The same, bounded by a query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
         """Takes what it can of the filters, and gives all back: Spark looks at every row again."""
@@ -244,7 +244,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return ReadAllAvailable() if options.maxBytesPerTrigger is None else ReadMaxBytes(options.maxBytesPerTrigger)
 
     def prepareForTriggerAvailableNow(self) -> None:  # noqa: N802  # Spark's name
-        """Remembers what there is now: this query reads so far and ends."""
+        """Remembers the current ends: this query reads so far and ends."""
         self._target = self._bounds()
 
     def latestOffset(self, start: dict[str, int], limit: ReadLimit) -> dict[str, int]:  # noqa: N802  # Spark's name
@@ -304,7 +304,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return self._store.bounds(list(self._queues(must_exist=False)))
 
     def _bounds_from(self, begin: Mapping[int, int]) -> dict[int, Bounds]:
-        """Returns the bounds; a node that has not heard yet of what was read before is asked again, for a moment."""
+        """Returns the bounds; a node that does not know the offsets read before is asked again, for a moment."""
         if self._target is not None:
             return self._target
         until_s = time.monotonic() + BEHIND_S

@@ -57,7 +57,7 @@ class Location(NamedTuple):
             self.local.mkdir(parents=True, exist_ok=True)
 
     def files(self, directory: str) -> list[str]:
-        """Returns the names of what is in one of its directories; none when there is no such directory."""
+        """Returns the names in one of its directories; none when there is no such directory."""
         filesystem, base = self._filesystem()
         selector = fs.FileSelector(f"{base}/{directory}", allow_not_found=True)
         return sorted(info.base_name for info in filesystem.get_file_info(selector))

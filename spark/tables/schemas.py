@@ -14,7 +14,7 @@ from spark.telemetry.sessions import SESSIONS
 from spark.telemetry.windows import CENTROIDS, INSTANT, LATEST, PARTIALS, STATES, WINDOW_MS
 
 DAY = pa.field("day", pa.date32())
-FINDINGS = "anomalies"  # the table of what the job finds: anomalies, silence, return
+FINDINGS = "anomalies"  # the table of the job's findings: anomalies, silence, return
 SETTLED_CENTROIDS, SETTLED_COMPRESSION = 16, 30  # a settled window's digest: for rolling windows up, and corrections
 
 _ROW = [name for name in PARTIALS.names if name not in ("m2", "means", "weights")]

@@ -88,7 +88,7 @@ class Devices:
 
     def __init__(self, rules: Iterable[DeviceRule] = ()) -> None:
         self._rules = [(rule, rule.filter.split("/")) for rule in rules]
-        self._known: dict[tuple[str, str, str | None], str] = {}  # of what address and speaker alone decide
+        self._known: dict[tuple[str, str, str | None], str] = {}  # of devices that address and speaker alone decide
 
     def of(self, messages: Sequence[Message]) -> list[str]:
         """Returns the device of each message. One look-up a message where it was seen before: 0.2 us."""

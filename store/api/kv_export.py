@@ -175,7 +175,7 @@ async def export_to(
 
 
 def read_export(file: IO[bytes]) -> Iterator[Exported | list[Entry]]:
-    """Yields what the file says of itself (`entries` 0), then its entries by block, last what it held.
+    """Yields the file's header (`entries` 0), then its entries by block, last its totals.
 
     A file must be read to its end before anything of it is believed. Raises `DamagedExport`.
     """
@@ -248,11 +248,11 @@ def batches(entries: Iterable[Entry]) -> Iterator[list[Entry]]:
 
 
 async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Imported:
-    """Stores the entries of a file, over what the store has under their keys; other keys stay.
+    """Stores the entries of a file, and replaces the store's values of their keys; other keys stay.
 
-    The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a
-    time, those together atomically. An import that was broken off is repeated: what the store has already, value and
-    expiry, is skipped. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
+    The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a time,
+    those together atomically. An import that was broken off is repeated: entries that the store has with the same value
+    and expiry are skipped. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
     what `KeyCalls.put` and `KeyCalls.transact` raise.
     """
     stored = unchanged = expired = 0

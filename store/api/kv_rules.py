@@ -1,6 +1,6 @@
 """The effect of each record of the key-value store, decided in log order and the same wherever it is decided.
 
-The view applies records to LMDB (`store.views.kv`), and the event loop's thread applies them to what is ahead of the
+The view applies records to LMDB (`store.views.kv`), and the event loop's thread applies them to the slots ahead of the
 view (`store.recent.kv_recent`). Both are a `KeyState`, and both are changed by `apply` alone. The time that decides
 whether a key has expired is the frame's `stored_at_ms`: there is no clock here, so replicas and rebuilds decide alike.
 
@@ -58,7 +58,7 @@ class SlotContent(NamedTuple):
         return self.revision != 0 and not 0 < self.expires_at_ms <= now_ms
 
     def entry(self, at: bytes) -> Entry:
-        """Returns what a reader is given of the slot `at`."""
+        """Returns the slot `at` as readers see it."""
         namespace, key = split(at)
         return Entry(key, self.value, self.revision, self.created, self.version, self.expires_at_ms or None, namespace)
 
@@ -98,7 +98,7 @@ class KeyState(Protocol):
     """The state that records are applied to."""
 
     def get(self, at: bytes) -> SlotContent | None:
-        """Returns what a slot holds, expired or not."""
+        """Returns the content of a slot, expired or not."""
 
     def put(self, at: bytes, held: SlotContent, before: SlotContent | None) -> None:
         """Puts a slot's new content in the place of `before`."""
@@ -107,10 +107,10 @@ class KeyState(Protocol):
         """Empties a slot."""
 
     def space(self, namespace: str) -> KeySpace:
-        """Returns what a namespace holds and may hold."""
+        """Returns the use and the limits of a namespace."""
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """Sets what a namespace holds and may hold."""
+        """Sets the use and the limits of a namespace."""
 
 
 class Verdict(NamedTuple):
@@ -196,7 +196,7 @@ def revision(at: Position) -> int:
 
 
 def apply(state: KeyState, at: int, record: KvRecord, now_ms: int) -> Verdict:
-    """Does what a record says, at revision `at`; `now_ms` is when its frame was stored."""
+    """Applies a record, at revision `at`; `now_ms` is when its frame was stored."""
     return _RULES[type(record)](state, at, record, now_ms)
 
 

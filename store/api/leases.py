@@ -36,7 +36,7 @@ class LeaseCalls(Protocol):
     """Leases, by queue and consumer group.
 
     A group has leases of its own for each queue; "" is the group of a named queue's consumers. Leases are known to
-    the master alone, and end with it; what is settled is in the log. See `store.format.policy` for the kinds of
+    the master alone, and end with it; settlements are in the log. See `store.format.policy` for the kinds of
     groups. Of a cluster each call goes to the group that its queue lies in.
     """
 
@@ -67,7 +67,7 @@ class LeaseCalls(Protocol):
     def settle_soon(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
     ) -> "asyncio.Future[None]":
-        """Settles these as `settle` does, a few ms later maybe: with what comes next, so that it takes no sync alone.
+        """Settles these as `settle` does, a few ms later maybe: with the next frame, without a sync of its own.
 
         From now on nobody is lent them, unless the future fails, with `StoreError`.
         """

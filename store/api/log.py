@@ -12,7 +12,7 @@ class Appended(NamedTuple):
     """The log offset of an appended frame.
 
     `duplicate`: this producer and sequence had been stored before, so nothing was stored now. `failed` are the rows of
-    guards (`store.guards`) that have failed: what they cover was not stored.
+    guards (`store.guards`) that have failed: the frames that they cover were not stored.
     """
 
     frame: LogOffset
@@ -62,7 +62,7 @@ class LogCalls(Protocol):
     def tail(self, listener: TailListener) -> Callable[[], None]:
         """Calls `listener` on the event loop with every frame confirmed from now on, in order. Returns what stops it.
 
-        From `confirmed` on, or, while nothing is known of that, from what it is when the group is reached. After an
+        From `confirmed` on, or, while that is unknown, from its value when the group is reached. After an
         unclean election they go on further back, where the new master's log does: with frames of a later epoch.
         """
 
@@ -94,7 +94,7 @@ class LogCalls(Protocol):
         """Finds the records of a key, an address or an id: their positions, newest first, at most `limit` of them.
 
         Only those stored at `from_ms` or later and before `until_ms`, and, for the next page, in front of `below`.
-        Hashes collide: compare what the records say.
+        Hashes collide: compare the records themselves.
         """
 
     async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:

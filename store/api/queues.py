@@ -54,7 +54,7 @@ class QueueCalls(Protocol):
         """Returns the first offset of a queue stored at or after a time; `next` when there is none."""
 
     async def configure(self, configs: Sequence[QueueConfig]) -> None:
-        """Says how long the records of some queues are kept; each replaces what was said of its queue before."""
+        """Says how long the records of some queues are kept; each replaces its queue's former configuration."""
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
         """Returns the configuration of a queue, None when it has none and the store's defaults hold."""

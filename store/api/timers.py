@@ -33,7 +33,7 @@ class TimerCalls(Protocol):
         """The number of pending timers, and the bytes that they hold."""
 
     async def cancel(self, timer: str) -> bool:
-        """Cancels a timer by its id; returns whether it was pending. Raises `NoSuchTimer` for what is no id."""
+        """Cancels a timer by its id; returns whether it was pending. Raises `NoSuchTimer` for a text that is no id."""
 
     async def entries(self, *, after: str = "", limit: int = 1000) -> Sequence[TimerEntry]:
         """Lists pending timers as they are due, behind the one with the id `after`. Raises `NoSuchTimer`."""

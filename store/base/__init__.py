@@ -5,7 +5,7 @@ runner of servers with its signals and limits (`runner`), the clock, listeners o
 port with the rules for browsers (`admin`, `browsers`), the ports that anybody can reach (`listening`), and the parts of
 long-lived streams (`streams`).
 
-Imported by: store.*, adapters.coap, adapters.http, adapters.mqtt, amqtt_headgate, controller.node, controller.remote,
-controller.wire, gateway.*, spark.job, spark.publishing, spark.source.
+Imported by: store.*, adapters.coap, adapters.http, adapters.mqtt, controller.node, controller.remote, controller.wire,
+gateway.*, spark.job, spark.publishing, spark.source.
 Imports: none.
 """

@@ -42,7 +42,7 @@ ACTION_BYTES_MAX = 16 * 1024 * 1024  # of the body of an action
 ACTION_TIMEOUT_S = 120.0  # from the head of an action to its end
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head
 QUERY_COUNT_MAX = 16  # parameters of a query
-PAGE_TIMEOUT_S = 5.0  # for the runtime to say what it is asked
+PAGE_TIMEOUT_S = 5.0  # for the runtime to answer
 WRITE_TIMEOUT_S = 10.0
 CONNECTIONS_MAX = 64  # beyond, the oldest one of the address that has most is closed unanswered
 OUR_BUG = "internal error; the log of the process says more"
@@ -345,7 +345,7 @@ class AdminServer:
 
 
 async def _body(reader: asyncio.StreamReader, size_bytes: int, holds: _Holds) -> bytes:
-    """Returns a body; `holds` is told of what has come of it. Raises `asyncio.IncompleteReadError`."""
+    """Returns a body; `holds` is told the outcome. Raises `asyncio.IncompleteReadError`."""
     found = bytearray()
     while len(found) < size_bytes:
         part = await reader.read(size_bytes - len(found))

@@ -18,4 +18,4 @@ class AsyncClosing(ABC):
 
     @abstractmethod
     async def close(self) -> None:
-        """Ends the object's work, and frees what it holds."""
+        """Ends the object's work, and frees its resources."""

@@ -78,7 +78,7 @@ class SequenceOutOfOrder(StoreError):
 
 
 class OffsetOutOfRange(StoreError):
-    """A read below the first or above the next offset; `first` and `next` say what there is."""
+    """A read below the first or above the next offset; `first` and `next` bound the offsets that there are."""
 
     def __init__(self, offset: int, first: int, next_: int) -> None:
         super().__init__(f"offset {offset} is outside {first}..{next_}")

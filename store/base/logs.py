@@ -91,7 +91,7 @@ def _rendering(*, terminal: bool) -> list[Processor]:
 
 
 def _printable(_logger: WrappedLogger, _method: str, event: EventDict) -> EventDict:
-    """Escapes the control characters of what clients have chosen, so that it tells a terminal nothing."""
+    """Escapes the control characters in texts of clients, so that they cannot control a terminal."""
     for key, value in event.items():
         if isinstance(value, str) and not value.isprintable() and key not in _OURS:
             event[key] = "".join([one if one.isprintable() else ascii(one)[1:-1] for one in value])

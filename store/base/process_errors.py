@@ -1,4 +1,4 @@
-"""The errors of every process of Headgate: the root of what it raises on purpose, and servers that cannot start."""
+"""The errors of every process of Headgate: their root, and the error of a server that cannot start."""
 
 import contextlib
 import os

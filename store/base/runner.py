@@ -1,7 +1,7 @@
 """The runner of the servers: `headgate serve`, its workers, `proxy`, `store`, `controller` and `cluster up`.
 
-`run_server` gives a process its limits and its event loop, and the server a `ServerRun`: the stack of what it opens,
-which is closed in reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in
+`run_server` gives a process its limits and its event loop, and the server a `ServerRun`: the stack of opened resources,
+which are closed in reverse order, and the event that SIGTERM and SIGINT set. A server returns when it has ended in
 order. An error that it raises ends the process, and the command line makes a sentence and an exit code of it.
 """
 

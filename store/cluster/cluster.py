@@ -2,10 +2,10 @@
 
 Whatever names a queue goes to the group in which the queue lies; keys and values, group offsets and addresses are in
 the home group; what is looked up without a queue, in all groups. Calls on one log (`scan`, `read`) go to the log that
-their position is in. Groups come and go with what the controller says.
+their position is in. Groups come and go as the controller says.
 
-Orders across groups mean nothing: what is merged is ordered by position, so pages go on where they ended, and what is
-"newest first" is that within each group.
+Orders across groups mean nothing: merged results are ordered by position, so pages continue where they ended, and
+"newest first" holds within each group.
 """
 
 from collections.abc import Mapping, Sequence
@@ -63,8 +63,8 @@ def _near(group: Group, zone: str | None) -> Replica | None:
 class ClusterStore(AsyncClosing):
     """A `StoreClient` of all groups. `async with await ClusterStore.open(controller, connect) as store: ...`
 
-    `connect` makes the client of a group, as `connect_remote` does; what it returns is closed here. The controller's
-    cache says which groups there are, and is watched.
+    `connect` makes the client of a group, as `connect_remote` does; the clients that it returns are closed here. The
+    controller's cache says which groups there are, and is watched.
     """
 
     def __init__(self, controller: ControllerClient, connect: Connect) -> None:
@@ -111,5 +111,5 @@ class ClusterStore(AsyncClosing):
 
     @property
     def troubles(self) -> Mapping[int, str]:
-        """Returns why groups do not take what they were sent, as they said last; groups that take it are left out."""
+        """Returns why groups refuse writes, as they said last; groups that take writes are left out."""
         return self.store_groups.troubles

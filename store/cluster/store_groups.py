@@ -56,7 +56,7 @@ class StoreGroups:
 
     @property
     def troubles(self) -> Mapping[int, str]:
-        """Returns why groups do not take what they were sent, as they said last; groups that take it are left out."""
+        """Returns why groups refuse writes, as they said last; groups that take writes are left out."""
         said = {n: log.trouble for n, log in self.logs.items() if isinstance(log, RemoteStore)}
         return {n: trouble for n, trouble in said.items() if trouble}
 

@@ -1,7 +1,7 @@
 """Tells whether an LMDB file has all its pages, and whether they fit together, without mapping it.
 
-Reading a missing page kills the process, and so does a page that is not what LMDB expects: it asserts that, or follows
-what the page says to where nothing is.
+Reading a missing page kills the process, and so does a page that is not what LMDB expects: it asserts on it, or follows
+an offset in the page beyond the file.
 
 A file may lawfully end before its last page number: pages that a transaction took and gave back were never written. So
 where it does, the trees are walked and only pages in use count. The layout is LMDB's on a little-endian machine of

@@ -20,7 +20,7 @@ T = TypeVar("T")
 
 
 def read_small_file(files: Files, path: Path, kind: type[T]) -> T | None:
-    """Reads what the file says; returns None where there is none or it is damaged, which is logged. Raises OSError."""
+    """Reads the file's content; returns None where there is none or it is damaged, which is logged. Raises OSError."""
     if path.name not in files.names(path.parent):
         return None
     file = files.open(path)
@@ -38,7 +38,7 @@ def read_small_file(files: Files, path: Path, kind: type[T]) -> T | None:
 
 
 def write_small_file(files: Files, path: Path, content: msgspec.Struct) -> None:
-    """Puts a file in place of what is there, durably and in one step. Raises OSError."""
+    """Replaces a file, durably and in one step. Raises OSError."""
     written = path.with_name(path.name + ".new")
     if written.name in files.names(path.parent):  # of somebody who was cut short
         files.unlink(written)

@@ -63,7 +63,7 @@ class Space:
     ) -> None:
         """Measures room on the file system of `path`, from the first `look` on.
 
-        `owed`: bytes that the views will take for what they lack.
+        `owed`: bytes that the views will take for the part of the log that they lack.
         """
         self._files = files
         self._path = path

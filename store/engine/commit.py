@@ -337,7 +337,7 @@ class Committer:
         batch.must_sync = True  # after a crash the part that was written must not come back
 
     def _drain(self) -> None:
-        """Waits until what was written is on disk, or will never be."""
+        """Waits until all written frames are on disk, or never will be."""
         passed = Event()
         self._given += 1
         self._written.put(_Batch(must_sync=self._log.flushed < self._log.written, urgent=True, passed=passed))
@@ -405,7 +405,7 @@ class Committer:
     # ---- both
 
     def _break(self, error: Exception) -> StoreFailed:
-        """Stores nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        """Stores nothing any more: after a failed sync the disk's content is unknown, so it is never tried again."""
         if self._broken is None:
             self._broken = error
         self._fail(error)

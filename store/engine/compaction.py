@@ -1,7 +1,7 @@
 """Compaction: the newest record of each key outlives its segment, by being stored again at the end of the log.
 
 A record stored again must not come behind a newer one of its key, or readers would end up with the older value. The
-views know which is the newest of what they have applied; what was placed since is watched as it is placed, in the
+views know the newest of the records that they have applied; what was placed since is watched as it is placed, in the
 commit thread; and the frame of the copies is made there too, when its place in the log is certain.
 """
 
@@ -37,7 +37,7 @@ from store.views.compact import CompactKey, Live
 logger = logging.getLogger(__name__)
 
 COPY_BYTES = 1 << 20  # of records stored again in one frame
-LIVE_SHARE_MAX = 0.5  # of what is deleted, to be stored again: else the log would be written over and over
+LIVE_SHARE_MAX = 0.5  # of deleted records that are stored again: else the log would be written over and over
 _OVERHEAD = ROW.size
 
 
@@ -130,7 +130,7 @@ class Compaction:
     def _unindexed(self, txn: object, queue: QueueNumber, until: LogOffset) -> list[Live]:
         """Returns a queue's newest records up to the frame that made it compacted, of keys that had none since.
 
-        Reads all of what the queue had then, until that has been trimmed off.
+        Reads all records that the queue had then, until they have been trimmed off.
         """
         found: dict[CompactKey, Live] = {}
         for chunk in self._views.queues.chunks(txn, queue, QueueOffset(0)):

@@ -80,7 +80,7 @@ class Dispatcher:
         return self._given_bytes - self._applied_bytes
 
     def apply_views(self, until: LogOffset) -> None:
-        """Brings the views soon to what lies before a log offset, as somebody waits for it."""
+        """Brings the views soon up to a log offset that somebody waits for."""
         self._wanted = max(self._wanted, until)
         self._hurry.set()
 

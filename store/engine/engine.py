@@ -93,11 +93,11 @@ class Engine:
     ) -> None:
         """Opens and recovers a data directory; takes as long as the views are behind.
 
-        The owner calls `take_unconfirmed` for what a master of several replicas has behind `confirmed` (None: nothing).
-        A replica's log is cut at `truncate_to`, and what it has lost behind that need not come again; it gives up what
-        it has lost from `give_up_from` on. Raises
-        `DataDirLocked`, `WrongGroup`, `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError;
-        `CorruptFrame`: the views of a master have not followed what is damaged, and it is not `lost`.
+        The owner calls `take_unconfirmed` for the frames that a master of several replicas has behind `confirmed`
+        (None: nothing). A replica's log is cut at `truncate_to`, and what it has lost behind that need not come again;
+        it gives up what it has lost from `give_up_from` on. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
+        `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError; `CorruptFrame`: the views of a master have not
+        followed what is damaged, and it is not `lost`.
         """
         assert (truncate_to is None and give_up_from is None) or role == "replica"
         assert confirmed is None or on_written is not None
@@ -337,7 +337,7 @@ class Engine:
         self._dispatcher.give(run)
 
     def apply_views(self, until: LogOffset) -> None:
-        """Brings the views soon to what lies before a log offset, as somebody waits for it."""
+        """Brings the views soon up to a log offset that somebody waits for."""
         self._dispatcher.apply_views(until)
 
     def end_appends(self) -> None:
@@ -349,7 +349,7 @@ class Engine:
         self._writer.end()
 
     def end_dispatch(self) -> None:
-        """Brings the views up to what was given to `dispatch`; reading goes on. Again does nothing."""
+        """Brings the views up to the last run given to `dispatch`; reading goes on. Again does nothing."""
         self._dispatcher.end()
 
     def close(self) -> None:
@@ -388,14 +388,14 @@ class Engine:
         return self.log.confirmed if self.role == "replica" else self.log.end
 
     def _look_for_files(self) -> None:
-        """Checks that what is written has a name: of files that were removed nothing is left after a restart."""
+        """Checks that written files still have names: removed files are lost with a restart."""
         gone = None if self._error is not None else self.presence.look()
         if gone is not None:
             logger.critical(gone)
             self.fail(StoreFailed(gone))
 
     def fail(self, error: Exception) -> None:
-        """Stores nothing any more: after a failed sync nobody knows what the disk has, so it is never tried again."""
+        """Stores nothing any more: after a failed sync the disk's content is unknown, so it is never tried again."""
         with self._failing:
             first = self._error is None
             self._error = self._error or error

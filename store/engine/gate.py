@@ -12,7 +12,7 @@ from store.log.run import FrameRun
 
 
 class Gate:
-    """Lets commit batches through in order: what is acknowledged is answered, what is confirmed can be read.
+    """Lets commit batches through in order: acknowledged frames are answered, confirmed frames can be read.
 
     Belongs to the thread of the event loop.
     """

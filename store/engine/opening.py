@@ -30,7 +30,7 @@ class DataDir(NamedTuple):
 
     @property
     def is_whole(self) -> bool:
-        """Returns whether the log holds what the views are made of, as far as it was ever to hold it."""
+        """Returns whether the log holds all frames that the views are made of."""
         return self.log.end >= self.whole_at
 
 

@@ -1,7 +1,8 @@
 """The write path of a replica: what its master sends is written and synced as it is, and applied when it is confirmed.
 
 One thread writes whatever has arrived since its last sync, and syncs it; the next frames arrive meanwhile. Another one
-follows with what the master has confirmed, as far as it is on this disk: it builds the runs that readers and views see.
+follows with the frames that the master has confirmed, as far as they are on this disk: it builds the runs that readers
+and views see.
 """
 
 import logging
@@ -21,7 +22,7 @@ from store.log.tail import LogTail
 logger = logging.getLogger(__name__)
 
 RUN_BYTES = 8 << 20  # applied at a time
-GATHER_S = 0.02  # before what is confirmed is applied: most of it together with what is confirmed next
+GATHER_S = 0.02  # before confirmed frames are applied: most of them together with the frames confirmed next
 
 
 class ReplicaReceiver:
@@ -161,7 +162,7 @@ class ReplicaReceiver:
                 self._fail(error)
 
     def _follow(self) -> bool:
-        """Lets readers see some more of what is confirmed; returns whether there was any."""
+        """Lets readers see some more of the confirmed frames; returns whether there was any."""
         log, at = self._log, self._log.confirmed
         end = min(self._goal, log.flushed)
         if end <= at:
@@ -179,7 +180,7 @@ class ReplicaReceiver:
         return True
 
     def _read(self, at: LogOffset, end: LogOffset) -> list[Placed]:
-        """Returns what the log has there, or nothing for now.
+        """Returns the frames that the log has there, or none for now.
 
         Running out of file descriptors says nothing of the disk's health, so it is tried again later. Damaged frames
         wait for their repair.

@@ -1,6 +1,6 @@
 """Recovery: the views follow the log from where they are to its end.
 
-They commit as they go, so a recovery that is interrupted goes on where it was, and it reads no more than what the views
+They commit as they go, so a recovery that is interrupted goes on where it was, and it reads only frames that the views
 have not applied. Those of a replica stay where they are: only its master knows how much of the rest is confirmed.
 """
 
@@ -43,7 +43,7 @@ def recover(
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
-    Where views are made anew the old ones tell what they know; with `force` what nobody knows is done without. The
+    Where views are made anew the old ones pass on what they know; with `force` what nobody knows is done without. The
     views skip damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
     `StoreFull`, OSError.
     """
@@ -95,7 +95,7 @@ def recover(
     replay(applied(), views, builder, on_run, pass_over)
     if old is not None:
         old.discard()
-    if views.first > log.first:  # a crash has left files of what was trimmed off
+    if views.first > log.first:  # a crash has left files that were trimmed off
         log.trim(views.first)
     if log.end > start:
         logger.info("recovered", extra={"from": start, "to": log.end, "damaged": len(log.corruptions)})
@@ -122,7 +122,7 @@ def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
 
 
 def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
-    """Cuts a torn tail off the log of a replica, and lets readers see what its views hold of it.
+    """Cuts a torn tail off the log of a replica, and lets readers see the part that its views hold.
 
     The views may be ahead of it: its master sends that. A log on its way to `whole_at`, where a snapshot of the views
     was taken, is filling up; any other one has lost its end, also where a power failure has taken the floor. Raises
@@ -161,7 +161,7 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
 def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
     """Gives up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
 
-    `cut_to`: what the log has from there on is not the group's. The views are made anew where they hold more than is
+    `cut_to`: the frames from there on are not the group's. The views are made anew where they hold more than is
     left. Each step can be done again after a crash; until the last one the log has lost its end. Raises
     `NotRebuildable`: the views cannot be made anew, and nothing was changed; `TruncationRefused`, OSError.
     """

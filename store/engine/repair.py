@@ -45,7 +45,7 @@ class NoDataDir(StoreError):
 
 
 class VerifiedLog(NamedTuple):
-    """The result of reading a log. `torn` is what a crash has left at its end; the next start cuts it off."""
+    """The result of reading a log. `torn` are bytes that a crash has left at its end; the next start cuts them off."""
 
     frames: int
     records: int
@@ -56,7 +56,7 @@ class VerifiedLog(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Returns whether nothing is wrong but what a crash has left."""
+        """Returns whether nothing is wrong except a torn end left by a crash."""
         return not self.damages and not self.longer
 
 
@@ -72,7 +72,7 @@ class ViewsVerified(NamedTuple):
 
     @property
     def is_sound(self) -> bool:
-        """Returns whether they are what a rebuild makes."""
+        """Returns whether they equal views made anew."""
         return not self.different and self.problem is None
 
 

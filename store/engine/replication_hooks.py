@@ -21,7 +21,7 @@ class StoreListener(Protocol):
     def damaged(self) -> None:
         """Tells that the log is damaged where that was not known before; `LocalStore.damages` has the places.
 
-        Also called for what is known when the store is opened, perhaps before `open` has returned.
+        Also called with the values known when the store is opened, perhaps before `open` has returned.
         """
 
     def failed(self, error: StoreError) -> None:

@@ -1,8 +1,9 @@
 """Snapshots of the views, for a replica whose log ends where its master's does not begin yet.
 
-A snapshot is a directory with a copy of the views and the file `snapshot`, which says what it is of. A replica that
-installs one begins its log where the master's began, so that it comes to hold all of what the master holds; its views
-are ahead of its log until that has been filled up to where the snapshot was taken. The file `filling` says so.
+A snapshot is a directory with a copy of the views and the file `snapshot`, which describes the copied log. A replica
+that installs one begins its log where the master's began, so that it comes to hold everything that the master holds;
+its views are ahead of its log until that has been filled up to where the snapshot was taken. The file `filling` says
+so.
 
 Installing is one rename: of the directory `incoming`, in which the new views lie, to `installed`. Whatever is cut short
 before it has not happened, and what comes behind it is done again when the data directory is opened next.
@@ -126,7 +127,7 @@ def _dispatched(path: Path) -> LogOffset:
 
 
 def snapshot_info(directory: Path) -> SnapshotInfo:
-    """Returns what a snapshot is of. Raises `SnapshotUnusable`."""
+    """Returns the description of a snapshot. Raises `SnapshotUnusable`."""
     info = read_small_file(OsFiles(), directory / _INFO, SnapshotInfo) if directory.is_dir() else None
     if info is None:
         raise SnapshotUnusable(f"{directory} holds no snapshot")
@@ -134,7 +135,7 @@ def snapshot_info(directory: Path) -> SnapshotInfo:
 
 
 def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | None = None) -> SnapshotInfo:
-    """Makes a data directory that nobody has open what a snapshot says, in place of what it holds.
+    """Replaces the contents of a data directory that is not open by a snapshot.
 
     A file of epochs that the snapshot has with it takes the place of the log's, in the same step. A log that has lost
     its end up to `lost_end` goes on lacking it until it has grown so far again. The snapshot's directory is used up.
@@ -188,7 +189,7 @@ def _verify(path: Path, info: SnapshotInfo) -> None:
 
 
 def finish_install(data_dir: Path) -> None:
-    """Puts what was installed in place of what was there. Each step can be done again; the lock is held."""
+    """Replaces the former files by the installed ones. Each step can be done again; the lock is held."""
     installed = data_dir / _INSTALLED
     if not installed.is_dir():
         return

@@ -1,7 +1,7 @@
 """Trimming: segments that nobody's limits keep any more are deleted, in front of the log only.
 
-The master decides and says so in the log: `LogTrimmed` carries where the log begins from then on. Views forget what
-they say of the part before when they apply the record, on every replica and in every rebuild alike, and only then are
+The master decides and says so in the log: `LogTrimmed` carries where the log begins from then on. Views remove their
+entries of the earlier part when they apply the record, on every replica and in every rebuild alike, and only then are
 files deleted. A crash between the two is made up for at the next start.
 
 Compacted queues do not keep segments: before one is deleted, the records in it that are still the newest of their keys
@@ -90,7 +90,7 @@ class Trimmer:
             logger.warning("trimming the log waits for its repair: %s", error)
 
     def delete(self) -> None:
-        """Deletes the files of what was trimmed off, as far as the views know of it."""
+        """Deletes the files that were trimmed off, as far as the views know of it."""
         if self._views.first > self._log.first:
             self._log.trim(self._views.first)
             logger.info("segments were deleted", extra={"log_first": self._log.first})

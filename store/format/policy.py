@@ -1,10 +1,10 @@
 """The lending of messages: the kinds of consumer groups, and their limits.
 
-There are three kinds. A *cursor* group (`commit_offsets`) has one offset a queue; it costs a few bytes however long
-the queue is, and messages are done with in order. A *lease* group takes single messages and settles each on its own
-(`take`); it costs memory for what is lent or waits for another try, and disk for each gap among what is settled. An
-*ordered* lease group lends no two messages of one key at the same time, and those of one key in their order; it
-looks ahead of a blocked key by at most `PASSED_OVER_MAX` messages.
+There are three kinds. A *cursor* group (`commit_offsets`) has one offset a queue; it costs a few bytes however long the
+queue is, and messages are done with in order. A *lease* group takes single messages and settles each on its own
+(`take`); it costs memory for messages that are lent or wait for another try, and disk for each gap between settled
+ones. An *ordered* lease group lends no two messages of one key at the same time, and those of one key in their order;
+it looks ahead of a blocked key by at most `PASSED_OVER_MAX` messages.
 """
 
 from typing import Annotated

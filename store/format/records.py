@@ -92,8 +92,8 @@ class GroupDeleted(msgspec.Struct, frozen=True, array_like=True, tag=4):
 class Settled(msgspec.Struct, frozen=True, array_like=True, tag=5):
     """Messages of a queue that a group is done with: ranges of queue offsets, end exclusive.
 
-    They are those of the queue and the group as they were before a log offset: where one of the two is deleted there
-    or later, nothing of what came after it is settled.
+    They are those of the queue and the group as they were before a log offset: where one of the two is deleted there or
+    later, no message that came after it is settled.
     """
 
     queue: _Queue
@@ -109,7 +109,7 @@ class QueueDeleted(msgspec.Struct, frozen=True, array_like=True, tag=6):
 
 
 class LogTrimmed(msgspec.Struct, frozen=True, array_like=True, tag=11):
-    """The log begins at `first` from now on: what lies before is deleted, and views forget what they say of it."""
+    """The log begins at `first` from now on: earlier frames are deleted, and views remove their entries."""
 
     first: _Offset
     time_ms: _Offset

@@ -21,7 +21,7 @@ from msgspec.structs import replace
 from store.format.frame import FEW_ROWS, ROW, ROW_FENCE, ROW_ONCE, ROWS_DTYPE, Buffer, UnplacedFrame
 from store.format.records import KV_QUEUE, VOID_QUEUE, KvPut, encode
 
-FENCES, ONCES = "$fences", "$once"  # the namespaces of what guards depend on; the keys are names in hexadecimal
+FENCES, ONCES = "$fences", "$once"  # namespaces of the keys that guards depend on; the keys are names in hexadecimal
 NAME_BYTES = 16
 _HALF = NAME_BYTES // 2
 _EPOCH = struct.Struct(">Q")
@@ -40,7 +40,7 @@ class Guard(NamedTuple):
 
     @property
     def slot(self) -> tuple[str, str]:
-        """The namespace and the key of what it depends on."""
+        """The namespace and the key that it depends on."""
         return ONCES if self.once else FENCES, self.name.hex()
 
 

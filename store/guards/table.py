@@ -1,4 +1,4 @@
-"""Decides which guards of a frame hold, from the views and from what frames have said that the views lack."""
+"""Decides which guards of a frame hold, from the views and from the frames that the views lack."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -91,7 +91,7 @@ class GuardTable:
                 self._ahead[key] = _UnviewedStatement(start, guard.row, guard.epoch)
 
     def follow(self, frame: UnplacedFrame, start: LogOffset) -> None:
-        """Notes what a frame says that is in the log already."""
+        """Notes the guards of a frame that is in the log already."""
         if frame.flags & FRAME_GUARDED:
             self.add(guards_of(frame.rows), start)
             self.keep()

@@ -66,11 +66,11 @@ class Sealing:
 
     @property
     def digest(self) -> bytes:
-        """The digest of what was added."""
+        """The digest of the added frames."""
         return self._digest.digest()
 
     def seal(self, before: Seal | None) -> Seal:
-        """Returns the seal of what was added, behind another one."""
+        """Returns the seal of the added frames, behind another seal."""
         digest = self.digest
         return Seal(self.start, self.at, digest, chain_of(before, digest))
 

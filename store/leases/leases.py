@@ -83,7 +83,7 @@ class LeaseQueue:
         self._kept_back: dict[int, int] = {}  # when they may be lent again
         self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
         self.in_flight = InFlight()
-        self.gone = False  # the queue or the group was deleted, and others keep what it has since
+        self.gone = False  # the queue or the group was deleted, and others keep their later leases
         self._was_blocked = False  # and nobody was told that it is over
         self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
         self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
@@ -95,7 +95,7 @@ class LeaseQueue:
     def set_policy(self, policy: LeasePolicy) -> None:
         """Lends by this from now on. Lent messages stay lent; others wait behind their key only if they have to.
 
-        Where keys are in order now and were not before, nothing more is lent until what is out has come to an end.
+        Where keys are in order now and were not before, nothing more is lent until the current leases have ended.
         """
         self.policy = policy
         if policy.ordered and self.order is None:
@@ -189,7 +189,7 @@ class LeaseQueue:
                 self._schedule(self, grant.visible_at_ms, start, end)
 
     def extend(self, owner: int, offsets: Iterable[int], grant: Grant) -> list[int]:
-        """Lets an owner hold longer, or shorter, what it holds of some offsets; returns which these are."""
+        """Extends, or shortens, an owner's leases of some offsets; returns which these are."""
         mine = sorted(self.held(owner) & set(offsets))
         renewed: dict[int, Grant] = {}
         for offset in mine:
@@ -216,7 +216,7 @@ class LeaseQueue:
     def requeue(
         self, owner: int, offsets: Iterable[int], *, delivered: bool, delay_ms: int | None = None, now_ms: int = 0
     ) -> bool:
-        """Takes back from an owner what it holds of some offsets; returns whether that was anything.
+        """Takes back an owner's leases of some offsets; returns whether that was anything.
 
         `delivered` says whether the attempt counts, `delay_ms` how long to keep it back (None: as the policy says).
         """
@@ -281,7 +281,7 @@ class LeaseQueue:
     # ---- settling
 
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
-        """Takes what an owner holds of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
+        """Takes an owner's leases of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
         ranges = ranges_of(self._drop(owner, offsets))
         self.in_flight.settle(ranges)
         return ranges

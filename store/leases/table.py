@@ -85,7 +85,7 @@ class LeaseTable:
     def follow(
         self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted, at: int = 0
     ) -> None:
-        """Takes in what the log says at an offset. Of what is deleted nothing is held and nothing settled."""
+        """Applies the log's records at an offset. Of what is deleted nothing is held and nothing settled."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known):
                 leases = self.of_queues.get((group, QueueNumber(queue)))
@@ -141,7 +141,7 @@ class LeaseTable:
             self.on_deadline(at_ms)
 
     def _compact(self) -> None:
-        """Drops the deadlines of what was settled or extended in time, so that there are never many of them."""
+        """Drops the deadlines of leases that were settled or extended in time, so that there are never many of them."""
         self._deadlines = [
             (at_ms, next(self._numbers), leases, start, end)
             for leases in self.of_queues.values()
@@ -151,7 +151,7 @@ class LeaseTable:
         self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
 
     def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
-        """Ends what ends by now. Of what there is more to lend, and what has given up something."""
+        """Ends the leases whose time is over. Returns the queues that can lend more, and all that had such leases."""
         more: dict[LeaseQueue, None] = {}
         seen: dict[LeaseQueue, None] = {}
         while self._deadlines and self._deadlines[0][0] <= now_ms:

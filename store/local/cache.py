@@ -48,7 +48,7 @@ class FrameCache:
 
     @property
     def size_bytes(self) -> int:
-        """The bytes of the frames held, and of what holds them."""
+        """The bytes of the frames held, and of the objects that hold them."""
         return self._messages.size_bytes + self._records.size_bytes
 
     def get(self, log_offset: LogOffset) -> Frame | None:

@@ -24,13 +24,13 @@ T = TypeVar("T")
 
 
 READERS = 4  # threads that may wait for a disk
-REPAIR_S_MAX = 5.0  # that a read waits for the repair of what it needs
+REPAIR_S_MAX = 5.0  # that a read waits for the repair of the frames that it needs
 LOST_LOOK_S = 0.25  # in which somebody who waits learns that it is lost
 _QUEUE_MAX = (1 << 32) - 1
 
 
 def check_messages_queue(queue: QueueNumber) -> None:
-    """Raises `BadArgument` for what can be no queue of messages."""
+    """Raises `BadArgument` for a number that can be no queue of messages."""
     if not FIRST_QUEUE <= queue <= _QUEUE_MAX:
         raise BadArgument(f"no queue of messages has the number {queue}")
 
@@ -101,7 +101,7 @@ class Core:
             raise self.engine.filling
 
     async def check_queue(self, queue: QueueNumber) -> None:
-        """Waits while the views still hold what a deleted queue had. Raises `BadArgument` for what can be no queue."""
+        """Waits while the views still hold what a deleted queue had. Raises `BadArgument` for a number of no queue."""
         self.check_open()
         if not 0 <= queue <= _QUEUE_MAX:
             raise BadArgument(f"no queue has the number {queue}")

@@ -82,6 +82,6 @@ class DeadLetters:
             await self._settlements.settle(leases, ranges_of(left), delivered=True)
 
     async def close(self) -> None:
-        """Waits for what is being moved."""
+        """Waits for moves in progress."""
         if self._work:
             await asyncio.wait(self._work)

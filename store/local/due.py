@@ -29,7 +29,7 @@ class Due:
         core.recent.leases.on_deadline = self._lease_deadline
 
     def wake_by(self, due_ms: int) -> None:
-        """Looks for what is due at a time, by the wall clock, or now when that is over."""
+        """Looks for due work at a time, by the wall clock, or now when that is over."""
         self._ticker.wake_by(due_ms)
 
     def _lease_deadline(self, at_ms: int) -> None:
@@ -42,7 +42,7 @@ class Due:
             await self._ticker.look()
 
     async def close(self) -> None:
-        """Begins nothing more and waits for what has begun."""
+        """Begins nothing more and waits for work in progress."""
         await self._ticker.close()
 
     async def _tick(self, now_ms: int) -> int | None:

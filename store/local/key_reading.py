@@ -1,4 +1,4 @@
-"""Reading ranges: the view in one transaction, with what it lacks laid over it, so that a page is one revision."""
+"""Reading ranges: the view in one transaction, overlaid with newer changes, so that a page is of one revision."""
 
 from collections.abc import Iterator, Mapping
 from heapq import merge

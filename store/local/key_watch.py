@@ -43,7 +43,7 @@ class LogSource(Protocol):
 
     @property
     def confirmed(self) -> LogOffset:
-        """The end of what is confirmed: above every revision."""
+        """The confirmed end: above every revision."""
 
     @property
     def first(self) -> LogOffset:

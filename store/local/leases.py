@@ -69,7 +69,7 @@ class LocalLeases:
         return await self._core.blocking(stored)
 
     def trim(self) -> None:
-        """Ends the leases of what retention has taken, once it is known where the queues begin."""
+        """Ends the leases of messages that retention has removed, once it is known where the queues begin."""
         core = self._core
         if core.engine.views.first > self._lent_from and core.closing is None:
             self._lent_from = core.engine.views.first

@@ -37,7 +37,7 @@ class StoredLeases(NamedTuple):
 class Lending:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
-    `locate` finds records by their offsets, `stored` what the views know, `record` stores a record, `append` a frame.
+    `locate` finds records by their offsets, `stored` reads the views, `record` stores a record, `append` a frame.
     `key` signs handles. `steady_ms` never goes back. `on_available` is called with queues that have something to lend
     again.
     """
@@ -74,7 +74,7 @@ class Lending:
                 return leases, following
             deletions = table.deletions
             settled, policy, known, deleted_at = await self._stored(queue, group)
-            if table.deletions == deletions:  # otherwise it may be of what was deleted
+            if table.deletions == deletions:  # otherwise it may be of a deleted queue or group
                 leases = table.get(queue, group) or table.load(queue, settled, group, policy, deleted_at)
                 return leases, self._recent.learn_next_offset(queue, known)
 
@@ -378,6 +378,6 @@ class Lending:
 
 
 def check_invisible(invisible_ms: int) -> None:
-    """Raises ValueError for what is no time to lend a message for."""
+    """Raises ValueError for an invalid lease time."""
     if not 0 < invisible_ms <= INVISIBLE_MS_MAX:
         raise ValueError(f"a lease lasts 1 to {INVISIBLE_MS_MAX} ms, not {invisible_ms}")

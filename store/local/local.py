@@ -43,7 +43,7 @@ from store.recent.arrivals import Arrivals
 from store.recent.recent import Recent
 from store.timers.timers import TimerLimits, Timers
 
-CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have what it has
+CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have all its frames
 
 
 class LocalStore(AsyncClosing):
@@ -143,7 +143,7 @@ class LocalStore(AsyncClosing):
     async def close(self) -> None:
         """Stores what was appended and answers for it, brings the views up, closes. Again waits for the first call.
 
-        A master waits a moment for what is not confirmed, and then answers that nobody knows.
+        A master waits a moment for unconfirmed frames, and then answers that their outcome is unknown.
         """
         core = self.core
         if core.closing is None:
@@ -199,7 +199,7 @@ class LocalStore(AsyncClosing):
 
     @property
     def damages(self) -> Sequence[Damage]:
-        """The open damages of what the log keeps, or should, by log offset; repaired ones are gone from here."""
+        """The open damages of the log, missing ranges too, by log offset; repaired ones are gone from here."""
         first = min(self.core.engine.log.first, self.core.engine.views.first)
         return [damage for damage in self.core.engine.log.damages.open() if damage.end > first]
 
@@ -216,7 +216,7 @@ class LocalStore(AsyncClosing):
 
     @property
     def views_rebuildable(self) -> bool:
-        """Returns whether the log has all of what the views are made from."""
+        """Returns whether the log has all frames that the views are made from."""
         return self.core.engine.views.rebuildable
 
     @property

@@ -70,7 +70,7 @@ class LocalLog:
     # ---- in
 
     def append(self, frame: UnplacedFrame, done: OnAppended) -> None:
-        """See `LogCalls.append`. A refusal comes on the next turn of the loop, ahead of what is being written."""
+        """See `LogCalls.append`. A refusal comes on the next turn of the loop, ahead of earlier frames."""
         size = frame.size_bytes
         refused = self._refusal(size)
         if len(frame.rows) != frame.row_count * ROW.size:  # it would stop the store; checksums are readers' to check

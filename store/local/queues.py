@@ -1,4 +1,4 @@
-"""The queues of a `LocalStore`: reading their records, how long those are kept, and telling of what can be lent."""
+"""The queues of a `LocalStore`: reading their records, their retention, and news of messages that can be lent."""
 
 import asyncio
 import logging

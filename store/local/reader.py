@@ -121,7 +121,7 @@ class StoreReader:
             self._rested = perf_counter()
 
     def _chunk_frame(self, chunk: Chunk, queue: QueueNumber, *, in_memory: bool) -> tuple[Frame, list[int]]:
-        """Returns a chunk's frame and rows. Raises `CorruptFrame` unless both are what the index says."""
+        """Returns a chunk's frame and rows. Raises `CorruptFrame` unless both match the index."""
         frame = self.frame(chunk.frame, chunk.frame_size_bytes, in_memory=in_memory)
         if frame is None:
             raise CorruptFrame(chunk.frame, "the index refers to a frame that the log does not have")

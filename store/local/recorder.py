@@ -42,7 +42,7 @@ class Recorder:
         self._outcomes: Mapping[Position, Outcome] = {}
 
     def record(self, record: Record, *, urgent: bool = True) -> asyncio.Future[Outcome]:
-        """Stores a record; the future ends when it is durable and applied, with what became of it.
+        """Stores a record; the future ends when it is durable and applied, with the outcome.
 
         One that is not urgent lingers until something else is appended, and for `LINGER_S` at most.
 

@@ -33,7 +33,7 @@ class LocalReplication:
         self.gate: Gate | None = None  # on a master with other replicas
 
     def begin(self, *, gated: bool) -> None:
-        """Begins where the log ends; as a master with other replicas, with what is not confirmed yet."""
+        """Begins where the log ends; as a master with other replicas, with the frames that are not confirmed yet."""
         log = self._core.engine.log
         self._received = log.end
         if gated:
@@ -70,7 +70,7 @@ class LocalReplication:
 
     @property
     def flushed(self) -> LogOffset:
-        """The log offset behind what is on this disk."""
+        """The log offset behind the last frame on this disk."""
         return self._core.engine.log.flushed
 
     @property
@@ -125,7 +125,7 @@ class LocalReplication:
         self._core.engine.refuse(why)
 
     def give_up(self) -> None:
-        """Answers `AppendOutcomeUnknown` for what is not confirmed, and takes nothing more."""
+        """Answers `AppendOutcomeUnknown` for unconfirmed frames, and takes no more."""
         if self.gate is not None:
             self._core.engine.refuse(NotMaster("this replica is not the master any more"))
             self.gate.give_up()
@@ -133,7 +133,7 @@ class LocalReplication:
     def ask_first(self, *, agreed: Callable[[], Awaitable[None]], cut_off: Callable[[], bool]) -> None:
         """Makes a master read keys only when it is certain that no other replica is master by now.
 
-        A master that was superseded and does not know it yet would answer with what was the newest once. So a read
+        A master that was superseded and does not know it yet would answer with old records as the newest. So a read
         waits for `agreed`: it asks the replicas in sync whether they follow still (`Master.ask_round`); reads that
         come while that is in flight share the next question, so that under load it costs a round trip and nothing
         else. It raises `NotMaster`, and `NotWritable` where too few replicas answer.
@@ -165,7 +165,7 @@ class LocalReplication:
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Returns why a replica has dropped some of what it took, for want of room; then it has to be opened again.
+        """Returns why a replica has dropped some frames that it took, for want of room; then it has to be opened again.
 
         `flushed` is called when that happens.
         """

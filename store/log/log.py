@@ -71,10 +71,10 @@ class CommitLog:
         if not self._segments:
             self._add_segment(begin)
         files.sync_directory(directory)  # a process that was killed may not have synced the last segment's name
-        self.end = self._segments[-1].end  # of what was placed
-        self.written = self.first  # of what is in files; written <= end
-        self.flushed = self.first  # of what is on this disk; flushed <= written
-        self.confirmed = self.first  # of what readers may see; confirmed <= flushed
+        self.end = self._segments[-1].end  # of the frames that have a place
+        self.written = self.first  # of the frames in files; written <= end
+        self.flushed = self.first  # of the frames on this disk; flushed <= written
+        self.confirmed = self.first  # of the frames that readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
         self.damages = damages if damages is not None else DamageLedger()
         # Log offsets inside sound frames, where a reader looked; len <= KNOWN_SOUND_COUNT_MAX.
@@ -91,7 +91,7 @@ class CommitLog:
     def floor(self) -> LogOffset:
         """The log offset before which everything is known to have been on this disk; 0 where that is not known.
 
-        A power failure may have taken the file `floor`, and known damage lies in what was there.
+        A power failure may have taken the file `floor`, and known damage lies below it.
         """
         known = self._floor is not None and self._floor.belongs_to(self.first)
         at = self._floor.at if known and self._floor is not None else START
@@ -132,7 +132,7 @@ class CommitLog:
 
     @property
     def mendable_end(self) -> LogOffset:
-        """The log offset behind what is repaired in place: what lies behind it, the writer brings."""
+        """The log offset behind the part that is repaired in place: what lies behind it, the writer brings."""
         return self.written if self._lacking is None else min(self._lacking[0], self.written)
 
     @property
@@ -258,7 +258,7 @@ class CommitLog:
     def trim(self, first: LogOffset) -> None:
         """Deletes the segments in front of a log offset, oldest first; never the last one. Raises OSError.
 
-        For one thread at a time, beside the writer. Readers of a segment keep what they have open until they are done.
+        For one thread at a time, beside the writer. Readers of a segment keep its file open until they are done.
         """
         with self.mending:
             with self._changing:

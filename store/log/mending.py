@@ -87,7 +87,7 @@ def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, 
 
 
 def restore_removed(log: CommitLog, files: Files) -> None:
-    """Writes the files of closed segments anew that were removed, from what is open of them still.
+    """Writes removed files of closed segments anew, from those that are still open.
 
     A process goes on reading a file that was removed, so that otherwise only its next start would find out. One that is
     not open any more is damage to whoever reads it.

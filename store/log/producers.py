@@ -88,7 +88,7 @@ class ProducerTable:
         self._added.clear()
 
     def take_back(self) -> None:
-        """Undoes what was added since the last `keep`, and what it has pushed out: it was not stored after all."""
+        """Undoes the additions since the last `keep`, and the removals they caused: it was not stored after all."""
         for producer_id, dropped, forgotten in reversed(self._added):
             table = self._table(producer_id)
             producer = table[producer_id]

@@ -1,4 +1,4 @@
-"""A run: consecutive frames of the log, reduced to what the views need of them.
+"""A run: consecutive frames of the log, reduced to the parts that the views need.
 
 The same code makes runs of frames just written and of frames read in recovery, so views come out the same.
 """
@@ -275,7 +275,7 @@ def _few_counts(placed: Sequence[Placed], data: Buffer) -> list[tuple[int, int]]
 def _totals(
     values: npt.NDArray[np.int64], heads: npt.NDArray[np.int64], lengths: npt.NDArray[np.int64], before: Sequence[int]
 ) -> npt.NDArray[np.int64]:
-    """Returns running totals within groups that begin at `heads`, each on top of what was `before` it."""
+    """Returns running totals within groups that begin at `heads`, each on top of its value in `before`."""
     totals: npt.NDArray[np.int64] = np.cumsum(values)
     totals += np.repeat(np.array(before, np.int64) - totals[heads] + values[heads], lengths)
     return totals

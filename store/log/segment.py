@@ -186,7 +186,7 @@ class Segment:
         self.size_bytes = end - self.start
 
     def mend(self, start: LogOffset, parts: Sequence[Buffer], *, sealed: bool) -> None:
-        """Writes parts back to back from a log offset on, durably, in place of what is there or is missing.
+        """Writes parts back to back from a log offset on, durably, over damaged or missing bytes.
 
         Only what is `sealed` can grow: elsewhere the writer may be at it beside this. Raises OSError.
         """

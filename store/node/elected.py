@@ -18,7 +18,7 @@ UNCLEAN_REPAIR_MS = 5_000  # that a repair may take, where an unclean election h
 
 
 async def ask_election(context: ReplicaContext, epoch: int) -> None:
-    """Asks to be elected anew, as what was promised to clients as master of this epoch is not known any more.
+    """Asks to be elected anew, as the promises that it gave to clients as master of this epoch are not known any more.
 
     Asks again and again: the controllers' leader may be new itself, and not know this replica yet.
     """
@@ -32,9 +32,9 @@ async def ask_election(context: ReplicaContext, epoch: int) -> None:
 async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> bool:
     """Reads the part of the log that the views have not followed, and waits until what is damaged of it is repaired.
 
-    A master assigns positions, and knows producers, by all of its log: it cannot make good later what it has passed
-    over. A range that no replica has is lost, and holds up nobody. Returns False when this replica is not elected any
-    more, or its disk has `failed`. Raises `StoreError`, OSError.
+    A master assigns positions, and knows producers, by all of its log: it cannot restore later what it has skipped. A
+    range that no replica has is lost, and holds up nobody. Returns False when this replica is not elected any more, or
+    its disk has `failed`. Raises `StoreError`, OSError.
     """
     store = context.disk.store
     assert store is not None

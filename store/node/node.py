@@ -282,7 +282,7 @@ class StoreNode:
         await asyncio.sleep(REOPEN_S)
 
     async def _give_up(self, context: ReplicaContext) -> None:
-        """Gives up what the log has lost of its end: this replica was elected with what is left, uncleanly."""
+        """Gives up the lost end of the log: this replica was elected with the rest, by an unclean election."""
         assert self.group is not None
         assert self.disk.store is not None
         epoch = self.group.unclean_epoch

@@ -1,4 +1,4 @@
-"""Replacing what a replica has: by a snapshot of the master, or by less, where the group has given up the rest."""
+"""Replacing a replica's contents: by a snapshot of the master, or by less, where the group has given up the rest."""
 
 import logging
 
@@ -67,7 +67,7 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
 async def give_up(
     context: ReplicaContext, at: LogOffset, unclean_epoch: int, *, cut_to: LogOffset | None = None
 ) -> None:
-    """Gives up what the log has lost from an offset on, for the unclean election of an epoch. The store is open then.
+    """Gives up the lost end of the log from an offset on, for the unclean election of an epoch. The store is open then.
 
     Killed in between, it is done again: the election counts as followed when all else is on disk. Raises
     `NotRebuildable`, other `StoreError`, OSError.

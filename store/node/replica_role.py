@@ -320,7 +320,7 @@ class ReplicaRole:
     # ---- what is to be done
 
     def _after(self) -> None:
-        """Acts on what the core wants, after anything that it was told."""
+        """Carries out the core's effects, after each of its inputs."""
         store = self.context.disk.store
         if store is not None and self._core.confirmed > self._confirmed:
             self._confirmed = self._core.confirmed
@@ -357,7 +357,7 @@ class ReplicaRole:
             self._stream.put(sign(message, me, disk.log) if isinstance(message, Hello) else message)
 
     async def _work(self) -> None:
-        """Does what the core wants, in order; at the end the rest of it."""
+        """Carries out the core's effects in order, at the end the rest of them."""
         while True:
             self._working = True
             try:

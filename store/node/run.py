@@ -79,7 +79,7 @@ class StoreRun(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Process:
-    """The node with what is around it."""
+    """The node with its controllers, metrics and admin port."""
 
     def __init__(self, options: StoreRun) -> None:
         self._options = options
@@ -166,7 +166,7 @@ class _Process:
         )
         return self._heartbeats
 
-    # ---- what it says of itself
+    # ---- status and metrics
 
     async def _admin(self) -> AdminServer:
         return await AdminServer.start(

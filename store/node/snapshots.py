@@ -118,7 +118,7 @@ async def _timely(stream: Stream, timeout_s: float) -> bytes:
 
 
 async def install_fetched(context: ReplicaContext, lost_end: LogOffset | None) -> None:
-    """Makes what was fetched the data directory's, with what was promised since and what the log has lost.
+    """Installs the fetched snapshot in the data directory, with the epochs promised since and the log's lost end.
 
     Raises `StoreError`, OSError.
     """

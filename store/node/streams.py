@@ -22,7 +22,7 @@ _BROKEN = (grpc.RpcError, grpc.aio.BaseError, asyncio.InvalidStateError)
 class ReplicaStream:
     """A replica's stream, at the master: messages in, as they come; messages and data out, in order.
 
-    `hello` was its first message. `received` takes what the replica says. `data` gives the next message with frames,
+    `hello` was its first message. `received` takes the replica's messages. `data` gives the next message with frames,
     None when there is none for now; it is asked whenever `news` is set. A replica that says nothing for `silence_s` is
     gone.
     """
@@ -54,7 +54,7 @@ class ReplicaStream:
         self.news.set()
 
     def end(self) -> None:
-        """Ends the stream, when what was put is sent."""
+        """Ends the stream, when all messages put are sent."""
         self._ended.set()
         self.news.set()
 
@@ -92,7 +92,7 @@ class ReplicaStream:
 
 
 class MasterStream:
-    """The stream to the master, at a replica. `received` takes what the master says."""
+    """The stream to the master, at a replica. `received` takes the master's messages."""
 
     def __init__(self, stream: Stream, session: int, received: Callable[[FromMaster], None]) -> None:
         self.session = session

@@ -15,7 +15,7 @@ from controller.complaints.messages import (
     Report,
 )
 from store.api.client import StoreClient
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 from store.reach.probe import answers
 from store.reach.reachability import MasterReachability
 from store.remoting import RemoteStore

@@ -79,7 +79,7 @@ class KvRecent:
         return verdict
 
     def trim(self, dispatched: LogOffset) -> None:
-        """Lets go of what the view holds by now."""
+        """Frees the slots that the view has now."""
         for pending in (self._slots, self._spaces, self._voids):
             pending.trim(dispatched)
 
@@ -114,11 +114,11 @@ class KvRecent:
     # ---- reading
 
     def slot(self, at: bytes) -> SlotContent | None:
-        """Returns what a slot has become: `GONE` when it was emptied, None when the view has it."""
+        """Returns the new content of a slot: `GONE` when it was emptied, None when the view has it."""
         return self._slots.get(at)
 
     def all_slots(self) -> dict[bytes, SlotContent]:
-        """Returns what all slots have become that the view may not have, `GONE` included."""
+        """Returns the new contents of all slots that the view may not have, `GONE` included."""
         return dict(self._slots.items())
 
     def next_due_ms(self) -> int | None:

@@ -104,7 +104,7 @@ class Recent:
         self.confirmed = run.end
 
     def trim(self, dispatched: LogOffset) -> None:
-        """Lets go of what the views hold by now."""
+        """Frees the entries that the views have now."""
         while self._runs and self._runs[0].end <= dispatched:
             chunks = self._runs.popleft().chunks
             if self._not_indexed and self._not_indexed[0] is chunks:
@@ -191,7 +191,7 @@ class Recent:
         return self._next.get(queue)
 
     def learn_next_offset(self, queue: QueueNumber, offset: QueueOffset) -> QueueOffset:
-        """Remembers what the view knows, unless something newer was written meanwhile; the newer one."""
+        """Keeps the view's value, unless a newer one was written meanwhile; the newer one."""
         return self._next.setdefault(queue, offset)
 
     def group(self, group: str) -> GroupChange | None:

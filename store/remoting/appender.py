@@ -2,9 +2,9 @@
 
 Frames are sent in the order of the calls, and the store keeps it. Frames in flight when the connection broke are
 perhaps stored. A frame of an idempotent producer is sent again to the master of that moment, in its place in the order:
-the store knows what it has, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`. Frames
-that the store has refused because it is no master, or takes nothing for now, are kept and sent again too. All of that
-for `budget_s`.
+the store recognizes repeated frames, so the caller sees one result. Any other frame ends with `AppendOutcomeUnknown`.
+Frames that the store has refused because it is no master, or takes nothing for now, are kept and sent again too. All of
+that for `budget_s`.
 
 No input or output here: the owner asks for messages to send, and hands over those that come.
 """
@@ -151,7 +151,7 @@ class Appender:
     def answered(self, acks: Sequence[AppendAck]) -> StoreError | None:
         """Ends the frames of some acknowledgements; returns the reason to give up the connection, if any.
 
-        Raises `BadAnswer` for acknowledgements of what was not sent.
+        Raises `BadAnswer` for acknowledgements of frames that were not sent.
         """
         leave: StoreError | None = None
         for ack in acks:
@@ -196,7 +196,7 @@ class Appender:
         self._held.append(pending)
 
     def _put_back(self) -> None:
-        """Puts what was held in front of what was never sent."""
+        """Puts held frames in front of those that were never sent."""
         self._round += 1
         held, self._held = sorted(self._held, key=lambda one: one.order), []
         self._waiting.extendleft(reversed(held))
@@ -232,8 +232,8 @@ class Appender:
         """Answers what has waited too long while the connection stands; to be called now and then.
 
         A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps for ever.
-        Its caller learns that the outcome is unknown; the frame goes on, as what its producer sends later is behind
-        it. Refused frames are sent again when all frames in flight are answered, so that waits for them too.
+        Its caller learns that the outcome is unknown; the frame stays in the queue, as its producer's later frames are
+        behind it. Refused frames are sent again when all frames in flight are answered, so that waits for them too.
         """
         self._expire_sent()
         limit = self._now_s() - self._budget_s
@@ -247,12 +247,12 @@ class Appender:
             self._wake()
 
     def _expire_sent(self) -> None:
-        """Ends the waiting for what was first sent longer ago than `budget_s`."""
+        """Answers the frames that were first sent longer ago than `budget_s`."""
         limit = self._now_s() - self._budget_s
         late = []
         for pending in self.sent.values():
             if pending.sent_s > limit:
-                break  # the later ones were first sent later, but for what is sent again, which is in front
+                break  # the later ones were first sent later, except repeated frames, which are in front
             if pending.done is not _ignored:
                 late.append(pending)
         for pending in late:

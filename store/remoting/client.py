@@ -1,13 +1,13 @@
 """A store group over the network: `StoreClient` over pipes to the group's master.
 
-There is one connection at a time. When it breaks, or the node it leads to is no master any more, another one is made
-to where `resolve` says the master is; meanwhile appends and calls wait, for `budget_s` at most
-(`store.remoting.appender`, `store.remoting.caller`). Leases end with the connection: what was held is lost, which
-`settle` says and watchers of queues learn. A tail and watches of keys go on where they were.
+There is one connection at a time. When it breaks, or the node it leads to is no master any more, another one is made to
+where `resolve` says the master is; meanwhile appends and calls wait, for `budget_s` at most (`store.remoting.appender`,
+`store.remoting.caller`). Leases end with the connection: leases are lost: `settle` raises, and watchers of queues are
+told. A tail and watches of keys go on where they were.
 
-Calls answered at once are answered by what was heard last: `confirmed` is never behind an answer or an acknowledgement
-that this client has got, nor behind what its tail has delivered; timers are admitted by what was pending then, and the
-store has the last word; `queue_config` knows what this client has set or asked for.
+Calls that do not wait return the values heard last: `confirmed` is never behind an answer or an acknowledgement that
+this client has got, nor behind the frames that its tail has delivered; timers are admitted by the count pending then,
+and the store decides; `queue_config` knows the configurations that this client has set or asked for.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class RemoteStore(AsyncClosing):
         return store
 
     async def close(self) -> None:
-        """Waits a moment for what is in flight, and disconnects; leases end. Again waits for the first call."""
+        """Waits a moment for calls in flight, and disconnects; leases end. Again waits for the first call."""
         if self._remote.closing is None:
             self._remote.closing = asyncio.ensure_future(self._close())
         await asyncio.shield(self._remote.closing)
@@ -103,7 +103,7 @@ class RemoteStore(AsyncClosing):
         await connection.close(self._remote.closed)
 
     def moved(self) -> None:
-        """Looks at what `resolve` answers, which may have changed, and connects to there if it has."""
+        """Asks `resolve` again, and connects to the new address if it has changed."""
         self.connection.moved()
 
     @property
@@ -123,7 +123,7 @@ class RemoteStore(AsyncClosing):
 
     @property
     def trouble(self) -> str:
-        """Returns why the master does not take what it was sent; empty: it does, as far as is known."""
+        """Returns why the master refuses writes; empty: it does, as far as is known."""
         return self.connection.appender.trouble
 
     async def connected(self) -> None:

@@ -7,7 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 
 from store.base.errors import StoreClosed, StoreUnreachable
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 from store.format.frame import LogOffset
 from store.remoting.connection import StoreConnection
 from store.remoting.held import HeldLeases

@@ -20,7 +20,7 @@ class _Holding:
 
 
 class HeldLeases:
-    """Leases by owner, and takes in flight. As large as what is held."""
+    """Leases by owner, and takes in flight. As large as the held ranges."""
 
     def __init__(self) -> None:
         self._owners: dict[int, dict[tuple[QueueNumber, str], _Holding]] = {}
@@ -35,7 +35,7 @@ class HeldLeases:
         return take
 
     def end_take(self, take: object, owner: int, queue: QueueNumber, group: str, leases: Sequence[Lease]) -> bool:
-        """Ends a take; returns False when its owner was released meanwhile, and so was what it has brought."""
+        """Ends a take; returns False when its owner was released meanwhile, and its leases with it."""
         takes = self._takes.get(owner)
         if takes is None or take not in takes:
             return False

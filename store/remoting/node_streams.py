@@ -49,7 +49,7 @@ class NodeStreams:
 
     @property
     def appends(self) -> Stream:
-        """The stream of frames, and back of what became of them."""
+        """The stream of frames, and of their outcomes back."""
         if self._appends is None:
             self._appends = self._stream(self._channel.stream_stream(path(APPEND))())
         return self._appends

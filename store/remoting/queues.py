@@ -91,5 +91,5 @@ class RemoteQueues(QueueCalls):
         self._configs.pop(queue, None)
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
-        """See `QueueCalls.watch`. Told of what was lost with a connection too, and, after it, of all queues."""
+        """See `QueueCalls.watch`. Told of leases lost with a connection too and, after it, of all queues."""
         return self._remote.connection.watch_queues(listener)

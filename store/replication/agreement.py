@@ -13,7 +13,7 @@ class Acknowledge(Enum):
 
     ALL_IN_SYNC: on disk on every replica of the SyncStateSet, any of which may be elected. QUORUM: on disk on a
     majority of it, and an election needs the logs of a majority. MASTER: answered when it is on the master's disk, and
-    lost with the master; readers still see no more than what every replica of the set has.
+    lost with the master; readers still see only frames that every replica of the set has.
     """
 
     ALL_IN_SYNC = "all_in_sync"

@@ -28,7 +28,7 @@ class SaveEpochs:
 class Prepare:
     """First cut the log to `cut_to` (None: leave it), durably; then save the epochs. Answered by `prepared`.
 
-    Where the log ends in front of `cut_to` already, what it has lost behind that need not come again.
+    Where the log ends before `cut_to` already, its lost frames need not come again.
 
     Before the epochs it is kept that the log follows the unclean election of epoch `unclean`, if that is not 0.
     """
@@ -40,7 +40,7 @@ class Prepare:
 
 
 class AcceptedLoss(NamedTuple):
-    """A log offset, and the epoch of the unclean election in which a log gives up what it has lost from there on."""
+    """A log offset, and the epoch of the unclean election in which a log gives up its lost frames from there on."""
 
     at: LogOffset
     unclean: int
@@ -75,7 +75,7 @@ class TakeSnapshot:
 
     To be fetched from the master of that epoch: its views at some offset it has confirmed, where its log begins, and
     its epochs up to there. The new log is empty and begins where the master's does. Views, log and epochs are replaced
-    in one step, as a directory is renamed: a log whose epochs are another's would pass for what it is not. When there
+    in one step, as a directory is renamed: a log with the epochs of another would be taken for that one. When there
     is no snapshot to be had: `close`, and connect again.
     """
 

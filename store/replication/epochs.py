@@ -115,7 +115,7 @@ class EpochList:
     def trim(self, first: LogOffset) -> "EpochList":
         """Returns the list without the epochs that end at or before a log's first offset.
 
-        The start of the one that is left over in part stays what it was: it is what other lists are compared with.
+        The start of the epoch that is kept in part stays the same: it is what other lists are compared with.
         """
         return EpochList(self.entries[max(bisect_right(self.entries, first, key=_by_start) - 1, 0) :])
 

@@ -251,7 +251,7 @@ class Master:
         common = listed(message).common(LogOffset(message.end), self.epochs, self.end)
         if common is not None:
             at, snapshot = common.at, common.at < self.first
-        else:  # of one beginning, and nothing in common; if not even that, nobody knows what its log is
+        else:  # of one beginning, and nothing in common; if not even that, its log is unknown
             at, snapshot = self.first, message.first != self.first
         peer.greet(message.session, at, now_ms=self._now_ms)
         welcome = Welcome(
@@ -314,7 +314,7 @@ class Master:
         return FramesToSend(sent, min(limit, LogOffset(sent + self._pace.batch_bytes)))
 
     def sent(self, replica: int, start: LogOffset, frames: bytes) -> Data:
-        """Returns the message for what was read. From here on it counts as sent.
+        """Returns the message for the frames that were read. From here on it counts as sent.
 
         `start` is that of the `batch`. Raises `BadMessage` when the stream has ended or begun anew since.
         """
@@ -387,7 +387,7 @@ class Master:
             self._consider()
 
     def set_refused(self, sync_epoch: int) -> None:
-        """Takes a refusal of what was asked on a sync epoch, for good: no copy of the question is in flight.
+        """Takes the final refusal of a request on a sync epoch: no copy of the question is in flight.
 
         A question that a controller may still receive is unanswered; to one that was overtaken, `set_altered` is the
         answer.
@@ -440,7 +440,7 @@ class Master:
 
     @property
     def least(self) -> int:
-        """Returns how many replicas a set must have for what is written in this epoch to be acknowledged."""
+        """Returns how many replicas a set must have for frames of this epoch to be acknowledged."""
         return 1 if self._acknowledge is Acknowledge.MASTER else self._min_in_sync
 
     def _agreed(self, values: Mapping[int, int], members: Collection[int]) -> int:
@@ -466,7 +466,7 @@ class Master:
     def _sound(self, replica: int) -> bool:
         """Returns whether a member of the set answers and has a log without damage.
 
-        A master from which one copy is enough counts all the same: its damage is in what was acknowledged before.
+        A master from which one copy is enough counts all the same: its damage is in frames acknowledged before.
         """
         if replica == self.replica or replica not in self.peers:
             return self.least == 1 or not self._damaged

@@ -41,7 +41,7 @@ class Why(Enum):
     NOT_MASTER = "not_master"  # the replica dialled is no master
     WRONG_GROUP = "wrong_group"
     UNKNOWN_REPLICA = "unknown_replica"  # the controller has not told the master of it
-    TRIMMED = "trimmed"  # retention took what the replica has still to read: say Hello again
+    TRIMMED = "trimmed"  # retention has removed frames that the replica has still to read: say Hello again
     MALFORMED = "malformed"
     WRONG_CLUSTER = "wrong_cluster"
     WRONG_LOG = "wrong_log"  # of the same number, and another one
@@ -49,7 +49,7 @@ class Why(Enum):
 
 
 class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
-    """A replica's log: `epochs` from oldest to newest, `first` and `end` of what it has, synced or not.
+    """A replica's log: `epochs` from oldest to newest, `first` and `end` of its log, synced or not.
 
     The owner of the stream authenticates the replica: the ids of its cluster and its log, and the check code of its id.
     """

@@ -1,8 +1,8 @@
 """The order in which damaged ranges of a log are repaired, and whom to ask for them. No input or output.
 
 How to drive it. `look` takes the damages that are open now, as the log knows them, and the other replicas, those to be
-asked first in front. `ask` then gives the next request, if one is due: do it, put what comes in place, `look` at what
-is left, and say with `answered` what became of it. `due_ms` says when to ask again.
+asked first in front. `ask` then gives the next request, if one is due: carry it out, write the frames that come, call
+`look` with the remaining damage, and `answered` with the outcome. `due_ms` says when to ask again.
 
 A replica that is asked sends all that it has of a range, also what lies behind a part that it lacks. So what is left of
 a range lacks there, too, and the next replica is asked for it. A range that every other replica has answered for, and
@@ -40,7 +40,7 @@ class RangeOutcome(Enum):
     """The outcome of a request."""
 
     ANSWERED = "answered"  # it has sent all that it has of the range, perhaps nothing
-    FAILED = "failed"  # it was not reached, did not finish, or what it sent was not to be used
+    FAILED = "failed"  # it was not reached, did not finish, or sent unusable frames
 
 
 @dataclass(slots=True)
@@ -77,7 +77,7 @@ class Repairs:
             self._judge(hole, now_ms)
 
     def _hole(self, one: FrameRange, now_ms: int) -> _MissingRange:
-        """Returns the known range, a part of it with what is known of that, or a new one."""
+        """Returns the known range, a part of it with its history, or a new one."""
         for hole in self._holes:
             if hole.range == one:
                 return hole
@@ -95,7 +95,7 @@ class Repairs:
         return None
 
     def answered(self, ask: AskReplica, found: RangeOutcome, *, now_ms: int) -> None:
-        """Ends a request; `look` has been told of what is left since."""
+        """Ends a request; `look` has been given the remaining damage since."""
         for hole in self._holes:
             if ask.start <= hole.range.start and hole.range.end <= ask.end:
                 hole.asked[ask.replica] = found
@@ -126,7 +126,7 @@ class Repairs:
 
     @property
     def repairable(self) -> bool:
-        """Returns whether another replica may have some of what is damaged."""
+        """Returns whether another replica may have some of the damaged frames."""
         return any(not hole.lost for hole in self._holes)
 
     def awaited(self, start: LogOffset) -> frozenset[int]:

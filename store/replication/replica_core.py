@@ -13,7 +13,7 @@ in the order given, each finished before the next is begun:
     SaveEpochs      `EpochFile.save`
     Prepare         cut the log durably, then `EpochFile.save`, then call `prepared`
     Write           append the frames to the log as they are; when they are synced, call `flushed_to`, once for many
-    AcceptLoss      cut the log, give up what it has lost, and begin anew: with another `ReplicaCore`
+    AcceptLoss      cut the log, give up its lost end, and begin anew: with another `ReplicaCore`
     TakeSnapshot    fetch the master's views and begin anew: with another log, and another `ReplicaCore`
     Close           end the stream; `connect` again when the controller names a master
 
@@ -70,11 +70,11 @@ class ReplicaCore:
 
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
-    the log until it has come to where they are. With `unclean_election` a master that lacks what was confirmed is
+    the log until it has come to where they are. With `unclean_election` a master that lacks confirmed frames is
     followed all the same, by way of a snapshot; otherwise such a replica stands still, as the cluster has lost that.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
-    reaches now. It must get back what it has lost of its end, but for what a master does not have; where the group was
+    reaches now. It must get back its lost end, except the frames that a master does not have; where the group was
     elected uncleanly in an epoch behind `unclean`, which is the newest such election that the log has followed, the
     rest is given up. `rebuildable`: the views can be made anew. `guessed`: nobody knows where
     the oldest of `epochs` begins; where a master seems to lack what was confirmed, and has confirmed as much, the list
@@ -106,7 +106,7 @@ class ReplicaCore:
         # A replica takes no frames from a master of an older epoch; `promised` never goes back.
         self.promised = max(promised, epochs.newest)
         self.first = first
-        self.end = end  # of what was handed out to be written
+        self.end = end  # of the frames handed out to be written
         self.flushed = end  # confirmed <= flushed <= end
         self.confirmed = confirmed  # readers may see what lies before; never goes back
         self.stage = Stage.IDLE
@@ -225,7 +225,7 @@ class ReplicaCore:
         except (BadMessage, BadEpochs, CorruptFrame) as error:
             self._refuse(Why.MALFORMED, str(error))
 
-    # ---- what the driver has done
+    # ---- results of the driver
 
     def prepared(self) -> None:
         """Notes that `Prepare` is done: cut, synced and saved."""
@@ -316,7 +316,7 @@ class ReplicaCore:
 
     @property
     def _gives_up(self) -> bool:
-        """Returns whether the group has accepted the loss of what this log has lost, and did not do so before."""
+        """Returns whether the group has accepted the loss of this log's end, and had not done so before."""
         return self.lacks_end and self._elected_uncleanly > self._unclean
 
     def _give_up(self, at: LogOffset, epoch: int) -> bool:

@@ -1,7 +1,7 @@
 """The file `unclean` beside the log: the newest unclean election that the log has followed.
 
-A replica gives up what its log has lost of its end once for each unclean election, and never for one that it has
-followed: what it has written since then was acknowledged anew.
+A replica gives up the lost end of its log once for each unclean election, and never for one that it has followed: the
+frames written since then were acknowledged anew.
 """
 
 import logging

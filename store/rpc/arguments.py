@@ -258,7 +258,7 @@ class Take(Arguments):
 
 
 class Settle(Arguments):
-    """See `LeaseCalls.settle`, and `settle_soon` for what is not urgent."""
+    """See `LeaseCalls.settle`, and `settle_soon` for settlements that are not urgent."""
 
     queue: Queue
     owner: Integer

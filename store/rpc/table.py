@@ -31,7 +31,7 @@ class Mode(Enum):
 
     AGAIN = "again"  # it is sent again: doing it twice changes nothing
     ONCE = "once"  # its outcome is unknown
-    HELD = "held"  # of what an owner holds: lost with the session
+    HELD = "held"  # of an owner's leases: lost with the session
     SESSION = "session"  # belongs to the session, and fails with it
 
 

@@ -66,7 +66,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class BadRequest(StoreError):
-    """A request that is not what its method takes."""
+    """A request that its method does not take."""
 
 
 class BadAnswer(StoreError):
@@ -96,7 +96,7 @@ class OffsetAtTimeRequest(msgspec.Struct, frozen=True, array_like=True):
 
 
 class FetchRequest(msgspec.Struct, frozen=True, array_like=True):
-    """Records `offset` (inclusive) to `end` (exclusive) of a queue; without an end up to what there is now."""
+    """Records `offset` (inclusive) to `end` (exclusive) of a queue; without an end up to the queue's current end."""
 
     queue: Queue
     offset: Offset
@@ -138,7 +138,7 @@ _decode_header = msgspec.msgpack.Decoder(ChunkHeader).decode
 
 
 def encode_chunk(fetched: Fetched) -> bytes:
-    """Returns one gRPC message of what a store's `fetch` answered."""
+    """Returns one gRPC message of the answer of a store's `fetch`."""
     selected = [np.asarray(rows, dtype="<u4") for rows in fetched.rows]
     header = encode(
         ChunkHeader(

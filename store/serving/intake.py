@@ -72,7 +72,7 @@ class Intake:
             self._append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
-        """Returns why a frame is refused by queues and timers: its client decided by what it had heard."""
+        """Returns why a frame is refused by queues and timers: its client decided by older news."""
         gone = self._dropped()
         if gone and (queues := _queues(frame) & gone):
             return QueueDropped(f"queue {min(queues)} is no more")

@@ -55,7 +55,7 @@ def _plain(row: Row) -> Run:
 
 
 def _owned(row: Row) -> Run:
-    """Makes the method of a row for what an owner holds."""
+    """Makes the method of a row for an owner's leases."""
     shape = Shape(row)
     ask, unpack = shape.ask, shape.unpack
 
@@ -110,7 +110,7 @@ async def _settle(session: ServingSession, asked: arguments.Settle, _number: int
     leases, queue, owner = session.store.leases, QueueNumber(asked.queue), session.owner(asked.owner)
     if asked.urgent:
         await leases.settle(queue, owner, _offsets(asked.offsets), group=asked.group)
-    else:  # shielded, as what is being stored goes on when nobody waits any more
+    else:  # shielded, as the store's work continues when nobody waits any more
         await asyncio.shield(leases.settle_soon(queue, owner, _offsets(asked.offsets), group=asked.group))
     return encode(None)
 

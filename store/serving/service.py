@@ -4,7 +4,7 @@
     Append   frames to the store, acknowledgements back (store.rpc.frames)
     Tail     the log as it is confirmed (store.rpc.frames)
 
-`serve` names the store and whether the node is its group's master; a replica answers reads, from what is confirmed.
+`serve` names the store and whether the node is its group's master; a replica answers reads of confirmed frames.
 When a role ends, `stand_down` refuses what comes with `NotMaster`, lets the appends in flight be answered and ends all
 streams: leases, held states and watches end with them.
 """
@@ -42,7 +42,7 @@ STREAMS_COUNT_MAX = 512  # of each kind, at the same time
 SILENCE_S = 15.0  # a session whose client says nothing for so long is over: clients say something every second
 TAIL_BYTES = 512 << 10  # of frames in one message of a tail
 NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
-CLOSE_S = 1.0  # that sessions may take to give back what they have
+CLOSE_S = 1.0  # that sessions may take to give back their leases
 LEAVE_S = 0.5  # that clients have to go by themselves, once they know that the node stands down
 GRACE_S = 0.5  # that appends in flight may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
@@ -138,7 +138,7 @@ class NodeService:
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
-        Clients learn it, and what they have in flight is answered: first what has come, then what was on its way, until
+        Clients learn it, and their calls in flight are answered: first what has come, then what was on its way, until
         they go. All that has `grace_s` seconds; closing the store answers what is left.
         """
         term, self._term = self._term, None

@@ -1,4 +1,4 @@
-"""A session: the calls of one client, and what it has from the store until it goes away.
+"""A session: the calls of one client, and its leases, held states and watches until it goes away.
 
 Calls begin in the order in which they came and end in any. Owners of leases are the session's own: two clients that
 name the same owner do not meet. When the session ends, its leases are given back, its held states released, its
@@ -32,7 +32,7 @@ logger = logging.getLogger(__name__)
 CALLS_COUNT_MAX = 1 << 13  # of one session in flight: those that wait for something included
 WATCHES_COUNT_MAX = 1 << 12  # of one session
 OWNERS_COUNT_MAX = 1 << 16  # of one session that were lent something and not released
-ANSWERS_BYTES = 32 << 20  # of what is read for one session and not yet sent: beyond, calls that read wait
+ANSWERS_BYTES = 32 << 20  # of answers read for one session and not yet sent: beyond, calls that read wait
 READ_BYTES_MAX = 4 << 20  # that one call reads at most, a single frame excepted
 MESSAGE_BYTES = 1 << 20  # a message of answers is sent when it has so many
 
@@ -107,7 +107,7 @@ class ServingSession:
     # ---- in
 
     def stand_down(self, refusal: NotMaster) -> None:
-        """Begins nothing any more, and lets the client know: what it has in flight is answered."""
+        """Begins nothing any more, and lets the client know: its calls in flight are answered."""
         self._standing_down = refusal
         self._leave = refusal.master or ""
         self.news.set()
@@ -134,7 +134,7 @@ class ServingSession:
                 task.add_done_callback(self._unanswered.discard)
 
     async def _answer(self, call: calls.StoreCall) -> None:
-        """Does what a call asks for, and puts the answer where the writer finds it."""
+        """Runs a call, and puts the answer where the writer finds it."""
         share = Share(self._budget)
         outcome: bytes | Exception
         try:

@@ -87,7 +87,7 @@ class Ticker:
         self._arm()
 
     async def close(self) -> None:
-        """Begins nothing more and waits for what is in flight."""
+        """Begins nothing more and waits for work in progress."""
         self._closed = True
         self._arm()
         if self._working is not None:

@@ -58,7 +58,7 @@ class TimerOverlay:
         self.held = TimersHeld(0, 0)  # of everything confirmed, the view's part included
         self.stored_size: Callable[[TimerKey], int | None] = lambda key: None  # returns the size of a timer in the view
         self.floor = TimerKey(0, LogOffset(0), 0)  # earlier timers of the view have fired, though it may not know yet
-        self.firing: dict[TimerKey, int] = {}  # sizes of what is being fired, so that nobody has to look them up
+        self.firing: dict[TimerKey, int] = {}  # sizes of the timers being fired, so that they need not be looked up
         self._changes: dict[TimerKey, tuple[LogOffset, TimerSet | None]] = {}  # None: fired or cancelled
         self._order: deque[tuple[LogOffset, TimerKey]] = deque()
         self._due: list[TimerKey] = []  # a heap of those set; some of them are gone or in the view meanwhile
@@ -68,7 +68,7 @@ class TimerOverlay:
     # ---- following the log
 
     def follow(self, at: Position, record: TimerSet | TimerCancelled | TimersFired) -> bool | None:
-        """Takes in what has become of timers; of a cancelled one whether it was pending."""
+        """Applies changes of timers; of a cancelled one whether it was pending."""
         match record:
             case TimerSet():
                 self._set(at, record)
@@ -103,7 +103,7 @@ class TimerOverlay:
         self._order.append((frame, key))
 
     def trim(self, below: LogOffset) -> None:
-        """Lets go of what the view holds by now."""
+        """Frees the timers that the view has now."""
         self._trim_to = max(self._trim_to, below)
         changes, order = self._changes, self._order
         while not self._pins and order and order[0][0] < self._trim_to:
@@ -315,7 +315,7 @@ class Timers:
     # ---- for others
 
     async def cancel(self, timer: str) -> bool:
-        """See `TimerCalls.cancel`. Raises `NoSuchTimer` for what cannot be a timer's id."""
+        """See `TimerCalls.cancel`. Raises `NoSuchTimer` for a text that cannot be a timer's id."""
         self._check_open()
         try:
             key = TimerKey.parse(timer)
@@ -361,7 +361,7 @@ class Timers:
 
 
 def firing_frame(batch: Sequence[tuple[TimerKey, TimerSet]], now_ms: int) -> UnplacedFrame:
-    """Returns one frame of what timers hold, and of the record that they have fired."""
+    """Returns one frame with the messages of timers and the record that they have fired."""
     fired = encode(TimersFired(pack_keys([key for key, _ in batch])))
     rows = np.frombuffer(b"".join([record.rows for _, record in batch]), ROWS_DTYPE).copy()
     sizes = np.array([len(record.payload) for _, record in batch], np.int64)

@@ -4,8 +4,8 @@ One entry a frame and queue: (queue u32, first queue offset u64) -> (log offset 
 at u64, the queue's bytes up to here u64), all big-endian. The first queue offset, the log offset, the time and the
 bytes all grow together within a queue, so each can be searched for by halving.
 
-Entries for what was trimmed off the log are removed. So that a queue goes on where it was even when it has lost all of
-them, its end is kept beside: queue u32 -> (next queue offset u64, bytes u64).
+Entries of frames that were trimmed off the log are removed. So that a queue goes on where it was even when it has lost
+all of them, its end is kept beside: queue u32 -> (next queue offset u64, bytes u64).
 """
 
 import struct

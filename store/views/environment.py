@@ -1,4 +1,4 @@
-"""The views' LMDB environment: opened with what it needs, and what its errors mean."""
+"""The views' LMDB environment: its options, and the meaning of its errors."""
 
 from pathlib import Path
 from typing import Any

@@ -58,7 +58,7 @@ class IndexQuery(NamedTuple):
         return wanted if below is None else wanted._replace(below=below)
 
     def in_front_of(self, frame: LogOffset) -> "IndexQuery":
-        """Returns the same of what lies in front of a frame too."""
+        """Returns the same for all entries before a frame."""
         return self._replace(below=min(self.below, Position(frame, 0)))
 
 

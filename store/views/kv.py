@@ -7,7 +7,7 @@
 
 The last one is what makes the log's records a history: whether a compare-and-set held cannot be told from the record
 alone. It has entries for the exceptions only, each smaller than the record it is about, and loses them with the log
-when that is trimmed: so it is bounded by what the log keeps.
+when that is trimmed: so it is bounded by the kept part of the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -70,7 +70,7 @@ class KvView:
                 found = cursor.next()
 
     def due(self, txn: Any, now_ms: int) -> Iterator[tuple[bytes, int]]:
-        """Yields slot and revision of what expires up to a time, earliest first."""
+        """Yields slot and revision of the entries that expire up to a time, earliest first."""
         with txn.cursor(db=self._expiry) as cursor:
             found = cursor.first()
             while found:
@@ -148,7 +148,7 @@ class StoredState:
         return space
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """Keeps what a namespace holds and may hold until `finish`."""
+        """Keeps the use and the limits of a namespace until `finish`."""
         self._changed[namespace] = space
 
     def finish(self) -> None:

@@ -1,4 +1,4 @@
-"""The sub-databases of the views' environment, and what the views say of themselves, in every format there has been.
+"""The sub-databases of the views' environment, and the metadata of the views, in every format there has been.
 
 Format 5 seals every value (`store.views.sealed`); format 4 did not. In the sub-database `meta`:
 

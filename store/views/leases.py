@@ -5,7 +5,7 @@ b"s" + (group, queue u32, first offset u64) -> end u64; b"p" + (group, queue u32
 log offset u64, of the last deletion, while the log has it; b"t" -> log offset u64, where the log begins. A group is
 its name's length u16 and its name in UTF-8; all numbers are big-endian.
 
-The ranges of a group and queue are disjoint and do not touch, so what is settled has exactly one form.
+The ranges of a group and queue are disjoint and do not touch, so a set of settled offsets has exactly one form.
 """
 
 import struct

@@ -1,8 +1,8 @@
 """The views from before a rebuild: the new ones take from them what the log does not hold any more.
 
 While views are made anew the old ones lie beside them, in a directory of their own; an empty one where there were none
-to keep. They know how far the log was on disk, so that damage there is not taken for what a crash has left; and how
-many records of which queue a damaged stretch of it holds, so that what lies behind it keeps its offsets.
+to keep. They know how far the log was on disk, so that damage there is not taken for a torn end left by a crash; and
+how many records of which queue a damaged stretch of it holds, so that what lies behind it keeps its offsets.
 """
 
 import logging
@@ -29,7 +29,7 @@ def old_path(path: Path) -> Path:
 def set_aside(path: Path, *, readable: bool = True) -> None:
     """Makes way for new views. Views already set aside stay: they know more than views half made. Raises OSError.
 
-    Nothing is kept of what is not `readable`: a process that looks into it would die.
+    Nothing is kept of views that are not `readable`: a process that looks into it would die.
     """
     if not readable:
         for found in (path, old_path(path)):

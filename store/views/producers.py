@@ -62,7 +62,7 @@ def _series(runs: Sequence[FrameRun]) -> Iterator[tuple[int, int, list[LogOffset
 
 
 class _Newest:
-    """One kind of producers while a transaction changes them: what is changed is kept here until `finish`."""
+    """One kind of producers while a transaction changes them: changes are kept here until `finish`."""
 
     def __init__(self, txn: Any, db: Any, *, once: bool) -> None:
         self._txn = txn

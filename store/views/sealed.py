@@ -5,7 +5,7 @@ that neither a flipped bit nor an entry of another view passes. It is checked wh
 
 A checksum does not find an entry that is not there, or that is an older one: a flipped bit in a branch page, or a page
 that the disk has never written. So each view's number of entries and the sum of their checksums are kept beside it and
-change with it; `store.views.verify` compares them with what a walk finds.
+change with it; `store.views.verify` compares them with the result of a walk.
 """
 
 import struct
@@ -79,10 +79,10 @@ def crc_of(held: bytes) -> int:
 
 
 class Table:
-    """One sub-database: its handle, and the number and sum of what it should hold.
+    """One sub-database: its handle, and the number and sum of the entries that it should hold.
 
-    One thread writes. `walked_to` is how far a walk has come, exclusive; what changes before it changes what the walk
-    has counted too.
+    One thread writes. `walked_to` is how far a walk has come, exclusive; changes before it change the counts of the
+    walk too.
     """
 
     __slots__ = (
@@ -209,7 +209,7 @@ class _WriteCursor(_Cursor):
         self._txn = txn
 
     def put(self, key: bytes, data: bytes) -> None:
-        """Puts an entry in place of what is there."""
+        """Puts an entry, over an existing one."""
         table = self._table
         held = seal(table.salt, key, data)
         before = self._cursor.replace(key, held)
@@ -224,7 +224,7 @@ class _WriteCursor(_Cursor):
         return done
 
     def put_columns(self, columns: SealedRows) -> None:
-        """Puts entries of different keys, sealed, in place of what is there.
+        """Puts entries of different keys, sealed, over existing ones.
 
         Present entries are not looked up, which took as long as the puts: the table is not summed, but counted by LMDB.
         """

@@ -24,7 +24,7 @@ _PREFIX, _HELD_KEY = b"t", b"held"
 
 
 def is_sound(record: TimerSet) -> bool:
-    """Returns whether what a timer holds can be appended; a timer that cannot be has no effect.
+    """Returns whether a timer's message can be appended; a timer that cannot be has no effect.
 
     Its rows point into its payload and go to queues of messages, or to the KV for a retained one.
     """

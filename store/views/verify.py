@@ -1,7 +1,7 @@
 """Verification of the views: a walk over every entry, some at a time, while they are in use.
 
-It checks the checksum of every entry, and of every view the number of entries and the sum of their checksums with what
-was counted as they were written. So entries that are missing are found too, and pages that are older than they should
+It checks the checksum of every entry, and of every view the number of entries and the sum of their checksums with the
+counts kept as they were written. So entries that are missing are found too, and pages that are older than they should
 be. A step keeps the writer waiting; what is written between two steps to where the walk has been is counted there.
 """
 

@@ -50,7 +50,7 @@ class Template(NamedTuple):
     """The fields that properties set in every message that has them: all but address, body, device and arrival."""
 
     tail: tuple[Any, ...]  # the fields of Message behind `device`
-    plain: bool  # a message is these fields, and nothing of what follows but the time
+    plain: bool  # a message is these fields, and of the fields below the time alone
     time_ms: int | None  # when it happened; None: when it arrives
     user_id: str | None
     device: str | None  # claimed; only a trusted gateway's word counts

@@ -15,7 +15,7 @@ FILTERS_COUNT_MAX: Final = 1_000  # values of one filter
 
 
 def stream_read(arguments: Table) -> StreamRead | None:
-    """Returns what a consumer says of a stream; None: nothing. Raises `ProtocolError` (PRECONDITION_FAILED)."""
+    """Returns the stream arguments of a consumer; None: nothing. Raises `ProtocolError` (PRECONDITION_FAILED)."""
     if ARGUMENTS.isdisjoint(arguments):
         return None
     place, value = _place(arguments.get(X_OFFSET, NEXT))

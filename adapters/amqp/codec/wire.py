@@ -1,7 +1,7 @@
 """Frames, fields and methods of AMQP 0-9-1 as bytes.
 
-pamqp's classes say what a method is made of, and write what we send. The peer's bytes are read here, in one pass: pamqp
-copies the rest of a table for each of its fields and recurses as deep as a peer likes.
+pamqp's classes describe the fields of each method, and encode the methods that we send. The peer's bytes are read here,
+in one pass: pamqp copies the rest of a table for each of its fields and recurses as deep as a peer likes.
 
     frame   type u8 | channel u16 | size u32 | payload | 0xCE        (AMQP 0-9-1, 2.3.5)
 """

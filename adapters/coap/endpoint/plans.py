@@ -10,7 +10,7 @@ from adapters.coap.messages.request import Block, read_request
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError
 
-PLANS_MAX = 16_384  # option lists remembered with what they mean
+PLANS_MAX = 16_384  # option lists remembered with their meaning
 PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
 
 

@@ -179,7 +179,7 @@ def read_query(query: tuple[str, ...]) -> tuple[dict[str, Any], tuple[tuple[str,
     return said, tuple(properties)
 
 
-# ---- readers of one item's text; they raise ValueError saying what it should have been
+# ---- readers of one item's text; they raise ValueError, whose text names the expected form
 
 
 def _text(text: str) -> str:

@@ -102,7 +102,7 @@ class Condition(NamedTuple):
     absent: bool = False  # If-None-Match: there is no representation
 
     def holds(self, etags: Collection[bytes]) -> bool:
-        """Returns whether the request is to be done, given the ETags of what is there; none where nothing is."""
+        """Returns whether the request's conditions hold, given the current ETags; none where nothing is."""
         if self.absent and etags:
             return False
         return self.etags is None or bool(etags and (b"" in self.etags or not set(etags).isdisjoint(self.etags)))

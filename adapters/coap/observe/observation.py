@@ -1,4 +1,4 @@
-"""One observer's entry, and the entries by endpoint and by what they observe."""
+"""One observer's entry, and the entries by endpoint and by observed resource."""
 
 from dataclasses import dataclass, field
 

@@ -49,7 +49,7 @@ MAX_TRANSMIT_WAIT_MS = 93_000  # until a client knows that nothing came (RFC 725
 
 
 class Observers:
-    """All observations of one socket. `take_effects` has what they ask of the gateway; datagrams go to the sender."""
+    """All observations of one socket. `take_effects` returns effects for the gateway; datagrams go to the sender."""
 
     def __init__(
         self,
@@ -327,7 +327,7 @@ class Observers:
     ) -> None:
         """Sends messages as a notification, or ends the observation where they cannot be one.
 
-        Of several messages at one address the last counts. With `refresh` an observer is not sent again what it is
+        Of several messages at one address the last counts. With `refresh` an observer gets no representation that it is
         known to have.
         """
         many = _of_filter(observation)

@@ -41,7 +41,7 @@ class HeldContext:
 
 
 class Contexts:
-    """Contexts by the kid and kid context of their messages. `effects` has what they ask of the gateway.
+    """Contexts by the kid and kid context of their messages. `effects` holds the effects for the gateway.
 
     A context is opened for a message that its keys have protected, as a kid can be guessed. It is taken from another
     socket for a message that has proved by an Echo that it is no replay, as a message can be captured.

@@ -28,7 +28,7 @@ from adapters.coap.codec.wire import (
 )
 from adapters.coap.oscore.option import OSCORE, CoseError, Fields, decode_option
 
-# Options of class U that this server takes outside: the rest of what is outside is discarded, or not understood.
+# Options of class U that this server takes outside: other outer options are discarded, or refused.
 _OUTER = frozenset({URI_HOST, URI_PORT, OBSERVE, OSCORE})
 # Options that must not be inside (RFC 8613, 4.1.2), besides the OSCORE option: a proxy's, and the host's.
 _NEVER_INNER = frozenset({URI_HOST, URI_PORT, PROXY_URI, PROXY_SCHEME, OSCORE})

@@ -1,8 +1,8 @@
 """Requests for links that wait for the gateway's list of addresses.
 
 A list costs more than any other request of its size, so a socket asks for one at a time. Requests for the same links
-that have come by then share the answer; a request that comes while its list is on its way waits for the next one, so
-that it never sees less than what was published before it.
+that have come by then share the answer; a request that comes while such a list is being read waits for the next one, so
+that it sees everything published before it.
 """
 
 from collections.abc import Sequence

@@ -65,7 +65,7 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Reads:
-    """The answers to GET requests. `begin` asks, `finish` makes the response of what it was told."""
+    """The answers to GET requests. `begin` asks the gateway, `finish` makes the response of the answer."""
 
     def __init__(self, settings: CoapOptions, snapshots: Snapshots) -> None:
         self._settings = settings
@@ -74,7 +74,7 @@ class Reads:
     def begin(
         self, peer: Peer, code: int, request: CoapRequest, payload: bytes, now_ms: int
     ) -> Answer | tuple[Read, Request[Any]]:
-        """Returns a later block of what is at hand, or what to ask the gateway.
+        """Returns a later block of a response that is kept, or the request to the gateway.
 
         Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.06, 4.13, 4.15).
         """

@@ -154,13 +154,13 @@ class Endpoints:
         self.arm(endpoint, at_least_ms)
 
     def take_effects(self, endpoint: SecuredEndpoint) -> Sequence[Effect]:
-        """Returns what an endpoint asks of the gateway outside of an input."""
+        """Returns the effects of an endpoint that do not come of an input."""
         return self._done(endpoint, endpoint.core.observers.take_effects())
 
     # ---- inside
 
     def _done(self, endpoint: SecuredEndpoint, effects: Sequence[Effect], at_least_ms: int = 0) -> Sequence[Effect]:
-        """Takes what an endpoint sends, and translates what it asks of the gateway."""
+        """Takes an endpoint's datagrams, and translates its effects for the gateway."""
         self.collect(endpoint, at_least_ms)
         return [self._translated(endpoint, effect) for effect in effects] if effects else ()
 

@@ -1,7 +1,7 @@
 """CoAP over TCP and TLS (RFC 8323): frames, signaling messages, and the connection that carries them.
 
-Requests are done by the endpoint of CoAP over UDP, each as a Confirmable message of its own Message ID; what only UDP
-needs (duplicates, retransmission, empty acknowledgements) is taken away from what it answers.
+Requests are done by the endpoint of CoAP over UDP, each as a Confirmable message of its own Message ID; the parts that
+UDP alone needs (duplicates, retransmission, empty acknowledgements) are removed from its answers.
 
 Imported by: coap, coap.websocket.
 Imports: coap.codec, coap.endpoint, coap.messages, gateway.port.

@@ -69,7 +69,7 @@ class StreamsContext:
         self.strangers_bytes_max = max(self.arriving_bytes_max // 2, self.message_bytes_max)
 
     def hold(self, before_bytes: int, held_bytes: int, *, known: bool) -> bool:
-        """Counts what a connection holds of a message, and held before; returns whether there is room for more."""
+        """Counts the bytes that a connection holds of a message; returns whether there is room for more."""
         self.arriving_bytes += held_bytes - before_bytes
         room = self.arriving_bytes_max if known else self.strangers_bytes_max
         return held_bytes <= before_bytes or self.arriving_bytes <= room

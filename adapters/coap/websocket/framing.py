@@ -106,7 +106,7 @@ class CoapFraming:
         protocol = self._protocol
         protocol.receive_data(data)
         payload = self._messages()
-        self.answers = output_of(protocol)  # pongs, and the answer to a close frame or to what is no frame
+        self.answers = output_of(protocol)  # pongs, and the answer to a close frame or to a malformed frame
         if protocol.parser_exc is not None:
             self.ended = str(protocol.parser_exc)
         elif protocol.close_rcvd is not None:

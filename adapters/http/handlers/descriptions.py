@@ -1,4 +1,4 @@
-"""`/openapi.json` and `/docs`: what this interface is, for programs and for readers."""
+"""`/openapi.json` and `/docs`: the description of this interface, for programs and for readers."""
 
 from typing import Final
 

@@ -177,7 +177,7 @@ def _binary_event(
 
 
 def _plain(request: HttpRequest, attributes: Mapping[str, str], fields: dict[str, Any], now_ms: int) -> Message:
-    """Returns the message of a request that is no event; single `ce-` headers mean what they mean for one.
+    """Returns the message of a request that is no event; single `ce-` headers have the meaning of an event's.
 
     Raises `AttributeRefusal` where a header is one that only an event can have: it would be lost.
     """

@@ -1,8 +1,8 @@
 """Idempotency-Key: a request that is sent again is stored once, and answered as it was.
 
 See draft-ietf-httpapi-idempotency-key-header. A key is that of a user, and of a path. The log keeps it for
-`idempotency_window_s`, with a fingerprint of the request and the place of what it has stored, in the same frame. So it
-holds for requests at any proxy, whatever dies. Requests that were refused leave no key. Two with the same key at the
+`idempotency_window_s`, with a fingerprint of the request and the position of the stored messages, in the same frame. So
+it holds for requests at any proxy, whatever dies. Requests that were refused leave no key. Two with the same key at the
 same time are stored in the log's order: the second one waits, and is answered like the first.
 """
 
@@ -97,7 +97,7 @@ class EachOnce:
 
 
 def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, HttpRequest, Ask]:
-    """Returns a request whose key was used before, and the question of what was stored: its answer is the request's."""
+    """Returns a request whose key was used, and the query for the stored messages: its answer is the request's."""
 
     def reply(recalled: StoredRequest) -> Response | None:
         if recalled.fingerprint != key.fingerprint:

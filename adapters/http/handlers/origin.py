@@ -66,7 +66,7 @@ def finished(request: HttpRequest, response: Response, options: HttpOptions) -> 
 
 
 def with_options(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
-    """Returns the response to OPTIONS, with what a preflight request of a page asks for, or a sender of events."""
+    """Returns the response to OPTIONS: to the preflight request of a page, or the handshake of a sender of events."""
     return _with_consent(request, _with_preflight(request, response, options), options)
 
 

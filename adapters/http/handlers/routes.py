@@ -1,7 +1,7 @@
-"""The table of what is served where, and what each request asks of the gateway.
+"""The table of routes, and the gateway request that each HTTP request becomes.
 
 A handler answers with an action: a response at once; messages to store; a question to the gateway; an event stream.
-Handlers raise `Refusal` and `HttpError` for what they refuse.
+Handlers refuse a request by `Refusal` and `HttpError`.
 
     POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
     POST    /topics/{address}   201, once durable, with Location: {"id","position"}

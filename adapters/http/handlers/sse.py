@@ -33,7 +33,7 @@ ORIGIN: Final = Position(LogOffset(0), 0)
 
 
 def read_id(text: str) -> Cursor:
-    """Returns where to go on behind the event of an id. Raises ValueError for what is no event's id from here."""
+    """Returns where to go on behind the event of an id. Raises ValueError for an id that this gateway has not given."""
     last, *others = [Position.parse(part) for part in text.split(",")]
     cursor = (Position(last.frame, last.row + 1), *others)
     if len(by_log(cursor)) < len(cursor):
@@ -51,7 +51,7 @@ class EventStream:
         self.subs = subs
         self.following: dict[int, Position] = {}  # by log: what lies before it has been sent, or is not wanted
         self.quiet_since_ms = now_ms
-        self.stalled = False  # it had no room for what it was offered
+        self.stalled = False  # it had no room for the events that it was offered
 
     def elsewhere(self, group: int) -> bytes:
         """Returns the part of the ids of events in one log that names the others."""

@@ -1,4 +1,4 @@
-"""HTTP/1.1 and HTTP/2 on the wire: requests and their bodies in, responses out, limits on what a peer can cost.
+"""HTTP/1.1 and HTTP/2 on the wire: requests and their bodies in, responses out, limits on each peer.
 
 Imported by: http, http.handlers.
 Imports: cloudevents, websocket, gateway.domain, gateway.port, store.base.

@@ -159,7 +159,7 @@ def _brotli(body: bytes) -> bytes:
     return made
 
 
-# In the order of what they save for the time that they take.
+# Ordered by the bytes that they save for the time that they take.
 _ENCODERS: Final[Mapping[str, Callable[[bytes], bytes]]] = {
     "zstd": _zstd,
     **({} if brotli is None else {"br": _brotli}),

@@ -21,7 +21,7 @@ _VARY: Final = (b"vary", b"origin")
 def readable(
     headers: Sequence[tuple[bytes, bytes]], response: Response, options: HttpOptions, *, whole: bool = True
 ) -> Response:
-    """Returns a response with what lets the page of an allowed origin read it, by the headers of its request.
+    """Returns a response with the headers that let the page of an allowed origin read it.
 
     `whole`: these are all of them. Where they are not, the origin may be missing; every page may read the response if
     `cors_origins` allows all.

@@ -203,7 +203,7 @@ class EventSocket:
     # ---- frames
 
     def _take(self) -> None:
-        """Takes what the frames have brought, and what `websockets` answers by itself: pongs, and the close frame."""
+        """Takes the frames' payload, and the frames that `websockets` answers by itself: pongs, and the close frame."""
         for frame in self._protocol.events_received():
             if self._closing or not isinstance(frame, Frame):
                 continue

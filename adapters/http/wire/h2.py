@@ -1,4 +1,4 @@
-"""HTTP/2 (RFC 9113) on the h2 library: streams, flow control in both directions, and limits on what a peer can cost."""
+"""HTTP/2 (RFC 9113) on the h2 library: streams, flow control in both directions, and limits on each peer."""
 
 import re
 from binascii import Error as Base64Error
@@ -328,7 +328,7 @@ class Http2:
         self._check(allowed=self._abuse.control(self._now_ms))
 
     def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
-        """Goes on with what the peer has begun, which it may add to until none is left (RFC 9113, 6.8)."""
+        """Ends once the peer's streams are answered; until then it may open more (RFC 9113, 6.8)."""
         if event.error_code != ErrorCodes.NO_ERROR:
             self._failed = True  # it has closed the connection (RFC 9113, 5.4.1)
         elif not (self._leaving or self._deserted):
@@ -411,7 +411,7 @@ class Http2:
         return True
 
     def _wake(self) -> None:
-        """Tells event streams that there is room again, once half of what they may hold is free."""
+        """Tells event streams that there is room again, once half of their limit is free."""
         if not self._starved or self._held_out_bytes * 2 > self._options.max_held_bytes:
             return
         for exchange in list(self._starved):

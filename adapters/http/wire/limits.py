@@ -1,4 +1,4 @@
-"""Limits on a request that both versions of HTTP keep, and the refusals of what is larger."""
+"""Limits on a request that both versions of HTTP keep, and the refusals of larger ones."""
 
 from typing import Final
 

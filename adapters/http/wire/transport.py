@@ -17,7 +17,7 @@ class Arrived(NamedTuple):
 
 
 class Gone(NamedTuple):
-    """The peer has given an exchange up; what is still said to it is dropped."""
+    """The peer has given an exchange up; later output to it is dropped."""
 
     exchange: Exchange
 

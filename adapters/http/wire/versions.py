@@ -1,4 +1,4 @@
-"""The choice of HTTP's version by a connection's first bytes, and by what a request offers."""
+"""The choice of HTTP's version by a connection's first bytes, and by the versions that a request offers."""
 
 from typing import Final
 

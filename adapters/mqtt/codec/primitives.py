@@ -71,7 +71,7 @@ def encode_binary(raw: bytes) -> bytes:
 
 
 def clean_text(text: str) -> str | None:
-    """Returns another protocol's text as MQTT can carry it: U+FFFD for what it cannot; None when it is too long."""
+    """Returns another protocol's text as MQTT can carry it: U+FFFD for other bytes; None when it is too long."""
     if not text.isascii() or "\0" in text:
         text = _UNSENDABLE.sub("\ufffd", text)
     return text if len(text.encode()) <= TEXT_BYTES_MAX else None

@@ -1,4 +1,4 @@
-"""Properties of MQTT 5.0 (2.2.2): one table of what they are called, how they are written and where they may stand."""
+"""Properties of MQTT 5.0 (2.2.2): one table of their names, their encodings and the packets that may have them."""
 
 from collections.abc import Callable
 from enum import Enum
@@ -166,8 +166,8 @@ assert {row.field for row in _TABLE} == set(Properties.__struct_fields__)
 def decode_properties(reader: PacketReader, scope: Scope) -> Properties:
     """Decodes property length and properties, of a packet or (`WILL`) of a will message.
 
-    Raises `ProtocolError`: 0x81 for what cannot be read or has no place in this packet, 0x82 for what may not repeat
-    or has a forbidden value, 0x97 for more than anybody can need.
+    Raises `ProtocolError`: 0x81 for a property that cannot be read or has no place in this packet, 0x82 for one that
+    may not repeat or has a forbidden value, 0x97 for more than anybody can need.
     """
     length = reader.varint()
     if not length:

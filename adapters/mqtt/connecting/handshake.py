@@ -1,4 +1,4 @@
-"""CONNECT: what the client asks for, what it gets, and how a CONNACK says so (MQTT 5.0, 3.1 and 3.2)."""
+"""CONNECT: the client's wishes, the terms that it gets, and the CONNACK that states them (MQTT 5.0, 3.1 and 3.2)."""
 
 import msgspec
 from msgspec.structs import replace
@@ -170,7 +170,7 @@ def authentication(connect: Connect, terms: ConnectTerms) -> Authenticate:
 
 
 def welcome(terms: ConnectTerms, options: Options, *, session_present: bool, final: bytes = b"") -> Connack:
-    """Returns the CONNACK of a connection that is let in, with what it has to know and cannot guess.
+    """Returns the CONNACK of an accepted connection: the terms that differ from its request or from MQTT's defaults.
 
     `final` is the last word of its authentication method, which is named as often as it is spoken (MQTT-4.12.0-5).
     """

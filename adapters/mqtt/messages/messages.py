@@ -167,7 +167,7 @@ def bridged(template: Template, bridge: str) -> Template:
 
 
 def with_sparkplug(message: Message, said: Sparkplug, *, client_id: str | None = None) -> Message:
-    """Returns a message with what its topic says of it and its publisher does not; no client of MQTT is shown that.
+    """Returns a message with the fields that its topic implies; no client of MQTT is shown them.
 
     `client_id` is that of a client without an identity: its messages speak for the topic's device.
     """

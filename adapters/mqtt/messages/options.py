@@ -15,7 +15,7 @@ _U32_MAX = 4_294_967_295
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[adapters.mqtt]`: every limit on what one MQTT client can ask of the gateway or make it hold."""
+    """`[adapters.mqtt]`: every limit on the requests of one MQTT client, and on the memory that it can use."""
 
     # MQTT 5.0, 3.2.2.3.6. By default: a body of 1 MiB, a topic name and as much again for properties.
     max_packet_bytes: Annotated[

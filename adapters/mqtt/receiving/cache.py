@@ -11,7 +11,7 @@ V = TypeVar("V")
 class Cache(Generic[V]):
     """Values by their bytes: at most `count_max`, beyond which all are dropped, of at most `key_bytes_max` bytes.
 
-    `known` is read as the plain dictionary that it is: a method's call is a sixth of what a PUBLISH costs.
+    `known` is read as the plain dictionary that it is: a method's call is a sixth of the cost of a PUBLISH.
     """
 
     __slots__ = ("_count_max", "_key_bytes_max", "known")

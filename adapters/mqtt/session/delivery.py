@@ -1,4 +1,4 @@
-"""Deliveries: from the gateway's batches to PUBLISH packets, within what the client has said it can take."""
+"""Deliveries: from the gateway's batches to PUBLISH packets, within the limits that the client has set."""
 
 from collections.abc import Sequence
 
@@ -99,7 +99,7 @@ class SessionDelivery:
     def _each(self, batch: Batch, picks: Sequence[int], subs: Sequence[tuple[SubscriptionId, ...]], now_ms: int) -> int:
         """Takes message by message: any QoS, any mixture of subscriptions. Returns how many were taken.
 
-        Hot for QoS 1, hence one loop: what is encoded is shared, only the packet identifiers are the client's own.
+        Hot for QoS 1, hence one loop: encoded packets are shared, only the packet identifiers are the client's own.
         """
         context, inflight, plan_of = self._context, self._inflight, self._subscriptions.plan
         sent, rows, frame, messages = inflight.sent, batch.rows, batch.frame, batch.messages

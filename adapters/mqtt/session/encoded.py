@@ -46,7 +46,8 @@ def encode_message(message: Message, plan: DeliveryPlan, dialect: Dialect, now_m
     if message.expired(now_ms):
         return _NOTHING
     qos = min(message.qos, plan.qos)
-    # 3.3.1.3: set on what is sent because of a new subscription; on live messages only with Retain As Published.
+    # 3.3.1.3: set on messages that are sent because of a new subscription; on live messages only with Retain As
+    # Published.
     retain = retained or (plan.retain_as_published and message.retain)
     head, tail = publish_pieces(
         message, dialect, qos=qos, retain=retain, now_ms=now_ms, subscription_ids=plan.identifiers

@@ -3,7 +3,7 @@
     PUBLISH -> sent -> PUBACK                          QoS 1
     PUBLISH -> sent -> PUBREC -> released -> PUBCOMP   QoS 2
 
-After a session is taken up again, `resume` says what to do with what the log brings a second time.
+After a session is taken up again, `resume` decides what is done with a message that the log brings a second time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -189,7 +189,7 @@ class Inflight:
 
     @property
     def ready(self) -> bool:
-        """Returns whether there is room for what comes next."""
+        """Returns whether there is room for the next message."""
         return (self.room if self.resume is None else self.room_again) > 0
 
     def ids(self) -> Iterator[int]:

@@ -291,7 +291,7 @@ class Intake:
                 address, reader.rest(), qos=qos, retain=bool(first & 1), device=context.device, now_ms=now_ms
             )
         except Refusal as refusal:
-            unfit = refusal.cause is Cause.MALFORMED  # it is the payload that is not what it is said to be
+            unfit = refusal.cause is Cause.MALFORMED  # the payload does not have the format that its properties name
             code = ReasonCode.PAYLOAD_FORMAT_INVALID if unfit else PUBACK_CODES[refusal.cause]
             self.refused = (qos, identifier, code)
             return None, identifier

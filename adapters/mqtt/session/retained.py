@@ -1,7 +1,7 @@
 """Retained messages for new subscriptions (MQTT 5.0, 3.3.1.3).
 
-A durable session keeps what it has not got yet at QoS 1 and 2: which wishes are not fulfilled, how far the one under
-way has come, and the messages sent and not acknowledged, for the log will not bring those again.
+A durable session keeps the retained messages that it still has to get at QoS 1 and 2: which wishes are not fulfilled,
+how far the one under way has come, and the messages sent and not acknowledged, for the log will not bring those again.
 """
 
 from typing import NamedTuple
@@ -103,7 +103,8 @@ class RetainedFeed:
         self._saved: tuple[int, SavedFeed | None] = (0, None)  # `progress` when it was saved last
         self._awaiting = False  # a page has been asked for
         self._again_ms = 0  # no page is asked for before this time: the store gives none for now
-        # Topics that brought a subscription a newer message, by its newest ticket then: what a page has is out of date.
+        # Topics that brought a subscription a newer message, by its newest ticket then: the messages of a page are out
+        # of date.
         self._newer: dict[tuple[SubscriptionId, str], int] = {}
         self._newer_bytes = 0  # of those topics
         self._written_at = -1  # `context.takes` when messages were sent last

@@ -89,7 +89,7 @@ class MqttSession:
         self.intake.begin()
 
     def advance(self, now_ms: int) -> None:
-        """Does, behind every input, what there is room for now, reports progress, and saves what has to be saved."""
+        """Ends every input: sends as far as there is room, reports progress, and saves changes of the session."""
         if self._leaving:
             self._leave()
         self.retained.pump(now_ms)

@@ -98,7 +98,7 @@ class SharedFeed:
         self._changes: list[Callable[[], None]] = []
         self._changing = False
         self._rejoin_at_ms: int | None = None
-        self._due = False  # there are effects of a delivery, or credit was spent on what takes no room
+        self._due = False  # there are effects of a delivery, or credit was spent on messages that take no room
         self._held_back = False  # until what an earlier connection has sent is sent again
         self._claimed: dict[tuple[int, int], None] = {}  # by queue and offset, saved as ours and perhaps not settled
         self._unsaved: dict[int, tuple[int, int]] = {}  # packet identifiers of those that are not saved

@@ -17,10 +17,10 @@ class SparkplugTopics:
 
     def __init__(self, context: ConnectionContext) -> None:
         self._context = context
-        self._topics: Cache[Message] = topic_cache()  # an empty message with what the topic says
+        self._topics: Cache[Message] = topic_cache()  # an empty message with the fields that the topic implies
 
     def with_sparkplug(self, message: Message) -> Message:
-        """Returns a message with what its topic says of it."""
+        """Returns a message with the fields that its topic implies."""
         context = self._context
         said = sparkplug_of(message.address) if context.options.sparkplug else None
         return (

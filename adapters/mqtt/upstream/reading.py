@@ -1,4 +1,4 @@
-"""A broker of somebody else's, as its client (`gateway.port.bridge.Upstream`).
+"""A connection to an upstream broker, whose client we are (`gateway.port.bridge.Upstream`).
 
 PUBACK and PUBREC leave when the gateway has said that the messages are durable, in the order that these came in. A
 QoS 2 message is known by its identifier from then to its PUBREL, over as many connections as the session lasts, so

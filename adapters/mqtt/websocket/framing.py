@@ -26,7 +26,7 @@ class MqttFraming:
         return payload
 
     def _note(self, frames: Frames) -> None:
-        """Takes note of what a read has brought besides payload."""
+        """Takes the control frames of a read."""
         if frames.ping is not None and not self._said_bye:
             self.answers = frame(Opcode.PONG, frames.ping)
         frames.ping = None

@@ -1,8 +1,8 @@
 """Forwarding: messages of our addresses to exchanges of an upstream. The cursor moves when they are confirmed there.
 
-The bridge is a subscriber of the fan-out: what its window has no room for stays in the log, and costs a cursor. The
-cursor is committed each second while it moves, never past a message that is not settled, so that a crash repeats some
-and loses none.
+The bridge is a subscriber of the fan-out: messages that its window has no room for stay in the log, and cost a cursor.
+The cursor is committed each second while it moves, never past a message that is not settled, so that a crash repeats
+some and loses none.
 """
 
 import asyncio

@@ -128,7 +128,7 @@ class Link:
         return self._transport.content
 
     async def declare(self, topology: AmqpTopology) -> None:
-        """Declares what the configuration says. Raises AMQPError."""
+        """Declares the exchanges, queues and bindings of the configuration. Raises AMQPError."""
         for exchange in topology.exchanges:
             await self.channel.declare_exchange(
                 exchange.name,

@@ -20,7 +20,7 @@ _BLANK = re.compile(r"\{([^{}]*)\}")
 
 
 class BridgedFilter(NamedTuple):
-    """A filter, and the templates of what it matches."""
+    """A filter, and the templates for the messages that it matches."""
 
     pattern: str
     qos: int

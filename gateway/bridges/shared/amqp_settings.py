@@ -103,7 +103,7 @@ class AmqpTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topology_mistakes(path: str, topology: AmqpTopology) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of what a bridge declares, reads and forwards: the key, and what to write."""
+    """Yields the mistakes in a bridge's declarations, queues and forwarding rules: the key, and what to write."""
     if not topology.consume and not topology.forward:
         yield f"{path}.consume", f"is missing; write [[{path}.consume]] or [[{path}.forward]]"
     limits: Sequence[tuple[str, Sequence[object], int]] = (

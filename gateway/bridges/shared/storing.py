@@ -18,7 +18,7 @@ from store.base import logs
 
 CROWDED_S: Final = 0.05  # between two looks whether there is room again
 AGAIN_S: Final = 1.0  # until what the store did not take is tried again, where it does not say itself
-LAST_OUTCOME_S: Final = 30.0  # how long the outcome of what is in flight is waited for when the connection is gone
+LAST_OUTCOME_S: Final = 30.0  # how long outcomes of messages in flight are awaited after the connection has ended
 
 Store: TypeAlias = Callable[[PublishSource, Publish, int], None]  # `Ingest.publish`
 

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 class TokenParser:
-    """The base of a language's parser, whose methods leave it behind what they have read."""
+    """The base of a language's parser. Each method consumes the tokens that it has parsed."""
 
     def __init__(self, text: str, tokens: list[Token]) -> None:
         self._text = text

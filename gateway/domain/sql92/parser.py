@@ -190,7 +190,7 @@ class Parser(TokenParser):
         return _Node(*field(token.value), token.at)
 
     def _as(self, kind: Kind, node: _Node) -> _Node:
-        """Returns a node as what it has to be: a property is read so, anything else has to be so already."""
+        """Returns a node as the type that it has to be: a property is read so, anything else has to be so already."""
         if node.kind is kind or kind is Kind.ANY:
             return node
         if node.kind is Kind.ANY:

@@ -25,7 +25,7 @@ class ExchangeNode(NamedTuple):
     """An exchange as one address sees it."""
 
     edges: Sequence[Edge]
-    alternate: str | None  # the exchange for what no edge takes
+    alternate: str | None  # the exchange for messages that no edge takes
 
 
 Graph: TypeAlias = Mapping[str, ExchangeNode]  # by exchange; complete for what can be reached from where it begins

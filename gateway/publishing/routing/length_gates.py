@@ -1,7 +1,8 @@
 """Queues that take nothing more when they are full: what ingest asks before it puts a message there.
 
-A gate counts what it lets in, and gets the true length now and then. It knows what this process has on the
-way to the log. It does not know what other processes have there at that moment: so many a queue may have too many.
+A gate counts what it lets in, and gets the true length now and then. It knows which messages of this process are on
+their way to the log. It does not know what other processes have there at that moment: so many a queue may have too
+many.
 """
 
 from collections import deque

@@ -12,7 +12,7 @@ OPERATOR_POLICY = "operator_policy"  # the component of parameters that are poli
 
 
 class _Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """An entry, with what is understood of it."""
+    """An entry, with the fields that are understood."""
 
     name: str
     vhost: str = DEFAULT_VHOST

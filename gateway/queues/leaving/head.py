@@ -170,7 +170,7 @@ class QueueHead:
         return read(leases, now_ms=self._now_ms(), rules=self._rules(), idle_since_ms=idle_since_ms)
 
     async def discard(self, owner: int, found: Found) -> None:
-        """Removes what is not to be delivered of what an owner has leased. Raises `StoreError`."""
+        """Removes the messages that must not be delivered from those that an owner has leased. Raises `StoreError`."""
         if found.expired:
             await self._dead_letter(owner, found.expired, Reason.EXPIRED)
         if found.exhausted:

@@ -1,4 +1,4 @@
-"""Policies: rules for queues and exchanges by their names, for what their declarations do not say.
+"""Policies: rules for queues and exchanges by their names, for settings that their declarations leave open.
 
 As in RabbitMQ, the policy of the highest priority that matches applies, and no other; an operator's policy applies
 beside it. Of limits the smallest counts, wherever it stands; for the rest the declaration comes first. Of streams a

@@ -1,4 +1,4 @@
-"""Reading what a queue has lent: the messages to deliver, and those that are not to be."""
+"""Reads leased messages of a queue: the messages to deliver, and those that are not to be."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import groupby

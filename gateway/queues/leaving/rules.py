@@ -1,4 +1,4 @@
-"""The rules of a queue: what its arguments say of messages that leave it by themselves, and of its consumers."""
+"""The rules of a queue: its arguments about expiry, limits and dead letters, and about its consumers."""
 
 from collections.abc import Callable, Mapping
 from typing import Any, Final

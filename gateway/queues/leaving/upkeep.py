@@ -1,7 +1,7 @@
 """The upkeep of queues whose messages leave by themselves: when each is looked at next, and one task that looks.
 
 A queue is looked at when something has changed at its head, and when the message there expires. Each of several proxies
-looks after all queues by what it knows of them; leases see to it that a message is moved by one. A look at every such
+maintains all queues by its own knowledge of them; leases see to it that a message is moved by one. A look at every such
 queue once in a while makes up for proxies that are gone.
 """
 
@@ -12,7 +12,7 @@ from typing import Final
 
 from store.base import logs
 from store.base.errors import StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
 LOOKS_COUNT_MAX: Final = 32  # at once

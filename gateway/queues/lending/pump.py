@@ -89,7 +89,7 @@ class QueueConsumer:
     ) -> None:
         self.conn = conn
         self.stream = stream  # of a stream: what it wants of it, and
-        self.at = at  # the offset of what it gets next
+        self.at = at  # the offset of its next message
         self.permissions = permissions  # of the consumer's principal
         self._allowed: tuple[Access | None, bool] = (None, True)  # the last answer of `allowed`, by the access of then
         self.id = consumer

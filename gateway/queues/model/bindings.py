@@ -42,7 +42,7 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     durable: bool = False
     auto_delete: bool = False
     internal: bool = False
-    alternate: str | None = None  # the exchange for what no binding takes
+    alternate: str | None = None  # the exchange for messages that no binding takes
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)  # of its kind: those of `KIND_ARGUMENTS`
     bindings: tuple[Binding, ...] = ()
 
@@ -72,7 +72,7 @@ PREDECLARED = predeclared()  # of "/"
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it was declared, with what is bound to it. It lies in a store group from the beginning to the end."""
+    """A queue as it was declared, with its bindings. It lies in a store group from the beginning to the end."""
 
     name: str
     number: int
@@ -117,7 +117,7 @@ def _topic_filter(routing_key: str) -> str:
 
 
 def binding_predicate(exchange: Exchange, binding: Binding) -> Callable[[Message], bool] | None:
-    """Returns what a binding asks of a message besides its address; None where the address says all.
+    """Returns the conditions of a binding on a message besides its address; None where the address says all.
 
     Of a hashed exchange it is for all bindings together to say (`gateway.publishing.routing.hash_choice`).
 

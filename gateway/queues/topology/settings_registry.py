@@ -19,7 +19,7 @@ log = logs.get(__name__)
 
 
 class SettingsRegistry(Topology):
-    """Changes settings, and applies them to what there is."""
+    """Changes settings, and applies them to existing queues and exchanges."""
 
     _streams_behind = False  # the store could not be told what policies say of streams
 

@@ -47,7 +47,7 @@ from store.format.queue_config import QueueConfig
 CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a name
 CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
-GONE_COUNT_MAX = 10_000  # names of what is gone that are remembered, for what arrives late
+GONE_COUNT_MAX = 10_000  # names of deleted queues and exchanges that are remembered, for definitions that arrive late
 PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
@@ -137,7 +137,7 @@ class Topology(ABC):
             await self._garbage.load()
 
     async def _take_stock(self) -> None:
-        """Loads what there is, and only that."""
+        """Loads the definitions in the store, and nothing else."""
         async with self._changing:
             await self._read_settings()
             there: set[tuple[str, bool]] = set()
@@ -176,7 +176,7 @@ class Topology(ABC):
                 await self._learn(one)
 
     async def _learn(self, found: StoredDefinition) -> None:
-        """Takes over a definition, with the topology locked, if it is newer than what is known."""
+        """Takes over a definition, with the topology locked, if it is newer than the known one."""
         name, definition, revision, exchange = found
         queue = None if exchange else self.queues.get(name)
         known = self._revisions.get(name, 0) if exchange else 0 if queue is None else queue.revision
@@ -213,7 +213,7 @@ class Topology(ABC):
             await self._remove(queue)
 
     def _went(self, name: str, revision: int, *, exchange: bool) -> None:
-        """Remembers when something was removed: what was said of it before may arrive later."""
+        """Remembers when something was removed: an older definition of it may arrive later."""
         if not self._definitions.shared:
             return
         self._gone.pop((name, exchange), None)
@@ -300,7 +300,7 @@ class Topology(ABC):
         )
 
     def _alternate(self, exchange: Exchange) -> str | None:
-        """Returns the exchange for what no binding of an exchange takes."""
+        """Returns the exchange for messages that no binding of an exchange takes."""
         name = self._policies.alternate(exchange.name) if exchange.alternate is None else exchange.alternate
         return None if name is None else in_vhost(vhost_of(exchange.name), name)
 
@@ -338,7 +338,7 @@ class Topology(ABC):
         return bool(self._bound.get(name) or self._linked.get(name))
 
     def _link(self, target: str, binding: Binding) -> None:
-        """Routes what a binding takes through the exchange `target`."""
+        """Routes the messages that a binding takes through the exchange `target`."""
         exchange = self._exchanges[binding.exchange]
         predicate = self._hashed.predicate(exchange, binding, (_LINK, target))
         for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):

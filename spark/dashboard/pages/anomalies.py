@@ -1,4 +1,4 @@
-"""Anomalies: what the job has found of devices and series, the newest first."""
+"""Anomalies: the job's findings about devices and series, the newest first."""
 
 from typing import Any
 

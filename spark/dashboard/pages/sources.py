@@ -26,7 +26,7 @@ class Sources(NamedTuple):
 
 
 def with_tables(sources: Sources, make: Callable[[Reading], Any]) -> Any:
-    """Returns what a function makes of the tables; a sentence when they are empty or cannot be read."""
+    """Returns the result of a function of the tables; a sentence when they are empty or cannot be read."""
     try:
         with sources.tables.read() as reading:
             return no_tables(sources) if reading.empty else make(reading)

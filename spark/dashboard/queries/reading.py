@@ -76,7 +76,7 @@ class Reading:
     def table(
         self, sql: str, values: Sequence[object] = (), *, rows_max: int = ROWS_MAX, seconds_max: float = QUERY_S_MAX
     ) -> Result:
-        """Returns the first rows of a query. Raises `QueryStopped`, and `SparkError` for what DuckDB refuses."""
+        """Returns the first rows of a query. Raises `QueryStopped`, and `SparkError` for one that DuckDB refuses."""
         clock = threading.Timer(seconds_max, self._con.interrupt)
         clock.daemon = True
         clock.start()

@@ -6,7 +6,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from typing import Any
 
-LINGER_S = 5.0  # for what is to be sent to one side, when the other has ended
+LINGER_S = 5.0  # for bytes still to be sent to one side, when the other has ended
 
 
 class _Side(asyncio.Protocol):

@@ -1,4 +1,4 @@
-"""One budget for what a process holds for its peers: of input from connections that are not admitted, for example.
+"""One budget for bytes that a process holds for peers: of input from connections that are not admitted, for example.
 
 A message's announced size takes nothing; what has come of it does. Where all together hold more than the budget, the
 connection that holds most, of the address that holds most, is given up.

@@ -1,4 +1,4 @@
-"""The connections of a server, counted by where they come from and by what they have shown of themselves.
+"""The connections of a server, counted by their origin and by whether they have authenticated.
 
 Every peer that reaches the port can connect. So a connection that has not yet opened, or is passed on to gRPC, holds a
 place of its own kind and cannot take those of pipes. Nor can one address take another's: the one with the most places

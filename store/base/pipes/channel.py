@@ -20,7 +20,7 @@ def open_channel(target: str, credentials: Any = None, *, sizes: PipeSizes = FRA
 
 
 class Channel:
-    """Streams and questions to one node. As `grpc.aio.Channel`, but for what is uploaded in parts."""
+    """Streams and questions to one node. As `grpc.aio.Channel`, without calls that upload in parts."""
 
     def __init__(self, target: str, credentials: Any, sizes: PipeSizes) -> None:
         self._target = target

@@ -24,7 +24,7 @@ OPENING_BUFFER_BYTES = 4 << 10  # until the first message is here
 BUFFER_KEPT_BYTES = 2 << 20
 ARRIVED_BYTES_MAX = 1 << 20  # arrived and not read: beyond, the other side has to wait, a message in flight excepted
 UNSENT_BYTES_MAX = 1 << 20  # written and not sent: beyond, `write` waits
-LINGER_S = 5.0  # for what is to be sent, when a pipe is closed
+LINGER_S = 5.0  # for messages still to be sent, when a pipe is closed
 END_BYTES_MAX = 1 << 20
 TEXT_MAX = 4096
 
@@ -176,7 +176,7 @@ class Pipe(asyncio.BufferedProtocol):
             self.close()
 
     def close(self) -> None:
-        """Ends it when what was written is sent; at once when that takes too long."""
+        """Ends it when all written messages are sent; at once when that takes too long."""
         self._end(broken("the stream was closed"))
         if not self._transport.is_closing():
             self._transport.close()

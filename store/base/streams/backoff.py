@@ -4,7 +4,7 @@ import asyncio
 import random
 from collections.abc import Callable
 
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 
 
 class Backoff:

@@ -74,7 +74,7 @@ class ErrorTable(Generic[ErrorT]):
             return None
 
     def text_of(self, described: bytes | memoryview | msgspec.Raw) -> str:
-        """Returns what an error says that `revive` does not know."""
+        """Returns the text of an error that `revive` does not know."""
         try:
             name, values = _decode(described)
         except (msgspec.MsgspecError, UnicodeDecodeError):

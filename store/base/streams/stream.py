@@ -76,7 +76,7 @@ class Stream:
 
     @asynccontextmanager
     async def within(self, timeout_s: float) -> AsyncIterator[None]:
-        """Bounds how long the peer may take for what is awaited inside."""
+        """Bounds how long the block may wait for the peer."""
         try:
             async with asyncio.timeout(timeout_s):
                 yield

@@ -19,7 +19,7 @@ async def fetch_range(
     """Yields the sound frames that the replica at an address has of a range, in parts, in order; there may be gaps.
 
     They are whole, in their places and of the epochs that this log has there; their checksums are for `mend` to
-    verify. Raises `BadMessage` (also `CorruptFrame`): what was sent is not that; `StoreUnreachable`.
+    verify. Raises `BadMessage` (also `CorruptFrame`): another frame was sent; `StoreUnreachable`.
     """
     identity, epochs = context.identity, context.disk.epochs
     request = RangeRequest(

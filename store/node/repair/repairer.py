@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from controller.api.client import Group
 from store.base.errors import CorruptFrame, StoreClosed, StoreError
-from store.base.event_wait import wait_at_most
+from store.base.streams.event_wait import wait_at_most
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
@@ -147,7 +147,7 @@ class Repairer:
         )
 
     def describe(self) -> str:
-        """Returns a sentence on what is damaged and what is done about it; empty where nothing is."""
+        """Returns a sentence on the damage and its repair; empty where nothing is."""
         if self.unusable:
             return f"damaged: {self._disk.unusable}; it starts over from a snapshot when a sound master serves"
         if not self.damages:

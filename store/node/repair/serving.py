@@ -24,7 +24,7 @@ logger = logging.getLogger(__name__)
 
 RANGES_MAX = 4  # sent at the same time
 PART_BYTES = 4 << 20  # of frames in one message, but for a frame that is larger
-BYTES_PER_S = 64 << 20  # of one range: a few per cent of what a disk reads
+BYTES_PER_S = 64 << 20  # of one range: a few per cent of a disk's reading rate
 SILENCE_S = 10.0  # an asker that takes nothing for so long is given up
 
 

@@ -44,7 +44,7 @@ class Disk:
         self.log = ""
         self.guessed = False  # where the oldest epoch begins, as its file was damaged and retention has deleted that
         self.failed_for_good = False  # the store takes nothing more until the process is started again
-        self.unusable: StoreError | None = None  # why the store cannot be opened, as what it has is damaged
+        self.unusable: StoreError | None = None  # why the store cannot be opened: which of its files are damaged
         self._no_room = False  # to open it
         self._unsaved = False  # for want of room, what had to be kept beside the log
         self.files: Files = options.get("files") or OsFiles()
@@ -57,7 +57,7 @@ class Disk:
     async def open_replica(
         self, truncate_to: LogOffset | None = None, *, give_up_from: LogOffset | None = None
     ) -> LocalStore:
-        """Opens as a replica, having cut the log, or given up what it has lost; then the epochs are known.
+        """Opens as a replica, having cut the log, or given up its lost end; then the epochs are known.
 
         Raises what `LocalStore.open` raises, `NotRebuildable` also where nothing tells the epochs.
         """
@@ -87,7 +87,7 @@ class Disk:
         return store
 
     async def _save_found(self, epochs: EpochList, promised: int) -> None:
-        """Writes the file of epochs anew from what the log tells. Raises OSError.
+        """Writes the file of epochs anew from the log. Raises OSError.
 
         A full disk is no reason not to open: then the log is read again at the next start.
         """
@@ -159,7 +159,7 @@ class Disk:
 
     @contextmanager
     def needing_room(self, what: str) -> Iterator[None]:
-        """Raises `StoreFull` where a full disk is met by what is written beside the log; then this one is `full`."""
+        """Raises `StoreFull` where the disk is full for a file beside the log; then this one is `full`."""
         try:
             yield
         except OSError as error:
