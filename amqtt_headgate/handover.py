@@ -27,7 +27,7 @@ class HandoverQueue(asyncio.Queue[ApplicationMessage]):
         self._spawn = spawn
 
     def put_nowait(self, item: ApplicationMessage) -> None:
-        """Takes a message. At QoS 0 nobody waits for its acknowledgement."""
+        """Takes a message. At QoS 0 it has no acknowledgement."""
         super().put_nowait(item)
         if not item.qos:
             self._spawn(self._hand_over(self, item))

@@ -49,7 +49,7 @@ class ConnectionCredit:
         self._until_ms = 0  # when what is reserved should have come
         self._waiting = False
         self.reserved_bytes = 0
-        self.retry_ms: int | None = None  # when to ask again, or to look whether somebody waits
+        self.retry_ms: int | None = None  # when to ask again, or to look for other waiting bodies
 
     def reserve(self, size_bytes: int, *, now_ms: int, body_bytes: int = 0) -> str:
         """Asks for the credit of a body; one of `Credit`. `body_bytes` come where that is more than is held of it."""

@@ -201,7 +201,7 @@ class Channel:
             self.output.write_body(frames, Download(self.number, parts, partial(self.forsake, self.delivered)))
 
     def forsake(self, tag: int) -> None:
-        """Settles a delivered message whose body is lost in part: nobody could be sent it."""
+        """Settles a delivered message whose body is lost in part, so that it cannot be sent."""
         if tag in self.unacknowledged:
             self.done("ack", *self.unacknowledged.pop(tag))
 

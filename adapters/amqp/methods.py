@@ -295,7 +295,7 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
 def _consumer_priority(arguments: Table) -> int:
     """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` where it is no number.
 
-    Arguments that nobody knows mean nothing, as in RabbitMQ, but for those of streams: they might ask for less.
+    Unknown arguments are ignored, as in RabbitMQ, except those of streams: they might ask for less.
     """
     for name in arguments:
         if name.startswith(PREFIX) and name not in ARGUMENTS:

@@ -29,7 +29,7 @@ VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
 VHOSTS_COUNT_MAX: Final = 64  # virtual hosts whose targets are remembered
 TEMPLATES_COUNT_MAX: Final = 2_048  # up to 12 KB each: many small headers
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
-_MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: such properties are nobody else's
+_MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: no other property has such flags
 CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow
 
 

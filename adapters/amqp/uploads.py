@@ -30,7 +30,7 @@ class Upload:
     """The body of the message that comes on a channel, until it is published."""
 
     def __init__(self, channel: Channel, content: Content, principal: Principal, now_ms: int) -> None:
-        """Begins it. Raises `ProtocolError` for a question that cannot be asked."""
+        """Begins the upload. Raises `ProtocolError` for a question that cannot be asked."""
         self._channel = channel
         self._content = content
         self._message = as_question(channel, content.message(principal, now_ms))

@@ -78,7 +78,7 @@ class MqttConnection:
         self._ends_ms: int | None = None  # the first of that and the end of patience for an AUTH
         self.held = bytearray()  # input that is not parsed yet
         self._needed = 0  # bytes of it that make parsing worth while
-        self._connect_by_ms: int | None = None  # None: nobody has told yet what time it is
+        self._connect_by_ms: int | None = None  # None: before the first input
         self.keep_alive = KeepAlive()  # no interval until the client is connected
 
     # ---- the port

@@ -77,7 +77,7 @@ class UnknownReplica(ControllerError):
 
 
 class ReplicaIdTaken(ControllerError):
-    """The id was given to somebody else, or is not the next one: ask for the next one again."""
+    """The id was given to another replica, or is not the next one: ask for the next one again."""
 
 
 class ReplicaElsewhere(ControllerError):
@@ -193,10 +193,11 @@ class Replica(msgspec.Struct, frozen=True, kw_only=True):
 class Group(msgspec.Struct, frozen=True, kw_only=True):
     """A store group: the replicas of one log.
 
-    `master` is a replica's id; None while nobody can be elected, and before the first election. `master_epoch` grows
-    with every change of master, also to None. `sync_set` ascends and includes the master; it is empty only before the
-    first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group. `log`
-    is the id of the group's log for ever, from the first election on: that of the log which was elected, or a new one.
+    `master` is a replica's id; None while no replica can be elected, and before the first election. `master_epoch`
+    grows with every change of master, also to None. `sync_set` ascends and includes the master; it is empty only before
+    the first election. `sync_epoch` grows with every change of the set. No new queues are placed on a `closed` group.
+    `log` is the id of the group's log forever, from the first election on: that of the log which was elected, or a new
+    one.
     """
 
     number: int
@@ -225,7 +226,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
 class Service(msgspec.Struct, frozen=True, kw_only=True):
     """A group's service, as the controllers know it: whether it takes and answers writes.
 
-    For `sure_ms` nobody was told that it does not. `room` are the replicas in sync that have room on their disks.
+    For `sure_ms` no proxy was told otherwise. `room` are the replicas in sync that have room on their disks.
     """
 
     number: int
@@ -291,7 +292,7 @@ class ControllerClient(Protocol):
 
     @property
     def cluster(self) -> str:
-        """The cluster's id, by chance, the same for ever; empty as long as that is not known here."""
+        """The cluster's id, by chance, the same forever; empty as long as that is not known here."""
 
     def groups(self) -> Sequence[Group]:
         """Returns all store groups, by number."""

@@ -158,7 +158,7 @@ class ConfigureGroup(Command[Group], frozen=True, kw_only=True, tag="configure_g
 
     Raises `UnknownGroup`, and `NoMaster` when `acknowledge` changes and the group has no master.
 
-    Older versions named all of them, which says the same as long as nobody else changes one.
+    Older versions named all of them, which has the same effect as long as no other command changes one.
     """
 
     number: int
@@ -185,8 +185,8 @@ class RegisterReplica(Command[Group], frozen=True, kw_only=True, tag="register_r
     """Gives a replica the next id by compare-and-set, or replaces what is known of the one with its check code.
 
     A new node writes the group's next id to a temporary file with a check code of its own making, registers, and
-    renames the file. After a crash in between it registers again by that file: the id is its own, or somebody else's
-    by another check code, and then the file is worth nothing. Raises `UnknownGroup`, `ReplicaIdTaken`,
+    renames the file. After a crash in between it registers again by that file: the id is its own, or, with another
+    check code, another replica's, and then the file is worthless. Raises `UnknownGroup`, `ReplicaIdTaken`,
     `ReplicaElsewhere`, `WrongLog`, and `ReplicaInSync` while it cannot become a learner.
     """
 

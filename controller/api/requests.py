@@ -40,7 +40,7 @@ class AddMember(ControllerRequest[None], frozen=True, kw_only=True, tag="add_mem
 
 
 class RemoveMember(ControllerRequest[None], frozen=True, kw_only=True, tag="remove_member"):
-    """Remove a controller, dead or alive, for ever; or say again that it is gone. Raises `ChangeRefused`."""
+    """Remove a controller, dead or alive, forever; or say again that it is gone. Raises `ChangeRefused`."""
 
     id: Number
 

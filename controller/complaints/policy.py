@@ -133,7 +133,7 @@ class Complaints:
     def keeps(self, group: Group, removed: Collection[int], voters: Mapping[int, ReplicaReport]) -> bool:
         """Returns whether replicas stay in the set for now, because it may be the master that is cut off.
 
-        With a set of the master and few others nobody could be elected in its place.
+        With a set of the master and few others no replica could be elected in its place.
         """
         others = [id_ for id_ in group.voters if id_ != group.master and id_ in voters]
         silent = [

@@ -71,7 +71,7 @@ class Machine(Protocol):
 class Driver:
     """One node. Belongs to the event loop it is made on; `run` has to be running.
 
-    `send` takes messages for peers and may lose them. `tick_s` is the pace; None: somebody else calls `tick`.
+    `send` takes messages for peers and may lose them. `tick_s` is the pace; None: the caller calls `tick`.
     """
 
     def __init__(
@@ -206,7 +206,7 @@ class Driver:
         self._look(news=True)
 
     async def keep(self) -> None:
-        """Goes on as who it was in a copied directory. Raises `StorageFailed`."""
+        """Keeps its identity in a copied directory. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.keep)
 
     # ---- what comes in

@@ -4,7 +4,7 @@ It proposes commands that name the epochs they were decided on, so whatever is d
 think that they lead, has no effect when it is applied.
 
 - A master that is dead, or alive and no longer serving as one (its process was started again, or its disk has failed),
-  is succeeded; in the second case by itself only where nobody else can be elected.
+  is succeeded; in the second case by itself only where no other replica can be elected.
 - The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
 - One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
   back; one that has lost the end of its log never (docs/decisions/0031).
@@ -212,8 +212,8 @@ class Elections:
     ) -> ElectMaster | None:
         """Returns the command that elects a new master, or makes ready for it; None while that is not safe.
 
-        `after`: this one has had its time. If nobody else can be elected it is again: it may have been started again.
-        `among`: one of these or nobody.
+        `after`: this one has had its time. If no other replica can be elected it is elected again: it may have been
+        started again. `among`: one of these or nobody.
         """
         alive = self._alive(group, group.sync_set or group.voters, now_ms)
         if group.config.acknowledge == "quorum" and group.sync_set:
@@ -288,7 +288,7 @@ class Elections:
         return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
-        """Returns the best of those that may lack acknowledged records, if that is allowed and nobody else came."""
+        """Returns the best of those that may lack acknowledged records, if that is allowed and no other one came."""
         if not group.config.unclean_election or not group.sync_set:
             return None
         if only is None and now_ms < UNCLEAN_AFTER_MS + max(

@@ -45,8 +45,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     number after every start of its process: a master elected before has nothing of the role left. `failed`: its disk or
     its engine is, so it counts as dead. `stalled`: the master takes no writes now, or cannot confirm them. `full`: its
     disk has no room but for what is kept in reserve; `low`: it has little more. `damaged`: its log has damage that
-    another replica may still repair, so it is elected only where nobody else can be; `cut_short`: some of that is the
-    end of its log, which it has acknowledged once, so it is not elected at all. `damages` are the ranges, of
+    another replica may still repair, so it is elected only where no other replica can be; `cut_short`: some of that is
+    the end of its log, which it has acknowledged once, so it is not elected at all. `damages` are the ranges, of
     `damaged_bytes` in all, not yet repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that
     is asked now, 0 for none. `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes
     far longer to sync than it should.

@@ -1,10 +1,10 @@
 """The word of the controllers' leader on whether a group is served; proxies decide by it what neither side can see.
 
-A proxy that cannot reach the keys that say who owns what does not know whether others can. One that reaches them does
-not know whether another one that it does not reach goes on. So both ask here. A proxy that was told that a group is not
-served may go on for `OUTAGE_LEASE_MS` from when it asked. A proxy that was told that the group is served, and has been
-said to be for as long, may take over: nobody holds an outage lease any more then. For that, only the order of the
-answers counts, not whether they are true.
+A proxy that cannot reach the keys that say who owns what does not know whether others can. A proxy that reaches them
+cannot know whether another proxy, which it cannot reach, still serves. So both ask here. A proxy that was told that a
+group is not served may go on for `OUTAGE_LEASE_MS` from when it asked. A proxy that was told that the group is served,
+and has been said to be for as long, may take over: nobody holds an outage lease any more then. For that, only the order
+of the answers counts, not whether they are true.
 
 A new leader does not know what the one before has said, so it is sure of nothing for that time. A leader's answer is
 sent when it is confirmed that it still leads: so the next leader begins later than that.
@@ -28,7 +28,7 @@ class Serving:
         self._denied_ms.clear()
 
     def ask(self, number: int, group: Group | None, now_ms: int) -> Service:
-        """Returns whether a group is served, and for how long nobody was told otherwise."""
+        """Returns whether a group is served, and for how long no proxy was told otherwise."""
         served = self._is_served(group, now_ms)
         if not served:
             self._denied_ms[number] = now_ms

@@ -120,7 +120,7 @@ class MemoryCheck:
         alone = status.membership.voters == (status.id,) and status.votes
         self._doubt = (
             MemoryDoubt.WAITS if alone and copied else MemoryDoubt.NONE
-        )  # a single controller has nobody else to ask
+        )  # a single controller has no other to ask
         if status.incarnation and not status.fresh and not alone:
             self._doubt = MemoryDoubt.COPIED if copied else MemoryDoubt.STARTED
             driver.prove(proven=False)

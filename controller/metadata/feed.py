@@ -23,7 +23,7 @@ class CommandFeed:
         self._wakes: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
 
     def restart(self, index: int, digest: bytes = b"") -> None:
-        """Begins at `index`, which the state has come to by a snapshot."""
+        """Begins at `index`, the index of a snapshot that the state was replaced by."""
         self._first, self._digests = digest, []
         self.start = self.end = index
         self._indexes, self._commands = [], []

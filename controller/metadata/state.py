@@ -102,7 +102,7 @@ class MetadataState:
     def chain(self, command: bytes) -> None:
         """Counts a command that is applied next into the digest, which tells two histories apart.
 
-        Counting begins with a command that says so, the same one for everybody: snapshots of older versions have none.
+        Counting begins with a command that says so, the same one foreverybody: snapshots of older versions have none.
         """
         if self.digest:
             self.digest = blake2b(self.digest + command, digest_size=DIGEST_BYTES).digest()
@@ -140,7 +140,7 @@ class MetadataState:
         )
 
     def recover(self, member: Member) -> None:
-        """Goes on from what one controller has kept, though others may have known more (docs/decisions/0033).
+        """Continues from the state of one controller, though others may have known more (docs/decisions/0033).
 
         Numbers are given from far beyond those that were known. Each group elects its master as a new one does, when
         all of its replicas send heartbeats: the replicas in sync since are unknown.

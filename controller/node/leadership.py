@@ -139,7 +139,7 @@ class Leadership:
     # ---- requests
 
     async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
-        """Does it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
+        """Executes it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")
         match request:

@@ -62,7 +62,7 @@ class LocalController(StateClient):
             metadata,
             send=lambda _messages: None,
             settings=RaftSettings(proposal_bytes_max=COMMAND_BYTES_MAX, cache_bytes_max=CACHE_BYTES_MAX),
-            tick_s=None,  # a single voter leads for ever
+            tick_s=None,  # a single voter leads forever
             compact_bytes=COMPACT_BYTES,
             keep_entries=0,
         )

@@ -224,7 +224,7 @@ class ControllerNode(StateClient):
                 self.failed.set_result(error)
             self._changes.happened()
 
-    # ---- what the log says
+    # ---- news of the log
 
     @property
     def applied(self) -> int:
@@ -289,7 +289,7 @@ class ControllerNode(StateClient):
         return self._metadata.shown()
 
     def _moved(self) -> None:
-        """Takes the news that more is applied, or that somebody else leads."""
+        """Handles the news that more is applied, or that another controller leads."""
         metadata = self._metadata
         self.state = metadata.state
         term = self._leadership.look()
@@ -327,7 +327,7 @@ class ControllerNode(StateClient):
         await self.do(Barrier())
 
     async def _request(self, request: ControllerRequest[Any]) -> Any:
-        """Does it, here or at the leader. Raises `ControllerError`."""
+        """Executes it, here or at the leader. Raises `ControllerError`."""
         deadline_s = self._loop.time() + self._budget_s
         unsure = False
         while True:

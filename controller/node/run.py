@@ -126,7 +126,7 @@ def _ready(node: ControllerNode) -> ReadyState:
 
 
 def _metrics(node: ControllerNode) -> CollectorRegistry:
-    """Returns the metrics for Prometheus, which ask the node when somebody looks."""
+    """Returns the metrics for Prometheus, which ask the node at each scrape."""
     registry = process_registry()
     gauges = {
         "leading": ("Whether this controller leads", lambda: float(node.leading is not None)),

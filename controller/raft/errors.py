@@ -36,7 +36,7 @@ class TransferRefused(RaftError):
 
 
 class Compacted(RaftError):
-    """The log does not hold these entries any more; the snapshot stands for them."""
+    """The log does not hold these entries any more; the snapshot replaces them."""
 
 
 class WentBack(RaftError):

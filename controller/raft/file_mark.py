@@ -25,7 +25,7 @@ def mark_of(path: Path) -> FileMark:
 
 
 def _made_ns(path: Path) -> int:
-    """Returns when a file was created, in nanoseconds; 0 where nobody knows (statx(2); Python has no call for it)."""
+    """Returns when a file was created, in nanoseconds; 0 where it is unknown (statx(2); Python has no call for it)."""
     statx = getattr(ctypes.CDLL(None), "statx", None)
     if statx is None:
         return 0

@@ -117,7 +117,7 @@ class LmdbStorage:
         return self._identity.legacy
 
     def keep(self) -> None:
-        """Goes on as who it was, in a copied directory. Raises `StorageFailed`."""
+        """Keeps its identity in a copied directory. Raises `StorageFailed`."""
         self._identify(msgspec.structs.replace(self._identity, file=_file_of(self.env)))
 
     def renew(self, incarnation: str) -> None:

@@ -4,9 +4,9 @@ Any majority before a change of one server and any majority after it have a memb
 is needed.
 
 A change takes effect on a node when it appends the entry, as the thesis has it, and not when it applies it, as in
-etcd: so a majority of those who are left goes by it as soon as it is committed. Otherwise a node that was removed, and
+etcd: so a majority of the remaining members uses it as soon as it is committed. Otherwise a node that was removed, and
 may be gone, could still be needed: with members 1 and 3, the entry that removes 1 is committed when both have it, and
-if 1 goes away before 3 learns of that, 3 waits for the vote of 1 for ever. The price is that a membership is taken back
+if 1 goes away before 3 learns of that, 3 waits for the vote of 1 forever. The price is that a membership is taken back
 when the log is cut; `History` does that.
 
 A leader proposes a change only after the one before it *and* an entry of its own term are committed (Ongaro, "bug in

@@ -14,7 +14,7 @@ class Node:
     def __init__(self, node_id: int, storage: Storage, settings: RaftSettings) -> None:
         hard = storage.hard_state()
         self.id = node_id
-        self.incarnation = storage.incarnation()  # empty: it goes by its id alone, in tests of other things
+        self.incarnation = storage.incarnation()  # empty: its id alone identifies it, in tests of other things
         self.legacy = storage.legacy()  # others may not know its incarnation yet
         self.proven = True  # False: whether the directory is the newest copy is not known yet, and so it has no vote
         self.floor: tuple[Term, Index] = (0, 0)  # a candidate whose log ends before this entry does not get its vote

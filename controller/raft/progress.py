@@ -43,7 +43,7 @@ class Progress:
         self.next: Index = next_index  # the first entry that it is sent next
         self.state = ProgressState.PROBE
         self.active = False  # it has answered since the last look (check-quorum)
-        self.was_active = False  # the same of the time before: right after a look nobody has answered yet
+        self.was_active = False  # the same of the time before: right after a check no node has answered yet
         self.paused = False  # probing, and the probe is in flight
         self.nudge = False  # it answers, and stands still: an empty message finds out what was lost
         self.commit_sent: Index = 0

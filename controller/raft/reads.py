@@ -1,7 +1,7 @@
 """Linearizable reads without entries in the log (thesis, 6.4: read-index).
 
 A read's index is the commit index when it was asked for. It holds once a majority has answered a heartbeat sent after
-that: until then nobody else had been elected. Heartbeats are numbered, one number for all reads asked for since the
+that: until then no other leader had been elected. Heartbeats are numbered, one number for all reads asked for since the
 last one, so a thousand reads cost what one does. A new leader's commit index may be behind its predecessor's until an
 entry of its own term is committed; reads wait for that first.
 """
@@ -62,7 +62,7 @@ class Reads:
         self._answered.pop(node, None)
 
     def confirmed(self, voters: Sequence[int], leader: int) -> list[tuple[Index, Read]]:
-        """Returns the reads that a majority has confirmed by now, which are then forgotten."""
+        """Returns the reads that a majority has confirmed, and forgets them."""
         if not self._waiting:
             return []
         number = majority_index([self.number if voter == leader else self._answered.get(voter, 0) for voter in voters])

@@ -36,7 +36,7 @@ class Storage(Protocol):
         """Becomes a new incarnation with the same log, unknown to the others. Raises `StorageFailed`."""
 
     def keep(self) -> None:
-        """Goes on as this incarnation in a directory that was copied. Raises `StorageFailed`."""
+        """Keeps this incarnation in a directory that was copied. Raises `StorageFailed`."""
 
     def hard_state(self) -> HardState:
         """Returns term, vote and commit index."""
@@ -88,7 +88,7 @@ class MemoryStorage:
         self._incarnation, self._legacy = incarnation, False
 
     def keep(self) -> None:
-        """Goes on as this incarnation."""
+        """Keeps this incarnation."""
 
     def hard_state(self) -> HardState:
         """Returns term, vote and commit index."""

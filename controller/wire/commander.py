@@ -197,7 +197,7 @@ class Commander:
         self._wake.set()
 
     async def _connected(self, target: str) -> None:
-        """Asks a controller until the connection breaks, or nobody needs it. Raises `ControllerError`."""
+        """Asks a controller until the connection breaks, or is not needed. Raises `ControllerError`."""
         if not target:
             raise ControllerUnreachable("no controller is known")
         try:
@@ -240,7 +240,7 @@ class Commander:
                     message = await stream.read()
             except ControllerUnreachable as error:
                 if isinstance(error.__cause__, TimeoutError):
-                    self._hint = ""  # rather somebody else
+                    self._hint = ""  # rather another controller
                 raise
             for answered in decode(message, Answers).answers:
                 pending = self._pending.get(answered.number)

@@ -28,7 +28,7 @@ from store.base.streams import Backoff, Stream, keep_connected, opened, until_on
 logger = logging.getLogger(__name__)
 
 QUEUE_BYTES_MAX = 32 << 20  # for one peer; more is dropped, and Raft sends it again
-MESSAGE_BYTES_LARGE = 4 << 20  # a message with more goes by itself, in parts
+MESSAGE_BYTES_LARGE = 4 << 20  # a larger message is sent by itself, in parts
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to connect
 CONNECT_S = 2.0  # for one attempt
 INSTALL_S = 60.0  # for a snapshot to arrive

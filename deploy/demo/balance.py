@@ -68,7 +68,7 @@ def faults(
     """Returns what does not balance, a line each; none means that it does.
 
     `missed` counts, by reader and fleet, messages of QoS 0 that were sent to a connection which the reader had just
-    left: MQTT promises a session none of these, so they are not owed.
+    left: MQTT promises a session none of these, so their subscriber need not get them.
     """
     lines: list[str] = []
     for row in found:

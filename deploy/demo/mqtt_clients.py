@@ -90,7 +90,7 @@ async def run(fleet: Fleet) -> None:
 
 
 async def _subscribe(fleet: Fleet, seen: SessionSeen, subscribed: asyncio.Event) -> None:
-    """Reads by a session with a cursor in the log, leaves now and then, and misses nothing that it is owed."""
+    """Reads by a session with a cursor in the log, leaves now and then, and misses no message."""
     loop = asyncio.get_running_loop()
     client = _client(f"{fleet.run}-dashboard", mqtt.MQTTv5)
     client.on_message = lambda _client, _data, message: seen.add(bytes(message.payload))

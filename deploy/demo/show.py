@@ -157,7 +157,7 @@ class Show:
     # ---- while it runs
 
     async def _watch(self) -> None:
-        """Shows how it goes until the time is over or somebody stops it. Raises `ShowFailed` when a process ends."""
+        """Shows the progress until the time is over or the user stops it. Raises `ShowFailed` when a process ends."""
         options = self._options
         until = None if options.seconds is None else self._begun + options.seconds
         terminal = self._console.is_terminal

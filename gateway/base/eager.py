@@ -36,7 +36,7 @@ def eager_start(work: Coroutine[Any, Any, T]) -> EagerStart[T]:
 
 
 class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
-    """The rest of a begun coroutine: waits for the first thing that it awaits, then for all others."""
+    """The rest of a coroutine that has started: waits for the first thing that it awaits, then for all others."""
 
     __slots__ = ("_awaited", "_begun", "_work")
 

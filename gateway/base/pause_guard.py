@@ -32,7 +32,7 @@ class PauseGuard:
     ) -> None:
         self._confirm = confirm
         self._clock = clock
-        self._looked_s: float | None = None  # None: nobody looks, and nothing is held
+        self._looked_s: float | None = None  # None: no task looks, and nothing is held
         self._confirming = False
         self._held: dict[PausedReader, bytes] = {}  # bytes that were read since; one read of each connection
         self._held_bytes = 0  # <= HELD_BYTES_MAX
@@ -58,7 +58,7 @@ class PauseGuard:
         return data
 
     async def run(self) -> None:
-        """Looks at the clock, for ever."""
+        """Looks at the clock, forever."""
         self._looked_s = self._clock()
         while True:
             await asyncio.sleep(LOOK_S)

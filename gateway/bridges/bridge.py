@@ -3,7 +3,7 @@
 Messages are acknowledged upstream when they are durable here, one batch at a time, in order. While the store takes
 nothing, the batch is tried again and, as soon as that is known, nothing more is read: the upstream keeps the rest. A
 message that the store will never take (too large, a reserved address) is acknowledged, counted and logged. A message
-that it refuses because another process runs the bridge by now is not acknowledged: the connection ends, and so does the
+that it refuses because another process runs the bridge now is not acknowledged: the connection ends, and so does the
 bridge here.
 """
 

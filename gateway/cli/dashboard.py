@@ -83,7 +83,7 @@ def check_of(config: Path, load: Callable[..., Any]) -> Callable[[str, bytes], b
     def check(name: str, password: bytes) -> bool:
         hashed = hashes.get(name)
         if hashed is None:
-            nobodys(password)  # a name that nobody has takes as long
+            nobodys(password)  # an unknown name takes as long
             return False
         return is_match(hashed, password)
 

@@ -71,7 +71,7 @@ class CatchUp:
             lane.running = False
 
     def _passed(self, lane: Lane, error: Exception) -> bool:
-        """Goes on behind what is lost: a session that stood there for ever would lose the rest as well."""
+        """Continues behind lost frames: a session that stood there forever would lose the rest as well."""
         if not isinstance(error, CorruptFrame) or error.end is None or error.end <= lane.cursor.frame:
             return False
         self.damages_passed += 1

@@ -1,4 +1,4 @@
-"""Subscribers and their lanes: how far somebody has been served, in each log apart.
+"""Subscribers and their lanes: how far a subscriber has been served, in each log apart.
 
 A lane is live or behind. Every log has its own tail; a subscriber that is behind in one of them is live in the others,
 and a log that cannot be read holds up nobody in another.
@@ -114,7 +114,7 @@ class Lane:
 
 
 def rewind(tail: Tail, at: LogOffset, subscribers: Iterable[Subscriber]) -> None:
-    """Goes on from a log offset that everybody was past."""
+    """Continues from a log offset that all others have passed."""
     tail.position, tail.known = at, min(tail.known, at)
     tail.rewinds += 1
     now = tail.now

@@ -23,7 +23,7 @@ PAGE_BYTES = 4 << 20  # of bodies in one answer, about
 
 
 async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
-    """Returns the newest message at an address, its id filled in; None when there is none or its time is over."""
+    """Returns the newest message at an address, its id filled in; None when there is none or it has expired."""
     position = await store.log.last(address_hash(address))
     record = None if position is None else await store.log.read(position)
     if record is None:

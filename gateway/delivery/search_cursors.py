@@ -1,4 +1,4 @@
-"""Cursors of searches, sealed: a page's cursor tells its reader nothing, and serves nobody else.
+"""Cursors of searches, sealed: a page's cursor tells its reader nothing, and is of no use to others.
 
     nonce (12 bytes), then AES-128-GCM of: the frame's log offset (8 bytes), the row (4 bytes), the tag (16 bytes)
 

@@ -40,7 +40,7 @@ _UNSOUND = re.compile("[/+#\0]")
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The attributes of a client that access rules can tell clients apart by."""
 
-    name: str = ""  # "": nobody was authenticated
+    name: str = ""  # "": the client has not authenticated
     client_id: str = ""
     device: str = ""
     protocol: str = ""
@@ -300,7 +300,7 @@ def _uncounted(_permissions: "Permissions", _action: Action, _address: str, _cou
 class Permissions:
     """A principal's identity and its current rights, checked at every entry point.
 
-    `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called for every
+    `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called forevery
     refusal, with the permissions, the action, an address or filter, and the count.
     """
 
@@ -396,4 +396,4 @@ class Permissions:
         return [message for message in messages if access.may("subscribe", message.address)]
 
 
-OPEN: Final = Permissions(Identity(), None)  # of whom nobody has asked anything, and of this process itself
+OPEN: Final = Permissions(Identity(), None)  # of clients that need not authenticate, and of this process itself

@@ -1,4 +1,4 @@
-"""The gateways that a message has come through, so that those that read each other do not send it around for ever.
+"""The gateways that a message has come through, so that those that read each other do not send it around forever.
 
 A gateway, or a cluster of them, has an id. Over MQTT 5.0 a bridge says its own in CONNECT, and a gateway answers that
 with its own in CONNACK; over AMQP 0-9-1 a gateway says it in the server properties of connection.start. A message that

@@ -1,4 +1,4 @@
-"""Cursors: where somebody is in every log, one position for each.
+"""Cursors: a reader's place in all logs, one position for each.
 
 A position says by itself which log it is in, and the order of positions means something within one log alone; so a
 cursor is simply its positions, the logs ascending. A log that a cursor says nothing of is one that its owner has not

@@ -45,7 +45,7 @@ class Refusal(HeadgateError):
 
     @property
     def timeless(self) -> bool:
-        """Returns whether nobody knows when the same request may succeed."""
+        """Returns whether it is unknown when the same request may succeed."""
         return self.cause is Cause.QUOTA and not self.retry_after_ms
 
     @property

@@ -42,7 +42,7 @@ class ForwardingSettings:
     def client(self, said: str | None) -> str:
         """Returns the address of a proxy's client; `said` is the proxy's header, repeats joined by commas.
 
-        "" where it says nothing: nobody is behind it. `UNKNOWN` where that is no address.
+        "" where it says nothing: no client is behind it. `UNKNOWN` where that is no address.
         """
         found = ""
         for hop in self._hops(said or ""):

@@ -1,7 +1,7 @@
 """Keys of requests: what is published under a key is stored once, however often and wherever it is sent again.
 
 The key goes into the log in the frame of its messages, as a guard (`store.guards`). The master that is to store a
-second frame with the key stores nothing of it, and says so: then the publisher asks what the key stands for
+second frame with the key stores nothing of it, and says so: then the publisher asks for the stored request of that key
 (`RecallKey`).
 """
 
@@ -65,7 +65,7 @@ def once_record(key: IdempotencyKey, *, row: int, first: int, deliver_at_ms: int
 
 
 async def recall(store: StoreClient, group: int, name: bytes) -> StoredRequest:
-    """Returns what a key stands for. Raises `Refusal` when the group does not remember it, `StoreError`."""
+    """Returns the request stored under a key. Raises `Refusal` when the group does not remember it, `StoreError`."""
     one = store.logs.get(group)
     entry = None if one is None else await one.keys.get(name.hex(), namespace=ONCES)
     if entry is None:

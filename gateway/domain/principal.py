@@ -31,5 +31,5 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def anonymous(self) -> bool:
-        """Returns whether the principal is anonymous: nobody was authenticated."""
+        """Returns whether the principal is anonymous: the client has not authenticated."""
         return not self.name

@@ -1,6 +1,6 @@
 """The owner of a session: the client that began it, as far as that was proven. An unproven identity binds nobody.
 
-Anybody may take over a session that was begun without a name, or by a version that did not write down who began it; a
+Any client may take over a session that was begun without a name, or by a version that did not record its user; a
 session of a name may be taken over by that name; a session of a name's device (the claim of a token, or of a
 certificate beside a user name) by that device of that name. The client that has taken it over owns it from then on.
 """
@@ -17,7 +17,7 @@ log = logs.get(__name__)
 class SessionUser(msgspec.Struct, frozen=True, array_like=True):
     """The owner of something, or the user who asks for it. It is stored: fields are only ever added at the end."""
 
-    name: str = ""  # "": nobody was authenticated
+    name: str = ""  # "": the client has not authenticated
     device: str = ""  # that was claimed beside the name; "": none was
 
 

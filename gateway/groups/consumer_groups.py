@@ -81,7 +81,7 @@ class Connected(Protocol):
 
     @property
     def gone(self) -> bool:
-        """Returns whether the connection is gone, so that nobody can be answered."""
+        """Returns whether the connection has ended, so that no answer can be sent."""
 
 
 class GroupClient(NamedTuple):
@@ -279,7 +279,7 @@ class ConsumerGroups:
                 read = await self._reader.read(positions, self._wanted(asker, request.limit))
                 if read.beyond or self._lost_ends.any:
                     await self._set_back(group, member, read)
-                if not self._is_there(name, member):  # it took so long that the queues may be another's by now
+                if not self._is_there(name, member):  # it took so long that the queues may be another's now
                     await self._renew(group, member)
                 if read.failed and len(read.failed) == len(positions):
                     raise next(iter(read.failed.values()))

@@ -273,7 +273,7 @@ class LeaseGroups:
         self._prepared.add((record.leases, queue))
 
     def _give_back(self, record: GroupRecord, found: Sequence[Received]) -> None:
-        """Gives back what nobody is there to be told of."""
+        """Gives back messages whose consumer's connection has ended."""
         for one in found:
             self._store.leases.requeue(
                 QueueNumber(one.queue), self._owner, [QueueOffset(one.offset)], delivered=False, group=record.leases

@@ -162,7 +162,7 @@ def _take(found: GroupRead, queue: int, fetched: Fetched, wanted: ReadLimits) ->
             if message is not None and not message.expired(now_ms) and (reads is None or reads(message.address)):
                 grown = size + len(message.body)
                 if grown > max_bytes and messages:
-                    found.size_bytes = max_bytes  # there is no room for the next one, so that nobody looks for it
+                    found.size_bytes = max_bytes  # there is no room for the next one, so it is not read
                     return offset
                 messages.append((queue, offset, message))
                 size = grown

@@ -50,7 +50,7 @@ class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
     offset: int
     member: str = ""
     generation: int = 0
-    revoked_ms: int = 0  # when it was first found that somebody else should have it
+    revoked_ms: int = 0  # when it was first found that another member should have it
 
 
 decode_group = msgspec.msgpack.Decoder(GroupRecord).decode

@@ -22,7 +22,7 @@ class _Waited:
 
 
 class GroupWakes:
-    """One watch of all groups, from the first time on that somebody waits."""
+    """One watch of all groups, begun for the first waiting reader."""
 
     def __init__(self, store: StoreClient, spawn: Spawn) -> None:
         self._store = store

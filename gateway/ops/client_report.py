@@ -29,11 +29,11 @@ class SessionReport(msgspec.Struct, frozen=True, kw_only=True):
 
     protocol: str
     client: str  # the client identifier; "" where the protocol has none
-    user: str = ""  # "": nobody was authenticated, or the asker may not know
+    user: str = ""  # "": the client has not authenticated, or the asker may not know
     state: State
     peer: str = ""
     listener: str = ""
-    expiry_s: int | None = 0  # how long it outlives its connection; None: for ever
+    expiry_s: int | None = 0  # how long it outlives its connection; None: forever
     left_ms: int | None = None  # when its connection ended
     subscriptions: Sequence[SubscriptionReport] | None = ()
     partial: bool = False

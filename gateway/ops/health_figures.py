@@ -15,7 +15,7 @@ _FIGURES: dict[str, tuple[str, Callable[[GroupHealth], float]]] = {
 
 
 class GroupFigures(Collector):
-    """Asked when somebody looks."""
+    """Collected at each scrape."""
 
     def __init__(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
         self._groups = groups

@@ -21,7 +21,7 @@ STALE_S = 3 * LOOK_S  # without an answer: longer than one look that waits for i
 class GroupWatch:
     """The newest answers. They stay while no controller answers, but not for long that a master takes no writes.
 
-    That passes, and nobody would say that it has: then only the master's own answers to writes count.
+    The state passes without a message about its end: then only the master's own answers to writes count.
     """
 
     def __init__(self, controller: RemoteController, *, now_s: Callable[[], float] = time.monotonic) -> None:

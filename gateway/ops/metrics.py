@@ -161,13 +161,13 @@ class Metrics:
     def watch_log(
         self, *, end: Callable[[], float], confirmed: Callable[[], float], pending: Callable[[], float]
     ) -> None:
-        """Reads the log's positions and the bytes in flight when somebody looks, not before."""
+        """Reads the log's positions and the bytes in flight at each scrape."""
         self.log_end_bytes.set_function(end)
         self.log_confirmed_bytes.set_function(confirmed)
         self.pending_bytes.set_function(pending)
 
     def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
-        """Reads how much damage is known, and how far the scrub is, when somebody looks.
+        """Reads the known damage and the progress of the scrub at each scrape.
 
         `scrubbed` is None where log and views are another process's, which says what only it knows.
         """
@@ -179,7 +179,7 @@ class Metrics:
             self.scrub_bytes.set_function(scrubbed)
 
     def watch_views(self, *, damages: Callable[[], float]) -> None:
-        """Reads how much damage of the views is known when somebody looks."""
+        """Reads the known damage of the views at each scrape."""
         self.view_damages.set_function(damages)
 
     def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:

@@ -94,7 +94,7 @@ class ContextKeeper:
         return True
 
     async def _reserve(self, name: str, count: int) -> tuple[int, bool]:
-        """Returns the first of some numbers that nobody else uses, and whether none was ever reserved."""
+        """Returns the first of some numbers that no other process uses, and whether none was ever reserved."""
         key = f"{PREFIX}{name}"
         while True:
             entry = await self._store.keys.get(key)

@@ -9,7 +9,7 @@
 A name is taken by making its key, or, when its owner is gone, or does not let go of it in time, by replacing it: always
 by compare-and-set, so one wins. The owner sees by its watch that it is asked, writes its last word and the new owner in
 one transaction. The names of a proxy that is gone are found by their keys, and taken over in the same way by one of the
-others: while that one writes what is left to be written, nobody else can.
+others: while that proxy makes its last writes, no other can own the name.
 """
 
 import asyncio

@@ -1,9 +1,9 @@
-"""Leases of an outage: proxies go on while the owners' keys cannot be reached, as long as nobody can take over.
+"""Leases of an outage: proxies go on while the owners' keys cannot be reached, as long as no other can take over.
 
 A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
-that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
-that it asked. A proxy that is to do what another one has left asks first whether nobody can hold such a lease. Both are
-bounded: nobody goes on for more than `outage_s`, and a successor that no controller answers waits for as long.
+that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time that it asked.
+A proxy that takes over a dead proxy's names asks first whether any proxy may still hold such a lease. Both are bounded:
+nobody goes on for more than `outage_s`, and a successor that no controller answers waits for as long.
 """
 
 import asyncio

@@ -18,7 +18,7 @@ class OwnedTask:
     """Runs `work` while this process owns a name, and looks again and again whether it could own it.
 
     The work is cancelled, once, when the name has to be released. When it ends by itself the name is released too, and
-    the processes look for it again. `OwnershipLost` that it raises says that another process owns the name by now.
+    the processes look for it again. It raises `OwnershipLost` when another process owns the name.
     `look_s` is about how long it is between two looks.
     """
 

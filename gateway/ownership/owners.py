@@ -1,4 +1,4 @@
-"""Owners of names: a name stands for a session or an exclusive queue, which one proxy at a time may serve.
+"""Owners of names: a name is a session's or an exclusive queue's, which one proxy at a time may serve.
 
 Only the owner of a name writes for it. A gateway that is alone with its store owns every name, and that costs nothing;
 each of several proxies owns the names it has a key for (`gateway.ownership.cluster_owners`).
@@ -37,7 +37,7 @@ class Taken(Refusal):
 
 
 class OwnershipLost(Refusal):
-    """Raised when another proxy owns the name by now: nothing was written."""
+    """Raised when another proxy owns the name: nothing was written."""
 
     def __init__(self, name: str) -> None:
         super().__init__(Cause.CONFLICT, f"{name!r} was taken over elsewhere")
@@ -52,7 +52,7 @@ class Owned(Protocol):
 
     @property
     def epoch(self) -> int:
-        """The number of this ownership, greater than those of all owners before; 0 where nobody else can own."""
+        """The number of this ownership, greater than those of all owners before; 0 where no other proxy can own it."""
 
     async def confirm(self) -> None:
         """Makes sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
@@ -82,7 +82,7 @@ class OwnershipListener(Protocol):
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """Releases soon, or loses, a name of this process that another proxy waits for.
 
-        `user` is for whom; what belongs to somebody else by now is not let go of.
+        `user` is for whom; a name that another proxy owns now is not released.
         """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
@@ -124,13 +124,13 @@ class Owners(Protocol):
         """Takes a name, for a user where it matters who asks. Calls for one name may not overlap.
 
         A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
-        too when somebody else asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who
+        too when another proxy asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who
         then hears nothing of it; `StoreError`. `seen` are keys that were read, and their revisions (`Owned.as_seen`).
         """
 
 
 class _LocalOwned:
-    """A name of which nobody else can know. `shared`: several proxies have kept cursors in this store."""
+    """A name that no other proxy can know. `shared`: several proxies have kept cursors in this store."""
 
     __slots__ = ("_name", "_shared", "_store")
     as_seen = True  # no other process can have changed it
@@ -145,7 +145,7 @@ class _LocalOwned:
         """See `Owned`."""
 
     async def belong(self, user: SessionUser | None) -> None:
-        """See `Owned`: nobody else looks."""
+        """See `Owned`: no other proxy looks."""
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """See `Owned`."""

@@ -106,7 +106,7 @@ class Presence:
         return self.remaining_s > 0 and self.expires_s - self._clock() < self._ttl_s / 2
 
     def go_on(self, until_s: float, *, at_most_s: float) -> None:
-        """Extends the presence, as nobody can take what we own: `at_most_s` longer than the others were told."""
+        """Extends the presence, as no other proxy can take our names: `at_most_s` longer than the others were told."""
         if self.remaining_s > 0:
             self.until_s = max(self.until_s, min(until_s, self.expires_s + at_most_s))
 

@@ -1,4 +1,4 @@
-"""The bridge port: how a wire protocol reads from a broker of somebody else's, and forwards to it.
+"""The bridge port: how a wire protocol reads from an upstream broker, and forwards to it.
 
 It is the adapter port turned round: we connect, and the peer publishes. An adapter whose factory is a `BridgeFactory`
 can do it, and is found by the schemes of the URLs that it speaks. Messages are taken in batches (`take`), and
@@ -121,7 +121,7 @@ class Upstream(Protocol):
         """Disconnects in the protocol's own way."""
 
     def lost(self) -> None:
-        """Notes that the connection is gone. Messages taken and not settled by now will come again."""
+        """Notes that the connection is gone. Messages taken and not settled yet will come again."""
 
     def take_output(self) -> bytes:
         """Returns bytes to be sent since the last call."""

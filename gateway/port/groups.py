@@ -157,7 +157,7 @@ class LeaseTerms(Value, frozen=True, kw_only=True):
 
     A message is lent for `lease_s`, unless it is asked for otherwise. One that comes back is lent again after
     `retry_s`, twice that the next time, and so on up to `retry_max_s`. After `attempts` deliveries it goes to the
-    address `dead_letter`; both are given, or neither: then it is lent for ever. An `ordered` group lends no two
+    address `dead_letter`; both are given, or neither: then it is lent forever. An `ordered` group lends no two
     messages of one key at the same time, and those of one key in their order.
     """
 

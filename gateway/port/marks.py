@@ -43,7 +43,7 @@ class OpenedMarks(msgspec.Struct, frozen=True, kw_only=True):
     """The marks of a durable session when it is opened. `found` is empty unless the session had said it uses them."""
 
     key: str = ""  # for `Marks`; "": there can be none
-    fence: Fence | None = None  # for `Marks`; None where nobody else can own the session
+    fence: Fence | None = None  # for `Marks`; None where no other proxy can own the session
     used: bool = False
     found: Sequence[Mark] = ()
 

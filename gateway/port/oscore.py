@@ -41,8 +41,8 @@ class OpenedContext(msgspec.Struct, frozen=True, kw_only=True):
     """A context that this socket may use. The numbers from `first` on, as many as were asked for, are its own to use.
 
     `taken` is True where it was opened for this socket now: whatever the socket knew of it before is void. `unused` is
-    True where nobody has ever used it, so that no message can be a replay. `elsewhere` is True where another socket
-    goes on using it: the numbers serve to ask the client for a proof, and for nothing else.
+    True where it was never used, so that no message can be a replay. `elsewhere` is True where another socket goes on
+    using it: the numbers serve to ask the client for a proof, and for nothing else.
     """
 
     name: str

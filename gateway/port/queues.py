@@ -130,7 +130,7 @@ class DeleteExchange(Request[None], frozen=True, kw_only=True):
 class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
     """Creates a queue, or agrees with the one that exists.
 
-    An empty name asks for one that nobody else has, and `REPLIES` for one of a queue for answers, which anybody may ask
+    An empty name asks for a new, unique one, and `REPLIES` for one of a queue for answers, which anybody may ask
     for. `passive` only asks whether it exists.
     """
 

@@ -34,7 +34,7 @@ class OpenSession(Request[OpenedSession], frozen=True, kw_only=True):
     """Take over or begin the durable session of a client.
 
     The connection that held it before, wherever it is, learns it by `Adapter.superseded`. With `clean` whatever was
-    there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None for ever.
+    there is forgotten first. `expiry_s` is how long it outlives its connection: 0 not at all, None forever.
     """
 
     session_id: str  # the protocol's own name for it: an MQTT client identifier

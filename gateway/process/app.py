@@ -1,7 +1,7 @@
 """The composition root: it makes a gateway of a configuration, runs it, and takes it down in order.
 
-Up: store, controller, hub, internal services, and the listeners last, so that nobody is served before everything is
-there. Down: the other way round, so that everything acknowledged is on disk and everything read has its answer.
+Up: store, controller, hub, internal services, and the listeners last, so that no client is served before everything is
+ready. Down: the other way round, so that everything acknowledged is on disk and everything read has its answer.
 """
 
 import asyncio

@@ -183,7 +183,7 @@ class LocalBackend(StoreFigures):
         return [*([] if metadata is None else [metadata]), *super().troubles()]
 
     def groups(self) -> Sequence[GroupStatus]:
-        """See `Backend`: there is one, and nobody else in it."""
+        """See `Backend`: there is one, with one member."""
         return ()
 
 

@@ -94,7 +94,7 @@ class Child:
 
         def wait() -> None:
             self.process.wait()
-            with suppress(RuntimeError):  # the loop is closed: nobody waits any more
+            with suppress(RuntimeError):  # the loop is closed: no caller waits any more
                 loop.call_soon_threadsafe(over.set)
 
         threading.Thread(target=wait, name=f"waits for {self.name}", daemon=True).start()

@@ -18,7 +18,7 @@ from store.base import logs
 
 READY_S = 60.0  # from the start of the first workers until they serve
 POLL_S = 1.0  # between two looks at how a worker is
-METRICS_S = 5.0  # between two requests for its metrics, when nobody asks
+METRICS_S = 5.0  # between two requests for its metrics, without scrapes
 ASK_S = 2.0  # for one answer
 PAGE_BYTES_MAX = 16 * 1024 * 1024  # of one answer
 STOP_S = 10.0  # from SIGTERM to SIGKILL, besides what connections are given to end

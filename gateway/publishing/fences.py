@@ -22,7 +22,7 @@ TRIES_COUNT = 3  # of a fence whose outcome is unknown: raising it twice does no
 
 
 def fence_of(name: str, owned: Owned) -> Fence | None:
-    """Returns the fence that an owner's frames carry; None where nobody else can own anything."""
+    """Returns the fence that an owner's frames carry; None where no other proxy can own names."""
     return Fence(digest(name), owned.epoch) if owned.epoch else None
 
 
@@ -36,7 +36,7 @@ def fence_change(fence: Fence, pos: int, *, covers: int, expires_at_ms: int = 0)
 
 
 async def raise_fences(store: StoreClient, name: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
-    """Shuts all logs to former owners of a name; returns its owner's fence, None where nobody else can own anything.
+    """Shuts all logs to former owners of a name; returns its owner's fence, None where no other proxy can own names.
 
     Raises `OwnershipLost` when there is a later owner, `StoreError` when a log cannot be asked.
     """

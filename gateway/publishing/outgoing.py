@@ -153,7 +153,7 @@ class OutgoingFrames:
         for queue, admitted in frame.named.items():
             if admitted and (gate := self._router.gates.get(queue)) is not None:
                 gate.landed(admitted)
-        frame.receipts.clear()  # they name the frame: nobody is to look for such rings
+        frame.receipts.clear()  # they name the frame: the collector need not look for such cycles
         if frame.named and isinstance(result, Appended):
             self._appended_to(tuple(frame.named))
 

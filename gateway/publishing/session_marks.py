@@ -60,7 +60,7 @@ async def open_marks(store: StoreClient, session: str, owned: Owned, *, used: bo
 
 
 async def _read(group: int, store: StoreClient, key: str, fence: Fence | None) -> list[Mark]:
-    # A log stores in the order it is asked, so once this is stored, all that somebody has sent it before is, too.
+    # A log stores in the order it is asked, so once this is stored, everything sent to it before is stored, too.
     # Where there is a fence, raising it was just that.
     if fence is None:
         await store.keys.put(key + _BARRIER, b"")

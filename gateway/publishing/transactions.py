@@ -20,7 +20,7 @@ def complete(receipt: Receipt, building: MutableMapping[int, Building], router: 
     for queue, offsets in receipt.transaction.settled:
         group = router.group_of(queue)
         if group is None:
-            continue  # a queue that is gone: nobody has to settle anything there
+            continue  # a queue that is gone: nothing has to be settled there
         frame = building.get(group)
         if frame is None:
             frame = building[group] = Building(group)

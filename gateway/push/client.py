@@ -19,7 +19,7 @@ from gateway.push.trust import refused_certificate
 if "sniffio" not in sys.modules and importlib.util.find_spec("sniffio") is None:
     sys.modules["sniffio"] = None  # type: ignore[assignment]
 
-ANSWER_BYTES_MAX: Final = 64 << 10  # of an answer's body, which nobody looks at; a longer one costs its connection
+ANSWER_BYTES_MAX: Final = 64 << 10  # of an answer's body, which is not used; a longer one costs its connection
 CONNECT_S: Final = 10.0
 IDLE_S: Final = 30.0  # that a connection is kept for the next delivery
 

@@ -184,7 +184,7 @@ class _Runner:
         self.owned_task = OwnedTask(self._name, self._work, owners, look_s=LOOK_S, chance=context.chance)
 
     def change(self, record: SubscriptionRecord, revision: int) -> None:
-        """Goes on with another record."""
+        """Continues with another record."""
         if revision > self._revision:
             self._record, self._revision = record, revision
             self._stop_delivery()

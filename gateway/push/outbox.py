@@ -37,7 +37,7 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     rate_per_s: float | None
     retry_min_s: float
     retry_max_s: float
-    attempts_max: int | None  # None: for ever, as there is no dead letter address
+    attempts_max: int | None  # None: forever, as there is no dead letter address
 
 
 class Attempt:

@@ -46,7 +46,7 @@ class QueueKeeper:
         self._drop = drop
 
     async def run(self) -> None:
-        """Looks after queues, for ever."""
+        """Looks after queues, forever."""
         await self._upkeep.run(self.look_after, self._watched)
 
     def rules(self, number: int) -> QueueRules:
@@ -132,7 +132,7 @@ class QueueKeeper:
         return due_ms
 
     async def _expire_queue(self, queue: Queue) -> int | None:
-        """Removes a queue that nobody has used for as long as it says; returns when it would be removed."""
+        """Removes a queue that was not used for its `x-expires`; returns when it would be removed."""
         expires_ms = queue.rules.expires_ms
         if expires_ms is None:
             return None

@@ -143,11 +143,11 @@ class NamedQueues:
         await self._registry.load()
 
     async def follow(self) -> None:
-        """Follows what other proxies declare, for ever."""
+        """Follows what other proxies declare, forever."""
         await self._registry.follow()
 
     async def follow_members(self) -> None:
-        """Follows how many members shared subscriptions have at other proxies, for ever."""
+        """Follows how many members shared subscriptions have at other proxies, forever."""
         await self._shares.follow()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
@@ -273,7 +273,7 @@ class NamedQueues:
         await self._settlements.settle(conn.id, effect)
 
     def settle_soon(self, conn: ConsumerConnection, effect: SettleLeased) -> "asyncio.Future[None] | None":
-        """See `Settlements.settle_soon`: for a settlement that nobody waits for."""
+        """See `Settlements.settle_soon`: for a settlement without a waiting caller."""
         return self._settlements.settle_soon(conn.id, effect)
 
     async def connection_lost(self, conn: ConsumerConnection) -> None:

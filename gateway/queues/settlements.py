@@ -83,7 +83,7 @@ class Settlements:
     def _give_back(
         self, queue: Queue, owner: int, effect: SettleLeased
     ) -> tuple[list[QueueOffset], list[tuple[str, list[QueueOffset]]]]:
-        """Gives back what is to be requeued; returns what is consumed, and by reasons what becomes dead letters."""
+        """Gives back messages to requeue; returns what is consumed, and by reasons what becomes dead letters."""
         done, letters = list[QueueOffset](), dict[str, list[QueueOffset]]()
         last_tries, moves = queue.pump.last_tries, queue.rules.dead_letter_exchange is not None
         for disposition in effect.dispositions:

@@ -132,7 +132,7 @@ def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchang
 def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
     """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go.
 
-    Everybody who knows the name of a queue for answers may ask whether it is there: nobody can guess one.
+    Everybody who knows the name of a queue for answers may ask whether it is there: they cannot be guessed.
     """
     if request.passive and local_name(request.name).startswith(REPLIES):
         return

@@ -28,7 +28,7 @@ class ClosingPeer(asyncio.Protocol):
         hub.lingering += 1
 
     def hold(self) -> None:
-        """Counts bytes that the peer has not read; beyond what all may, somebody is cut off."""
+        """Counts bytes that the peer has not read; beyond the limit for all, a connection is cut off."""
         self._hub.unread.hold(self, self._network, self.unread_now())
 
     def unread_now(self) -> int:

@@ -28,7 +28,7 @@ TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 _TOO_EARLY = "a connection is closed: unauthenticated connections together hold over 192 MiB of input, this one most"
 _TOO_UNREAD = "a connection is closed: peers together hold too much (gateway.unread_bytes_max), and this one makes way"
-HELD_S = 60.0  # until input is read that nobody has asked for again: never, as the pause guard ends sooner
+HELD_S = 60.0  # until input is read that was not asked for again: never, as the pause guard ends sooner
 
 log = logs.get(__name__)
 
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             UNAUTHENTICATED.hold(self, self._network, early)
 
     def _count_unread(self) -> None:
-        """Counts what the peer makes us hold of responses; beyond what all may, somebody is cut off."""
+        """Counts what the peer makes us hold of responses; beyond the limit for all, a connection is cut off."""
         unread = self.unread_now()
         if unread != self.unread_bytes:
             self.unread_bytes = unread

@@ -295,7 +295,7 @@ class ProcessHub(StreamHub):
             finally:
                 self._releasing -= 1
                 self._changed.set()
-                endpoint.subscriber.receiver = NOBODY  # each knows the other; nobody has to look for such pairs
+                endpoint.subscriber.receiver = NOBODY  # each knows the other; spares the collector such cycles
 
     async def quiet(self) -> None:
         """Waits until no connection is open and nothing they asked for is in flight."""
@@ -361,7 +361,7 @@ class ProcessHub(StreamHub):
         await self.queues.consume(endpoint, effect, permissions)
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
-        """Settles leased messages: with the next commit where nobody waits for it."""
+        """Settles leased messages: with the next commit where no caller waits for it."""
         settling = self.queues.settle_soon(endpoint, effect) if effect.token is None else None
         if settling is not None:
             settling.add_done_callback(partial(self._settled, endpoint))

@@ -19,7 +19,7 @@ def notify_of_pressure(connection: StreamEndpoint, why: str) -> None:
 
 
 async def watch_pressure(hub: StreamHub) -> None:
-    """Looks at the pressure and tells all connections when it changes, for ever."""
+    """Looks at the pressure and tells all connections when it changes, forever."""
     while True:
         await asyncio.sleep(PRESSURE_INTERVAL_MS / 1_000)
         if not hub.pressure.look():

@@ -167,7 +167,7 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
         address, loopback = request.address, is_loopback(request.address)
         if not request.sole:
             endpoint.several = True
-        elif not endpoint.gone:  # else nobody would say that who is counted there has left
+        elif not endpoint.gone:  # else the member that is counted there would never be reported as gone
             endpoint.comes_from(address)
     principal = await hub.authenticator.authenticate(
         request, loopback=loopback, address=address, certificate=endpoint.certificate
@@ -378,7 +378,7 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(JoinShared, _join_shared, rights.own),  # each of its filters is checked and refused by itself
         _served(LeaveShared, _leave_shared, rights.own),
         _served(BeginBody, _begin_body, rights.publishes),
-        _served(StorePart, _store_part, rights.own),  # which nobody reads before the message, whose right is asked
+        _served(StorePart, _store_part, rights.own),  # which nothing reads before the message, whose right is checked
         _served(PublishBody, _publish_body, rights.publishes),
         _served(ReadPart, _read_part, rights.own),  # of a message that it was delivered
         _served(LastValue, _last_value, rights.reads_address),

@@ -47,7 +47,7 @@ class StreamEndpoint(Endpoint):
     plain: PlainSocket | None  # of the transport, where it is one of the poller's; None: only its transport writes
     reading: bool
     ended: bool  # the peer has closed its half
-    early_bytes: int  # unauthenticated input that nothing has come of; it counts in the process's budget
+    early_bytes: int  # unauthenticated input without an authenticated client yet; it counts in the process's budget
     singles: Singles | None  # None: its adapter knows no single messages
     alone: Single | Publish | None  # the single message in flight; an effect once the adapter knows it
 
@@ -172,7 +172,7 @@ class ReadBatch:
             if permissions.access is not None:
                 try:
                     denials = permissions.refused((single.message,))
-                except Exception:  # noqa: BLE001 - our own bug: nobody knows whether it may
+                except Exception:  # noqa: BLE001 - our own bug: it is unknown whether it may
                     _give_up(connection)
                     continue
             bytes_in += size_bytes
@@ -237,7 +237,7 @@ class ReadBatch:
         """Writes to the sockets of connections, all in one call."""
         try:
             short = self._batches.send(numbers, acknowledgements)
-        except Exception:  # our own bug; nobody knows who was written to, and a stream may have no hole
+        except Exception:  # our own bug; it is unknown which connections were written to, and a stream must have no gap
             log.exception("acknowledgements cannot be written")
             for connection in written:
                 connection.abort()

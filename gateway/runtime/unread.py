@@ -39,9 +39,9 @@ def counted(unread_bytes: int, write_buffer_bytes_max: int) -> int:
 class UnreadBudget(PeerBudget[UnreadHolder]):
     """The bytes of responses that peers do not read, of all connections of a process.
 
-    A connection says how much it holds when a response is made, and no more while its peer reads. So before anybody
-    is cut off, all are asked how much they hold by now, and those make way first whose peers have read nothing for
-    some seconds: the one that holds most, of the address that holds most.
+    A connection says how much it holds when a response is made, and no more while its peer reads. So before a
+    connection is cut off, all are asked how much they hold now, and those make way first whose peers have read nothing
+    for some seconds: the one that holds most, of the address that holds most.
     """
 
     def __init__(self, bytes_max: int, clock: Callable[[], float] = time.monotonic) -> None:

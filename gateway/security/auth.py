@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 GUEST = "guest"
 TRUSTED_GATEWAY = "trusted_gateway"  # a user's right to speak for other devices
 _ANYBODY = Principal(name="")
-SALTS = "\0scram"  # which salts are made with; nobody has such a name
+SALTS = "\0scram"  # which salts are made with; no user has such a name
 
 log = logs.get(__name__)
 
@@ -180,7 +180,7 @@ class Authenticator:
         raise _refused()
 
     async def _is_right(self, name: str, password: bytes, asker: _Asker) -> bool:
-        """Returns whether a password is the named user's; takes as long for names that nobody has."""
+        """Returns whether a password is the named user's; takes as long for unknown names."""
         network, effort = asker.network, asker.effort
         user = self._config.users.get(name)
         if user is not None and user.password is not None:
@@ -279,7 +279,7 @@ class Authenticator:
         return self._unknown("salt", name)[: scram.SALT_BYTES]
 
     def _unknown(self, what: str, name: str) -> bytes:
-        """Returns bytes that belong to a name and that nobody can know."""
+        """Returns secret bytes that depend on a name."""
         return hmac.digest(self._secret(SALTS), f"{what} {name}".encode(), "sha256")
 
     def _principal(self, claim: Claim) -> Principal:

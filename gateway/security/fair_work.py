@@ -61,7 +61,7 @@ class FairWork:
             refused.done.set_exception(_refused())
 
     def _go_on(self) -> None:
-        """Begins what can be begun."""
+        """Starts the work that can start."""
         loop = asyncio.get_running_loop()
         while self._running < self._threads and self._lines:
             network = next(iter(self._lines))

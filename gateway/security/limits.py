@@ -16,7 +16,7 @@ REFUSING_COUNT_MAX: Final = 256  # connections at a time that are refused in the
 class Bucket:
     """Tokens that come back at a steady rate, up to a burst. Taking more than there are leaves a debt.
 
-    So what was read already is never in vain, and the rate holds over time all the same: the next wait is longer.
+    So input that was read is never refused, and the rate holds over time all the same: the next wait is longer.
     """
 
     __slots__ = ("_at_ms", "_burst", "_left", "_per_ms")
@@ -45,7 +45,7 @@ class Bucket:
 class SendingPace:
     """The rate at which one connection sends, against its limits.
 
-    Where excess waits, the shell reads on when `wait_ms` is over. Where it is refused, a `Publish` is refused as a
+    Where excess waits, the shell reads again after `wait_ms`. Where it is refused, a `Publish` is refused as a
     whole while earlier ones have left a debt; a refused one adds nothing to that debt.
     """
 

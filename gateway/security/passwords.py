@@ -8,7 +8,7 @@ A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices con
 password, so a right password is remembered for a while, by a digest under a key of this process's own.
 
 Comparisons with different hashes take differently long: with a verifier of SCRAM's alone, or with a hash that others
-have made at other costs. Refusals take equally long all the same, those of names that nobody has included: twice as
+have made at other costs. Refusals take equally long all the same, those of unknown names included: twice as
 long as the slowest kind of hash does on average. The rest of that time is waited for once a password was compared,
 without a thread.
 """
@@ -35,7 +35,7 @@ REMEMBERED_COUNT_MAX = 65_536  # passwords that were right
 PASSWORD_BYTES_MAX = 1_024
 
 ARGON2 = "$argon2id$"
-HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that somebody else has made
+HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that was made elsewhere
 HASH_PASSES_COUNT_MAX = 32
 
 KINDS_COUNT_MAX = 64  # of hashes, by what a comparison costs
@@ -182,7 +182,7 @@ class Passwords:
         return right
 
     async def pretend(self, password: bytes, *, network: str = "", effort: ComparisonCost | None = None) -> None:
-        """Compares a password with the hash of nobody, so that nobody can tell by the time which names there are.
+        """Compares a password with a hash of no user, so that the time does not tell which names exist.
 
         Raises `Refusal` (OVERLOAD).
         """
@@ -198,7 +198,7 @@ class Passwords:
         refusals = self._refusals
         if effort.kind:
             refusals.note(effort.kind, effort.took_s)
-        if not refusals.knows(OURS):  # how long names take that nobody has
+        if not refusals.knows(OURS):  # how long unknown names take
             ours = ComparisonCost()
             await self._compare(self._decoyed, b"", network, ours)
             refusals.note(OURS, ours.took_s)

@@ -1,10 +1,10 @@
 """Clients that lose their connection again and again for the same: they are logged once, and let in more slowly.
 
 A client of MQTT 3.1.1 that sends a message over a limit can be told so by nothing but the end of its connection. Most
-of them connect again and send it again, for ever and as fast as they can.
+of them connect again and send it again, forever and as fast as they can.
 
 A client is recognised by its address and its user, besides the client identifier, which anybody can say: a client that
-uses another's identifier slows down nobody else.
+uses another's identifier does not slow down the other.
 """
 
 from collections import OrderedDict

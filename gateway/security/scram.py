@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 MECHANISM = "SCRAM-SHA-256"
 PREFIX = MECHANISM + "$"
 ITERATIONS = 15_000  # RFC 7677, 4: a tenth of a second of 2015; a small device needs a second or two
-ITERATIONS_COUNT_MAX = 1_000_000  # of a verifier that somebody else has made
+ITERATIONS_COUNT_MAX = 1_000_000  # of a verifier that was made elsewhere
 SALT_BYTES = 16
 KEY_BYTES = hashlib.sha256().digest_size
 MESSAGE_BYTES_MAX = 1_024  # of a client: a name and a nonce, or a nonce and a proof
@@ -93,7 +93,7 @@ def load_library() -> None:
 class ScramExchange:
     """The server's side of one exchange: the client's two messages in turn, each answered by one of ours.
 
-    `verifier` gives that of a name, never None: for a name that nobody has it gives one that no password fits.
+    `verifier` gives that of a name, never None: for an unknown name it gives one that no password fits.
     """
 
     __slots__ = ("_server", "_started", "name", "over", "verifier")

@@ -1,7 +1,7 @@
 """TLS of the listeners: our certificate, and who vouches for those of clients.
 
 Files that are renewed while we run are read again: our certificate and key, and the list of revoked certificates, which
-has an end of its own after which nobody is let in. The authorities for clients are read once.
+has an expiry of its own, after which no client is admitted. The authorities for clients are read once.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""Sessions whose connection ended with a former run of the process: somebody has to see to their wills."""
+"""Sessions whose connection ended with a former run of the process: another proxy has to publish their wills."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence

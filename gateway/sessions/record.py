@@ -24,7 +24,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
     protocol: str
     session_id: str
     state: bytes
-    expiry_s: int | None  # None: for ever
+    expiry_s: int | None  # None: forever
     left_ms: int | None  # when its connection ended; None while it is connected, or died with the gateway
     marked: bool = False  # the logs may have marks of it
     user: SessionUser | None = None  # its owner; None: none is stored
@@ -107,14 +107,14 @@ class LiveSession:
         """Returns the cursor up to which its messages have been delivered."""
         subscriber = self.holder.subscriber
         if not subscriber.patterns and not self.taken:
-            return self.committed  # the session is still owed the messages since
+            return self.committed  # the session has still to get the messages since
         return fanout.reached(subscriber)
 
     def moves(self, fanout: Fanout, idle_bytes: int) -> bool:
         """Returns whether to commit the cursor: messages were acknowledged, or the log is `idle_bytes` further.
 
         An idle session reports nothing. Messages delivered before the last call, at least an interval ago, are either
-        acknowledged by now or have been reported as `oldest`.
+        acknowledged or have been reported as `oldest`.
         """
         passed = later(self.settled, earlier(self.passed, self.oldest))
         self.passed = self.reached(fanout)

@@ -3,8 +3,8 @@
 The record is what the adapter saved, opaque here, beside the session's expiry; what changes with every message has a
 record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on, in
 each log; it is committed every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a crash repeats at
-most what was acknowledged since. A log that the cursor says nothing of has joined since it was committed, and what is
-in it is owed to the session from its beginning on.
+most what was acknowledged since. A log that the cursor does not name has joined since it was committed, and the session
+gets its messages from its beginning on.
 
 A session is served by the process that owns it (`gateway.ownership.owners`), from before its connection is let in until
 the last word behind it is written. A connection elsewhere takes it over by asking its owner; of an owner that is gone,
@@ -386,7 +386,7 @@ class Sessions:
             await self._close_late(key)
 
     async def sweep(self) -> int:
-        """Forgets sessions whose time is over; returns how many that were. Call it every `SWEEP_INTERVAL_MS`."""
+        """Forgets expired sessions; returns how many that were. Call it every `SWEEP_INTERVAL_MS`."""
         forgotten = 0
         async for entry in stored_entries(self._store, SESSIONS):
             if self._is_over(entry):
@@ -422,7 +422,7 @@ class Sessions:
     # ---- inside
 
     def _release(self, held: LiveSession) -> bool:
-        """Takes a session from its holder; returns False when somebody has done so already."""
+        """Takes a session from its holder; returns False when that has happened already."""
         if self.by_holder.get(held.holder) is not held:
             return False
         del self.by_holder[held.holder]

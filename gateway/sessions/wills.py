@@ -1,4 +1,4 @@
-"""Wills: a session's last message, published when its connection is gone and its time to come back is over.
+"""Wills: a session's last message, published when its connection has ended and the will delay has passed.
 
 A will is a record beside its session from the moment its connection is let in, so that a proxy that finds the session
 without a connection, another one or this one after a crash, publishes it in the place of the one that should have. Only
@@ -79,7 +79,7 @@ class Wills:
         random: Random | None = None,
         check: Callable[[Identity, Message], None] = lambda _who, _message: None,
     ) -> None:
-        """Begins without wills; `check` raises `Refusal` for a client that may not publish a message by now."""
+        """Begins without wills; `check` raises `Refusal` for a client that may no longer publish a message."""
         self._store = store
         self._publish = publish
         self._now_ms = now_ms
@@ -173,7 +173,7 @@ class Wills:
         if record is None:
             return
         if not record.timer and (not record.delay_ms or ended or record.publishing):
-            # Its owner is gone, and nobody has seen to it.
+            # Its owner is gone, and it was not published yet.
             waits = await self.leave(owned, session, record, expiry_s=0 if ended else None)
             record = await self.find(session) if waits else None
         if record is not None and record.timer:

@@ -31,19 +31,19 @@ class BatchCalls(Protocol):
         none is read any more when `bytes_max` were. Returns the reads; the numbers of sockets that had `read_bytes` or
         more; the number and events of each that was not read, as it has no reader, other events, nothing, or an error;
         and how many bytes the reads have. Raises OSError for a file that is no epoll object, and ValueError. After any
-        other error nobody knows which sockets were read.
+        other error it is unknown which sockets were read.
         """
 
     def send(self, numbers: list[int], data: list[bytes], /) -> list[tuple[int, int]]:
         """Writes to each socket the bytes at the same place in the other list.
 
         Returns of each that did not take all: the index, and how many bytes it took, or its error's number below 0.
-        Raises ValueError and TypeError, with nothing written; after any other error nobody knows what was.
+        Raises ValueError and TypeError, with nothing written; after any other error it is unknown what was written.
         """
 
 
 def chosen(environment: Mapping[str, str] = os.environ) -> BatchCalls:
-    """Returns the compiled calls, or those in Python where there are none of this version or nobody wants them."""
+    """Returns the compiled calls, or those in Python where there are none of this version or they are disabled."""
     if environment.get(PURE):
         return plain_batches
     try:

@@ -120,7 +120,7 @@ class Poller:
     def _hand_over(self, reads: Sequence[tuple[Any, bytes]]) -> None:
         try:
             self._received(reads)
-        except Exception:  # as above; nobody knows who was served, and a stream may have no hole
+        except Exception:  # as above; it is unknown which connections were served, and a stream must have no gap
             log.exception("the reads of a turn cannot be served")
             for protocol, _ in reads:
                 protocol.abort()

@@ -1,6 +1,6 @@
 """Precision and recall of the job's findings, by labels.
 
-A label is found when a finding of one of its kinds is told of its device within its time. A finding is right when a
+A label is found when its device has a finding of one of its kinds within its time. A finding is right when a
 label says so. Times may differ by the tolerance: silence is noticed after a while, and a burst is told with the start
 of its minute. Only devices that the labels name are judged, and only within their `run`, where there is one.
 

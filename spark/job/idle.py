@@ -2,7 +2,7 @@
 
 The newest record that the job has read says what the store's clock was. While every queue is read to its end, that
 clock has gone on since by as much as this process has waited; so no difference between two machines' clocks counts.
-Time in which the store did not answer is left out: nobody could have been heard in it.
+Time in which the store did not answer is left out: no device could have been read in it.
 """
 
 from pathlib import Path

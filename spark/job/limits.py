@@ -32,7 +32,7 @@ def make_room(plan: PassPlan, state: BucketState, names: pa.ChunkedArray) -> Kep
 
 
 def drop_stale(plan: PassPlan, state: BucketState) -> KeptState:
-    """Forgets the devices and series that nothing came from for long, and marks of series that nobody knows."""
+    """Forgets devices and series without messages for long, and marks of unknown series."""
     devices = series = 0
     old = stale(state.devices, "last_seen", plan.newest_ms, plan.capacity)
     if old is not None:

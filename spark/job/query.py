@@ -2,7 +2,7 @@
 
     log -> data source (samples, quality) -> shuffle by device -> `spark.job.bucket` on executors -> `Commits`
 
-One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` for every micro-batch
+One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` forevery micro-batch
 (`foreachBatch`). The records are spread over buckets by their device's hash; each bucket's task has the state of the
 batch before, writes the new state and the files of the tables, and answers with their names. The driver commits them
 (`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and what is committed of it
@@ -413,7 +413,7 @@ class _PublishTask:
         self._place, self._paths, self._publishing = place, paths, publishing
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does it, and yields the outcome."""
+        """Runs the batch, and yields the outcome."""
         context = TaskContext.get()
         assert context is not None
         for _ in batches:
@@ -429,7 +429,7 @@ class _BucketTask:
         self._plan, self._timed = plan, timed
 
     def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Does it, and yields the report."""
+        """Runs the batch, and yields the report."""
         context = TaskContext.get()
         assert context is not None
         came = list(batches)

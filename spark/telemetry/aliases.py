@@ -1,6 +1,6 @@
 """Aliases of Sparkplug's metrics: numbers that a device's BIRTH gave names, and its DATA uses alone.
 
-They are kept for each device. A row whose alias nobody has told keeps its metric `alias/17`.
+They are kept for each device. A row with an unknown alias keeps its metric `alias/17`.
 """
 
 import numpy as np

@@ -3,9 +3,9 @@
     version u8 | queue u32 | offset u64 | lease u64 | lent_at u64 | deliveries u32 | visible_at_ms u64 | group, UTF-8 |
     MAC 16 B
 
-Big-endian, base64url without padding. The MAC is HMAC-SHA-256 cut to 128 bits (RFC 2104, 5), with a key that the
-store group keeps in its KV: so every master and every proxy of the group can check a handle that any of them made, and
-nobody else can make one. `lease` stays the same when the lease is extended, so an older handle of it keeps working.
+Big-endian, base64url without padding. The MAC is HMAC-SHA-256 cut to 128 bits (RFC 2104, 5), with a key that the store
+group keeps in its KV: so every master and every proxy of the group can check a handle that any of them made, and no
+client can make one. `lease` stays the same when the lease is extended, so an older handle of it keeps working.
 `lent_at` is how far the log was then: a handle is void after the deletion of its queue or group.
 """
 

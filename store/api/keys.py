@@ -79,9 +79,9 @@ class KeyCalls(Protocol):
     """Keys and values; of a cluster those of its home group.
 
     Keys live in namespaces and never meet across them. A namespace is there once something was put in it; "" is the
-    gateway's own. A range of keys is [start, end), `end` None: to the last key. Keys whose time is over are not
-    there for any call, and are removed, for watchers to see, soon after. Every call that takes a key or a namespace
-    raises `KeyTooLong`.
+    gateway's own. A range of keys is [start, end), `end` None: to the last key. Expired keys are invisible to all
+    calls, and are removed, for watchers to see, soon after. Every call that takes a key or a namespace raises
+    `KeyTooLong`.
     """
 
     async def get(self, key: str, *, namespace: str = "") -> Entry | None:
@@ -151,7 +151,7 @@ class KeyCalls(Protocol):
     def watch(
         self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None
     ) -> AsyncGenerator[Changes, None]:
-        """Yields every change in a range from a revision on (None: from now on), each once, in order, for ever.
+        """Yields every change in a range from a revision on (None: from now on), each once, in order, forever.
 
         Past changes are read from the log, and so are those that a slow reader has missed: nothing is queued for it.
         Raises `RevisionCompacted`, at once where retention has taken the first revision, and when it was faster than

@@ -323,7 +323,7 @@ def _store(
     ordinal: int,
     now_ms: int,
 ) -> None:
-    """Puts a value; a key that was not there, or whose time is over, begins again at version 1."""
+    """Puts a value; a key that was not there, or has expired, begins again at version 1."""
     if before is not None and before.live(now_ms):
         held = SlotContent(at, before.created, expires_at_ms, before.version + 1, ordinal, value)
     else:

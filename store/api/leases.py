@@ -69,7 +69,7 @@ class LeaseCalls(Protocol):
     ) -> "asyncio.Future[None]":
         """Settles these as `settle` does, a few ms later maybe: with the next frame, without a sync of its own.
 
-        From now on nobody is lent them, unless the future fails, with `StoreError`.
+        From now on they are not lent again, unless the future fails, with `StoreError`.
         """
 
     async def forward(
@@ -118,7 +118,7 @@ class LeaseCalls(Protocol):
     ) -> None:
         """Gives these back; `delivered` says whether the attempt counts.
 
-        They are lent again after `delay_ms` (None: as the policy says), or given up if the policy says so.
+        They are lent again after `delay_ms` (None: as the policy says), or given up by the policy.
         """
 
     async def extend(
@@ -132,7 +132,7 @@ class LeaseCalls(Protocol):
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """Settles by `Lease.handle`; returns for each handle None, `BadHandle` or `LeaseLost`.
 
-        A lease that has ended can still be settled while the message was lent to nobody else. Raises when the
+        A lease that has ended can still be settled until the message is lent again. Raises when the
         settlements could not be stored; some may have been.
         """
 

@@ -37,7 +37,7 @@ from store.base.listening.places import ConnectionSlots, origin_of
 from store.base.process_errors import listening_on
 
 HEAD_BYTES_MAX = 8 * 1024  # a request head that is longer gets 431
-FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})  # a proxy asks for somebody else
+FORWARDED = frozenset({"forwarded", "via", "x-forwarded-for", "x-real-ip"})  # a proxy asks on behalf of another client
 ACTION_BYTES_MAX = 16 * 1024 * 1024  # of the body of an action
 ACTION_TIMEOUT_S = 120.0  # from the head of an action to its end
 HEAD_TIMEOUT_S = 5.0  # from connecting to the end of the head

@@ -161,7 +161,7 @@ class BadHandle(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease that a handle stands for has ended: the message was given back, or is lent to somebody else."""
+    """The lease of a handle has ended: the message was given back, or is lent to another consumer."""
 
 
 class CorruptFrame(StoreError):

@@ -19,7 +19,7 @@ import uvloop
 from store.base import logs
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
-GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so looks are mostly in vain
+GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so most looks find none
 
 log = logs.get(__name__)
 T = TypeVar("T")

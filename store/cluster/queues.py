@@ -33,7 +33,7 @@ class ClusterQueues(QueueCalls):
         return self._stores.listen(lambda store: store.queues.watch(listener))
 
     async def delete(self, queue: QueueNumber) -> None:
-        """See `QueueCalls.delete`. One that nobody knows any more is deleted wherever it may have been."""
+        """See `QueueCalls.delete`. A queue that the controllers no longer know is deleted in all groups."""
         if self._stores.is_known(queue):
             await self._stores.of(queue).queues.delete(queue)
         else:

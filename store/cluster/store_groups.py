@@ -61,7 +61,7 @@ class StoreGroups:
         return {n: trouble for n, trouble in said.items() if trouble}
 
     def _changed(self) -> None:
-        """Takes up news of the controller: groups may have come or gone, masters be others."""
+        """Applies news of the controller: groups may have come or gone, masters be others."""
         if self._closed:
             return
         there = {group.number for group in self.controller.groups()} | {self.controller.home}
@@ -103,7 +103,7 @@ class StoreGroups:
         return queue in self._routes or self.controller.group_of_queue(queue) is not None
 
     def store_group(self, queue: QueueNumber) -> int:
-        """Returns the group of a queue, also of a forgotten one; the home group refuses one that nobody knows."""
+        """Returns the group of a queue, also of a forgotten one; the home group refuses an unknown one."""
         group = self._routes.get(queue)
         if group is None:
             group = self.controller.group_of_queue(queue)

@@ -25,7 +25,7 @@ def _monotonic_ms() -> int:
 class WallClock:
     """The machine's clock, but for leaps ahead that it takes back soon; any thread may ask.
 
-    Stored times never go back, so a single wrong reading would last for ever: everything with an end would expire, and
+    Stored times never go back, so a single wrong reading would last forever: everything with an end would expire, and
     retention would delete what is older. A clock that is set ahead by more than `LEAP_MS`, which no correction does, is
     followed when it has stayed so for `BELIEF_MS`; until then time goes on as before. The first reading is believed.
     """

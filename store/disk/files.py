@@ -9,7 +9,7 @@ from typing import Final, Protocol
 
 from store.disk.cold import ColdReads
 
-FILE_MODE = 0o600  # messages, and the key that handles are signed with: nobody else reads them
+FILE_MODE = 0o600  # messages, and the key that handles are signed with: no other user reads them
 DIRECTORY_MODE = 0o700
 _UNUSABLE: Final = {  # errors that another path does not have; no room, or a disk that fails, is said elsewhere
     errno.EACCES,

@@ -1,4 +1,4 @@
-"""Housekeeping: work that is due every so often and that nobody waits for, in one thread."""
+"""Housekeeping: periodic work that no caller waits for, in one thread."""
 
 import logging
 from collections.abc import Callable, Sequence

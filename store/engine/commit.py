@@ -63,7 +63,7 @@ class _Batch:
     placed: list[Placed] = field(default_factory=list)
     run: FrameRun | None = None
     must_sync: bool = False  # no append is answered before a sync
-    urgent: bool = False  # and somebody waits for it
+    urgent: bool = False  # and a reader waits for it
     passed: Event | None = None  # set when all before and this are dealt with
 
 
@@ -274,7 +274,7 @@ class Committer:
         return Appended(at.start) if admitted is None else Appended(at.start, failed=admitted.failed)
 
     def _placing_failed(self, error: OSError) -> StoreError:
-        """Returns the refusal where a new segment could not be begun; nothing of the frame is in the log."""
+        """Returns the refusal where a new segment could not be created; nothing of the frame is in the log."""
         return self._space.ran_out(str(error.strerror)) if error.errno in NO_ROOM else self._break(error)
 
     def _hand_over(self, batch: _Batch) -> None:

@@ -188,7 +188,7 @@ class Compaction:
 
 
 def copies_frame(copies: Sequence[RecordCopy], watch: RowWatch) -> UnplacedFrame:
-    """Returns the frame of copies whose key has no newer record; of none if nobody can tell. For the commit thread."""
+    """Returns the frame of copies whose key has no newer record; of none if that is unknown. For the commit thread."""
     rows, records, pos = [], [], 0
     if watch.spoiled:
         copies = ()

@@ -21,7 +21,7 @@ from store.views import Views
 logger = logging.getLogger(__name__)
 
 LINGER_S = 0.1  # how long runs gather
-EAGER_BYTES = 16 << 20  # when the views are so far behind, nobody waits for more to gather
+EAGER_BYTES = 16 << 20  # when the views are so far behind, they do not wait for more to gather
 LAG_BYTES_MAX = 256 << 20  # the views may be behind before writers wait for them: bounds what memory holds for them
 TRANSACTION_BYTES = 16 << 20  # of the log in one transaction
 # The most that the views take for a row and for a byte of the log, with the pages that a transaction copies: rows of
@@ -85,7 +85,7 @@ class Dispatcher:
         self._hurry.set()
 
     def is_near(self) -> bool:
-        """Returns whether the views are so near that nobody has to hurry them."""
+        """Returns whether the views are so near that they need not hurry."""
         return self._ahead() - self._views.dispatched <= EAGER_BYTES
 
     def wait_until_near(self, *, unless: Callable[[], bool]) -> None:

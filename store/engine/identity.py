@@ -32,7 +32,7 @@ def belong_to(files: Files, data_dir: Path, group: int, *, alone: bool = False) 
     """Lets a data directory be a group's, durably. Raises `WrongGroup` where it is another one's, OSError.
 
     A log without the file is of an older version, or of a copy that left the file out: its first offset tells as well.
-    `alone`: nobody else has this log, so that it gets an id here if it has none.
+    `alone`: no other replica has this log, so it gets an id here if it has none.
     """
     names = files.names(data_dir)
     logs = files.names(data_dir / "log") if "log" in names else ()

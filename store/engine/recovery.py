@@ -43,7 +43,7 @@ def recover(
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
-    Where views are made anew the old ones pass on what they know; with `force` what nobody knows is done without. The
+    Where views are made anew the old ones pass on what they know; with `force` unknown parts are left out. The
     views skip damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
     `StoreFull`, OSError.
     """

@@ -1,4 +1,4 @@
-"""The operations on a data directory that nobody has open: verify it, look into it, rebuild its views.
+"""The operations on a data directory that is not open: verify it, look into it, rebuild its views.
 
 Everything here takes the lock that a running store holds, so it raises `DataDirLocked` while one runs. Only
 `rebuild_views` changes anything; the rest works in a directory that cannot be written, too.
@@ -99,7 +99,7 @@ class Stats(NamedTuple):
 class StoppedStore:
     """A data directory, locked. A context manager. Raises `DataDirLocked`, `NoDataDir`, OSError.
 
-    One that is only `read` may be one that cannot be written: `unlocked` is the reason then, and a store may be running
+    A directory that is only `read` need not be writable: `unlocked` is the reason then, and a store may be running
     on it that is not seen from here.
     """
 

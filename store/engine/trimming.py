@@ -1,6 +1,6 @@
 """Trimming: segments that nobody's limits keep any more are deleted, in front of the log only.
 
-The master decides and says so in the log: `LogTrimmed` carries where the log begins from then on. Views remove their
+The master decides and records it in the log: `LogTrimmed` carries where the log begins from then on. Views remove their
 entries of the earlier part when they apply the record, on every replica and in every rebuild alike, and only then are
 files deleted. A crash between the two is made up for at the next start.
 

@@ -4,10 +4,10 @@
 
 0xC1 begins no MessagePack value, so that a part is never taken for a message or a record, whatever a client has put
 there. The message itself follows in the same log, names the frames of its parts, and makes them visible by being so:
-parts that no message names are bytes that nobody reads, and go with their segment.
+parts that no message names are never read, and are deleted with their segment.
 
 A segment is kept for the messages that lie in it or behind it, and their parts lie at most `UPLOAD_MS_MAX` before them:
-the process that stores a message sees to that, and retention keeps parts `PARTS_KEPT_MS` longer
+the process that stores a message ensures that, and retention keeps parts `PARTS_KEPT_MS` longer
 (`store.engine.trimming`).
 """
 

@@ -30,9 +30,9 @@ class LeasePolicy(msgspec.Struct, frozen=True, array_like=True):
     `backoff_max_ms`, unless its consumer says when.
     """
 
-    max_deliveries: Annotated[int, Meta(ge=0, le=1 << 31)] = 0  # 0: it may come back for ever
+    max_deliveries: Annotated[int, Meta(ge=0, le=1 << 31)] = 0  # 0: it may come back forever
     dead_letter_queue: Annotated[int, Meta(ge=0, le=(1 << 32) - 1)] = 0  # 0: none
-    invisible_ms: Annotated[int, Meta(ge=0, le=INVISIBLE_MS_MAX)] = 0  # of a take that does not say; 0: for ever
+    invisible_ms: Annotated[int, Meta(ge=0, le=INVISIBLE_MS_MAX)] = 0  # of a take that does not say; 0: forever
     backoff_ms: _Milliseconds = 0
     backoff_max_ms: _Milliseconds = 0  # 0: `backoff_ms` every time
     ordered: bool = False

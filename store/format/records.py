@@ -55,7 +55,7 @@ class KvDelete(msgspec.Struct, frozen=True, array_like=True, tag=2):
 
 
 class KvExpired(msgspec.Struct, frozen=True, array_like=True, tag=20):
-    """Remove keys whose time is over: (namespace, key, revision); one that has another revision stays."""
+    """Remove expired keys: (namespace, key, revision); one that has another revision stays."""
 
     keys: tuple[tuple[str, str, int], ...]
 

@@ -117,7 +117,7 @@ class GuardTable:
             self._seen.pop(oldest[0][1], None)
 
     def _epoch(self, name: bytes) -> int:
-        """Returns the epoch of a name's newest owner, as far as it has raised its fence; 0 when nobody has."""
+        """Returns the epoch of a name's newest owner, as far as it has raised its fence; 0 when none has."""
         ahead = self._ahead.get((False, name))
         if ahead is not None:
             return ahead.epoch

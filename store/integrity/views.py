@@ -1,8 +1,8 @@
 """The health of a data directory's views: what is damaged in them, and whether they are to be made anew.
 
 Two small files tell the next process. `views.damaged` is there from the moment in which damage is met until the views
-were set aside, so that a restart makes them anew. `views.watch` says whether somebody is at work on pages that may kill
-the process (LMDB maps its file, and follows what a flipped bit points to) and how often a process has died there: after
+were set aside, so that a restart makes them anew. `views.watch` says whether a thread works on pages that may kill the
+process (LMDB maps its file, and follows what a flipped bit points to) and how often a process has died there: after
 `DEATHS_MAX` times the views are not opened again.
 """
 
@@ -182,7 +182,7 @@ class ViewsHealth:
         self._settle()
 
     def verified(self) -> None:
-        """Notes that all has been looked at since the start, and nobody has died of it."""
+        """Notes that all pages were read since the start, and the process lives."""
         self._whole = True
         self._settle()
 

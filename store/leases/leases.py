@@ -30,7 +30,7 @@ class HandleClaim(Enum):
     TAKEN = "taken"  # it is the asker's to settle or give back
     SETTLED = "settled"  # it was settled before
     PENDING = "pending"  # it is being settled: ask again when `in_flight.settled` ends
-    LOST = "lost"  # it is somebody else's, is kept back, or is on its way to where dead letters go
+    LOST = "lost"  # it is another owner's, is kept back, or is on its way to where dead letters go
 
 
 class LeaseQueue:
@@ -84,7 +84,7 @@ class LeaseQueue:
         self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
         self.in_flight = InFlight()
         self.gone = False  # the queue or the group was deleted, and others keep their later leases
-        self._was_blocked = False  # and nobody was told that it is over
+        self._was_blocked = False  # and its owner was not told that it has ended
         self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
         self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
         self.order: KeyOrder | None = None
@@ -113,7 +113,7 @@ class LeaseQueue:
 
     @property
     def blocked(self) -> bool:
-        """Returns whether nothing may be lent for now: messages are in flight whose keys nobody knows."""
+        """Returns whether nothing may be lent for now: messages with unknown keys are in flight."""
         return self.gone or len(self._unmet) > 0
 
     def take_unblocked(self) -> bool:

@@ -62,7 +62,7 @@ class LeaseTable:
 
     @property
     def queues(self) -> list[QueueNumber]:
-        """The queues that somebody was lent something of."""
+        """The queues with leases."""
         return list(self.groups)
 
     def trim(self, queue: QueueNumber, first: int) -> None:

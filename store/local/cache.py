@@ -80,7 +80,7 @@ class FrameCache:
 
 
 class NewFrames(Sequence[Frame]):
-    """Frames that were just written, put together when somebody looks at them: not all listeners do."""
+    """Frames that were just written, joined when a reader looks at them: not all listeners do."""
 
     def __init__(self, cache: FrameCache, placed: Sequence[Placed]) -> None:
         self._cache = cache

@@ -36,11 +36,11 @@ def check_messages_queue(queue: QueueNumber) -> None:
 
 
 async def _alone() -> None:
-    """Returns at once: nobody else can be the master."""
+    """Returns at once: no other replica can be the master."""
 
 
 def _answered() -> bool:
-    """Returns False: nobody has to answer."""
+    """Returns False: no answer is awaited."""
     return False
 
 
@@ -74,7 +74,7 @@ class Core:
         """Calls something on the loop's thread; any thread may ask."""
         try:
             self.loop.call_soon_threadsafe(call, *args)
-        except RuntimeError:  # the loop is closed: nobody is left to be told
+        except RuntimeError:  # the loop is closed: no caller is left to be told
             logger.warning("the event loop ended before the store was closed")
 
     # ---- open or closed

@@ -36,7 +36,7 @@ class Due:
         self._ticker.wake_by(self.wall_ms() + at_ms - self._steady_ms())
 
     async def look(self) -> None:
-        """Does what is due by now without waiting for the loop's own timer; returns when it is done."""
+        """Does the due work without waiting for the loop's own timer; returns when it is done."""
         await self._ticker.look()
         while self._timers_left and self._core.closing is None:
             await self._ticker.look()

@@ -13,7 +13,7 @@ from store.views.snapshots import ViewsSnapshot
 
 PAGE_BYTES: Final = 4 << 20  # of keys and values in a page; the entry that reaches it is its last
 HOLDS_COUNT_MAX: Final = 32  # each keeps the view's pages of its time from being used again
-HOLD_MS: Final = 60_000  # a hold that nobody reads for so long is released
+HOLD_MS: Final = 60_000  # a hold that is not read for so long is released
 
 
 class KeysAtRevision(NamedTuple):
@@ -103,7 +103,7 @@ class Holds:
                 hold.state.snapshot.close()
 
     def tick(self, now_ms: int) -> int | None:
-        """Releases those that nobody reads, and returns when to look again."""
+        """Releases holds that are not read, and returns when to look again."""
         for revision, hold in list(self._holds.items()):
             if now_ms - hold.read_ms >= HOLD_MS:
                 hold.count = 0

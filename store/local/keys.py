@@ -226,7 +226,7 @@ class LocalKeys:
     # ---- expiry
 
     async def tick(self, now_ms: int) -> int | None:
-        """Removes expired keys, releases holds that nobody reads, and returns when to come again."""
+        """Removes expired keys, releases holds that are not read, and returns when to come again."""
         again = self.holds.tick(now_ms)
         if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)

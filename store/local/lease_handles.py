@@ -124,7 +124,7 @@ class LeaseHandles:
     async def _each(
         self, handles: Sequence[str], change: Callable[[LeaseQueue, LeaseHandle, Grant], T]
     ) -> list[T | StoreError]:
-        """Changes the lease of each handle; returns the results, or why a handle stands for no lease."""
+        """Changes the lease of each handle; returns the results, or why a handle has no lease."""
         key = await self._key()
         answers: list[T | StoreError] = []
         for text in handles:

@@ -112,7 +112,7 @@ class LocalLeases:
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
         """See `LeaseCalls.take`. Raises `NotMaster` on a replica, `NotWritable` where too few replicas answer."""
-        if self._core.cut_off():  # another one may be lending by now
+        if self._core.cut_off():  # another master may be lending
             raise NotWritable("too few replicas confirm that this is still the master: no messages are lent")
         if self._core.engine.role == "replica":
             raise NotMaster("a replica lends nothing")

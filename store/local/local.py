@@ -250,7 +250,7 @@ class LocalStore(AsyncClosing):
 
     @property
     def damages_repaired(self) -> int:
-        """The number of damages that were repaired in place since the directory was begun."""
+        """The number of damages that were repaired in place since the directory was created."""
         return self.core.engine.log.damages.repaired_count
 
     def seals(self) -> list[Seal]:
@@ -277,7 +277,7 @@ class LocalStore(AsyncClosing):
         return self._logs
 
     async def tick(self) -> None:
-        """Does what is due by now without waiting for the loop's own timers; returns when it is done."""
+        """Does the due work without waiting for the loop's own timers; returns when it is done."""
         self.core.check_open()
         await self.due.look()
         await self.keys.look()

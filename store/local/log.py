@@ -107,7 +107,7 @@ class LocalLog:
             engine.commit_here()
         finally:
             self._committing = False
-            self._take_reports()  # those of a thread, too, that has written while this tried in vain
+            self._take_reports()  # those of a thread, too, that has written while this attempt failed
 
     def _refusal(self, size: int) -> StoreError | None:
         core = self._core

@@ -80,7 +80,7 @@ class StoreReader:
         busy: Callable[[], bool] = lambda: False,
         lost: Callable[[LogOffset], bool] = lambda _at: True,
     ) -> None:
-        """Begins a reader. While somebody waits for a write (`busy`), one thread at a time reads from disk, with rests.
+        """Begins a reader. While a write is awaited (`busy`), one thread at a time reads from disk, with pauses.
 
         `lost` says whether no replica has what is damaged at a log offset.
         """

@@ -1,6 +1,6 @@
 """Appending the store's own records: those of one turn of the event loop share a frame.
 
-A record that nobody waits for is stored with whatever is appended next, so that it takes no write and no sync of its
+A record that no caller waits for is stored with the next append, so that it takes no write and no sync of its
 own while there is something else to store.
 """
 

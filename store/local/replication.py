@@ -131,7 +131,7 @@ class LocalReplication:
             self.gate.give_up()
 
     def ask_first(self, *, agreed: Callable[[], Awaitable[None]], cut_off: Callable[[], bool]) -> None:
-        """Makes a master read keys only when it is certain that no other replica is master by now.
+        """Makes a master read keys only when it is certain that no other replica is master.
 
         A master that was superseded and does not know it yet would answer with old records as the newest. So a read
         waits for `agreed`: it asks the replicas in sync whether they follow still (`Master.ask_round`); reads that

@@ -117,7 +117,7 @@ class CommitLog:
         return self._segments[-1].start
 
     def damaged(self, bad: BadRange, found_by: str) -> None:
-        """Says that somebody has met damage."""
+        """Reports damage that a reader has found."""
         segment = self.segment_of(bad.start)
         if segment is not None:  # else it was deleted meanwhile
             self.damages.report(Damage(segment.path.name, *bad, found_by))
@@ -146,7 +146,7 @@ class CommitLog:
         return self._segments
 
     def begin_segment(self, start: LogOffset) -> None:
-        """Goes on at a log offset behind the end; between the two the log holds nothing. Only before `recover`."""
+        """Continues at a log offset behind the end; between the two the log holds nothing. Only before `recover`."""
         assert start >= self.end
         self._add_segment(start)
         self.end = start

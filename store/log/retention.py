@@ -18,7 +18,7 @@ class RetentionLimits(NamedTuple):
     age_ms: int = FOREVER
     size_bytes: int = FOREVER
     compact: bool = False
-    until_settled: bool = False  # nor as long as nobody has settled it
+    until_settled: bool = False  # nor as long as it is not settled
 
 
 class ReadableRange(NamedTuple):

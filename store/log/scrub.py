@@ -1,7 +1,7 @@
-"""The scrub: reads the log slowly, again and again, so that a flipped bit is found before somebody needs it.
+"""The scrub: reads the log slowly, again and again, so that a flipped bit is found before a reader needs it.
 
 Of the segment that is written to it reads what has been on disk for a while. After a start the whole log is read once,
-at a higher rate: nobody knows what happened to the files while the store was stopped.
+at a higher rate: the files may have changed while the store was stopped.
 
 A step at a time, bounded in bytes and in time. Where it is outlives the process, in the file `scrub` of the data
 directory: a pass over a large log takes days.

@@ -140,7 +140,7 @@ class Segment:
         self._open_files.opened(self)
 
     def release(self) -> None:
-        """Gives the file back, when nobody reads it any more; it is opened again for the next reader."""
+        """Closes the file, when no reader uses it any more; it is opened again for the next reader."""
         self._file = None
 
     def _opened(self) -> File:

@@ -383,7 +383,7 @@ class MasterRole:
     # ---- the controller
 
     def _probe(self, *, joining: Collection[int] | None = None) -> None:
-        """Asks the controllers for nothing new, while somebody wants to join: so it is known that they answer."""
+        """Sends the controllers a change of nothing, while a replica wants to join: so it is known that they answer."""
         core, now_ms = self._core, self.context.now_ms()
         joining = self._streams if joining is None else joining
         outside = (set(joining) & set(self._group.voters)) - core.sync_set

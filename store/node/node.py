@@ -1,8 +1,8 @@
 """A store node: a replica with its port, its heartbeats, and the roles that the controllers give it, one after another.
 
 It begins as replica, whatever it was before. A change of role closes the store and opens it again in the other role, in
-this process (docs/decisions/0011). When the disk fails it gives up its role for good, and says so: only a restart, with
-another disk perhaps, helps then.
+this process (docs/decisions/0011). When the disk fails it gives up its role for good, and reports it: only a restart,
+with another disk perhaps, helps then.
 """
 
 import asyncio

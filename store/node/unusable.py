@@ -87,7 +87,7 @@ async def _check_log(disk: Disk, log: str) -> None:
 
 
 def held_by(files: Files, data_dir: Path, group: int) -> LogOffset:
-    """Returns the log offset up to which a data directory that nobody has open once had all of its log.
+    """Returns the log offset up to which a data directory that is not open once had all of its log.
 
     Its floor, its views and the sound frames of its newest file tell; the greatest counts. Raises OSError.
     """

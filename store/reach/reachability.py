@@ -44,7 +44,7 @@ class MasterReachability:
     def look(self, group: Group | None, now_ms: int, *, me: int | None = None) -> bool:
         """Takes the time and the group's state, and returns whether a complaint has begun or ended.
 
-        `group` None: nobody is listened for at present. `me` is the replica that listens, if it is one.
+        `group` None: no master is expected at present. `me` is the replica that listens, if it is one.
         """
         before, silence = self._told, self._silence
         silence.tick(now_ms)

@@ -6,7 +6,7 @@ from store.format.frame import QueueNumber
 from store.format.records import QueueDeleted
 from store.log.run import FrameRun
 
-WAITERS_MAX = 1 << 17  # beyond, nobody waits: a call returns as if its time were up
+WAITERS_MAX = 1 << 17  # beyond, calls do not wait: a call returns as if its time were up
 WAIT_MS_MAX = 60_000
 
 

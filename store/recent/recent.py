@@ -122,7 +122,7 @@ class Recent:
         self.timers.trim(dispatched)
 
     def _index(self) -> None:
-        """Makes chunks known by queue: when somebody reads, and not before."""
+        """Makes chunks known by queue: at the first read, and not before."""
         newest = self._chunks
         while self._not_indexed:
             for queue, chunk in self._not_indexed.popleft().each():

@@ -231,7 +231,7 @@ class Appender:
     def expire_held(self) -> None:
         """Answers what has waited too long while the connection stands; to be called now and then.
 
-        A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps for ever.
+        A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps forever.
         Its caller learns that the outcome is unknown; the frame stays in the queue, as its producer's later frames are
         behind it. Refused frames are sent again when all frames in flight are answered, so that waits for them too.
         """

@@ -264,8 +264,8 @@ class Caller:
     def expire_sent(self) -> None:
         """Fails changes that the store has not answered for too long; to be called while the connection stands.
 
-        A change that the master wrote and that too few replicas have is neither done nor refused, perhaps for ever. Its
-        answer may still come, and nobody waits for it then.
+        A change that the master wrote and that too few replicas have is neither done nor refused, perhaps forever. Its
+        answer may still come, and is ignored then.
         """
         limit = self._loop.time() - self._budget_s
         for pending in self.sent.values():

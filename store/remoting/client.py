@@ -39,7 +39,7 @@ def _clock_ms() -> int:
 class RemoteStore(AsyncClosing):
     """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
-    `resolve` says where the group's master is thought to be ("host:port", None: nobody knows). It is asked before each
+    `resolve` says where the group's master is thought to be ("host:port", None: unknown). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
     (`store.rpc.credentials`). With `reading` a replica will do, and only what a replica answers can be asked. `cluster`
     says of which cluster the store has to be, if that is known.

@@ -164,7 +164,7 @@ class StoreConnection:
         return self._queue_listeners.add(listener)
 
     def lends(self, queue: QueueNumber) -> None:
-        """Notes a queue that is asked for something to lend: on another connection somebody may want to ask again."""
+        """Notes a queue that is asked for something to lend: on another connection its callers may ask again."""
         self._lent_from[queue] = None  # no more of them than the cluster has queues
 
     def forget(self, queue: QueueNumber) -> None:
@@ -364,7 +364,7 @@ class StoreConnection:
         raise self._left
 
     async def wait_while(self, still: Callable[[], bool], timeout_s: float) -> None:
-        """Waits until something is over, but not for ever."""
+        """Waits until a condition ends, for a limited time."""
         deadline_s = self._loop.time() + timeout_s
         while still():
             if self._loop.time() >= deadline_s:

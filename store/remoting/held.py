@@ -15,7 +15,7 @@ class _Holding:
     """An owner's leases of a group's messages of one queue. Leases that end by themselves are not counted."""
 
     held: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)  # with an earlier connection; they are lent to others by now
+    lost: set[int] = field(default_factory=set)  # with an earlier connection; they are lent to others now
     timed: bool = False  # some end by themselves
 
 

@@ -2,7 +2,7 @@
 
 A change of keys is not safe to do twice, unless it changes what it compares: a key's revision is never given again, so
 of two attempts one at most takes effect. So such a change is tried again when its connection breaks. If it is refused
-then, because the revision is another by now, nobody can say whether it was this change that made it so, and its outcome
+then, because the revision has changed, it is unknown whether this change has done that, and its outcome
 is unknown; as is that of all other changes. (A key that is to be made can be made twice, if it was deleted in between.)
 """
 

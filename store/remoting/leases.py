@@ -35,7 +35,7 @@ class RemoteLeases(LeaseCalls):
         group: str = "",
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
-        """See `LeaseCalls.take`. Owners are this client's own: another one's with the same number is somebody else."""
+        """See `LeaseCalls.take`. Owners are this client's own: those of others with the same numbers are different."""
         self._remote.connection.lends(queue)
         asked = arguments.Take(queue, owner, max_count, max_bytes, group, invisible_ms)
 
@@ -56,7 +56,7 @@ class RemoteLeases(LeaseCalls):
         return (leases or ()) if kept else []
 
     def _requeue(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], group: str) -> None:
-        """Gives back messages that nobody waits for any more."""
+        """Gives back messages that no caller waits for any more."""
         if offsets:
             self.requeue(queue, owner, offsets, delivered=False, group=group)
 

@@ -21,7 +21,7 @@ class SwitchingOver(NotWritable):
 
 
 class CannotSwitchOver(StoreError):
-    """The replica named cannot take over: it is not in sync, or somebody else is about to."""
+    """The replica named cannot take over: it is not in sync, or another replica is about to."""
 
 
 class BadMessage(StoreError):

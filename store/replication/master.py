@@ -115,8 +115,8 @@ class Master:
     def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int, acknowledge: Acknowledge) -> None:
         """Takes in another configuration of the group.
 
-        With another `acknowledge` it makes the set the master alone, so that nobody is elected who has only what the
-        rule of before asked for.
+        With another `acknowledge` it makes the set the master alone, so that no replica is elected that has only what
+        the former rule asked for.
         """
         self._min_in_sync = min_in_sync
         self._acknowledge = acknowledge

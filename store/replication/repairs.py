@@ -6,8 +6,8 @@ asked first in front. `ask` then gives the next request, if one is due: carry it
 
 A replica that is asked sends all that it has of a range, also what lies behind a part that it lacks. So what is left of
 a range lacks there, too, and the next replica is asked for it. A range that every other replica has answered for, and
-that is still not whole, is lost: nobody has to wait for it any more, and it is asked for again now and then, as
-somebody may be repaired or come back.
+that is still not whole, is lost: no reader has to wait for it any more, and it is asked for again now and then, as a
+replica may be repaired or come back.
 """
 
 from collections.abc import Iterable, Sequence

@@ -7,7 +7,7 @@
                           +--would cut off what was confirmed--> DIVERGED (for good)
 
 How to drive it. Methods take what has happened, and the time; `take` then gives what is to be done, to be carried out
-in the order given, each finished before the next is begun:
+in the order given, each finished before the next one begins:
 
     Send            encode, and put on the stream that `connect` was called for
     SaveEpochs      `EpochFile.save`
@@ -70,15 +70,15 @@ class ReplicaCore:
 
     `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
-    the log until it has come to where they are. With `unclean_election` a master that lacks confirmed frames is
-    followed all the same, by way of a snapshot; otherwise such a replica stands still, as the cluster has lost that.
+    the log until it has caught up with them. With `unclean_election` a master that lacks confirmed frames is followed
+    all the same, by way of a snapshot; otherwise such a replica stands still, as the cluster has lost that.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
     reaches now. It must get back its lost end, except the frames that a master does not have; where the group was
     elected uncleanly in an epoch behind `unclean`, which is the newest such election that the log has followed, the
-    rest is given up. `rebuildable`: the views can be made anew. `guessed`: nobody knows where
-    the oldest of `epochs` begins; where a master seems to lack what was confirmed, and has confirmed as much, the list
-    is wrong, and a snapshot takes its place and the log's.
+    rest is given up. `rebuildable`: the views can be made anew. `guessed`: the start of the oldest of `epochs` is
+    unknown; where a master seems to lack what was confirmed, and has confirmed as much, the list is wrong, and a
+    snapshot takes its place and the log's.
     """
 
     def __init__(

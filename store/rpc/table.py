@@ -65,7 +65,7 @@ class Row(NamedTuple):
     kind: Kind = Kind.PLAIN
     anywhere: bool = False  # a replica may answer it
     reads: bool = False  # its answer may be large
-    waits: bool = False  # it changes nothing, and may take for ever
+    waits: bool = False  # it changes nothing, and may take forever
     packs: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})  # parameters as they travel, by name
     unpacks: Mapping[str, Callable[[Any], Any]] = MappingProxyType({})  # and back
 

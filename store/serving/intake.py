@@ -25,7 +25,7 @@ class Intake:
     """The appends of one client. Belongs to the thread of the event loop.
 
     `master` is asked before each frame: a node that is no longer master stores nothing. `dropped` are queues that are
-    no more; a client that does not know it yet would have its messages acknowledged, and nobody would ever read them.
+    no more; a client that does not know it yet would have its messages acknowledged that are never read.
     """
 
     def __init__(

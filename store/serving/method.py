@@ -19,4 +19,4 @@ class Method(NamedTuple):
     decode: Callable[[msgspec.Raw], Any]
     run: Run
     anywhere: bool  # a replica may answer it
-    waits: bool  # it changes nothing, and may take for ever
+    waits: bool  # it changes nothing, and may take forever

@@ -110,7 +110,7 @@ async def _settle(session: ServingSession, asked: arguments.Settle, _number: int
     leases, queue, owner = session.store.leases, QueueNumber(asked.queue), session.owner(asked.owner)
     if asked.urgent:
         await leases.settle(queue, owner, _offsets(asked.offsets), group=asked.group)
-    else:  # shielded, as the store's work continues when nobody waits any more
+    else:  # shielded, as the store's work continues when no caller waits any more
         await asyncio.shield(leases.settle_soon(queue, owner, _offsets(asked.offsets), group=asked.group))
     return encode(None)
 

@@ -20,7 +20,7 @@ class QueueWaiters:
         self._waiters.setdefault(queue, {})[waiter] = None
 
     def leave(self, waiter: Waiter) -> None:
-        """Forgets a session that is over."""
+        """Forgets a session that has ended."""
         for queue in [queue for queue, waiters in self._waiters.items() if waiter in waiters]:
             self._drop(queue, waiter)
 
@@ -35,7 +35,7 @@ class QueueWaiters:
             self._waiters.pop(queue, None)
 
     def appended(self, frames: Iterable[Frame]) -> None:
-        """Wakes those who wait, as the log has grown. Once a frame, and only while somebody waits."""
+        """Wakes those who wait, as the log has grown. Once a frame, and only while there are waiters."""
         if self._waiters:
             found = {queue for frame in frames for queue in np.unique(frame.rows["queue"]).tolist()}
             self.lendable([queue for queue in self._waiters if queue in found])

@@ -43,7 +43,7 @@ SILENCE_S = 15.0  # a session whose client says nothing for so long is over: cli
 TAIL_BYTES = 512 << 10  # of frames in one message of a tail
 NEWS_INTERVAL_S = 0.005  # between two messages that say nothing but how far the log is
 CLOSE_S = 1.0  # that sessions may take to give back their leases
-LEAVE_S = 0.5  # that clients have to go by themselves, once they know that the node stands down
+LEAVE_S = 0.5  # that clients have to disconnect by themselves, once they know that the node stands down
 GRACE_S = 0.5  # that appends in flight may take when the node stands down
 FIRST_OWNER = 1 << 48  # owners of leases that sessions name; those of the node's own process are smaller
 
@@ -331,7 +331,7 @@ async def _follow(context: Any, store: StoreClient, at: LogOffset, grown: asynci
         while at < confirmed:
             try:
                 frames, following = await store.log.scan(Position(at, 0), None, max_bytes=TAIL_BYTES)
-            except CorruptFrame as error:  # no replica has it: a reader of the tail must not wait there for ever
+            except CorruptFrame as error:  # no replica has it: a reader of the tail must not wait there forever
                 if error.end is None:
                     raise
                 logger.error("a damaged range is left out of a tail", extra={"start": at, "end": error.end})

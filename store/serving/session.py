@@ -212,7 +212,7 @@ class ServingSession:
     # ---- the end
 
     async def close(self) -> None:
-        """Gives up all that the client had, which is gone."""
+        """Releases everything that the client held, which has gone."""
         self._unlisten()
         self._waiters.leave(self._wake_up)
         tasks = [*self._tasks.values(), *self._unanswered]

@@ -107,7 +107,7 @@ class Table:
         self.handle = handle
         self.salt: int = value(name.encode())
         self.report = report
-        self.broken = ""  # why nothing of it can be served: entries are missing, nobody knows which
+        self.broken = ""  # why nothing of it can be served: unknown entries are missing
         self.count = self.total = 0  # committed
         self._new = (0, 0)  # count and total that the open transaction adds
         self.walked_to = b""

@@ -40,7 +40,7 @@ class ViewsSnapshot:
                 self._gate.notify_all()
 
     def close(self) -> None:
-        """Gives it back, at once or when who reads it has ended. Again does nothing."""
+        """Gives it back, at once or when its reader has ended. Again does nothing."""
         with self._gate:
             self._closed = True
             self._end_if_due()

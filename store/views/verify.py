@@ -53,7 +53,7 @@ class ViewsWalk:
         self.run(BUSY_S_MAX)
 
     def run(self, busy_s: float) -> bool:
-        """Verifies for so long at most; returns whether the pass has come to its end."""
+        """Verifies for so long at most; returns whether the pass has ended."""
         deadline = perf_counter() + busy_s
         with self._turn, self._health.at_risk(), self._reading() as txn:
             while self._number < len(TABLES):
@@ -65,7 +65,7 @@ class ViewsWalk:
         return True
 
     def _table(self, txn: ReadTxn, name: str, over: Callable[[], bool]) -> bool:
-        """Goes on in a table; returns whether it is done."""
+        """Continues in a table; returns whether it is done."""
         table = self._tables[name]
         count, total, at = table.walked_count, table.walked_total, table.walked_to
         salt = table.salt

@@ -77,7 +77,7 @@ def _properties(message: Message, size_max: int, now_ms: int) -> bytes:
     try:
         properties = properties_of(message, now_ms=now_ms)
         return properties if len(properties) <= size_max else fitted(properties, size_max)
-    except Exception:  # any failure: the next delivery would meet it again, for ever
+    except Exception:  # any failure: the next delivery would meet it again, forever
         log.exception("the properties of a message at %.255s cannot be written", message.address)
         return _UNWRITABLE
 

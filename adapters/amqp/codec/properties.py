@@ -287,7 +287,7 @@ def _time_ms(value: object) -> int | None:
 
 
 def _delay(headers: Table) -> int | None:
-    """Returns the delay in ms; None where there is none, or it is over, which a negative one says.
+    """Returns the delay in ms; None where there is none, or where it has passed: a negative one.
 
     As RabbitMQ's plug-in it takes a number of any type, without its fraction, and a text that says one; other types are
     no delay. Raises `ProtocolError` for a text that says none, or more than can be waited for.

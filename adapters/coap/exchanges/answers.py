@@ -22,7 +22,7 @@ from adapters.coap.codec.wire import Option, encode_uint
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 
 DIAGNOSTIC_BYTES_MAX = 128  # a refusal must not be larger than the request (RFC 7252, 11.3)
-RETRY_AFTER_S = 2  # where nobody knows better
+RETRY_AFTER_S = 2  # the fallback
 
 _CODES = {
     Cause.UNAUTHENTICATED: UNAUTHORIZED,

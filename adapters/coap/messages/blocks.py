@@ -2,7 +2,7 @@
 
 Both kinds of transfer are held under the same limits: their number, those of one peer, and the bytes of all. A
 transfer without a block for EXCHANGE_LIFETIME is forgotten; sooner, the one that was silent longest gives way to a
-new one that finds no room, so that nobody keeps others out by beginning what he does not end.
+new one that finds no room, so that a client cannot keep others out by uploads that it never ends.
 """
 
 from dataclasses import dataclass

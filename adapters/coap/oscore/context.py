@@ -68,7 +68,7 @@ class SecurityContext:
         return sum([len(numbers) for numbers in self._numbers])
 
     def reserve(self, first: int, count: int) -> None:
-        """Takes sender sequence numbers that nobody else uses."""
+        """Takes sender sequence numbers that no other process uses."""
         if count:
             self._numbers.append(range(first, first + count))
 
@@ -96,7 +96,7 @@ class SecurityContext:
         return bool(self._window.is_initialized())
 
     def begin_unused(self) -> None:
-        """Begins where nobody has used the context before."""
+        """Begins with a context that was never used before."""
         self._window.initialize_empty()
 
     def begin_after(self, piv: bytes) -> None:

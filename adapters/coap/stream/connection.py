@@ -56,8 +56,8 @@ NEVER_MS = 1 << 62
 class StreamsContext:
     """The state that all connections of a process share: transfers in blocks, and the bytes of large messages.
 
-    What has come of a message counts, not what it announces. Peers of whom it is not known that they are let in have
-    half of the room, or one largest message, so that they leave some to others.
+    The received bytes of a message count, not its announced length. Peers of whom it is not known that they are let in
+    have half of the room, or one largest message, so that they leave some to others.
     """
 
     def __init__(self, settings: CoapOptions) -> None:
@@ -184,7 +184,7 @@ class CoapConnection(Adapter):
         return self._take_effects()
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
-        """Gives back what the connection held."""
+        """Releases the bytes that the connection held."""
         self._closed = True
         self._release_frame()
         self._context.transfers.drop_all(self._peer)
@@ -308,7 +308,7 @@ class CoapConnection(Adapter):
     # ---- limits
 
     def _hold_frame(self, size_bytes: int, held_bytes: int, now_ms: int) -> None:
-        """Counts what has come of a large frame. Raises `SignalError` where there is no room for it."""
+        """Counts the received bytes of a large frame. Raises `SignalError` where there is no room for it."""
         if size_bytes <= FREE_BYTES:
             return
         if self._frame_until_ms == NEVER_MS:
@@ -319,7 +319,7 @@ class CoapConnection(Adapter):
             raise SignalError("too many large messages arrive at once: connect again later")
 
     def _release_frame(self) -> None:
-        """Gives back what a frame held that is whole, or given up."""
+        """Releases the bytes of a frame that is whole, or given up."""
         self._context.hold(self._arriving_bytes, 0, known=True)
         self._arriving_bytes = 0
         self._frame_until_ms = NEVER_MS

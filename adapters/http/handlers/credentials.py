@@ -57,7 +57,7 @@ def read_credentials(request: HttpRequest) -> Credentials:
 
 
 def behind(credentials: Credentials, address: str) -> Credentials:
-    """Returns the same of somebody who is behind a proxy, at an address."""
+    """Returns the same for a client behind a proxy, at an address."""
     return (credentials or Offered("", b"", "anonymous"))._replace(address=address) if address else credentials
 
 
@@ -70,7 +70,7 @@ def authentication(credentials: Credentials) -> Authenticate:
 
 
 def denied(credentials: Credentials, refusal: Refusal) -> Response:
-    """Returns the response to a request whose sender is not who it says, or nobody."""
+    """Returns the response to a request whose credentials are wrong, or missing."""
     response = refused(refusal)
     if response.status == 401 and credentials is not None and credentials.mechanism == "bearer":
         return msgspec.structs.replace(response, headers=[*response.headers, INVALID_TOKEN])
@@ -82,11 +82,11 @@ class Identities:
 
     def __init__(self) -> None:
         self._principals: OrderedDict[Credentials, Principal] = OrderedDict()
-        self._streams: dict[Exchange, int] = {}  # when streams end whose receivers are not known for ever
+        self._streams: dict[Exchange, int] = {}  # when streams end whose receivers are not known forever
 
     @property
     def anybody(self) -> bool:
-        """Returns whether somebody is known."""
+        """Returns whether a client has been authenticated."""
         return bool(self._principals)
 
     def known(self, credentials: Credentials, *, now_ms: int) -> Principal | None:

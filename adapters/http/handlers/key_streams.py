@@ -57,7 +57,7 @@ class KeyStreams:
         self._ask(exchange, msgspec.structs.replace(asked, watch=int(exchange)))
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> bool:
-        """Takes the answer to a question of a stream; False when it is of somebody else's."""
+        """Takes the answer to a question of a stream; False when the question was not of these streams."""
         exchange = self._asked.pop(token, None)
         if exchange is None:
             return False
@@ -111,7 +111,7 @@ class KeyStreams:
             self._ask(exchange, UnwatchKeys(watch=int(exchange)))
 
     def has_room(self, exchange: Exchange) -> None:
-        """Goes on with a stream that had no room and has some."""
+        """Resumes a stream that had no room and has some now."""
         stream = self._streams.get(exchange)
         if stream is not None and stream.begun and not stream.asking:
             self._go_on(stream)

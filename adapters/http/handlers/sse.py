@@ -1,11 +1,10 @@
 """Server-sent events (WHATWG HTML, 9.2): the subscriptions of one connection and how messages become events.
 
 An event's id is the message's position in the log, its data one CloudEvent in JSON. A client that comes back with
-`Last-Event-ID` goes on behind that position, and where the log is another one by now and has no such position, with
-what comes from now on. Where there are several logs, an id says besides where the stream goes on in each of the
-others: `5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. The
-streams of one HTTP/2 connection share one cursor: where one of them has no room all of them wait, until it has or is
-given up.
+`Last-Event-ID` resumes behind that position, or, where the log has been replaced and has no such position, with the
+messages from now on. Where there are several logs, an id says besides where the stream goes on in each of the others:
+`5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. The streams
+of one HTTP/2 connection share one cursor: where one of them has no room all of them wait, until it has or is given up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -103,7 +102,7 @@ class EventStreams:
         return stream
 
     def has_room(self, exchange: Exchange) -> None:
-        """Goes on with a stream that had no room and has some."""
+        """Resumes a stream that had no room and has some now."""
         stream = self._streams.get(exchange)
         if stream is not None:
             stream.stalled = False

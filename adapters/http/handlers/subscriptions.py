@@ -87,7 +87,7 @@ def pause(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def resume(request: HttpRequest, context: HandlerContext) -> Action:
-    """Goes on with the deliveries of a subscription."""
+    """Resumes the deliveries of a subscription."""
     read_query(request)
     return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=False), _found)
 

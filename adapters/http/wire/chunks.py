@@ -1,6 +1,7 @@
 """The framing of a chunked body (RFC 9112, 7.1): where it ends, and what it costs beside the body's own bytes.
 
-llhttp decodes the chunks. It has no limit on their extensions, which nobody reads and a peer may send for ever.
+llhttp decodes the chunks. It has no limit on their extensions, which have no use, and which a peer may send without
+end.
 """
 
 import re
@@ -22,7 +23,7 @@ class ChunkFraming:
         self.ended = False
         self.trailers = False  # the last chunk has come
         self._data_bytes = 0  # until the next size: the rest of a chunk, and its CRLF
-        self._line = b""  # the part that has come of a size with its extensions, or of a trailer
+        self._line = b""  # the received part of a size with its extensions, or of a trailer
 
     @property
     def too_much(self) -> bool:

@@ -1,7 +1,7 @@
 """The headers that let a page of another origin read a response (Fetch, 3.2: CORS).
 
-Both what handlers answer and what a connection refuses before there is a handler has them: without them a page is
-told of a network error, and never sees the problem document.
+Both what handlers answer and what a connection refuses before there is a handler has them: without them a page sees a
+network error, and never the problem document.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Bodies of requests that are not all there yet, or wait until it is known who sends them, or for a turn.
 
 Each connection may hold some (`max_body_bytes`, `max_held_bytes`), and there can be many connections. All together may
-hold `arriving_bytes_max`, and those of whom nobody has been let in yet half of it, so that they leave room for others.
+hold `arriving_bytes_max`, and those without an authenticated client half of it, so that they leave room for others.
 """
 
 from typing import Final

@@ -90,7 +90,7 @@ class HttpRequest:
         return self.get(b"host")
 
     def check(self) -> None:
-        """Raises `HttpError` for a target or Host that is none (RFC 9112, 3.2), and a method that nobody knows."""
+        """Raises `HttpError` for a target or Host that is none (RFC 9112, 3.2), and an unknown method."""
         for host in (self.get(b"host"), self.host):
             if host is not None and _HOST.fullmatch(host) is None:
                 raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")

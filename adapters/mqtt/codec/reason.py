@@ -95,7 +95,7 @@ PUBACK_CODES: dict[Cause, ReasonCode] = {
     Cause.UNAUTHENTICATED: ReasonCode.NOT_AUTHORIZED,
     Cause.FORBIDDEN: ReasonCode.NOT_AUTHORIZED,
     Cause.MALFORMED: ReasonCode.TOPIC_NAME_INVALID,  # the gateway looks at nothing else of a message
-    # Its packet was no larger than we said we take: to be disconnected for it, the client would send it for ever.
+    # Its packet was no larger than we said we take: to be disconnected for it, the client would send it forever.
     Cause.TOO_LARGE: ReasonCode.QUOTA_EXCEEDED,
     Cause.NOT_FOUND: ReasonCode.TOPIC_NAME_INVALID,
     Cause.CONFLICT: ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR,

@@ -60,7 +60,7 @@ class ConnectionContext:
         self.dialect = dialect_of(version, plain_events=version < 5 and self.options.events_as_data)
 
     def token(self) -> Token:
-        """Returns a token nobody has had on this connection."""
+        """Returns a token that this connection has not used before."""
         self._next_token += 1
         return Token(self._next_token)
 

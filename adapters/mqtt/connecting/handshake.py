@@ -45,7 +45,7 @@ class ConnectTerms(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str
     assigned: bool  # the client left the choice of its identifier to us
     clean: bool
-    expiry_s: int | None  # how long the session outlives the connection; None: for ever
+    expiry_s: int | None  # how long the session outlives the connection; None: forever
     expiry_lowered: bool
     keep_alive_s: int  # 0: none
     keep_alive_ours: bool
@@ -92,7 +92,7 @@ def _check_will(will: Will) -> None:
 
 
 def granted_expiry(asked_s: int | None, options: Options) -> int | None:
-    """Returns how long a session may outlive its connection, of what was asked for; None: for ever."""
+    """Returns how long a session may outlive its connection, of what was asked for; None: forever."""
     most = options.session_expiry_max_s
     if asked_s is None or asked_s == NEVER_EXPIRES_S:
         return most

@@ -78,7 +78,7 @@ class Options(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
             description="Response Information for clients of 5.0 that ask; ${client_id} is theirs; empty: none",
         ),
     ] = ""
-    # None: for ever.
+    # None: forever.
     session_expiry_max_s: Annotated[
         Annotated[int, Meta(ge=0, le=_U32_MAX - 1)] | None,
         Meta(description="seconds a session may outlive its connection; those of 3.1.1 that are not clean do so"),

@@ -7,7 +7,7 @@ class KeepAlive:
     __slots__ = ("interval_ms", "received_ms")
 
     def __init__(self) -> None:
-        self.interval_ms = 0  # 0: it may be silent for ever
+        self.interval_ms = 0  # 0: it may be silent forever
         self.received_ms = 0  # when input came last
 
     def limit_ms(self) -> int | None:

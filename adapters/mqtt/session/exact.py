@@ -149,7 +149,7 @@ class Exact:
         self._covering = ()
 
     def restore(self, state: PacketExchanges, marks: Iterable[Mark]) -> None:
-        """Takes back what a session remembers, and what it does not from its marks."""
+        """Restores the session's stored exchanges, and newer ones from its marks."""
         self._uses = state.uses
         self._received = {packet_id.to_bytes(_ID_BYTES, "big"): None for packet_id in state.received}
         unknown = {use for _, use in state.storing}

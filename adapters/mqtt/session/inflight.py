@@ -140,7 +140,7 @@ class Inflight:
         self._kept: dict[int, Kept] = {}  # those of `sent` that the log will not bring again, in a durable session
         self.kept_bytes = 0  # of those
         self.unsaved = False  # one of those was acknowledged that has been saved as sent
-        self.again: dict[int, SavedDelivery] = {}  # retained messages that an earlier connection has sent in vain
+        self.again: dict[int, SavedDelivery] = {}  # retained messages that no earlier connection got acknowledged
         self.taken: dict[int, PositionTuple] = {}  # by log, behind the last delivery taken
         self._first: dict[
             int, tuple[int, PositionTuple] | None
@@ -151,7 +151,7 @@ class Inflight:
         self.next_packet_id = 1
 
     def restore(self, state: PacketExchanges) -> None:
-        """Takes back what a session remembers."""
+        """Restores the session's stored exchanges."""
         self.taken = {group_of(place): place for place in state.settled_places()}
         self.next_packet_id = state.next_packet_id
         self.done = dict.fromkeys(state.done)
@@ -219,7 +219,7 @@ class Inflight:
             self.acknowledged += [lent.pop(packet_id) for packet_id in packet_ids if packet_id in lent]
 
     def take_back(self, packet_id: int) -> None:
-        """Takes back a QoS 2 message that is not sent after all."""
+        """Removes a QoS 2 message that is not sent after all."""
         if packet_id in self.sent:
             del self.sent[packet_id], self.exact[packet_id]
             self._drop_kept(packet_id)

@@ -125,7 +125,7 @@ class RetainedFeed:
             self._feed = None
 
     def restore(self, state: PacketExchanges) -> None:
-        """Goes on where an earlier connection of the session has stopped."""
+        """Continues where an earlier connection of the session has stopped."""
         self._fed = state.fed
         wishes = [
             _RetainedRequest(one.sub, one.ticket) for one in self._subscriptions if one.qos and one.ticket > state.fed
@@ -298,7 +298,7 @@ class RetainedFeed:
                 context.out.append(_PUBREL + one.packet_id.to_bytes(2, "big"))
 
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
-        """Returns the PUBLISH with DUP; None: its time is over, or the client may not read it, or takes none as large.
+        """Returns the PUBLISH with DUP; None: it has expired, or the client may not read it, or takes none as large.
 
         At QoS 2 what has been sent does not expire any more (MQTT-4.3.3-7).
         """

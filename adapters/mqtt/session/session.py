@@ -248,7 +248,7 @@ class MqttSession:
             then()
 
     def _joined(self, packet: Subscribe, codes: list[int], refused: Refused) -> None:
-        """Goes on with a SUBSCRIBE whose shared subscriptions are joined, or refused: the SUBACK follows."""
+        """Continues a SUBSCRIBE whose shared subscriptions are joined, or refused: the SUBACK follows."""
         for index, request in enumerate(packet.requests):
             if (why := refused.get(request.pattern)) is not None:
                 codes[index] = SUBACK_CODES[why.cause] if self.context.version == 5 else SUBACK_FAILURE
@@ -333,7 +333,7 @@ class MqttSession:
             self._leaving = ()
 
     def _left(self, packet: Unsubscribe, codes: list[int], failed: set[str]) -> None:
-        """Goes on with an UNSUBSCRIBE whose shared subscriptions are left: the UNSUBACK follows."""
+        """Continues an UNSUBSCRIBE whose shared subscriptions are left: the UNSUBACK follows."""
         said = [
             ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR if pattern in failed and not code else code
             for pattern, code in zip(packet.patterns, codes, strict=True)

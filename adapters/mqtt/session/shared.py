@@ -210,7 +210,7 @@ class SharedFeed:
     # ---- being lent messages
 
     def _consume(self, member: _Member) -> None:
-        """Asks for messages, anew if a member of QoS 0 is one of QoS 1 or 2 by now, or the other way round."""
+        """Asks for messages, anew if a member of QoS 0 has changed to QoS 1 or 2, or the other way round."""
         plan = self._subscriptions.plan((member.sub,))
         assert plan is not None, "a member has a subscription"
         settles = not plan.qos

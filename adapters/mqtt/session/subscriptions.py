@@ -132,7 +132,7 @@ class Subscriptions:
         return found
 
     def restore(self, saved: Iterable[SavedSubscription]) -> None:
-        """Takes back the subscriptions of a session."""
+        """Restores the subscriptions of a session."""
         for one in saved:
             self._keep(Subscription(SubscriptionId(self._next), *_fields(one), shared_name(one.pattern)))
             self._next += 1

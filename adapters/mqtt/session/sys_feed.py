@@ -43,7 +43,7 @@ class SysFeed:
         self._context = context
         self._subscriptions = subscriptions
         self._trie: FilterTrie[SubscriptionId] = FilterTrie()
-        self._due_ms: int | None = None  # when values are asked for next; None: nobody wants any
+        self._due_ms: int | None = None  # when values are asked for next; None: no subscription wants any
         self._last_values: dict[str, bytes] | None = None  # the last values; None: a new subscriber gets all anyway
         self._awaiting = False
         self._written_at = -1  # `context.takes` when values were sent last

@@ -263,7 +263,7 @@ class MqttUpstream:
         return True
 
     def _refuse(self, qos: int, identifier: bytes, cause: Cause) -> None:
-        """Passes over a message for good: it is acknowledged in its turn, or the upstream would send it for ever."""
+        """Passes over a message for good: it is acknowledged in its turn, or the upstream would send it forever."""
         self._pass_by(qos, identifier, cause.value, PUBACK_CODES.get(cause, ReasonCode.UNSPECIFIED_ERROR))
 
     def _pass_by(self, qos: int, identifier: bytes, why: str, code: int) -> None:

@@ -106,7 +106,7 @@ class Frames:
         return _xor(b"".join(parts), b"".join(masks))
 
     def _rest(self, data: bytes, at: int, parts: list[bytes], masks: list[bytes]) -> int:
-        """Takes what has come of the payload in progress, from `at` on; returns where that ends."""
+        """Takes the received part of the payload in progress, from `at` on; returns where that ends."""
         part, mask = data[at : at + self._left], self._mask
         length = len(part)
         parts.append(part)

@@ -1,7 +1,7 @@
 """The bytes that aio-pika reads from an upstream: bounded, and with the properties of messages as the bytes they are.
 
 aio-pika's reader has no bound in bytes, and its decoder changes types of headers, and ends the connection where a
-timestamp is beyond the year 9999: such a message would come again for ever. So frames are looked at before it reads
+timestamp is beyond the year 9999: such a message would come again forever. So frames are looked at before it reads
 them. In the content header of a message that is delivered, the properties are replaced by a number in `app_id`, by
 which `take` gives them back. A body that is larger than the limit is skipped as it comes.
 

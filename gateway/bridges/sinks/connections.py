@@ -66,7 +66,7 @@ def _is_useless(opening: "asyncio.Task[L]") -> bool:
 
 
 def _seen(opening: "asyncio.Task[L]") -> None:
-    """Takes note of an error that nobody waits for any more."""
+    """Retrieves an error that no caller waits for any more."""
     if not opening.cancelled():
         opening.exception()
 

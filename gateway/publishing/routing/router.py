@@ -266,7 +266,7 @@ class Router:
         """Returns whether messages can be found by a key or an address; by their ids they always can."""
         if kind is IndexKind.ID:
             return True
-        if kind is IndexKind.KEY:  # which topic it is in nobody knows
+        if kind is IndexKind.KEY:  # its topic is unknown
             return any(self._row_flags(topic) & ROW_INDEX_KEY for topic in self._controller.topics())
         topic = self._controller.topic(self.topic_of(text))
         return topic is None or bool(self._row_flags(topic) & ROW_INDEX_ADDRESS)

@@ -42,7 +42,7 @@ class QueueUses:
         return max(self._used_ms.get(number, now_ms) + expires_ms, now_ms + 1)
 
     async def expired(self, queue: Queue, expires_ms: int) -> bool:
-        """Returns whether nobody has used a queue for `expires_ms`, here or elsewhere. Raises `StoreError`."""
+        """Returns whether a queue was not used for `expires_ms`, here or elsewhere. Raises `StoreError`."""
         number, now_ms = queue.number, self._now_ms()
         if queue.pump.consumers:
             self._used_ms[number] = now_ms

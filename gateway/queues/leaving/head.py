@@ -65,7 +65,7 @@ class QueueHead:
         return await self._store.leases.waiting(self._number)
 
     async def count(self) -> int:
-        """Returns how many messages wait, with those that would be removed by now. Raises `StoreError`."""
+        """Returns how many messages wait, those due for removal included. Raises `StoreError`."""
         return await self._store.leases.waiting(self._number)
 
     async def trim(self, owner: int) -> int | None:
@@ -81,7 +81,7 @@ class QueueHead:
         return due_ms
 
     async def length(self) -> tuple[int, int]:
-        """Returns how many messages wait, and how many bytes their bodies have, 0 where nobody has to know."""
+        """Returns how many messages wait, and how many bytes their bodies have, 0 where no limit needs it."""
         count = await self._store.leases.waiting(self._number)
         return count, 0 if self._rules().max_bytes is None else await self._sizes.waiting_bytes()
 

@@ -106,7 +106,7 @@ COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue
 def check_queue_arguments(arguments: Arguments) -> None:
     """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept.
 
-    Arguments that nobody knows mean nothing, as in RabbitMQ: applications have some from its past, as `x-ha-policy`.
+    Unknown arguments are ignored, as in RabbitMQ: applications have some from its past, as `x-ha-policy`.
     """
     for name, value in arguments.items():
         check = _CHECKS.get(name)

@@ -1,7 +1,7 @@
 """The upkeep of queues whose messages leave by themselves: when each is looked at next, and one task that looks.
 
 A queue is looked at when something has changed at its head, and when the message there expires. Each of several proxies
-maintains all queues by its own knowledge of them; leases see to it that a message is moved by one. A look at every such
+maintains all queues by its own knowledge of them; leases ensure that one proxy moves a message. A look at every such
 queue once in a while makes up for proxies that are gone.
 """
 
@@ -55,7 +55,7 @@ class Upkeep:
             heapify(self._heap)
 
     async def run(self, look: Callable[[int], Awaitable[int | None]], every: Callable[[], Iterable[int]]) -> None:
-        """Looks, for ever.
+        """Looks, forever.
 
         `look` returns when to look again, None if nothing is to be expected; `every` gives the queues to be swept.
         """

@@ -65,7 +65,7 @@ class SharedCounts:
         return self._elsewhere.get(queue, 0)
 
     async def follow(self) -> None:
-        """Publishes the own counts and follows those of other proxies, for ever."""
+        """Publishes the own counts and follows those of other proxies, forever."""
         if not self._owners.alone:
             await asyncio.gather(self._following(), self._publishing())
 

@@ -56,7 +56,7 @@ class StreamHead:
         return await self.count() > 0
 
     async def length(self) -> tuple[int, int]:
-        """Returns how many messages it has; nobody has to know their bytes."""
+        """Returns how many messages it has; their bytes are not needed."""
         return await self.count(), 0
 
 

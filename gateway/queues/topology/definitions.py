@@ -1,7 +1,7 @@
 """The stored definitions of exchanges and queues, on which several proxies agree.
 
-A gateway that is alone keeps the durable ones, and nobody else changes them. Several proxies keep all, those that are
-not durable in places of their own; they change them by compare-and-set, and follow each other by a watch. Revisions
+A gateway that is alone keeps the durable ones, and is the only one to change them. Several proxies keep all, those that
+are not durable in places of their own; they change them by compare-and-set, and follow each other by a watch. Revisions
 tell what is newer: a change that arrives late has no effect.
 """
 
@@ -116,7 +116,7 @@ class LocalDefinitions:
         return revision
 
     def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
-        """See `Definitions`: nobody else changes it."""
+        """See `Definitions`: no other proxy changes it."""
         return NOTHING
 
 
@@ -180,7 +180,7 @@ class SharedDefinitions:
         found: Callable[[Sequence[StoredDefinition]], Awaitable[None]],
         settings_changed: Callable[[], Awaitable[None]],
     ) -> NoReturn:
-        """Tells `found` what changes, for ever; `look` takes stock first (`gateway.ownership.following`).
+        """Tells `found` what changes, forever; `look` takes stock first (`gateway.ownership.following`).
 
         `settings_changed` is called before that where operators have set something (`gateway.queues.operated`).
         """

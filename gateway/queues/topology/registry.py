@@ -177,7 +177,7 @@ class QueueRegistry(ExchangeRegistry):
         return waiting
 
     async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> None:
-        """Removes a queue, with the topology locked. The one step that says so for good comes first: if it fails,
+        """Removes a queue, with the topology locked. The step that makes it final comes first: if it fails,
         nothing has changed. `also` is as in `Definitions.delete`. Raises `StoreError`.
         """
         definition = queue.definition
@@ -222,7 +222,7 @@ class QueueRegistry(ExchangeRegistry):
             await self._drop_soon(self._owned.pop(owner, {}))
 
     async def _drop_soon(self, names: Iterable[str]) -> None:
-        """Removes queues now, each for itself, or when `finish` is called; from now on nobody can use them."""
+        """Removes queues now, each for itself, or when `finish` is called; from now on they cannot be used."""
         self._doomed.update(dict.fromkeys(names))
         for name in list(self._doomed):
             try:
@@ -288,7 +288,7 @@ class QueueRegistry(ExchangeRegistry):
 
 
 def _is_fresh(request: DeclareQueue) -> bool:
-    """Returns whether a declaration asks for a name that nobody has."""
+    """Returns whether a declaration asks for a new name."""
     return local_name(request.name) in ("", REPLIES) and not request.passive
 
 
@@ -313,7 +313,7 @@ def check_same_queue(queue: Queue, request: DeclareQueue) -> None:
     """Raises `Refusal` when a declaration differs from the queue that exists (AMQP 0-9-1, queues.declare), as RabbitMQ.
 
     CONFLICT where one of them is exclusive and the other is not, PRECONDITION for the rest. An exclusive queue goes
-    with its connection: nobody asks whether it is durable.
+    with its connection: its durability does not matter.
     """
     if queue.definition.exclusive != request.exclusive:
         raise locked_queue(request.name)

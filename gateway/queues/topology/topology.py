@@ -111,7 +111,7 @@ class Topology(ABC):
         self.by_number: dict[int, Queue] = {}  # those of lanes too
         self.shared_count = 0  # queues of shared subscriptions
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
-        self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: nobody can use them
+        self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: they cannot be used
         self._idle: dict[str, None] = {}  # exchanges of which that is true
         self._changing = asyncio.Lock()  # one change at a time
         for vhost in self.vhosts.names:
@@ -158,7 +158,7 @@ class Topology(ABC):
     # ---- what other proxies do
 
     async def follow(self) -> None:
-        """Follows the other proxies, for ever."""
+        """Follows the other proxies, forever."""
         if isinstance(self._definitions, SharedDefinitions):
             await self._definitions.follow(self._take_stock, self._learn_all, self._settings_changed)
 
@@ -388,7 +388,7 @@ class Topology(ABC):
         return stream_config(number, arguments, self._policies.applied(name, arguments).effective)
 
     async def _remove(self, queue: Queue) -> None:
-        """Removes a queue: nothing goes there, and nobody is delivered anything of it."""
+        """Removes a queue: nothing is routed there, and nothing is delivered from it."""
         name = queue.definition.name
         del self.queues[name]
         for number in queue.numbers:

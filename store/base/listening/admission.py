@@ -1,7 +1,7 @@
 """Admission: a connection is unauthenticated until a service has understood it.
 
 gRPC tells its handlers nothing of the connection in front of it but the name of the socket by which it came, so each
-connection that is passed on to gRPC has a name of its own, which nobody else can know.
+connection that is passed on to gRPC has a name of its own, which no other process can know.
 """
 
 from collections.abc import Callable

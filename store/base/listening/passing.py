@@ -42,7 +42,7 @@ class _Side(asyncio.Protocol):
         """Sends to this side, as soon as there is one."""
         if self.transport is None:
             self._early.append(data)
-        elif not self.transport.is_closing():  # else nobody is there to have it
+        elif not self.transport.is_closing():  # else no handler would get it
             self.transport.write(data)
 
     def pause_writing(self) -> None:

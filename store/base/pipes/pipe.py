@@ -120,7 +120,7 @@ class Pipe(asyncio.BufferedProtocol):
             hold(0)
 
     def release(self) -> None:
-        """Holds nothing more; for a pipe that is over and that nobody reads any more."""
+        """Holds nothing more; for a pipe that has ended and has no reader any more."""
         self._arrived.clear()
         self._arrived_bytes = self._held_bytes = 0
         self._give_back_buffer()
@@ -161,7 +161,7 @@ class Pipe(asyncio.BufferedProtocol):
         return message
 
     async def write(self, message: bytes) -> None:
-        """Sends a message; returns when not too much waits to be sent. Raises `AioRpcError`: the pipe is over."""
+        """Sends a message; returns when not too much waits to be sent. Raises `AioRpcError`: the pipe has ended."""
         if self._over:
             raise self._error or broken("the stream has ended")
         self._transport.writelines((_SIZE.pack(len(message)), message))

@@ -21,7 +21,7 @@ from store.replication.repairs import AskReplica, FrameRange, RangeOutcome, Repa
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 1.0  # how often it is looked for damages that nobody has told of
+LOOK_S = 1.0  # how often it looks for damages that were not reported
 DISK_FAULT_S = 5.0  # before a damage is repaired again that could not be written
 
 

@@ -2,8 +2,8 @@
 
 An id is given once, and a crash may come between any two steps of being given one. So a node asks for the next id,
 keeps it in `replica.asked` with a check code of its own making, registers, and only then renames the file. After a
-crash it registers again by whichever file there is. The id is then its own, or, by another check code, somebody else's;
-in that case the file is worth nothing.
+crash it registers again by whichever file there is. The id is then its own, or, with another check code, another
+replica's; in that case the file is worth nothing.
 
 The file has a copy, `replica.copy`: without its id and check code nothing proves whose a log is. The copy is written
 when the file is on disk, and goes with it; it counts only where the file is damaged or gone.
