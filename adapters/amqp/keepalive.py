@@ -40,7 +40,7 @@ class Keepalive:
         self.blocked_until_ms = self.expires_at_ms = None
 
     def received(self, now_ms: int) -> None:
-        """Notes a sign of life of the peer."""
+        """Notes that the peer has sent something."""
         self._received_ms = now_ms
 
     def sent(self, now_ms: int) -> None:

@@ -19,7 +19,7 @@ class _Settled(NamedTuple):
 
 
 class Work(NamedTuple):
-    """All that one commit does."""
+    """The publishes and settlements of one commit."""
 
     messages: list[Message]
     mandatory: list[int]  # indexes of messages

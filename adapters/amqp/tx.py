@@ -29,7 +29,7 @@ def _transaction(channel: Channel) -> Transaction:
 
 
 def commit(channel: Channel, method: Any) -> None:
-    """Does all of it; `tx.commit-ok` says that it is on disk. Rejections and requeues take effect after that."""
+    """Carries it out; `tx.commit-ok` says that it is on disk. Rejections and requeues take effect after that."""
     work = _transaction(channel).take()
 
     def committed(outcome: Outcome, now_ms: int) -> None:

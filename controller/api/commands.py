@@ -289,7 +289,7 @@ class DeleteUser(Command[None], frozen=True, kw_only=True, tag="delete_user"):
 
 
 class SetMember(Command[Member], frozen=True, kw_only=True, tag="set_member"):
-    """Says where a controller is. Whether it votes is Raft's to say."""
+    """Sets the address of a controller. Whether it votes is Raft's to say."""
 
     member: Member
     time_ms: int = 0

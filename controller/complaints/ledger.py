@@ -31,7 +31,7 @@ class Reports:
         return {proxy: complaints for proxy, (_, complaints) in self._reports.items()}
 
     def clear(self) -> None:
-        """Forgets all of them."""
+        """Forgets all complaints."""
         self._reports.clear()
 
     def _expire(self, now_ms: int) -> None:
@@ -66,5 +66,5 @@ class Damping:
         return max(0, self.moved_ms + backoff_ms - now_ms)
 
     def is_calm(self, now_ms: int) -> bool:
-        """Returns whether there is nothing to remember any more."""
+        """Returns whether there is no complaint to remember any more."""
         return now_ms - max(self.complained_ms, self.moved_ms) >= CALM_MS

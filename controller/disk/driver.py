@@ -317,7 +317,7 @@ class Driver:
         self._finish(ready)
 
     async def _save(self, ready: Ready) -> None:
-        """Keeps it, as soon as there is room. Raises `StorageFailed`.
+        """Writes the entries, as soon as there is room. Raises `StorageFailed`.
 
         Meanwhile nothing is sent, so others take over; what was proposed may still happen.
         """

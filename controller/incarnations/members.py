@@ -49,7 +49,7 @@ class Members:
         return [at for at in found if at]
 
     def learn(self, hello: Hello) -> None:
-        """Notes where a controller says it is: it may be one that we do not know of yet."""
+        """Notes the address that a controller reports: it may be one that we do not know yet."""
         if hello.id in self._learned or len(self._learned) < LEARNED_COUNT_MAX:
             self._learned[hello.id] = hello.address
 

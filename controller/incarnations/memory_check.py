@@ -153,7 +153,7 @@ class MemoryCheck:
             raise MetadataForgotten(operator_texts.FORGOTTEN.format(index=index))
 
     def identify(self, asker: Introduction) -> Identification:
-        """Returns this controller's identity, and what is known of the asker."""
+        """Returns this controller's identity, and its knowledge of the asker."""
         status = self._driver.status
         self._notice(status, asker.id, asker.incarnation, asker.address)
         named = status.membership.get(asker.id)
@@ -340,7 +340,7 @@ class MemoryCheck:
     # ---- being known
 
     async def introduce(self) -> None:
-        """Becomes a member, and says where this node is, as long as it runs. Never returns."""
+        """Becomes a member, and reports this node's address, as long as it runs. Never returns."""
         said = ""
         while True:
             task = self._introducing = asyncio.create_task(self._introduced(), name="membership")

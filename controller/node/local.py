@@ -184,6 +184,6 @@ class LocalController(StateClient):
 
 
 def _noticed(naming: "asyncio.Future[Any]") -> None:
-    """Warns that the cluster has no id yet; it gets one at the next start."""
+    """Logs that the cluster has no id yet; it gets one at the next start."""
     if not naming.cancelled() and (error := naming.exception()) is not None:
         logger.warning("the cluster has no id yet: %s", error)

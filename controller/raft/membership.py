@@ -166,7 +166,7 @@ class History:
 
     @property
     def newest(self) -> Membership:
-        """The one that is gone by."""
+        """The membership in force."""
         return self.held[-1][1]
 
     def at(self, index: int) -> Membership:

@@ -80,7 +80,7 @@ class BridgeHost(Protocol):
 
 
 class Bridges:
-    """All that are configured. `adapters` are the factories by entry point, with their options."""
+    """All configured bridges. `adapters` are the factories by entry point, with their options."""
 
     def __init__(
         self,

@@ -172,12 +172,12 @@ class Fanout:
         self._resubscribed()
 
     def changed(self) -> None:
-        """Takes up changes of topics, groups and access rules."""
+        """Applies changes of topics, groups and access rules."""
         self._interest.forget()
         self._resubscribed()
 
     def _resubscribed(self) -> None:
-        """Takes up changes of subscriptions."""
+        """Applies changes of subscriptions."""
         self._forget_plans()
         if self._subscribers:
             self._add_logs()

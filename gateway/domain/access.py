@@ -384,7 +384,7 @@ class Permissions:
         return self.access is None or self.access.may("subscribe", address)
 
     def reads_all(self, patterns: Iterable[str]) -> bool:
-        """Returns whether all that some filters match may be read; for what is passed over in silence where not."""
+        """Returns whether everything that some filters match may be read; for reads that skip the rest silently."""
         access = self.access
         return access is None or all(access.reaches_all("subscribe", pattern) for pattern in patterns)
 

@@ -66,7 +66,7 @@ def said(inside: str) -> str:
 
 
 def vhost_address(vhost: str) -> str:
-    """Returns the address below which all of another virtual host than "/" is."""
+    """Returns the address above all addresses of a virtual host other than "/"."""
     return f"{VHOST_ROOT}/{escape_level(vhost)}"
 
 

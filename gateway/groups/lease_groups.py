@@ -259,7 +259,7 @@ class LeaseGroups:
             return _Taken(received, len(leases))
 
     async def _prepare(self, record: GroupRecord, queue: QueueNumber) -> None:
-        """Sees that the store lends a queue's messages by the group's terms."""
+        """Ensures that the store lends a queue's messages by the group's terms."""
         terms = record.terms
         assert terms is not None
         backoff_ms, longest_ms = terms.retry_s * 1_000, terms.retry_max_s * 1_000

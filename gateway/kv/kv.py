@@ -281,7 +281,7 @@ class _Watch:
                 return found._replace(changes=kept)
 
     async def close(self) -> None:
-        """Ends it and its readers."""
+        """Ends the watch and its readers."""
         self._closed = True
         if self._reading is not None:
             self._reading.cancel()

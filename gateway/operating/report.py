@@ -48,7 +48,7 @@ def document(found: ClusterReport) -> Any:
 
 
 def show(found: ClusterReport, console: Console | None = None) -> None:
-    """Prints it for people."""
+    """Prints the report as text."""
     console = console or _console()
     show_controllers(found, console)
     console.print(_groups(found))

@@ -33,7 +33,7 @@ class GroupWatch:
 
     @property
     def warnings(self) -> list[str]:
-        """Returns that the health of the store groups has been unknown for long, if so."""
+        """Returns a warning where the health of the store groups has been unknown for long."""
         silent_s = self._now_s() - self._answered_s
         if silent_s < STALE_S:
             return []

@@ -53,7 +53,7 @@ class FileContext(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         return bytes.fromhex(self.client_id), None if self.context is None else bytes.fromhex(self.context)
 
     def keys(self) -> ContextKeys:
-        """Returns it as the server uses it."""
+        """Returns the context's keys as the server uses them."""
         recipient_id, id_context = self.kid
         return ContextKeys(
             secret=bytes.fromhex(self.secret),

@@ -97,7 +97,7 @@ class Upstream(Protocol):
         """Returns by cause the number of messages acknowledged without being stored: unstorable, or here already."""
 
     def connected(self, now_ms: int) -> None:
-        """Begins on a new connection."""
+        """Starts the protocol on a new connection."""
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Takes bytes. Raises `ProtocolError`: the connection is of no use any more."""
@@ -169,7 +169,7 @@ class BrokerPublisher(Protocol):
         """Returns how many messages the broker takes before it has answered one of them."""
 
     def connected(self, now_ms: int) -> None:
-        """Begins on the connection."""
+        """Starts the protocol on the connection."""
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """Takes bytes. Raises `ProtocolError`: the connection is of no use any more."""

@@ -125,7 +125,7 @@ async def _alone(node: ControllerNode) -> None:
 
 
 async def _registered(node: ControllerNode, config: Config, address: str) -> Replica:
-    """Says where the group's only replica is now. Raises `ControllerError`."""
+    """Registers the address of the group's only replica. Raises `ControllerError`."""
 
     def about(id_: int, check: str) -> Replica:
         return Replica(id=id_, node=config.cluster.node_name, address=address, zone=config.cluster.zone, check=check)

@@ -85,7 +85,7 @@ class Worker:
         )
 
     async def look(self) -> None:
-        """Asks it how it is."""
+        """Asks the worker for its status."""
         try:
             status = msgspec.json.decode(await self.ask("/status"), type=Status)
         except (WorkerSilent, msgspec.MsgspecError) as error:
@@ -95,7 +95,7 @@ class Worker:
         self.status = status
 
     async def count(self) -> None:
-        """Asks it for its metrics; without an answer the last one stands."""
+        """Asks the worker for its metrics; without an answer the last ones stay."""
         with suppress(WorkerSilent):
             self.metrics = (await self.ask("/metrics")).decode()
 
@@ -146,7 +146,7 @@ class WorkerPool:
         await asyncio.gather(*(worker.count() for worker in self.workers if worker.child is not None))
 
     def send_config(self, config: Config) -> None:
-        """Tells all workers another configuration; those that are started again have it from the start.
+        """Sends all workers another configuration; those that are started again have it from the start.
 
         Raises `WorkerMessageError`, and then all workers keep the one before.
         """

@@ -36,7 +36,7 @@ def fence_change(fence: Fence, pos: int, *, covers: int, expires_at_ms: int = 0)
 
 
 async def raise_fences(store: StoreClient, name: str, owned: Owned, *, expires_at_ms: int = 0) -> Fence | None:
-    """Shuts all logs to former owners of a name; returns its owner's fence, None where no other proxy can own names.
+    """Closes all logs to former owners of a name; returns its owner's fence, None where no other proxy can own names.
 
     Raises `OwnershipLost` when there is a later owner, `StoreError` when a log cannot be asked.
     """

@@ -42,7 +42,7 @@ class ClosingPeer(asyncio.Protocol):
         self._transport.abort()
 
     def resume_writing(self) -> None:
-        """Notes that the peer has read most of it."""
+        """Notes that the peer has read most of the output."""
         self._hub.unread.release(self, self._network)
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -215,7 +215,7 @@ class Endpoint:
     # ---- what a shell provides
 
     def force_close(self, reason: str) -> None:
-        """Closes it for an operator; does nothing where its adapter knows no words for that."""
+        """Closes the connection for an operator; does nothing where its adapter knows no words for that."""
 
     @abstractmethod
     def flush(self) -> None:
@@ -335,7 +335,7 @@ class Endpoint:
             self.all_answered()
 
     def all_answered(self) -> None:
-        """Tells who waits for it, when nothing that was published is in flight."""
+        """Tells the waiting callers when no publish is in flight."""
         if self.unanswered is not None and not self.outstanding_count:
             self.unanswered.set_result(None)
             self.unanswered = None

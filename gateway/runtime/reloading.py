@@ -99,7 +99,7 @@ def _passwords(hub: StreamHub) -> dict[str, str]:
 
 
 def _dismiss(hub: StreamHub, changed: frozenset[str]) -> int:
-    """Tells those to go who would not be let in as who they are; returns how many."""
+    """Closes connections whose clients could not authenticate again as the same user; returns how many."""
     leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
     for connection in leaving:
         connection.dismiss()

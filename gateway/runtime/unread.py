@@ -28,7 +28,7 @@ class UnreadHolder(Protocol):
         """Returns the bytes that count, which are fewer once the peer has read some."""
 
     def cancel(self) -> object:
-        """Cuts it off."""
+        """Cuts the connection off."""
 
 
 def counted(unread_bytes: int, write_buffer_bytes_max: int) -> int:

@@ -105,7 +105,7 @@ class AccessControl:
         return {user.name: user for user in self._controller.users() if ACCESS in user.rights}
 
     def _look_again(self) -> None:
-        """Takes up changes of users, as the metadata has changed."""
+        """Applies changes of users, as the metadata has changed."""
         before, self._ruled = self._ruled, self._users_with_rules()
         if before == self._ruled:
             return

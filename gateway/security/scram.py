@@ -49,7 +49,7 @@ class Verifier(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Verifier":
-        """Reads one. Raises ValueError, which does not repeat what was given."""
+        """Parses a verifier. Raises ValueError, which does not repeat what was given."""
         found = _WRITTEN.fullmatch(text)
         try:
             if found is None:

@@ -204,7 +204,7 @@ class Wills:
         )
 
     def _hastened(self, message: Message) -> Message:
-        """Returns the same message, now."""
+        """Returns the same message, due now."""
         early_ms = (message.deliver_at_ms or 0) - self._now_ms()
         expires_at_ms = None if message.expires_at_ms is None else message.expires_at_ms - early_ms
         return msgspec.structs.replace(message, deliver_at_ms=None, expires_at_ms=expires_at_ms)

@@ -35,7 +35,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._protocol.connection_made(self)
 
     def eof_received(self) -> bool | None:
-        """Passes on that the peer sends no more."""
+        """Passes on the peer's end of input."""
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -44,7 +44,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._protocol.connection_lost(exc)
 
     def pause_writing(self) -> None:
-        """Passes nothing more on."""
+        """Pauses passing bytes on."""
         self._full = True
 
     def resume_writing(self) -> None:
@@ -58,7 +58,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
     # ---- writing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Passes it on, or keeps what is too much for now."""
+        """Writes the bytes, or keeps those that are too many for now."""
         if self._closing:
             return
         if not self._kept and not self._full and len(data) <= PIECE_BYTES:
@@ -112,7 +112,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._inner.pause_reading()
 
     def resume_reading(self) -> None:
-        """Reads on, where it is not closed."""
+        """Resumes reading, where it is not closed."""
         if not self._closing:
             self._inner.resume_reading()
 

@@ -116,7 +116,7 @@ class SocketTransport(asyncio.Transport):
         self._look()
 
     def resume_reading(self) -> None:
-        """Reads on, where it is not closed."""
+        """Resumes reading, where it is not closed."""
         if not self._closing:
             self._reading = True
             self._read_together()

@@ -85,7 +85,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> Location:
-        """Returns where the tables are."""
+        """Returns the place of the tables."""
         return Location.of(self.output, self.storage_options)
 
     @property

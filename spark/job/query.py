@@ -206,7 +206,7 @@ class _Ticker:
         self.begin()
 
     def begin(self) -> None:
-        """Begins anew, with a query that has just been started."""
+        """Resets the state for a query that has just been started."""
         self._time = IdleTime()
         self._next_s = time.monotonic() + self._tick_s
 

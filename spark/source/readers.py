@@ -182,7 +182,7 @@ class BatchReader(_Reader, DataSourceReader):
     """Reads the records that were there when the query was planned."""
 
     def partitions(self) -> list[InputPartition]:
-        """Returns one a queue, long ones in several."""
+        """Returns one partition a queue, long ones in several."""
         try:
             pushed = self._pushed
             queues = self._queues(must_exist=True)
@@ -270,7 +270,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.encode(self._newest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:
-        """Returns one a queue with something to read, long ones in several."""
+        """Returns one partition a queue with records to read, long ones in several."""
         begin, until = offsets.decode(start), offsets.decode(end)
         return [*self._partitions(begin, until, self._queues(must_exist=False))] if begin != until else []
 

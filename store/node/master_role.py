@@ -48,7 +48,7 @@ _UNANSWERED = (ControllerUnreachable, ControllerOverloaded, ControllerClosed)
 
 
 class MasterRole:
-    """One epoch. `run` does it; `heard` tells of the group."""
+    """One epoch. `run` serves as master; `heard` passes on news of the group."""
 
     master = True
 

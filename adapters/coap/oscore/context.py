@@ -108,7 +108,7 @@ class SecurityContext:
         return bool(self._window.is_valid(int.from_bytes(piv, "big")))
 
     def note(self, piv: bytes) -> None:
-        """Notes that the request has come, and is genuine."""
+        """Notes that a request was received, and is genuine."""
         self._window.strike_out(int.from_bytes(piv, "big"))
 
     # ---- protection

@@ -32,7 +32,7 @@ class Capabilities(NamedTuple):
     message_bytes_max: int = MESSAGE_BYTES_DEFAULT
 
     def updated(self, options: Sequence[Option]) -> "Capabilities":
-        """Returns them with another CSM. Raises `SignalError` for a critical option that is unknown, or a bad size."""
+        """Returns these with another CSM. Raises `SignalError` for a critical option that is unknown, or a bad size."""
         largest = self.message_bytes_max
         for number, value in options:
             if number == MAX_MESSAGE_SIZE:

@@ -30,7 +30,7 @@ class HandlerContext(msgspec.Struct, frozen=True):
 
 
 class Respond(NamedTuple):
-    """Say this."""
+    """Send this response."""
 
     response: Response
 

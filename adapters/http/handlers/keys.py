@@ -187,7 +187,7 @@ def post_hold(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def delete_hold(request: HttpRequest, context: HandlerContext) -> Action:
-    """Keeps it no longer."""
+    """Ends a hold on a revision."""
     query = read_query(request, "revision")
     if "revision" not in query:
         raise AttributeRefusal("revision", "is missing")

@@ -108,7 +108,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         empty=True,
         headers=dict.fromkeys(("idempotency-key", "if-match", "if-none-match"), STRING),
     ),
-    "DELETE /timers/{timer}": Operation("Calls off a message for later.", {204: _NOTHING}),
+    "DELETE /timers/{timer}": Operation("Cancels a delayed message.", {204: _NOTHING}),
     "GET /subscribe": Operation(
         "Streams what is published to addresses that the filters match.",
         {200: {STREAM: STRING}},

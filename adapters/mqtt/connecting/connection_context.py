@@ -65,7 +65,7 @@ class ConnectionContext:
         return Token(self._next_token)
 
     def call(self, request: Request[Any], answer: Answer | None = None) -> None:
-        """Asks the gateway; `answer`, if anybody wants to know, is called with the outcome."""
+        """Sends a request to the gateway; `answer`, where it is given, is called with the outcome."""
         token = self.token() if answer is None else self.expect(answer)
         self.effects.append(Call(request=request, token=token))
 

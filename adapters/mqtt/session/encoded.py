@@ -26,7 +26,7 @@ class WithoutTopic(NamedTuple):
 
     @classmethod
     def of(cls, piece: Piece) -> "WithoutTopic":
-        """Makes one of the same packet with its topic."""
+        """Makes an encoded packet of the same packet with its topic."""
         qos, head, tail = piece
         at = 2
         while head[at - 1] & 0x80:

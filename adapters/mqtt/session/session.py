@@ -229,7 +229,7 @@ class MqttSession:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {count_max} topic filters in one packet")
 
     def _listen(self, new: Sequence[Subscription], then: Callable[[], None]) -> None:
-        """Subscribes in the log, then goes on. A session that lasts knows by then where its subscriptions begin."""
+        """Subscribes in the log, then continues. A session that lasts knows by then where its subscriptions begin."""
         effects = [port.Subscribe(sub=one.sub, pattern=one.pattern) for one in new]
 
         def begun(outcome: port.Outcome, _now_ms: int) -> None:

@@ -150,7 +150,7 @@ class Link:
         self.lose(error)
 
     def lose(self, error: BaseException | None) -> None:
-        """Notes that the connection is of no use any more."""
+        """Notes that the connection cannot be used any more."""
         if not self._ended.done():
             detail = "the upstream has closed the connection" if error is None else text_of(error)
             self._ended.set_result(LinkLost(detail, code_of(error)))

@@ -159,7 +159,7 @@ class BridgeTransport(TransportFactory):
         self.content: ContentReader | None = None
 
     async def create(self, url: URL, **kwargs: Any) -> tuple[Any, asyncio.StreamWriter]:
-        """Opens it. Raises OSError."""
+        """Opens a connection. Raises OSError."""
         reader, writer = await self._connect(url.host or "", url.port or 0, self._secure)
         if not self._held_bytes_max:
             return reader, writer

@@ -52,7 +52,7 @@ class Where:
         return self._eval(message) is True
 
     def picks(self, messages: Sequence[Message], indexes: Sequence[int]) -> list[int]:
-        """Returns those of some indexes whose message it is true of."""
+        """Returns the indexes whose message meets the condition."""
         evaluate = self._eval
         return [index for index in indexes if evaluate(messages[index]) is True]
 

@@ -69,7 +69,7 @@ class LocalConsumerCounts:
 
 
 class _LocalCount:
-    """The consumers of one queue at this proxy."""
+    """The number of consumers of one queue at this proxy."""
 
     def __init__(self, owned: Owned, key: str) -> None:
         self.owned = owned

@@ -66,7 +66,7 @@ class StoredSettings:
         return await self._store.keys.delete(_policy_key(place))
 
     async def vhosts(self) -> StoredVhosts:
-        """Returns all of virtual hosts."""
+        """Returns all stored records of virtual hosts."""
         found = [_limits(entry.value) async for entry in stored_entries(self._store, LIMITS)]
         limits = {one.vhost: one.limits for one in found}
         return StoredVhosts(await self._names(VHOSTS), await self._names(DELETED), limits)

@@ -33,7 +33,7 @@ class VhostConnection(Protocol):
     principal: Principal
 
     def force_close(self, reason: str) -> None:
-        """Ends it, and tells its client why."""
+        """Closes the connection, and tells its client why."""
 
 
 class ConnectionCounts(Protocol):

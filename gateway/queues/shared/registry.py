@@ -70,7 +70,7 @@ class SharedRegistry(VhostRegistry):
         return self._definitions.guard(queue.definition, queue.revision)
 
     async def look_again(self, name: str) -> None:
-        """Takes up a change of a queue at another proxy. Raises `StoreError`."""
+        """Applies a change of a queue at another proxy. Raises `StoreError`."""
         async with self._changing:
             await self._look_again(name, exchange=False)
 

@@ -57,13 +57,13 @@ class Definitions(Protocol):
     shared: bool  # other processes change them, too
 
     def load(self) -> AsyncIterator[StoredDefinition]:
-        """Returns all of them, exchanges first."""
+        """Returns all definitions, exchanges first."""
 
     async def clear(self) -> None:
         """Forgets what is not durable: no process that could know it is there."""
 
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
-        """Returns one that is not known here, but perhaps elsewhere."""
+        """Returns a definition that is not known here, but perhaps elsewhere."""
 
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
         """Stores a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""

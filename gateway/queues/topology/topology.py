@@ -305,7 +305,7 @@ class Topology(ABC):
         return None if name is None else in_vhost(vhost_of(exchange.name), name)
 
     def _set_exchange(self, exchange: Exchange) -> None:
-        """Takes in an exchange, or its other bindings; leaves out those of exchanges that are gone."""
+        """Applies a new exchange, or other bindings of a known one; leaves out those of exchanges that are gone."""
         before = self._exchanges.get(exchange.name)
         self._exchanges[exchange.name] = exchange
         kept = tuple(b for b in exchange.bindings if b.exchange in self._exchanges)
@@ -407,7 +407,7 @@ class Topology(ABC):
             self._owned.get(queue.owner, {}).pop(name, None)
 
     def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
-        """Takes in the other bindings of a queue."""
+        """Applies other bindings of a queue."""
         before = {b.identity: b for b in queue.definition.bindings}
         after = {b.identity: b for b in definition.bindings}
         queue.definition = definition

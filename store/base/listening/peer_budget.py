@@ -13,7 +13,7 @@ class Holder(Protocol):
     """A holder of input: a task, which ends with its connection."""
 
     def cancel(self) -> object:
-        """Gives it up."""
+        """Cuts the connection off."""
 
 
 H = TypeVar("H", bound=Holder)

@@ -28,7 +28,7 @@ class ConnectionSlots:
         return len(self._origins)
 
     def take(self, holder: Holder, origin: bytes, most: int) -> None:
-        """Takes one. Beyond `most`, the oldest one of the origin that has most is given up."""
+        """Takes a place. Beyond `most`, the oldest one of the origin that has most is given up."""
         self._origins[holder] = origin
         self._held.setdefault(origin, {})[holder] = None
         self.keep(most)
@@ -42,7 +42,7 @@ class ConnectionSlots:
             oldest.cancel()
 
     def leave(self, holder: Holder) -> None:
-        """Gives one back, if it was taken."""
+        """Gives a place back, if it was taken."""
         origin = self._origins.pop(holder, None)
         if origin is not None:
             held = self._held[origin]
