@@ -5,9 +5,9 @@ import signal
 from collections import Counter
 
 import pytest
-from test_bridges_proxies import bridge, runs
 
 from gateway.process.local_cluster import ClusterPlan
+from tests.support.cluster.bridged_proxies import bridge, runs
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.waiting import wait_until

@@ -1,12 +1,10 @@
 """A bridge of two proxies: one of them runs it, and when that one is killed the other goes on, with nothing lost."""
 
-import json
-import urllib.request
-
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 
 from gateway.process.local_cluster import ClusterPlan
+from tests.support.cluster.bridged_proxies import bridge, runs
 from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
 from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.process.waiting import wait_until
@@ -38,19 +36,6 @@ def cluster(new_gateway, tmp_path):
         cluster.source = source
         cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster
-
-
-def bridge(cluster, name):
-    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=5) as answer:
-        (found,) = json.loads(answer.read())["bridges"]
-    return found
-
-
-def runs(cluster, *names):
-    """Returns the proxy that the bridge is connected at."""
-    found = [name for name in names if bridge(cluster, name)["connected"]]
-    assert len(found) <= 1
-    return found[0] if found else None
 
 
 def test_one_proxy_runs_it_and_another_goes_on_when_it_is_killed_or_ends(cluster):

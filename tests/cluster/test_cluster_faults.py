@@ -20,10 +20,11 @@ from controller.api.requests import Elect
 from gateway.process.local_cluster import ClusterPlan, nodes
 from store.node.run import REPLICA
 from tests.support.cluster.fault_run import FaultRun
-from tests.support.cluster.faults import Faults, masters, status
+from tests.support.cluster.faults import Faults, status
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.cluster.lying_disk import LyingDisk
 from tests.support.cluster.lying_disk import missing as no_lying_disk
+from tests.support.cluster.masters import only_master
 from tests.support.cluster.network import Network, missing
 from tests.support.cluster.small_disks import CONTROLLER_DISK_BYTES, small_disk
 from tests.support.mqtt.paho_client import connected
@@ -286,9 +287,3 @@ async def elect(cluster, name):
 
 async def both(here, there, seconds):
     await asyncio.gather(here.keep_going(seconds), there.keep_going(seconds))
-
-
-def only_master(cluster):
-    """Returns the first group's master, and its epoch."""
-    name = next(name for name in masters(cluster) if name.startswith("store-0-"))
-    return name, status(cluster, name)["master_epoch"]

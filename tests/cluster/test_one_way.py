@@ -12,12 +12,12 @@ import time
 
 import httpx
 import pytest
-from test_cluster_faults import only_master
 
 from controller.api.commands import CreateTopic
 from gateway.process.local_cluster import ClusterPlan, nodes
 from tests.support.cluster.fault_run import FaultRun
 from tests.support.cluster.local_clusters import controller_of, one_group, started
+from tests.support.cluster.masters import only_master
 from tests.support.cluster.network import Network, missing
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1800)]

@@ -9,7 +9,6 @@ import time
 from collections import Counter
 
 import pytest
-from test_proxies import running  # noqa: F401 - a fixture
 
 from tests.support.mqtt.paho_client import PahoClient
 
@@ -96,7 +95,7 @@ def bodies_until(subscriber, last):
     return found
 
 
-def test_a_stopped_proxy_that_goes_on_doubles_nothing_that_its_client_has_sent_elsewhere(running):  # noqa: F811
+def test_a_stopped_proxy_that_goes_on_doubles_nothing_that_its_client_has_sent_elsewhere(running):
     subscriber = PahoClient(running.other).connect()
     subscriber.subscribe("pauses/#", qos=1)
     publisher = QosTwoPublisher("sleeper", "pauses/n")

@@ -9,9 +9,8 @@ import pytest
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
-from gateway.process.local_cluster import ClusterPlan
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.cluster.local_clusters import until_ready
 from tests.support.mqtt.paho_client import connected
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
@@ -19,20 +18,6 @@ from tests.support.process.waiting import wait_until
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
 
 TIMEOUT_S = 60
-
-
-class TwoProxies:
-    def __init__(self, cluster):
-        self.cluster = cluster
-        proxies = [node for node in cluster.nodes if node.role == "proxy"]
-        self.one, self.other = (node.port for node in proxies)
-        self.admin_port = proxies[0].admin_port
-
-
-@pytest.fixture(scope="module")
-def running(tmp_path_factory):
-    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
-        yield TwoProxies(cluster)
 
 
 def amqp(port):

@@ -17,8 +17,6 @@ pytest.importorskip("pandas")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup, CreateTopic
 from gateway.process.local_cluster import ClusterPlan
 from spark.errors import MissingJdk
 from spark.job.package import write_package
@@ -27,10 +25,11 @@ from spark.tables.reader import Tables
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
 from tests.support.cluster.faults import masters
-from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
+from tests.support.cluster.local_clusters import on_free_ports, started
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 from tests.support.spark.queries import OVERLOADED
+from tests.support.spark.spark_processes import prepare
 from tests.support.spark.standalone import standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(1_800)]
@@ -59,12 +58,6 @@ query.stop()
 if query.exception():
     raise query.exception()
 """
-
-
-async def prepare(plan):
-    async with controller_of(plan) as controller:
-        await controller.do(AddGroup(number=0, config=GroupConfig(replicas=3, min_in_sync=2)))
-        await controller.do(CreateTopic(name="telemetry", queues=4))
 
 
 def copied(target):

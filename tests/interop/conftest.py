@@ -1,6 +1,8 @@
-"""One local Spark for all tests of this folder that need one: its start takes longer than most of them."""
+"""Fixtures of several files: a gateway with access rules, and one local Spark, whose start takes long."""
 
 import pytest
+
+from tests.support.gateway.ruled_gateway import amqp, mqtt, served  # noqa: F401 - fixtures
 
 # Spark begins faster, and leaves more of the processors to others, where Java neither optimizes what runs once nor
 # collects garbage in parallel.

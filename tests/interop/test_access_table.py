@@ -24,8 +24,6 @@ from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
 from prometheus_client import CollectorRegistry
-from test_access_paths import DENIED, TIMEOUT_S, RuledGateway, UserClient
-from test_rights_side_channels import ruled
 
 from adapters.amqp.methods import _METHODS
 from adapters.coap.messages.request import ROOTS
@@ -42,6 +40,7 @@ from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
+from tests.support.gateway.ruled_gateway import DENIED, TIMEOUT_S, RuledGateway, UserClient, ruled
 
 pytestmark = pytest.mark.slow
 

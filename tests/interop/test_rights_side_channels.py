@@ -15,29 +15,18 @@ import pika
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
-from test_access_paths import DENIED, SHARE, TIMEOUT_S, RuledGateway, amqp, fresh, mqtt, refused, served  # noqa: F401 - fixtures
 
 from controller.api.commands import DeleteUser
-from gateway.domain.access_settings import own_access, rights_of
 from gateway.sessions.wills import WillRecord
+from tests.support.gateway.ruled_gateway import DENIED, SHARE, TIMEOUT_S, RuledGateway, fresh, refused, ruled
 
 pytestmark = pytest.mark.slow
 
 QUOTA_EXCEEDED = 0x97
 
 
-def ruled(*allowed: str, otherwise: str = "deny", denied: tuple[str, ...] = ()) -> dict[str, Any]:
-    """Returns the rights of a user of the cluster; a rule is written as "publish:a/#"."""
-    rules = [
-        {"effect": effect, "actions": [action], "filters": [pattern]}
-        for effect, rules in (("allow", allowed), ("deny", denied))
-        for action, _, pattern in (rule.partition(":") for rule in rules)
-    ]
-    return dict(rights_of(own_access({"otherwise": otherwise, "rules": rules})))
-
-
 @pytest.fixture
-def user(served: RuledGateway) -> Iterator[Callable[..., str]]:  # noqa: F811
+def user(served: RuledGateway) -> Iterator[Callable[..., str]]:
     """Makes users with rules of their own."""
     made: list[str] = []
 
@@ -59,7 +48,7 @@ def said(answer: httpx.Response, *names: str) -> tuple[int, list[tuple[str, str]
     return answer.status_code, headers, text
 
 
-def publish(served: RuledGateway, address: str, body: bytes = b"x", **query: str) -> None:  # noqa: F811
+def publish(served: RuledGateway, address: str, body: bytes = b"x", **query: str) -> None:
     with served.http("admin") as http:
         assert http.post(f"/topics/{address}", content=body, params=query).status_code == 201
 
@@ -77,7 +66,7 @@ def publish(served: RuledGateway, address: str, body: bytes = b"x", **query: str
         {"limit": "2", "from": "0", "to": "9999999999999"},
     ],
 )
-def test_a_search_says_of_hidden_messages_what_it_says_of_none(served, user, query):  # noqa: F811
+def test_a_search_says_of_hidden_messages_what_it_says_of_none(served, user, query):
     name = user("subscribe:mine/#")
     key, other = fresh("device-a"), fresh("device-b")
     with served.http("admin") as http:
@@ -93,7 +82,7 @@ def test_a_search_says_of_hidden_messages_what_it_says_of_none(served, user, que
             assert (found.json(), found.links) == ([], {})
 
 
-def test_a_position_that_is_hidden_is_one_that_is_nowhere(served, user):  # noqa: F811
+def test_a_position_that_is_hidden_is_one_that_is_nowhere(served, user):
     name = user("subscribe:mine/#")
     with served.http("admin") as http:
         position = http.post("/topics/closed/positions", content=b"x").json()["position"]
@@ -103,7 +92,7 @@ def test_a_position_that_is_hidden_is_one_that_is_nowhere(served, user):  # noqa
         assert said(there) == said(nowhere)
 
 
-def test_waiting_is_not_ended_by_what_is_hidden(served, user):  # noqa: F811
+def test_waiting_is_not_ended_by_what_is_hidden(served, user):
     name, key = user("subscribe:mine/#"), fresh("device")
     publish(served, "closed/waited", key=key)
     with served.http(name) as http, ThreadPoolExecutor(1) as pool:
@@ -113,7 +102,7 @@ def test_waiting_is_not_ended_by_what_is_hidden(served, user):  # noqa: F811
         assert [one["subject"] for one in waiting.result(TIMEOUT_S).json()] == ["mine/waited"]
 
 
-def test_pages_end_by_what_may_be_read_and_their_cursors_tell_nothing(served, user):  # noqa: F811
+def test_pages_end_by_what_may_be_read_and_their_cursors_tell_nothing(served, user):
     name, other, key = user("subscribe:mine/#"), user("subscribe:mine/#"), fresh("device")
     for n in range(3):
         publish(served, "closed/paged", key=key)
@@ -135,7 +124,7 @@ def test_pages_end_by_what_may_be_read_and_their_cursors_tell_nothing(served, us
 # ---- pages of keys and groups
 
 
-def test_pages_of_keys_are_full_whatever_is_hidden_between(served, user):  # noqa: F811
+def test_pages_of_keys_are_full_whatever_is_hidden_between(served, user):
     space = fresh("s")
     name = user(f"subscribe:$kv/default/{space}/+/mine", f"subscribe:$kv/default/{space}/mine/#")
     with served.http("admin") as admin, served.http(name) as http:
@@ -153,7 +142,7 @@ def test_pages_of_keys_are_full_whatever_is_hidden_between(served, user):  # noq
             assert after.links == before.links
 
 
-def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # noqa: F811
+def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):
     mark = fresh("g")
     names = [f"{mark}-a", f"{mark}-b", f"{mark}-c", f"{mark}-d"]
     name = user("subscribe:groups/#", *[f"subscribe:$group/{one}" for one in names[::2]])
@@ -170,7 +159,7 @@ def test_pages_of_groups_are_full_whatever_is_hidden_between(served, user):  # n
         assert ([one["group"] for one in both.json()], both.links) == ([names[0], names[2]], {})
 
 
-def test_a_list_of_groups_does_not_name_topics_that_may_not_be_read(served, user):  # noqa: F811
+def test_a_list_of_groups_does_not_name_topics_that_may_not_be_read(served, user):
     seen, hidden = fresh("seen"), fresh("hidden")
     name = user("all:$group/#", "subscribe:listed/#", "subscribe:unlisted/mine/#")
     publish(served, "listed/x")
@@ -189,7 +178,7 @@ def test_a_list_of_groups_does_not_name_topics_that_may_not_be_read(served, user
 # ---- members of groups
 
 
-def test_a_member_with_fewer_rights_takes_nothing_of_a_shared_subscription(served, user, mqtt):  # noqa: F811
+def test_a_member_with_fewer_rights_takes_nothing_of_a_shared_subscription(served, user, mqtt):
     bob, away = mqtt(user("subscribe:team/bob/#")), fresh("away")
     member = mqtt("admin", away)
     member.connect(expiry_s=1000)
@@ -206,7 +195,7 @@ def test_a_member_with_fewer_rights_takes_nothing_of_a_shared_subscription(serve
     assert [member.hear() for _ in range(3)] == ["team/eve/1", "team/bob/2", "team/eve/3"]
 
 
-def test_a_member_of_a_shared_subscription_is_told_when_its_right_is_revoked(served, user, mqtt):  # noqa: F811
+def test_a_member_of_a_shared_subscription_is_told_when_its_right_is_revoked(served, user, mqtt):
     name = user("subscribe:revoked/#")
     member = mqtt(name)
     member.connect()
@@ -215,7 +204,7 @@ def test_a_member_of_a_shared_subscription_is_told_when_its_right_is_revoked(ser
     assert member.left.get(timeout=TIMEOUT_S) == DENIED
 
 
-def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):  # noqa: F811
+def test_a_group_of_consumers_wants_the_right_to_its_topic(served, user):
     name, group = user("all:$group/#", "subscribe:staff/mine/#"), fresh("staff")
     publish(served, "staff/secret")
     with served.http("admin") as admin, served.http(name) as http:
@@ -239,7 +228,7 @@ def event(subject: str | None) -> dict[str, str]:
     return headers if subject is None else {**headers, "ce-subject": subject}
 
 
-def test_where_an_event_was_published_is_seen_whatever_its_subject_is(served):  # noqa: F811
+def test_where_an_event_was_published_is_seen_whatever_its_subject_is(served):
     with served.http("admin") as http:
         for subject, address in (
             ("closed/other", "closed/real"),
@@ -263,7 +252,7 @@ def test_where_an_event_was_published_is_seen_whatever_its_subject_is(served):  
         assert "ce-headgateaddress" not in http.get("/topics/closed/typed").headers
 
 
-def test_a_subject_that_names_a_denied_address_is_refused(served, user, mqtt, amqp):  # noqa: F811
+def test_a_subject_that_names_a_denied_address_is_refused(served, user, mqtt, amqp):
     name = user("all:mine/#", denied=("publish:mine/not/#",))
     with served.http(name) as http:
         for subject, status in (("mine/a", 201), ("mine/b", 201), (None, 201), ("closed/a", 403), ("mine/not/a", 403)):
@@ -279,7 +268,7 @@ def test_a_subject_that_names_a_denied_address_is_refused(served, user, mqtt, am
     refused(amqp(name), lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", headers)))
 
 
-def test_answers_are_wanted_only_where_the_requester_may_read(served, user, mqtt, amqp):  # noqa: F811
+def test_answers_are_wanted_only_where_the_requester_may_read(served, user, mqtt, amqp):
     name = user("all:mine/#", "publish:closed/answers/#", "all:$queue/mine/#")
     client = mqtt(name)
     client.connect()
@@ -308,7 +297,7 @@ def test_answers_are_wanted_only_where_the_requester_may_read(served, user, mqtt
             publish_(amqp(name).channel())
 
 
-def test_a_will_wants_its_answers_where_its_client_may_read(user, mqtt):  # noqa: F811
+def test_a_will_wants_its_answers_where_its_client_may_read(user, mqtt):
     client = mqtt(user("all:mine/#"))
     properties = Properties(PacketTypes.WILLMESSAGE)
     properties.ResponseTopic = "closed/answers"
@@ -319,7 +308,7 @@ def test_a_will_wants_its_answers_where_its_client_may_read(user, mqtt):  # noqa
 # ---- wills that wait
 
 
-def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user, mqtt):  # noqa: F811
+def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user, mqtt):
     bob, eve = user("publish:wills/#"), user("publish:wills/#")
     reader = mqtt("admin")
     reader.connect()
@@ -339,7 +328,7 @@ def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user,
     assert reader.hear() == "wills/after"
 
 
-async def timers(served: RuledGateway, count: int) -> None:  # noqa: F811
+async def timers(served: RuledGateway, count: int) -> None:
     """Waits until as many wills wait."""
     while True:
         page = await served.gateway.hub.store.keys.prefix("session-wills/", limit=100)
@@ -352,7 +341,7 @@ async def timers(served: RuledGateway, count: int) -> None:  # noqa: F811
 # ---- shares of what there may be
 
 
-def test_one_user_uses_up_its_own_share_of_the_topics_only(served, user, mqtt, amqp):  # noqa: F811
+def test_one_user_uses_up_its_own_share_of_the_topics_only(served, user, mqtt, amqp):
     eve, bob, flood = user("publish:#"), user("publish:#"), fresh("flood")
     with served.http(eve) as http, served.http(bob) as others:
         found = [http.post(f"/topics/{flood}{n}/x", content=b"x").status_code for n in range(SHARE + 3)]

@@ -313,6 +313,16 @@ def test_no_file_lies_flat_in_tests():
     assert [name(room) for room in bare] == []
 
 
+# Modules that run the tests of another one again, with a store over the network.
+RERUNNING = ROOT / "tests" / "unit" / "store" / "remoting"
+
+
+def test_no_test_imports_another_one():
+    """Code that tests share lies in `tests/support`, and fixtures that they share in a folder's `conftest.py`."""
+    found = [hit for path in TESTS for hit in where(path, r"^\s*(?:from|import) (?:tests\.[\w.]*\.)?test_\w+")]
+    assert [hit for hit in found if not hit.startswith(f"{name(RERUNNING)}/test_remote_")] == []
+
+
 # A limit whose name says of what and in which unit, or that a specification's field sets.
 TELLING = re.compile(r"[A-Z0-9_]*_(BYTES|CHARS|ITEMS|COUNT|MS|S|ID)_MAX\b|QOS_MAX\b")
 LIMIT = re.compile(r"[A-Z][A-Z0-9_]*_MAX\b.*=")

@@ -6,7 +6,6 @@ from concurrent.futures import ThreadPoolExecutor
 
 import httpx
 import pytest
-from test_proxies import running  # noqa: F401 - a fixture
 
 from tests.support.cluster.senders import stored
 from tests.support.mqtt.paho_client import PahoClient
@@ -55,7 +54,7 @@ def test_requests_that_are_sent_again_after_a_kill_are_stored_once(new_gateway):
     assert set(range(begun)) <= set(found)
 
 
-def test_a_key_is_known_at_every_proxy(running):  # noqa: F811
+def test_a_key_is_known_at_every_proxy(running):
     urls = [
         f"http://127.0.0.1:{port - PORTS['mqtt'] + PORTS['http']}/topics/once/x"
         for port in (running.one, running.other)

@@ -7,7 +7,6 @@ from collections import Counter
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from test_proxies import running  # noqa: F401 - a fixture
 
 from tests.support.cluster.local_clusters import until_ready
 from tests.support.mqtt.paho_client import TIMEOUT_S, PahoClient, properties
@@ -38,7 +37,7 @@ def groups(port):
 
 
 @pytest.mark.parametrize("qos", [1, 2])
-def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
+def test_a_proxy_is_killed_while_its_members_share(running, qos):
     def member(port, name):
         one = PahoClient(port, client_id=f"{name}-{qos}")
         one.connect(clean_start=True, properties=FOREVER)
@@ -97,7 +96,7 @@ def test_a_proxy_is_killed_while_its_members_share(running, qos):  # noqa: F811
         until_ready(running.cluster, ["proxy-1"])
 
 
-def test_members_at_two_proxies_share_fairly(running):  # noqa: F811
+def test_members_at_two_proxies_share_fairly(running):
     members = [PahoClient(port).connect() for port in (running.one, running.other, running.other)]
     for one in members:
         one.subscribe("$share/fair/fair", qos=1)

@@ -22,9 +22,6 @@ pytest.importorskip("pandas")
 pytest.importorskip("pyspark")
 pytest.importorskip("pyarrow")
 
-from test_spark_cluster import prepare
-from test_spark_telemetry import workers_of
-
 from gateway.process.local_cluster import ClusterPlan
 from spark.errors import MissingJdk
 from spark.job.session import find_java_home
@@ -35,6 +32,7 @@ from tests.support.process.gateways import restart
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 from tests.support.spark.log_recount import Telemetry, assert_recounted
+from tests.support.spark.spark_processes import prepare, workers_of
 from tests.support.spark.standalone import Standalone, standalone
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(7_200)]

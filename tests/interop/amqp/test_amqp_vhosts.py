@@ -9,10 +9,9 @@ import aio_pika
 import httpx
 import pika
 import pytest
-from test_access_paths import RuledGateway, UserClient
-from test_rights_side_channels import ruled
 
 from tests.support.amqp.pika_queues import TIMEOUT_S, fresh, get
+from tests.support.gateway.ruled_gateway import RuledGateway, UserClient, ruled
 
 pytestmark = pytest.mark.slow
 

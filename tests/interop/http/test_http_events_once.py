@@ -7,11 +7,11 @@ from typing import Any
 
 import httpx
 import pytest
-from test_avro import heard, written
-from test_coding import ENCODE
 
 from adapters.cloudevents import from_attributes, from_protobuf, to_protobuf, to_protobuf_batch
 from adapters.http.wire.coding import CODINGS
+from tests.support.http.avro_events import heard, written
+from tests.support.http.codings import ENCODE
 from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow

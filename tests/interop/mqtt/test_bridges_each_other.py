@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 from paho.mqtt.packettypes import PacketTypes
-from test_bridges_upstream import configured, connected, figures
 
+from tests.support.mqtt.bridge_figures import configured, connected, figures
 from tests.support.mqtt.paho_client import PahoClient, properties
 from tests.support.process.gateways import restart
 from tests.support.process.relay import Relay

@@ -1,9 +1,7 @@
 """Bridges from brokers that nobody here wrote: mosquitto and amqtt; and over TLS and WebSocket from a gateway."""
 
-import json
 import signal
 from collections.abc import Callable, Iterator
-from pathlib import Path
 from typing import Any
 
 import pytest
@@ -11,6 +9,7 @@ from cryptography.x509 import DNSName
 from paho.mqtt import client as paho
 from paho.mqtt.packettypes import PacketTypes
 
+from tests.support.mqtt.bridge_figures import configured, connected, figures
 from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.mqtt.upstreams import Amqtt, Mosquitto
 from tests.support.process.certificates import Authority
@@ -26,25 +25,6 @@ BROKERS = {
     for kind in (Mosquitto, Amqtt)
     for version in kind.versions
 }
-
-
-def figures(gateway) -> dict[str, Any]:
-    (found,) = json.loads(gateway.admin("/status"))["bridges"] or [{"connected": False}]  # not begun yet
-    return found
-
-
-def connected(gateway):
-    return wait_until(lambda: figures(gateway)["connected"], "the bridge is not connected")
-
-
-def configured(directory: Path, url: str, *, to: str = "plant7/{topic}", qos: int = 2, **more: Any) -> Path:
-    """Writes a configuration file with one bridge."""
-    lines = ["[bridges.up]", f'url = "{url}"', "reconnect_min_s = 0.05", "reconnect_max_s = 0.5"]
-    lines += [f"{key} = {json.dumps(value)}" for key, value in more.items()]
-    lines += ["[[bridges.up.subscribe]]", 'filter = "up/#"', f"qos = {qos}", f'to = "{to}"']
-    file = directory / "bridge.toml"
-    file.write_text("\n".join(lines))
-    return file
 
 
 @pytest.fixture(params=BROKERS.values(), ids=BROKERS)

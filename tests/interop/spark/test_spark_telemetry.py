@@ -22,6 +22,7 @@ from spark.errors import MissingJdk
 from spark.job.session import find_java_home
 from spark.tables.reader import Tables
 from store.api.message import Message
+from tests.support.spark.spark_processes import workers_of
 from tests.support.store.fake_store import Serving, serving
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
@@ -109,18 +110,6 @@ def await_true(condition, job: subprocess.Popen) -> None:
         assert job.poll() is None, (Path(job.args[3]).parent / "job.log").read_text()[-4_000:]
         assert time.monotonic() < until
         time.sleep(0.02)
-
-
-def workers_of(job: subprocess.Popen) -> list[int]:
-    """Returns the Python processes of Spark's tasks and of its source, in the session that the job began."""
-    found = []
-    for process in Path("/proc").iterdir():
-        if process.name.isdecimal():
-            with contextlib.suppress(OSError):
-                session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
-                if session == job.pid and b"pyspark" in (process / "cmdline").read_bytes():
-                    found.append(int(process.name))
-    return [pid for pid in found if b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes()[:60]]
 
 
 def kill_a_worker(job: subprocess.Popen, chance: random.Random) -> None:

@@ -10,7 +10,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from test_mqtt_round_trip import packets_of_5, publishes
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packet_type import FLAGS, PacketType
@@ -37,6 +36,7 @@ from gateway.port.adapter import Call
 from gateway.port.sessions import OpenSession
 from tests.support.mqtt.mqtt_driver import Driver, packets_in
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
+from tests.support.mqtt.packet_strategies import packets_of_5, publishes
 
 Answers = dict[type[Any], frozenset[str]]
 

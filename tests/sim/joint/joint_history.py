@@ -3,6 +3,7 @@ wrong, and what must hold (`joint_watch`). Then all is well again: everybody get
 """
 
 import logging
+import os
 import random
 import tempfile
 from contextlib import contextmanager
@@ -702,3 +703,21 @@ def steady(seed: int, **kinds):
         history.boot()
         assert history.cluster.run(10, lambda: history.watch.acknowledgements > 10)
         yield history
+
+
+# ---- playing histories by their seeds
+
+SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "150"))
+FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
+LENGTHS_S = (1.0, 2.5, 4.5)
+BLOCK = 10  # seeds in one test: small enough for its time limit, large enough not to flood the report
+
+
+def play(seed: int, *, files: bool = False) -> JointHistory:
+    try:
+        history = JointHistory.of_any_kind(seed, files=files)
+        history.play(history.chance.choice(LENGTHS_S))
+    except BaseException as error:
+        error.add_note(f"HEADGATE_SIM_FIRST={seed} HEADGATE_SIM_SEEDS=1 repeats this history")
+        raise
+    return history

@@ -5,10 +5,9 @@ import shutil
 
 import pytest
 from joint_cluster import GROUP_COUNT, End
-from joint_history import steady
+from joint_history import BLOCK, FIRST_SEED, SEEDS, play, steady
 from joint_raft_files import FiledDisk, RaftFileHarm
 from joint_small_files import SmallFileHarm
-from test_joint_sim import BLOCK, FIRST_SEED, SEEDS, play
 
 from controller.raft import HardState, Ready
 

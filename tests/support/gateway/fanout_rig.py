@@ -109,3 +109,7 @@ async def write_to(log: Any, *bodies: bytes, queue: int = FIRST_QUEUE) -> LogOff
     done = asyncio.get_running_loop().create_future()
     log.append(UnplacedFrame.build(b"".join(rows), b"".join(records)), done.set_result)
     return LogOffset((await done).frame)
+
+
+def message(address, body):
+    return Message(address, body)

@@ -23,3 +23,13 @@ def flip_all(path: Path, what: bytes, *, within: int = 5, bit: int = 2) -> int:
         at = data.find(what, at + 1)
     flip(path, *places, bit=bit)
     return len(places)
+
+
+def flip_frame(directory, placed, at, bit=0):
+    """Flips a bit of the byte that is `at` behind a frame's beginning; returns the segment's name."""
+    for path in (directory / "log").iterdir():
+        start = int(path.stem)
+        if start <= placed.start < start + path.stat().st_size:
+            flip(path, placed.start - start + at, bit=bit)
+            return path.name
+    raise AssertionError

@@ -2,7 +2,7 @@
 
 import subprocess
 
-from tests.unit.deploy.test_deploy_files import CHART, RENDERED, digest
+from tests.support.repository.chart import CHART, RENDERED, digest
 
 made = subprocess.run(
     ["helm", "template", "headgate", str(CHART)], check=True, capture_output=True, text=True, timeout=60

@@ -1,7 +1,6 @@
 """The files under deploy/ fit what the program understands: commands, options, ports, configuration."""
 
 import configparser
-import hashlib
 import re
 import shlex
 import shutil
@@ -16,11 +15,8 @@ from typer.main import get_command
 
 from gateway.cli.commands import app
 from gateway.config.config import load
+from tests.support.repository.chart import CHART, DEPLOY, RENDERED, ROOT, digest
 
-ROOT = Path(__file__).parents[3]
-DEPLOY = ROOT / "deploy"
-CHART = DEPLOY / "helm" / "headgate"
-RENDERED = Path(__file__).with_name("rendered.yaml")  # the chart as helm renders it; `make chart` makes it anew
 PORTS = {1883, 8883, 8083, 8084, 5683, 5684, 5672, 5671, 8080, 8443, 8081, 8082, 8088}
 
 
@@ -127,14 +123,6 @@ def test_a_unit_starts_what_there_is(unit: Path) -> None:
 
 
 # ---- the chart
-
-
-def digest() -> str:
-    found = hashlib.sha256()
-    for path in sorted(CHART.rglob("*")):
-        if path.is_file():
-            found.update(f"{path.relative_to(CHART)}\n".encode() + path.read_bytes())
-    return found.hexdigest()
 
 
 def rendered() -> list[Any]:

@@ -9,12 +9,12 @@ pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from pyspark.sql import types as T  # noqa: E402, N812
-from test_spark_columns import placed  # noqa: E402
 
 from spark.errors import BadOption  # noqa: E402
 from spark.source.columns import RecordColumns, schema_of  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.api.queues import Fetched  # noqa: E402
+from tests.support.spark.placed_frames import placed  # noqa: E402
 from tests.support.store.fake_store import unplaced  # noqa: E402
 
 

@@ -12,16 +12,9 @@ from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, RecordColumns, sch
 from store.api.message import Message  # noqa: E402
 from store.api.queues import Fetched  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402
-from store.format.frame import ROW, Frame, Position, UnplacedFrame  # noqa: E402
+from store.format.frame import ROW, Position, UnplacedFrame  # noqa: E402
+from tests.support.spark.placed_frames import placed  # noqa: E402
 from tests.support.store.fake_store import unplaced  # noqa: E402
-
-
-def placed(built: UnplacedFrame, log_offset: int) -> Frame:
-    header = built.header(log_offset=log_offset, epoch=1, stored_at_ms=5_000 + log_offset)
-    frame = Frame.parse(header + built.rows + built.payload, log_offset=log_offset)
-    assert frame is not None
-    return frame
-
 
 FULL = Message(
     address="telemetry/d1",

@@ -11,7 +11,6 @@ pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
 from pyspark.sql.datasource import EqualTo, GreaterThan, GreaterThanOrEqual, In, LessThan, LessThanOrEqual
-from test_spark_columns import placed
 
 from gateway.domain.filters import matches as matches_at_the_gateway
 from spark.source.columns import TYPES, RecordColumns, schema_of
@@ -22,6 +21,7 @@ from store.api.message import Message, encode
 from store.api.queues import Fetched
 from store.base.errors import CorruptFrame
 from store.format.frame import ROW, UnplacedFrame
+from tests.support.spark.placed_frames import placed
 from tests.support.store.fake_store import unplaced
 
 PATIENT = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])  # on a busy machine

@@ -1,6 +1,5 @@
 """The Avro format, against fastavro and the schema of the specification, and whatever else may come."""
 
-import io
 import struct
 from typing import Any
 
@@ -12,53 +11,13 @@ from hypothesis import strategies as st
 from adapters.cloudevents import attributes_of, from_avro, from_structured, to_avro, to_structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
+from tests.support.http.avro_events import heard, written
 
-VALUE = {"type": "map", "values": "CloudEventData"}
-JSON_VALUE = {
-    "type": "record",
-    "name": "CloudEventData",
-    "fields": [
-        {
-            "name": "value",
-            "type": {
-                "type": "map",
-                "values": ["null", "boolean", VALUE, {"type": "array", "items": "CloudEventData"}, "double", "string"],
-            },
-        }
-    ],
-}
-IN_MAP = ["null", "boolean", JSON_VALUE, "double", "string"]
-DATA = ["bytes", "null", "boolean", {"type": "map", "values": IN_MAP}]
-SCHEMA = {
-    "namespace": "io.cloudevents",
-    "type": "record",
-    "name": "CloudEvent",
-    "fields": [
-        {"name": "attribute", "type": {"type": "map", "values": ["null", "boolean", "int", "string", "bytes"]}},
-        {"name": "data", "type": [*DATA, {"type": "array", "items": "CloudEventData"}, "double", "string"]},
-    ],
-}
 CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 
 
 def read(wire: bytes) -> Message:
     return from_avro(wire, now_ms=5, protocol="http", device="d")
-
-
-def written(attributes: dict[str, Any], data: Any) -> bytes:
-    """Returns the bytes of an event as fastavro writes it."""
-    fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed (`make setup`)")
-    out = io.BytesIO()
-    fastavro.schemaless_writer(out, fastavro.parse_schema(SCHEMA), {"attribute": attributes, "data": data})
-    return out.getvalue()
-
-
-def heard(wire: bytes) -> dict[str, Any]:
-    """Returns an event as fastavro reads it."""
-    fastavro = pytest.importorskip("fastavro", reason="fastavro is not installed (`make setup`)")
-    found = fastavro.schemaless_reader(io.BytesIO(wire), fastavro.parse_schema(SCHEMA), None)
-    assert isinstance(found, dict)
-    return found
 
 
 def long(value: int) -> bytes:

@@ -4,11 +4,11 @@ import logging
 
 import msgspec
 import pytest
-from test_controller_elections import ElectionsRig
 
 from controller.api.client import NotElectable, StaleEpoch
 from controller.elections.elections import DAMAGED_AFTER_MS, TAKE_OVER_MS
 from controller.elections.registry import DEAD_AFTER_MS, TICK_MS
+from tests.support.controller.elections_rig import ElectionsRig
 
 DAMAGED = {"damaged": True, "damages": 2, "damaged_bytes": 700}
 QUORUM = {"acknowledge": "quorum"}

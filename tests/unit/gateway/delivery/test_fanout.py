@@ -8,17 +8,13 @@ from gateway.delivery.fanout import Fanout
 from gateway.domain.batch import Batch
 from gateway.domain.filters import matches
 from gateway.port.adapter import SubscriptionId
-from store.api.message import Message, encode
+from store.api.message import encode
 from store.base.errors import CorruptFrame, ReplicaIncomplete, StoreError
 from store.format.frame import ROW, LogOffset, Position, UnplacedFrame
-from tests.support.gateway.fanout_rig import FanoutRig
+from tests.support.gateway.fanout_rig import FanoutRig, message
 from tests.support.store.store_kit import placed
 
 pytestmark = pytest.mark.anyio
-
-
-def message(address, body):
-    return Message(address, body)
 
 
 async def test_live_subscribers_get_what_matches_with_all_their_subscriptions():

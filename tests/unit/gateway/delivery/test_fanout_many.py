@@ -1,12 +1,11 @@
 """Many subscribers: what one of them costs does not grow with the others."""
 
 import pytest
-from test_fanout import message
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.port.adapter import SubscriptionId
-from tests.support.gateway.fanout_rig import FanoutRig, Receiver
+from tests.support.gateway.fanout_rig import FanoutRig, Receiver, message
 from tests.support.gateway.memory_log import MemoryLog
 
 pytestmark = pytest.mark.anyio

@@ -15,29 +15,14 @@ from gateway.port.reads import FindMessages
 from gateway.publishing.routing.directory import PENDING_MAX, Directory
 from gateway.publishing.routing.router import Router
 from store.api.log import IndexKind
-from store.api.message import Message, encode
+from store.api.message import Message
 from store.base.errors import CorruptFrame, StoreClosed
 from store.format.frame import ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
 from store.local.local import LocalStore
+from tests.support.gateway.find_frames import BOTH, frame
 from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
-
-BOTH = ROW_INDEX_KEY | ROW_INDEX_ADDRESS
-
-
-def frame(*messages, flags=BOTH, hashes=None):
-    """Returns a frame as ingest builds it; `hashes` in place of the real ones make collisions."""
-    rows, payload = [], b""
-    for message in messages:
-        record = encode(message)
-        of = hashes or (hash64(message.key or message.device), hash64(message.address), hash64(message.id))
-        key, address, id_ = of
-        rows.append(
-            ROW.pack(16, len(payload), len(record), flags, key, address, id_ if message.id else 0, message.time_ms)
-        )
-        payload += record
-    return UnplacedFrame.build(b"".join(rows), payload)
 
 
 @pytest.fixture

@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from test_find import frame
 
 from gateway.delivery import find_waits
 from gateway.delivery.find import find_messages
@@ -11,6 +10,7 @@ from gateway.delivery.find_waits import FindWaits
 from gateway.port.reads import FindMessages
 from store.api.message import Message
 from store.local.local import LocalStore
+from tests.support.gateway.find_frames import frame
 from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio

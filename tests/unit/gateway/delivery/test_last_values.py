@@ -6,13 +6,12 @@ import pytest
 
 from gateway.delivery import last_value as module
 from gateway.delivery.last_value import last_value, last_values
-from gateway.domain.address import address_hash
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.reads import LastValues
-from store.api.message import Message, encode
-from store.format.frame import HEADER, ROW, UnplacedFrame
+from store.api.message import Message
+from store.format.frame import HEADER
 from store.local.local import LocalStore
-from tests.support.store.store_kit import append
+from tests.support.gateway.last_values import publish
 
 pytestmark = pytest.mark.anyio
 
@@ -21,16 +20,6 @@ pytestmark = pytest.mark.anyio
 async def store(tmp_path):
     async with await LocalStore.open(tmp_path, cache_bytes_max=0) as store:
         yield store
-
-
-async def publish(store, *messages):
-    rows, payload = [], b""
-    for message in messages:
-        record = encode(message)
-        rows.append(ROW.pack(16, len(payload), len(record), 0, 0, address_hash(message.address), 0, 0))
-        payload += record
-    await store.log.note_addresses([message.address for message in messages])
-    return await append(store, UnplacedFrame.build(b"".join(rows), payload))
 
 
 async def pages(store, pattern, **asked):

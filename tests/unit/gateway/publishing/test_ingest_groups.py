@@ -25,6 +25,7 @@ from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut
 from store.format.records import decode as decode_record
+from tests.support.gateway.ingest_groups import message, publish_marked, two_groups
 from tests.support.gateway.ingest_rig import SpreadRig
 
 pytestmark = pytest.mark.anyio
@@ -32,16 +33,8 @@ pytestmark = pytest.mark.anyio
 
 @pytest.fixture
 async def controller(tmp_path):
-    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
-    for group in (0, 1):
-        await controller.do(AddGroup(number=group, config=GroupConfig()))
-    await controller.do(CreateTopic(name="t"))
-    yield controller
-    await controller.close()
-
-
-def message(key, body=b"x", address="t/1", **fields):
-    return Message(address, body, key=key, protocol="mqtt", **fields)
+    async with two_groups(tmp_path) as controller:
+        yield controller
 
 
 async def test_each_group_gets_a_frame_and_the_publisher_one_answer(controller):
@@ -417,12 +410,6 @@ def marked(rig, group):
             assert change.key not in said
             said[change.key] = msgspec.msgpack.decode(change.value, type=list[tuple[bytes, int]])
     return said
-
-
-def publish_marked(rig, who, token, messages, marks, **options):
-    publisher = rig.publisher(who)
-    rig.ingest.publish(publisher, Publish(messages, Token(token), marks=marks), 10, **options)
-    rig.turn()
 
 
 async def test_every_frame_says_which_marked_messages_it_holds(controller):

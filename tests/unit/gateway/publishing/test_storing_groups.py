@@ -1,7 +1,6 @@
 """Guards that fail in frames of several publishers, and messages of which no group is to have a part."""
 
 import pytest
-from test_ingest_groups import controller, message, publish_marked  # noqa: F401 - a fixture
 
 from gateway.domain.errors import Cause
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
@@ -12,6 +11,7 @@ from store.api.log import Appended
 from store.base.errors import StoreUnreachable
 from store.format.frame import FRAME_GUARDED
 from store.guards.rows import guards_of
+from tests.support.gateway.ingest_groups import message, publish_marked, two_groups
 from tests.support.gateway.ingest_rig import SpreadRig
 from tests.support.store.store_kit import placed
 
@@ -19,6 +19,12 @@ pytestmark = pytest.mark.anyio
 
 MARKS = Marks("session-marks/s/", 0, {0: b"m"}, fence=Fence(b"n" * 16, 7))
 KEY = IdempotencyKey(name=b"k" * 16, fingerprint=b"f", expires_at_ms=5)
+
+
+@pytest.fixture
+async def controller(tmp_path):
+    async with two_groups(tmp_path) as controller:
+        yield controller
 
 
 def publish_keyed(rig, who, *messages):
@@ -37,7 +43,7 @@ def end_failing(log, *numbers):
     return guards
 
 
-async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_it_are_stored(controller):  # noqa: F811
+async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_it_are_stored(controller):
     rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     rig.publish("before", 1, message(a, b"before"))
@@ -54,7 +60,7 @@ async def test_a_publisher_whose_session_is_elsewhere_is_told_and_those_beside_i
     assert rig.ingest.idle
 
 
-async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_group(controller):  # noqa: F811
+async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_group(controller):
     rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     rig.publish("before", 1, message(a, b"before"))
@@ -69,7 +75,7 @@ async def test_a_publisher_behind_a_fence_is_told_of_a_later_owner_by_every_grou
     assert rig.outcome("before").error is None
 
 
-async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # noqa: F811
+async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):
     rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     publish_marked(rig, "p", 1, [message(a)], Marks("session-marks/s/", 0, {0: b"m"}))
@@ -78,7 +84,7 @@ async def test_frames_without_a_fence_or_a_key_are_not_guarded(controller):  # n
     assert guards_of(frame.rows) == []
 
 
-async def test_a_key_that_was_used_before_is_said(controller):  # noqa: F811
+async def test_a_key_that_was_used_before_is_said(controller):
     rig = SpreadRig(controller)
     (a,) = rig.keys(0)
     rig.publish("other", 1, message(a))
@@ -92,7 +98,7 @@ async def test_a_key_that_was_used_before_is_said(controller):  # noqa: F811
     assert rig.outcome("other").error is None
 
 
-async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller):  # noqa: F811
+async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller):
     rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     publish_keyed(rig, "p", message(b, retain=True))
@@ -103,7 +109,7 @@ async def test_what_one_group_has_under_a_key_is_stored_in_the_other(controller)
     assert rig.outcome("p").refused == {}
 
 
-async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # noqa: F811
+async def test_a_key_is_asked_for_where_the_answers_place_was(controller):
     rig = SpreadRig(controller)
     (b,) = rig.keys(1)
     publish_keyed(rig, "p", message(b, retain=True))
@@ -113,7 +119,7 @@ async def test_a_key_is_asked_for_where_the_answers_place_was(controller):  # no
     assert rig.outcome("p").error.group == 1
 
 
-async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller):  # noqa: F811
+async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller):
     rig = SpreadRig(controller)
     (a,), (b,) = rig.keys(0), rig.keys(1)
     away, there = rig.store.logs[1], rig.store.logs[0]

@@ -1,7 +1,6 @@
 """Queues and access rules: consumers that may not read any more, and members, who may read all that is shared."""
 
 import pytest
-from test_shared_subscriptions import SharedRig
 
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
@@ -11,6 +10,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, ConsumerId, Token
 from gateway.port.shared import JoinShared, SharedName
 from store.local.local import LocalStore
+from tests.support.gateway.shared_rig import SharedRig
 
 pytestmark = pytest.mark.anyio
 

@@ -3,8 +3,6 @@
 import asyncio
 
 import pytest
-import test_queues_proxies
-from test_shared_subscriptions import LIGHTS, Sessions
 
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
@@ -13,6 +11,8 @@ from gateway.port.adapter import ConsumerId, Disposition, SettleLeased
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
+from tests.support.gateway.queues_proxies import QueuesProxies, QueuesProxy
+from tests.support.gateway.shared_rig import LIGHTS, Sessions
 from tests.support.process.clock import Clock
 from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
@@ -20,7 +20,7 @@ from tests.support.store.remote_kit import Node
 pytestmark = pytest.mark.anyio
 
 
-class SharedProxy(test_queues_proxies.QueuesProxy):
+class SharedProxy(QueuesProxy):
     """One process with shared subscriptions."""
 
     def __init__(self, cluster, number):
@@ -52,7 +52,7 @@ class SharedProxy(test_queues_proxies.QueuesProxy):
         return [queue.definition.name for queue in self.queues.registry.shared]
 
 
-class SharedProxies(test_queues_proxies.QueuesProxies):
+class SharedProxies(QueuesProxies):
     async def proxy(self):
         proxy = SharedProxy(self, len(self.proxies) + 1)
         self.proxies.append(proxy)

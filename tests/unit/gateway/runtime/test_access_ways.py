@@ -3,10 +3,9 @@
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from test_ingest import Publisher, rig  # noqa: F401 - a fixture
-from test_kv import KvRig
-from test_last_values import publish, store  # noqa: F401 - a fixture
 
+from controller.api.commands import ClusterLimits, CreateTopic
+from controller.node.local import LocalController
 from gateway.delivery import last_value as last_value_module
 from gateway.delivery.lanes import Subscriber
 from gateway.delivery.last_value import last_values
@@ -23,6 +22,9 @@ from store.format.frame import LogOffset, Position
 from store.local.local import LocalStore
 from tests.support.gateway.asking import ask
 from tests.support.gateway.fanout_rig import FanoutRig, Receiver
+from tests.support.gateway.ingest_rig import IngestRig, Publisher
+from tests.support.gateway.kv_rig import KvRig
+from tests.support.gateway.last_values import publish
 
 pytestmark = pytest.mark.anyio
 
@@ -37,10 +39,24 @@ def permissions(*filters):
     )
 
 
+@pytest.fixture
+async def rig(tmp_path):
+    controller = LocalController.open(tmp_path, limits=ClusterLimits(default_queues=4), now_ms=lambda: 0)
+    await controller.do(CreateTopic(name="t"))
+    yield IngestRig(controller)
+    await controller.close()
+
+
+@pytest.fixture
+async def store(tmp_path):
+    async with await LocalStore.open(tmp_path, cache_bytes_max=0) as store:
+        yield store
+
+
 # ---- publishing
 
 
-async def test_what_is_denied_is_refused_in_its_turn_and_the_rest_is_stored(rig):  # noqa: F811
+async def test_what_is_denied_is_refused_in_its_turn_and_the_rest_is_stored(rig):
     publisher = Publisher()
     messages = [Message(f"t/{n}", b"%d" % n, device="d") for n in range(4)]
     large = Message("t/x", b"x" * 5_000, device="d")
@@ -156,7 +172,7 @@ async def test_a_subscription_that_ends_leaves_no_permissions():
 # ---- lists
 
 
-async def test_pages_of_last_values_name_nothing_that_may_not_be_read(store, monkeypatch):  # noqa: F811
+async def test_pages_of_last_values_name_nothing_that_may_not_be_read(store, monkeypatch):
     await publish(store, *(Message(f"s/{n}/{kind}", b"%d" % n) for n in range(9) for kind in ("no", "yes")))
     monkeypatch.setattr(last_value_module, "PAGE", 2)
     monkeypatch.setattr(last_value_module, "LOOKED_MAX", 3)

@@ -3,11 +3,12 @@
 import asyncio
 
 import pytest
-from test_connection import ConnectionHub, ConnectionTransport, ListenerContext, Shown
-from test_connection import Factory as ConnectionFactory
 
 from gateway.base import pause_guard
 from gateway.base.pause_guard import SLEPT_S, PauseGuard
+from gateway.runtime.endpoint import ListenerContext
+from tests.support.gateway.connection_rig import ConnectionHub, ConnectionTransport, Shown
+from tests.support.gateway.connection_rig import Factory as ConnectionFactory
 
 pytestmark = pytest.mark.anyio
 

@@ -6,7 +6,6 @@ from types import SimpleNamespace
 
 import msgspec
 import pytest
-from test_connection_singles import SinglesClient
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import Puback
@@ -14,6 +13,7 @@ from gateway.runtime import turn
 from gateway.runtime.turn import ReadBatch
 from gateway.sockets import batches, plain_batches
 from store.format.frame import LogOffset, Position
+from tests.support.gateway.singles_client import SinglesClient
 
 MUCH = 1 << 24
 AT = Position(LogOffset(7), 0)

@@ -240,8 +240,8 @@ def test_bad_lines_are_passed_over_where_that_is_asked_for(tmp_path):
         list(Replay(path=tmp_path / "none.csv").readings())
 
 
-class Clock:
-    """Time that goes on while somebody sleeps, and with each request."""
+class PacedSender:
+    """Takes requests, each of which needs some time; sleeping passes time, too."""
 
     def __init__(self, takes_ms: int) -> None:
         self.now_ms, self._takes_ms, self.requests = 0, takes_ms, list[list[Reading]]()
@@ -254,7 +254,7 @@ class Clock:
         self.now_ms += self._takes_ms
 
 
-def paced(clock: Clock, count: int, every_ms: int, *, live: bool = True) -> Sent:
+def paced(clock: PacedSender, count: int, every_ms: int, *, live: bool = True) -> Sent:
     sent = Sent()
     readings = [Reading(n * every_ms, "d", n * every_ms, {"a": 1.0}, n) for n in range(count)]
     asyncio.run(send_due(readings, clock.send, sent, paced=live, now_ms=lambda: clock.now_ms, sleep=clock.sleep))
@@ -263,7 +263,7 @@ def paced(clock: Clock, count: int, every_ms: int, *, live: bool = True) -> Sent
 
 
 def test_messages_are_sent_when_they_are_due():
-    clock = Clock(5)
+    clock = PacedSender(5)
     sent = paced(clock, 1_000, 10)
     assert 9_990 <= clock.now_ms < 10_400
     assert len(clock.requests) < 100
@@ -273,8 +273,8 @@ def test_messages_are_sent_when_they_are_due():
 
 
 def test_a_slow_gateway_is_told_by_the_lag():
-    clock = Clock(2_000)
+    clock = PacedSender(2_000)
     assert paced(clock, 100, 100).lag_s > 1.5
-    clock = Clock(1)
+    clock = PacedSender(1)
     assert paced(clock, 1_200, 10**6, live=False).lag_s == 0
     assert [len(some) for some in clock.requests] == [BATCH_MAX, BATCH_MAX, 200]

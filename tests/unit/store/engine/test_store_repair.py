@@ -3,7 +3,6 @@
 import asyncio
 
 import pytest
-from test_store_scrub import flip_frame
 
 from store.base.errors import DataDirLocked, NotRebuildable
 from store.disk.files import OsFiles
@@ -13,6 +12,7 @@ from store.local.local import LocalStore
 from store.log.log import CommitLog
 from store.log.segment import BadRange
 from store.views import Views
+from tests.support.store.flips import flip_frame
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.slow

@@ -13,7 +13,7 @@ from store.log.log import CommitLog
 from store.log.scrub import PASS_INTERVAL_MS, REST_MS, Scrub
 from store.log.segment import segment_name
 from store.views.old import set_aside
-from tests.support.store.flips import flip
+from tests.support.store.flips import flip_frame
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -49,16 +49,6 @@ def scrub(log, directory, *, now=T0, rate=1 << 30, files=None):
     clock = [now]
     made = Scrub(log, files=files or OsFiles(), path=directory / "scrub", now_ms=lambda: clock[0], bytes_per_s=rate)
     return made, clock
-
-
-def flip_frame(directory, placed, at, bit=0):
-    """Flips a bit of the byte that is `at` behind a frame's beginning; returns the segment's name."""
-    for path in (directory / "log").iterdir():
-        start = int(path.stem)
-        if start <= placed.start < start + path.stat().st_size:
-            flip(path, placed.start - start + at, bit=bit)
-            return path.name
-    raise AssertionError
 
 
 def test_a_sound_log_is_read_to_its_last_seal_and_not_again_before_a_day(tmp_path):

@@ -3,12 +3,12 @@
 import random
 
 import pytest
-from test_replication_master import group
 
 from store.replication.agreement import Acknowledge
 from store.replication.effects import Send
 from store.replication.errors import CannotSwitchOver, NotEnoughInSync
 from store.replication.messages import Welcome
+from tests.support.store.replication_group import group
 from tests.support.store.replication_kit import Following, FrameLog
 
 

@@ -6,16 +6,10 @@ from store.replication.errors import BadMessage, CannotSwitchOver, NotEnoughInSy
 from store.replication.messages import Ack, Confirmed, Data, Hello, Refused, Welcome, Why
 from store.replication.pace import ReplicationPace
 from store.replication.replica_core import Stage
+from tests.support.store.replication_group import group
 from tests.support.store.replication_kit import Following, FrameLog, Leading
 
 PACE = ReplicationPace(batch_bytes=400, window_bytes=1_000)
-
-
-def group(*numbers: int, **kinds) -> Leading:
-    """Returns a master with replicas that are all in sync."""
-    followers = [Following(number, pace=kinds.get("pace")) for number in numbers]
-    leading = Leading(followers=followers, **kinds).connect(*numbers)
-    return leading.pass_time(400)
 
 
 def hello(replica: int = 2, **kinds) -> Hello:

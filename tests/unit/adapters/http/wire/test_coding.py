@@ -1,7 +1,6 @@
 """Content codings: what a coding says is what was sent, a bomb is refused while it is small, and rubbish is none."""
 
 import gzip
-import zlib
 from importlib.util import find_spec
 
 import pytest
@@ -12,9 +11,9 @@ from hypothesis import strategies as st
 from adapters.http.wire.coding import CODINGS, compressed, decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
+from tests.support.http.codings import ENCODE
 
 LIMIT = 1 << 16
-ENCODE = {"gzip": gzip.compress, "x-gzip": gzip.compress, "deflate": zlib.compress, "zstd": zstandard.compress}
 if find_spec("brotli") is not None:
     from brotli import compress
 

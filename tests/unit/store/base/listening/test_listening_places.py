@@ -8,15 +8,7 @@ import socket
 import pytest
 
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
-
-
-class CancelledTask:
-    """A task that holds something, until it is cancelled."""
-
-    cancelled = False
-
-    def cancel(self):
-        self.cancelled = True
+from tests.support.process.cancelled_task import CancelledTask
 
 
 def test_beyond_the_limit_the_oldest_of_whoever_has_most_makes_way():

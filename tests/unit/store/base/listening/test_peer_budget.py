@@ -3,9 +3,9 @@
 import random
 
 import pytest
-from test_listening_places import CancelledTask
 
 from store.base.listening import PeerBudget
+from tests.support.process.cancelled_task import CancelledTask
 
 
 def test_the_largest_of_the_address_that_holds_most_makes_way():
