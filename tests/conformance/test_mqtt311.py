@@ -1,7 +1,6 @@
 """MQTT 3.1.1, and 3.1: the statements that are kept in another way than those of 5.0."""
 
 import pytest
-from mqtt5_kit import again, connected, delivered, durable, framed, message, request, subscribed
 
 from adapters.mqtt.codec import encode
 from adapters.mqtt.codec.packets import (
@@ -23,6 +22,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import DropWill, OpenedSession
+from tests.conformance.mqtt5_kit import again, connected, delivered, durable, framed, message, request, subscribed
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 BOTH = pytest.mark.parametrize("version", [3, 4])

@@ -1,20 +1,6 @@
 """MQTT 5.0, 3.1 and 3.2: CONNECT and CONNACK."""
 
 import pytest
-from mqtt5_kit import (
-    CONNACK,
-    Lasting,
-    again,
-    code_of_the_end,
-    connected,
-    delivered,
-    durable,
-    framed,
-    message,
-    not_let_in,
-    request,
-    subscribed,
-)
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -37,6 +23,20 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import DropWill, OpenedSession
+from tests.conformance.mqtt5_kit import (
+    CONNACK,
+    Lasting,
+    again,
+    code_of_the_end,
+    connected,
+    delivered,
+    durable,
+    framed,
+    message,
+    not_let_in,
+    request,
+    subscribed,
+)
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 HEAD = b"\0\4MQTT\5"

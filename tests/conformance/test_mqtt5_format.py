@@ -1,16 +1,6 @@
 """MQTT 5.0, chapters 1 and 2: how data, headers and identifiers are written."""
 
 import pytest
-from mqtt5_kit import (
-    connected,
-    delivered,
-    framed,
-    message,
-    not_let_in,
-    refused,
-    request,
-    subscribed,
-)
 
 from adapters.mqtt.codec import encode, read_fixed_header
 from adapters.mqtt.codec.packet_type import FLAGS, PacketType
@@ -27,6 +17,16 @@ from adapters.mqtt.codec.packets import (
     Subscribe,
     Unsuback,
     Unsubscribe,
+)
+from tests.conformance.mqtt5_kit import (
+    connected,
+    delivered,
+    framed,
+    message,
+    not_let_in,
+    refused,
+    request,
+    subscribed,
 )
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 

@@ -1,21 +1,6 @@
 """MQTT 5.0, 3.3 to 3.7, 4.3, 4.4, 4.6 and 4.9: messages and their acknowledgements, both ways."""
 
 import pytest
-from mqtt5_kit import (
-    DISCONNECT,
-    PUBACK,
-    PUBREC,
-    again,
-    code_of_the_end,
-    connected,
-    delivered,
-    durable,
-    framed,
-    message,
-    refused,
-    request,
-    subscribed,
-)
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -35,6 +20,21 @@ from adapters.mqtt.messages.options import Options
 from gateway.domain.errors import Cause, Refusal
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
+from tests.conformance.mqtt5_kit import (
+    DISCONNECT,
+    PUBACK,
+    PUBREC,
+    again,
+    code_of_the_end,
+    connected,
+    delivered,
+    durable,
+    framed,
+    message,
+    refused,
+    request,
+    subscribed,
+)
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 # ---- the fixed header

@@ -1,21 +1,6 @@
 """MQTT 5.0, 3.12 to 3.15, 4.1, 4.2, 4.12, 4.13 and 6: the life of a connection and of its session."""
 
 import pytest
-from mqtt5_kit import (
-    CONNACK,
-    DISCONNECT,
-    again,
-    code_of_the_end,
-    connected,
-    delivered,
-    durable,
-    framed,
-    message,
-    not_let_in,
-    refused,
-    request,
-    subscribed,
-)
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -36,6 +21,21 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import DropWill, EndSession, SaveSession
 from gateway.security.scram import MECHANISM
+from tests.conformance.mqtt5_kit import (
+    CONNACK,
+    DISCONNECT,
+    again,
+    code_of_the_end,
+    connected,
+    delivered,
+    durable,
+    framed,
+    message,
+    not_let_in,
+    refused,
+    request,
+    subscribed,
+)
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 from tests.support.mqtt.mqtt_websocket import WebDriver

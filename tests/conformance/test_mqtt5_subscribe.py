@@ -1,19 +1,6 @@
 """MQTT 5.0, 3.8 to 3.11, 4.7 and 4.8: subscriptions, topics and filters."""
 
 import pytest
-from mqtt5_kit import (
-    SUBACK,
-    UNSUBACK,
-    code_of_the_end,
-    connected,
-    delivered,
-    durable,
-    framed,
-    message,
-    refused,
-    request,
-    subscribed,
-)
 
 from adapters.mqtt.codec import Properties, encode
 from adapters.mqtt.codec.packets import (
@@ -34,6 +21,19 @@ from gateway.domain.filters import FilterTrie, check_filter, matches
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.shared import JoinShared, LeaveShared, shared_name
+from tests.conformance.mqtt5_kit import (
+    SUBACK,
+    UNSUBACK,
+    code_of_the_end,
+    connected,
+    delivered,
+    durable,
+    framed,
+    message,
+    refused,
+    request,
+    subscribed,
+)
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 

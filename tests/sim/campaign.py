@@ -50,8 +50,7 @@ def play_block(first: int, count: int, kind: str) -> dict[str, str]:
 
 def say_block(first: int, count: int, kind: str) -> None:
     """Plays a block and prints which seeds have failed."""
-    sys.path[:0] = [str(HERE), *(str(HERE / room) for room in ("joint", "raft", "store"))]
-    from joint_history import play
+    from tests.sim.joint.joint_history import play
 
     failed = {}
     for seed in range(first, first + count):

@@ -11,8 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from types import SimpleNamespace
 from typing import Any
 
-from joint_loop import JointLoop, Process
-
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.groups.environment import GroupEnvironment
@@ -22,6 +20,7 @@ from gateway.port.groups import CommitOffsets, DescribeGroup, GroupCursor, JoinG
 from store.api.keys import EXISTS, Change, Changes, Delete, Entry, Page, Put, Transacted
 from store.api.message import Message
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError, StoreUnreachable
+from tests.sim.joint.joint_loop import JointLoop, Process
 from tests.support.gateway.asking import ask
 from tests.support.gateway.groups_rig import FIRST, Connection, Topics
 from tests.support.store.fake_store import FakeStore

@@ -3,7 +3,8 @@
 import os
 
 import pytest
-from groups_world import GroupsWorld
+
+from tests.sim.groups_world import GroupsWorld
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "10"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))

@@ -323,6 +323,13 @@ def test_no_test_imports_another_one():
     assert [hit for hit in found if not hit.startswith(f"{name(RERUNNING)}/test_remote_")] == []
 
 
+def test_tests_import_their_modules_by_full_names():
+    """`from tests.sim.joint.joint_log import ...` says where the module lies, and works from every folder."""
+    bare = {path.stem for path in TESTS} - {"__init__", "conftest", "config", "tests"} - {path.stem for path in MODULES}
+    pattern = rf"^\s*(?:from|import) (?:{'|'.join(sorted(one for one in bare if not one.startswith('test_')))})\b(?!\.)"
+    assert [hit for path in TESTS for hit in where(path, pattern)] == []
+
+
 # A limit whose name says of what and in which unit, or that a specification's field sets.
 TELLING = re.compile(r"[A-Z0-9_]*_(BYTES|CHARS|ITEMS|COUNT|MS|S|ID)_MAX\b|QOS_MAX\b")
 LIMIT = re.compile(r"[A-Z][A-Z0-9_]*_MAX\b.*=")

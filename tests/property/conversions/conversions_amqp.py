@@ -2,14 +2,14 @@
 
 from typing import Any
 
-from conversions_client import Heard, ProtocolClient, put, rows_of_attributes
-from conversions_said import NOW_MS, Said
 from pamqp import commands
 
 from adapters.amqp.codec.property_fields import edited
 from gateway.domain.address import from_routing_key, to_routing_key
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.property.conversions.conversions_client import Heard, ProtocolClient, put, rows_of_attributes
+from tests.property.conversions.conversions_said import NOW_MS, Said
 from tests.support.amqp import amqp_peer
 
 

@@ -9,11 +9,10 @@ from collections.abc import Mapping
 from datetime import UTC, datetime, timedelta
 from typing import Any, NamedTuple
 
-from conversions_said import Said, time_of
-
 from adapters.cloudevents.attributes import named_address
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.property.conversions.conversions_said import Said, time_of
 
 FRAME = 4096  # where the log has put the message
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import aiocoap
 from aiocoap.message import Direction
-from conversions_client import Heard, ProtocolClient, heard_document, put
-from conversions_said import FORMATS, NOW_MS, Said
 
 from gateway.domain.address import unescape_level
 from gateway.domain.batch import Batch
 from gateway.port.reads import LastValue
 from store.api.message import Message
+from tests.property.conversions.conversions_client import Heard, ProtocolClient, heard_document, put
+from tests.property.conversions.conversions_said import FORMATS, NOW_MS, Said
 from tests.support.coap.coap_driver import PEER, Driver
 
 CE_JSON = 65_011  # the Content-Format of an event as JSON, as the gateway is set by default

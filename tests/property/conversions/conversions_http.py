@@ -5,7 +5,10 @@ from base64 import b64decode, b64encode
 from typing import Any
 from urllib.parse import quote, unquote
 
-from conversions_client import (
+from adapters.http import HttpOptions
+from gateway.domain.batch import Batch
+from store.api.message import Message
+from tests.property.conversions.conversions_client import (
     FRAME,
     Heard,
     ProtocolClient,
@@ -15,11 +18,7 @@ from conversions_client import (
     stamp,
     without_ours,
 )
-from conversions_said import NOW_MS, Said
-
-from adapters.http import HttpOptions
-from gateway.domain.batch import Batch
-from store.api.message import Message
+from tests.property.conversions.conversions_said import NOW_MS, Said
 from tests.support.http import http_driver
 
 # Headers that may come back as others: a list with repeats, and the two that hold a correlation.

@@ -3,14 +3,21 @@
 import json
 from typing import Any
 
-from conversions_client import Heard, ProtocolClient, heard_document, put, rows_of_attributes, stamp
-from conversions_said import NOW_MS, Said
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties, VariableByteIntegers
 
 from adapters.mqtt.codec.packets import Subscribe, SubscriptionRequest
 from gateway.domain.batch import Batch
 from store.api.message import Message
+from tests.property.conversions.conversions_client import (
+    Heard,
+    ProtocolClient,
+    heard_document,
+    put,
+    rows_of_attributes,
+    stamp,
+)
+from tests.property.conversions.conversions_said import NOW_MS, Said
 from tests.support.mqtt import mqtt_driver
 
 DEVICE = "c1"

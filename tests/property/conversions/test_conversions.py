@@ -10,18 +10,18 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import pytest
-from conversions_amqp import Amqp
-from conversions_client import FRAME, ProtocolClient
-from conversions_coap import Coap
-from conversions_http import EventBinary, EventJson, Http
-from conversions_mqtt import MqttProtocols
-from conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
 from gateway.domain.batch import Batch
 from store.api.message import Message, decode, encode
 from store.format.frame import FIRST_QUEUE, LogOffset
+from tests.property.conversions.conversions_amqp import Amqp
+from tests.property.conversions.conversions_client import FRAME, ProtocolClient
+from tests.property.conversions.conversions_coap import Coap
+from tests.property.conversions.conversions_http import EventBinary, EventJson, Http
+from tests.property.conversions.conversions_mqtt import MqttProtocols
+from tests.property.conversions.conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
 
 CLIENTS: dict[str, ProtocolClient] = {
     "mqtt-3.1.1": MqttProtocols(4),

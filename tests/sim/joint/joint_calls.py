@@ -6,7 +6,8 @@ from collections.abc import Callable
 
 import grpc
 import grpc.aio
-from joint_loop import Process
+
+from tests.sim.joint.joint_loop import Process
 
 EOF = grpc.aio.EOF
 UNAVAILABLE = grpc.StatusCode.UNAVAILABLE

@@ -3,9 +3,6 @@
 import asyncio
 import random
 
-from joint_cluster import TOPIC
-from joint_store import message_frame
-
 from store.api.log import Appended
 from store.base.errors import (
     AppendOutcomeUnknown,
@@ -19,6 +16,8 @@ from store.base.errors import (
 )
 from store.format.frame import Position, origin_of
 from store.remoting import RemoteStore
+from tests.sim.joint.joint_cluster import TOPIC
+from tests.sim.joint.joint_store import message_frame
 from tests.support.histories.linearizability import UNKNOWN, Operation
 
 KEYS = ("x", "y")

@@ -10,15 +10,6 @@ from contextlib import suppress
 from enum import Enum, auto
 from pathlib import Path
 
-from joint_loop import JointLoop, Process
-from joint_net import Net
-from joint_raft_files import FiledDisk
-from joint_small_files import SmallFiles
-from joint_snapshots import in_place as snapshots_in_place
-from joint_store import Platter, SimDisk
-from raft_checks import Seen
-from raft_cluster import RaftDisk
-
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, ClusterLimits, CreateTopic
 from controller.metadata.state import MetadataState
@@ -35,6 +26,14 @@ from store.node.node import Credentials, StoreNode
 from store.node.settings import NodeSettings
 from store.reach.reporter import Reporter
 from store.replication.pace import ReplicationPace
+from tests.sim.joint.joint_loop import JointLoop, Process
+from tests.sim.joint.joint_net import Net
+from tests.sim.joint.joint_raft_files import FiledDisk
+from tests.sim.joint.joint_small_files import SmallFiles
+from tests.sim.joint.joint_snapshots import in_place as snapshots_in_place
+from tests.sim.joint.joint_store import Platter, SimDisk
+from tests.sim.raft.raft_checks import Seen
+from tests.sim.raft.raft_cluster import RaftDisk
 
 DATA = Path("/data")
 PORT = 1

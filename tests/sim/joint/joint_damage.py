@@ -6,12 +6,11 @@ What is read of a spoiled frame are real bytes, for the product's checksums to f
 from contextlib import suppress
 from enum import Enum, auto
 
-from joint_log import CountedLog, header_of
-
 from store.base.errors import CorruptFrame
 from store.format.frame import Frame, LogOffset
 from store.integrity.ledger import Damage
 from store.log.segment import segment_name
+from tests.sim.joint.joint_log import CountedLog, header_of
 
 
 class Fault(Enum):

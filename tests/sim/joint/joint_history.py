@@ -9,8 +9,14 @@ import tempfile
 from contextlib import contextmanager
 from pathlib import Path
 
-from joint_clients import Follower, KeyClient, Producer, Reader
-from joint_cluster import (
+from controller.api.client import ControllerError, GroupConfig
+from controller.api.commands import ElectMaster, MoveQueue, decode_command
+from controller.api.requests import Elect, Transfer
+from controller.raft import EntryKind, RaftError
+from store.base.errors import StoreError
+from store.format.frame import LogOffset
+from tests.sim.joint.joint_clients import Follower, KeyClient, Producer, Reader
+from tests.sim.joint.joint_cluster import (
     GROUP_COUNT,
     QUICK_S,
     REPLICA_COUNT,
@@ -21,17 +27,10 @@ from joint_cluster import (
     JointMachine,
     ReplicaMachine,
 )
-from joint_owners import Device, Owner
-from joint_raft_files import Verdict
-from joint_watch import Watch
-from raft_checks import Checks
-
-from controller.api.client import ControllerError, GroupConfig
-from controller.api.commands import ElectMaster, MoveQueue, decode_command
-from controller.api.requests import Elect, Transfer
-from controller.raft import EntryKind, RaftError
-from store.base.errors import StoreError
-from store.format.frame import LogOffset
+from tests.sim.joint.joint_owners import Device, Owner
+from tests.sim.joint.joint_raft_files import Verdict
+from tests.sim.joint.joint_watch import Watch
+from tests.sim.raft.raft_checks import Checks
 from tests.support.histories.linearizability import check_history
 
 BOOT_S = 30

@@ -18,10 +18,10 @@ from types import SimpleNamespace
 import grpc
 import grpc.aio
 import pytest
-from joint_calls import UNAVAILABLE, Call
-from joint_loop import HERE, JointLoop, Process
 
 from store.base import pipes
+from tests.sim.joint.joint_calls import UNAVAILABLE, Call
+from tests.sim.joint.joint_loop import HERE, JointLoop, Process
 
 RETRANSMIT_S = (0.02, 0.3)
 LATE_S = (0.02, 0.1, 1.5)  # a datagram

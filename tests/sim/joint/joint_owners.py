@@ -6,14 +6,14 @@ messages.
 """
 
 import msgspec
-from joint_clients import _Client
-from joint_cluster import GROUP_COUNT
 
 from gateway.ownership.owners import OwnershipLost
 from gateway.publishing.fences import fence_of, raise_fences
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
 from store.format.frame import FRAME_GUARDED, UnplacedFrame
 from store.guards.rows import guard_row
+from tests.sim.joint.joint_clients import _Client
+from tests.sim.joint.joint_cluster import GROUP_COUNT
 
 SESSION, KEY = "device", "owner"
 UNANSWERED_COUNT_MAX = 6

@@ -11,12 +11,11 @@ from collections import deque
 from enum import Enum, auto
 from pathlib import Path
 
-from raft_cluster import RaftDisk
-
 from controller.raft import Ready
 from controller.raft.errors import StorageFailed
 from controller.raft.lmdb_storage import LmdbStorage
 from controller.raft.sealing import SEAL
+from tests.sim.raft.raft_cluster import RaftDisk
 from tests.support.controller.raft_probe import DIED, MAP_SIZE_BYTES, REFUSED, Probe, digest_of
 
 PAGE_BYTES, SLOT_BYTES = 4096, 512

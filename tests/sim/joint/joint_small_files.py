@@ -8,7 +8,7 @@ import random
 from enum import Enum, auto
 from pathlib import Path
 
-from faulty_files import Disk
+from tests.sim.store.faulty_files import Disk
 
 NAMES = ("epochs", "replica", "replica.copy", "group", "unclean")
 VERSIONS_KEPT = 4

@@ -10,10 +10,6 @@ from functools import partial
 from types import SimpleNamespace
 
 import msgspec
-from faulty_files import Disk as Files
-from joint_damage import Surface
-from joint_log import CountedLog, Views, header_of
-from joint_loop import HERE
 
 from store.api.keys import Entry
 from store.api.kv_rules import KeySpace, SlotContent, split
@@ -35,6 +31,10 @@ from store.guards.table import GuardTable, ViewQueries
 from store.log.producers import ProducerTable
 from store.node.replica.disk import Disk
 from store.replication.epochs import EpochList
+from tests.sim.joint.joint_damage import Surface
+from tests.sim.joint.joint_log import CountedLog, Views, header_of
+from tests.sim.joint.joint_loop import HERE
+from tests.sim.store.faulty_files import Disk as Files
 
 KEYS_QUEUE = 1
 CONFIRM_WAIT_S = 1.0

@@ -3,13 +3,12 @@
 from bisect import bisect_left
 from collections.abc import Iterable
 
-from joint_cluster import JointCluster, JointMachine, ReplicaMachine
-from joint_log import header_of
-
 from controller.api.client import GroupConfig
 from store.format.frame import LogOffset, origin_of
 from store.replication.master import Master
 from store.replication.replica_core import ReplicaCore, Stage
+from tests.sim.joint.joint_cluster import JointCluster, JointMachine, ReplicaMachine
+from tests.sim.joint.joint_log import header_of
 from tests.support.histories.linearizability import Operation
 
 

@@ -1,10 +1,10 @@
 """Storage that lies in a whole cluster, each as a story of its own."""
 
 import pytest
-from joint_cluster import REPLICA_COUNT, End
-from joint_history import steady
 
 from store.format.frame import LogOffset
+from tests.sim.joint.joint_cluster import REPLICA_COUNT, End
+from tests.sim.joint.joint_history import steady
 
 PATIENCE_S = 10.0
 

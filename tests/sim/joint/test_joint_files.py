@@ -4,12 +4,12 @@ import random
 import shutil
 
 import pytest
-from joint_cluster import GROUP_COUNT, End
-from joint_history import BLOCK, FIRST_SEED, SEEDS, play, steady
-from joint_raft_files import FiledDisk, RaftFileHarm
-from joint_small_files import SmallFileHarm
 
 from controller.raft import HardState, Ready
+from tests.sim.joint.joint_cluster import GROUP_COUNT, End
+from tests.sim.joint.joint_history import BLOCK, FIRST_SEED, SEEDS, play, steady
+from tests.sim.joint.joint_raft_files import FiledDisk, RaftFileHarm
+from tests.sim.joint.joint_small_files import SmallFileHarm
 
 PATIENCE_S = 10.0
 ELECTED_S = 4.0  # a failover at worst

@@ -1,7 +1,8 @@
 """Masters that the controllers hear and nobody else reaches, in a whole cluster: it serves again soon."""
 
 import pytest
-from joint_history import steady
+
+from tests.sim.joint.joint_history import steady
 
 SERVES_S = 6.0  # two or three until complaints count, an election, and clients that connect again
 SLOW_S = 20.0  # three syncs that are slow, and the wait of the master for handing over by itself

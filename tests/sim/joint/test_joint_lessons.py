@@ -1,12 +1,12 @@
 """Defects of others' replicated logs, each as a story of a whole cluster. Numbers are RocketMQ's issues."""
 
 import pytest
-from joint_clients import KeyClient
-from joint_cluster import REPLICA_COUNT, End
-from joint_history import steady
 
 from store.base.errors import StoreError
 from store.replication.master import Master
+from tests.sim.joint.joint_clients import KeyClient
+from tests.sim.joint.joint_cluster import REPLICA_COUNT, End
+from tests.sim.joint.joint_history import steady
 
 ELECTED_S = 4.0  # a failover at worst
 STALLED_S = 5.0  # until a master whose replicas do not answer refuses (`ReplicationPace.stall_ms`), by a slow clock

@@ -1,7 +1,8 @@
 """Seeded histories of whole clusters: the product's controllers, store nodes and proxies on machines that fail."""
 
 import pytest
-from joint_history import BLOCK, FIRST_SEED, SEEDS, play
+
+from tests.sim.joint.joint_history import BLOCK, FIRST_SEED, SEEDS, play
 
 
 @pytest.mark.timeout(600)

@@ -1,12 +1,12 @@
 """Stories that a whole cluster has to live through; what its simulation has found is among them."""
 
 import pytest
-from joint_clients import KeyClient
-from joint_cluster import GROUP_COUNT, End
-from joint_history import JointHistory, steady
 
 from store.base.errors import StoreError
 from store.replication.master import Master
+from tests.sim.joint.joint_clients import KeyClient
+from tests.sim.joint.joint_cluster import GROUP_COUNT, End
+from tests.sim.joint.joint_history import JointHistory, steady
 
 ELECTED_S = 4.0  # a failover at worst
 

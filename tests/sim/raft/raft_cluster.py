@@ -4,8 +4,6 @@ import heapq
 import zlib
 from random import Random
 
-from raft_checks import Checks, Seen
-
 from controller.raft import (
     BadMessage,
     ChangeKind,
@@ -22,6 +20,7 @@ from controller.raft import (
     encode,
     first_snapshot,
 )
+from tests.sim.raft.raft_checks import Checks, Seen
 
 TICK_MS = 10
 COPIES_MAX = 3

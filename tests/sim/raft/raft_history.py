@@ -2,9 +2,8 @@
 
 import random
 
-from raft_cluster import TICK_MS, RaftCluster
-
 from controller.raft import ChangeKind, MembershipChange, RaftSettings
+from tests.sim.raft.raft_cluster import TICK_MS, RaftCluster
 
 ELECTION_TICKS = 10
 CALM_MS = 60 * TICK_MS  # until the last late message has arrived

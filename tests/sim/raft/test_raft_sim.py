@@ -4,12 +4,12 @@ import os
 import random
 
 import pytest
-from raft_cluster import TICK_MS, RaftCluster
-from raft_history import RaftHistory
 
 from controller.raft import BadMessage, RaftSettings
 from controller.raft.messages import AppendReply
 from controller.raft.progress import ProgressState
+from tests.sim.raft.raft_cluster import TICK_MS, RaftCluster
+from tests.sim.raft.raft_history import RaftHistory
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))

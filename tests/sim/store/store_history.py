@@ -15,10 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from unittest import mock
 
-from cooperative import PowerLoss, Scheduler, ThreadedLoop
-from faulty_files import Disk
-from followed_log import FollowedLog, frames_of
-
 from store.api.keys import Delete, Put
 from store.api.log import Appended, IndexKind
 from store.base.errors import (
@@ -40,6 +36,9 @@ from store.local.local import LocalStore
 from store.log.retention import UNLIMITED, RetentionLimits
 from store.log.segment import segment_name
 from store.views import Views
+from tests.sim.cooperative import PowerLoss, Scheduler, ThreadedLoop
+from tests.sim.store.faulty_files import Disk
+from tests.sim.store.followed_log import FollowedLog, frames_of
 from tests.support.store.store_kit import bodies
 
 QUEUES = (16, 17, 300)

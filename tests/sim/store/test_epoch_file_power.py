@@ -3,10 +3,9 @@
 import random
 from pathlib import Path
 
-from faulty_files import Disk
-
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
+from tests.sim.store.faulty_files import Disk
 from tests.support.store.replication_kit import Following, FrameLog, Leading
 
 

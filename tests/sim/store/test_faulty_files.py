@@ -8,8 +8,9 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from cooperative import PowerLoss, Scheduler
-from faulty_files import Disk
+
+from tests.sim.cooperative import PowerLoss, Scheduler
+from tests.sim.store.faulty_files import Disk
 
 HOME = Path("/home")
 LOG = HOME / "log"

@@ -5,12 +5,12 @@ import random
 from pathlib import Path
 
 import pytest
-from faulty_files import Disk
 
 from controller.api.client import GroupConfig, Replica
 from controller.api.commands import AddGroup
 from controller.node.local import LocalController
 from store.node.replica.identity import register
+from tests.sim.store.faulty_files import Disk
 
 pytestmark = pytest.mark.anyio
 

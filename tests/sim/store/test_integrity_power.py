@@ -4,9 +4,9 @@ import random
 from pathlib import Path
 
 import pytest
-from faulty_files import Disk
 
 from store.integrity.floor import Floor, read_floor
+from tests.sim.store.faulty_files import Disk
 
 HOME = Path("/data")
 

@@ -7,11 +7,11 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from faulty_files import Disk
 
 from store.base.errors import AppendOutcomeUnknown, StoreFailed
 from store.local.local import LocalStore
 from store.log.log import CommitLog
+from tests.sim.store.faulty_files import Disk
 from tests.support.store.store_kit import append, begin, bodies, frame
 
 HOME = Path("/home")

@@ -6,7 +6,8 @@ import tempfile
 from pathlib import Path
 
 import pytest
-from store_history import StoreHistory
+
+from tests.sim.store.store_history import StoreHistory
 
 SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "100"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))

@@ -5,8 +5,6 @@ import random
 from pathlib import Path
 
 import pytest
-from cooperative import PowerLoss
-from faulty_files import Disk
 
 from store.base.errors import TruncationRefused
 from store.disk.small_file import read_small_file
@@ -14,6 +12,8 @@ from store.engine.identity import belong_to
 from store.format.frame import origin_of
 from store.log.log import CommitLog
 from store.log.segment import segment_name, segment_start
+from tests.sim.cooperative import PowerLoss
+from tests.sim.store.faulty_files import Disk
 from tests.support.store.store_kit import frame
 
 HOME = Path("/home")
