@@ -117,9 +117,9 @@ class ReplicaRole:
     def on_group(self, group: Group) -> None:
         """Promises the epoch of the group as it is now, and follows its master, or becomes it."""
         context, core, self._group = self.context, self._core, group
-        if not self._retired and (retired := why_retired(group, context.replica)):
-            self._retired = retired
+        if (retired := why_retired(group, context.replica)) and not self._retired:
             logger.error("%s", retired)
+        self._retired = retired
         if group.master_epoch > core.promised:
             core.promise(group.master_epoch)
             self._after()

@@ -92,8 +92,11 @@ async def register(
 
 
 def why_retired(group: Group, id_: int) -> str:
-    """Returns why a replica that was registered takes no part in its group any more, "" while it does."""
-    if group.replica(id_) is not None:
+    """Returns why a replica that was registered takes no part in its group any more, "" while it does.
+
+    A group that is known from before it was registered does not have its id yet.
+    """
+    if group.replica(id_) is not None or id_ >= group.next_replica:
         return ""
     return (
         f"store group {group.number} has no replica {id_} any more, it was retired or forgotten: stop this store, and "

@@ -6,7 +6,7 @@ import errno
 import msgspec
 import pytest
 
-from controller.api.client import GroupConfig, Replica, UnknownGroup
+from controller.api.client import Group, GroupConfig, Replica, UnknownGroup
 from controller.api.commands import AddGroup, ForgetReplica, RegisterReplica
 from controller.api.requests import Elect
 from controller.node.local import LocalController
@@ -18,7 +18,7 @@ from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.segment import segment_name
 from store.node.replica.disk import Disk
-from store.node.replica.identity import register
+from store.node.replica.identity import register, why_retired
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from tests.support.store.store_kit import append, frame
@@ -410,3 +410,11 @@ async def test_controllers_that_have_forgotten_an_epoch_are_not_believed(control
         await register(controller, home, GROUP, about())
     (home / "epochs").write_bytes(b"damaged")  # which is found out elsewhere
     assert (await register(controller, home, GROUP, about()))[0].id == 1
+
+
+def test_a_group_that_is_known_from_before_a_replica_was_registered_does_not_say_that_it_was_retired():
+    one = Replica(id=1, node="a", address="a:1")
+    before = Group(number=GROUP, config=GroupConfig(), replicas=(one,), next_replica=2)
+    registered = msgspec.structs.replace(before, replicas=(one, Replica(id=2, node="b", address="b:1")), next_replica=3)
+    retired = msgspec.structs.replace(registered, replicas=(one,))
+    assert [bool(why_retired(group, 2)) for group in (before, registered, retired)] == [False, False, True]
