@@ -5,5 +5,5 @@ decides with their answers, `members` keeps the members, and `recovery` makes a 
 left.
 
 Imported by: node, gateway.cli.
-Imports: api, disk, elections, metadata, raft, wire.
+Imports: api, disk, elections, metadata, raft, wire, store.base.
 """

@@ -1,6 +1,5 @@
 """The controllers: their addresses, their votes, and making this one known to the others."""
 
-import asyncio
 import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -14,6 +13,7 @@ from controller.metadata.state import MetadataState
 from controller.raft import ChangeKind, ChangeRefused, MembershipChange, RaftError, RaftMember
 from controller.raft.progress import ProgressState
 from controller.wire.wire import Hello
+from store.base.rhythm import pause
 
 logger = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class Members:
         assert self._driver is not None
         while True:
             status = self._driver.status
-            await asyncio.sleep(TICK_MS / 1000 if any(one.learner for one in status.membership.members) else LOOK_S)
+            await pause(TICK_MS / 1000 if any(one.learner for one in status.membership.members) else LOOK_S)
             status = self._driver.status
             for member in status.membership.members:
                 peer = status.progress.get(member.id)

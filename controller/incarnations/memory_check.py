@@ -36,6 +36,7 @@ from controller.metadata.state import MetadataState
 from controller.raft import ChangeRefused, Membership, RaftError, RaftMember, RaftStatus
 from controller.raft.lmdb_storage import new_incarnation
 from controller.wire.wire import Identification, Introduction
+from store.base.rhythm import pause
 
 logger = logging.getLogger(__name__)
 
@@ -204,7 +205,7 @@ class MemoryCheck:
                     self._log_reason("")
             except RaftError as error:
                 logger.info("this controller does not trust its directory yet: %s", error)
-            await asyncio.sleep(pause_s)
+            await pause(pause_s)
 
     def _log_reason(self, reason: str) -> None:
         self.reason = reason
@@ -358,7 +359,7 @@ class MemoryCheck:
                 if str(error) != said:
                     logger.warning("this controller could not introduce itself to the others yet: %s", error)
                 said = str(error)
-            await asyncio.sleep(self._pause_s())
+            await pause(self._pause_s())
 
     def _pause_s(self) -> float:
         known = self._driver.status.membership.get(self._home.id)

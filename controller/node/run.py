@@ -17,6 +17,7 @@ from store.base import logs
 from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
 from store.base.process_errors import ServerFailed, cannot_listen
+from store.base.rhythm import pause
 from store.base.runner import ServerRun, run_server
 from store.disk.presence import PRESENCE_LOOK_S, identity_of
 
@@ -92,8 +93,8 @@ async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) 
 async def _removed(file: Path) -> str:
     """Waits until the file of a controller's log is not the one that is open: what it votes is not kept then."""
     opened = identity_of(file)
-    while identity_of(file) == opened:  # noqa: ASYNC110 - no event tells of files
-        await asyncio.sleep(PRESENCE_LOOK_S)
+    while identity_of(file) == opened:  # no event tells of files
+        await pause(PRESENCE_LOOK_S)
     return (
         f"{file} was removed or replaced while the controller had it open: what it votes would be forgotten. Put the "
         "directory back, or let a new controller join in its place (docs/cluster.md)"

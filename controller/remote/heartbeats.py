@@ -9,6 +9,7 @@ from controller.api.client import ControllerError, Group, WrongCluster
 from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.wire.commander import CONNECT_S
 from controller.wire.wire import ERRORS, HEARTBEAT, HeartbeatHello, Pushed, decode, encode, open_streams, path
+from store.base.rhythm import pause, until_next_s
 from store.base.streams import Backoff, Stream, keep_connected, opened, until_one_ends
 from store.base.streams.event_wait import wait_at_most
 
@@ -75,7 +76,7 @@ class Heartbeats:
                     self._controllers[address] = _Controller(address, self)
             for address in [address for address in self._controllers if address not in addresses]:
                 await self._controllers.pop(address).close()
-            await asyncio.sleep(LOOK_S)
+            await pause(LOOK_S)
 
     def hello(self) -> bytes:
         """Returns the first message to a controller."""
@@ -145,7 +146,7 @@ class _Controller:
     async def _send(self, stream: Stream) -> None:
         while True:
             self.due.clear()
-            await wait_at_most(self.due, self._heartbeats.interval_s)
+            await wait_at_most(self.due, until_next_s(self._heartbeats.interval_s))
             await stream.write(self._heartbeats.message())
 
     async def _receive(self, stream: Stream) -> None:

@@ -1,13 +1,13 @@
 """Noticing that this process was stopped, from the time that the event loop takes between two looks at a clock."""
 
-import asyncio
 import time
 from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from store.base import logs
+from store.base.rhythm import pause
 
-LOOK_S = 0.25  # between two looks
+LOOK_S = 0.5  # between two looks
 SLEPT_S = 1.5  # without a look: half of what another proxy waits until it takes a session by force
 HELD_BYTES_MAX = 64 << 20  # of input, of all connections; beyond, it is read as ever
 
@@ -61,7 +61,7 @@ class PauseGuard:
         """Looks at the clock, forever."""
         self._looked_s = self._clock()
         while True:
-            await asyncio.sleep(LOOK_S)
+            await pause(LOOK_S)
             if self.slept:
                 await self._wake(self._clock() - self._looked_s)
             self._looked_s = self._clock()

@@ -10,6 +10,7 @@ import msgspec
 from controller.api.client import ControllerError
 from controller.elections.registry import GroupRoute
 from controller.remote.remote import RemoteController
+from store.base.rhythm import until_next_s
 from store.base.streams.event_wait import wait_at_most
 
 LOOK_S = 5.0  # between two looks
@@ -62,7 +63,7 @@ class GroupWatch:
                 if self._now_s() - self._answered_s >= STALE_S:
                     self.routes = {number: _without_refusals(route) for number, route in self.routes.items()}
             refused = any(route.refuses for route in self.routes.values())
-            if await wait_at_most(self._changed, REFUSED_S if refused else LOOK_S):
+            if await wait_at_most(self._changed, until_next_s(REFUSED_S if refused else LOOK_S)):
                 await asyncio.sleep(SOON_S)
                 self._changed.clear()
 

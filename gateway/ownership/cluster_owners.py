@@ -54,6 +54,7 @@ from store.api.client import StoreClient
 from store.api.keys import Change, Delete, Put
 from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, RevisionConflict, StoreError
+from store.base.rhythm import until_next_s
 from store.base.streams.event_wait import wait_at_most
 
 PROXIES = "proxies"
@@ -328,7 +329,7 @@ class ClusterOwners:
 
     async def _renewals(self) -> None:
         while not self._closed:
-            wait_s = self.presence.interval_s
+            wait_s = until_next_s(self.presence.interval_s)
             if self.presence.present:
                 if not self.presence.renewed:
                     wait_s = min(wait_s, RENEW_RETRY_S)

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable
 from controller.api.client import OUTAGE_LEASE_MS, ControllerError, Service
 from gateway.ownership.presence import Presence
 from store.base import logs
+from store.base.rhythm import pause
 
 ASK_S = 1.0  # between two questions, while a proxy's key is not renewed, and for an answer
 
@@ -40,7 +41,7 @@ class OutageLease:
     async def run(self) -> None:
         """Asks whenever this proxy could not renew its key for a while. Returns only where it has nobody to ask."""
         while self._service is not None:
-            await asyncio.sleep(ASK_S if self._going_on else self._presence.interval_s / 2)
+            await pause(ASK_S if self._going_on else self._presence.interval_s / 2)
             await self.look()
 
     async def look(self) -> None:

@@ -60,6 +60,7 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
+from store.base.rhythm import pause
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
@@ -431,7 +432,7 @@ class ProcessHub(StreamHub):
 
     async def _every(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
         while True:
-            await asyncio.sleep(interval_ms / 1000)
+            await pause(interval_ms / 1000)
             try:
                 await work()
             except StoreError as error:

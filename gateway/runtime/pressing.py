@@ -6,6 +6,7 @@ from gateway.ops.pressure import PRESSURE_INTERVAL_MS
 from gateway.port.pressed import PressedAdapter
 from gateway.runtime.turn import StreamEndpoint, StreamHub
 from store.base.clock import now_ms
+from store.base.rhythm import pause
 
 TELL_COUNT = 500  # connections that are notified in one turn of the event loop
 
@@ -21,7 +22,7 @@ def notify_of_pressure(connection: StreamEndpoint, why: str) -> None:
 async def watch_pressure(hub: StreamHub) -> None:
     """Looks at the pressure and tells all connections when it changes, forever."""
     while True:
-        await asyncio.sleep(PRESSURE_INTERVAL_MS / 1_000)
+        await pause(PRESSURE_INTERVAL_MS / 1_000)
         if not hub.pressure.look():
             continue
         reason = hub.pressure.reason

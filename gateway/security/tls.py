@@ -4,7 +4,6 @@ Files that are renewed while we run are read again: our certificate and key, and
 has an expiry of its own, after which no client is admitted. The authorities for clients are read once.
 """
 
-import asyncio
 import ssl
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from gateway.base.watched_file import WatchedFiles
 from gateway.security.auth_settings import TlsConfig
 from store.base import logs
 from store.base.process_errors import ConfigError
+from store.base.rhythm import pause
 
 LOOK_INTERVAL_S = 5.0  # between two looks whether files have changed
 
@@ -51,7 +51,7 @@ class ServerTls:
     async def follow(self) -> None:
         """Looks at the files again and again."""
         while True:
-            await asyncio.sleep(LOOK_INTERVAL_S)
+            await pause(LOOK_INTERVAL_S)
             self.look()
 
     def look(self) -> None:

@@ -67,6 +67,11 @@ class MasterReachability:
         return self._told != before
 
     @property
+    def silent_ms(self) -> int:
+        """Returns how long the master has been silent."""
+        return self._silence.ms
+
+    @property
     def complaint(self) -> Complaint | None:
         """The complaint of this moment; None: the master was heard."""
         group, silence = self._group, self._silence

@@ -15,6 +15,7 @@ from controller.complaints.messages import (
     Report,
 )
 from store.api.client import StoreClient
+from store.base.rhythm import pause, until_next_s
 from store.base.streams.event_wait import wait_at_most
 from store.reach.probe import answers
 from store.reach.reachability import MasterReachability
@@ -24,6 +25,8 @@ logger = logging.getLogger(__name__)
 
 PROBE_MS = 1_500  # of silence before other replicas are asked for an answer: half as much again as between two pings
 LOOK_S = 0.25  # between two looks at the connections: a sixth of the silence that is probed
+CALM_LOOK_S = 0.5  # the same while no master has missed a ping
+CALM_MS = 1_000  # of silence: a ping was not answered yet
 NAME_BYTES = 8  # by chance, of a proxy's name
 
 
@@ -60,7 +63,7 @@ class Reporter:
                 self._look()
                 if reporting.done():
                     reporting.result()
-                await asyncio.sleep(LOOK_S)
+                await pause(CALM_LOOK_S if self._is_calm else LOOK_S)
         finally:
             reporting.cancel()
             closing = (reach.close() for reach in self._reaches.values())
@@ -70,6 +73,10 @@ class Reporter:
         """Returns the complaints of this moment, those about the longest silence first."""
         found = [one for reach in self._reaches.values() if (one := reach.complaint) is not None]
         return sorted(found, key=lambda one: (-one.silent_ms, one.group))[:REPORT_COMPLAINTS_MAX]
+
+    @property
+    def _is_calm(self) -> bool:
+        return all(reach.silent_ms <= CALM_MS for reach in self._reaches.values())
 
     def _look(self) -> None:
         now_ms = self._now_ms()
@@ -107,4 +114,4 @@ class Reporter:
                     await self._report(report)
             except (ControllerError, TimeoutError) as error:
                 logger.debug("the controllers could not be told which masters are unreachable: %s", error)
-            await wait_at_most(self._sooner, REPORT_S)
+            await wait_at_most(self._sooner, until_next_s(REPORT_S))

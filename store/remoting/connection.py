@@ -10,6 +10,7 @@ from store.api.queues import QueuesListener
 from store.api.timers import TimersHeld
 from store.base.errors import CorruptFrame, ForeignCluster, NotMaster, StoreError, StoreUnreachable
 from store.base.listeners import Listeners
+from store.base.rhythm import pause, until_next_s
 from store.base.streams import Backoff, keep_connected, until_one_ends
 from store.format.frame import Frame, LogOffset, QueueNumber, origin_of
 from store.remoting.appender import Appender
@@ -338,10 +339,10 @@ class StoreConnection:
     async def _keep_alive(self, streams: NodeStreams) -> None:
         """Notices that the other side is dead although the connection is not."""
         while True:
-            before_s = self._loop.time()
+            before_s, pause_s = self._loop.time(), until_next_s(PING_S)
             self.caller.begin("ping", arguments.Ping(), nothing, SESSION).future.add_done_callback(_ignore)
-            await asyncio.sleep(PING_S)
-            late_s = self._loop.time() - before_s - PING_S
+            await asyncio.sleep(pause_s)
+            late_s = self._loop.time() - before_s - pause_s
             if late_s > PING_S:  # this process stood still: that says nothing of the other
                 streams.received_s += late_s
             if self._loop.time() - streams.received_s > SILENCE_S:
@@ -406,7 +407,7 @@ class StoreConnection:
 
     async def _expire(self) -> None:
         while True:
-            await asyncio.sleep(self._expire_s)
+            await pause(self._expire_s)
             if self.up.is_set():
                 self.caller.expire_sent()
                 self.appender.expire_held()

@@ -5,10 +5,11 @@ import logging
 from collections.abc import Awaitable, Callable
 
 from store.base.errors import NotWritable, StoreFull
+from store.base.rhythm import until_next_s
 
 logger = logging.getLogger(__name__)
 
-RECHECK_MS = 1_000  # the wall clock is looked at this often while something is due: it may have been set
+RECHECK_S = 1.0  # the wall clock is looked at this often while something is due: it may have been set
 RETRY_MS = 1_000  # after a failure of ours
 
 
@@ -45,8 +46,8 @@ class Ticker:
             self._timer = None
         if self._closed or self._due_ms is None or self._working is not None:
             return
-        wait_ms = min(max(self._due_ms - self._now_ms(), 0), RECHECK_MS)
-        self._timer = self._loop.call_later(wait_ms / 1000, self._look)
+        wait_s = min(max(self._due_ms - self._now_ms(), 0) / 1000, until_next_s(RECHECK_S))
+        self._timer = self._loop.call_later(wait_s, self._look)
 
     def _look(self) -> None:
         self._timer = None

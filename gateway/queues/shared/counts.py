@@ -9,6 +9,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gateway.base.event_wait import wait_at_most
 from gateway.domain.address import hash64
 from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Owners
@@ -17,9 +18,10 @@ from store.api.client import StoreClient
 from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
+from store.base.rhythm import Reminder, pause
 
 COUNTS = "shared/counts"
-SAY_S = 0.25  # between two looks whether there is something new to say
+SAY_S = 0.25  # that changes gather until they are said
 AGAIN_S = 20.0  # until it is said again
 TTL_MS = 60_000
 RETRY_S = 1.0
@@ -47,6 +49,7 @@ class SharedCounts:
         self._owners = owners
         self._here: dict[str, int] = {}
         self._unpublished: dict[str, None] = {}
+        self._news = asyncio.Event()  # there is something unpublished
         self._records: dict[str, MemberCount] = {}  # of all proxies, by key
         self._elsewhere: dict[str, int] = {}
 
@@ -59,6 +62,7 @@ class SharedCounts:
         else:
             self._here.pop(queue, None)
         self._unpublished[queue] = None
+        self._news.set()
 
     def elsewhere(self, queue: str) -> int:
         """Returns how many members are connected elsewhere."""
@@ -72,12 +76,15 @@ class SharedCounts:
     # ---- own counts
 
     async def _publishing(self) -> None:
-        loop = asyncio.get_running_loop()
-        again_s = loop.time() + AGAIN_S
+        again = Reminder(AGAIN_S)
+        again.said()
         while True:
-            await asyncio.sleep(SAY_S)
-            if loop.time() >= again_s:
-                again_s = loop.time() + AGAIN_S
+            self._news.clear()
+            if not self._unpublished:
+                await wait_at_most(self._news, again.left_s)
+            await pause(SAY_S)  # changes soon after go with it
+            if not again.left_s:
+                again.said()
                 self._unpublished.update(dict.fromkeys(self._here))
             try:
                 await self.publish()

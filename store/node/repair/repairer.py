@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from controller.api.client import Group
 from store.base.errors import CorruptFrame, StoreClosed, StoreError
+from store.base.rhythm import until_next_s
 from store.base.streams.event_wait import wait_at_most
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
@@ -203,7 +204,9 @@ class Repairer:
 
     async def _wait(self, context: ReplicaContext) -> None:
         due_ms = self._core.due_ms if self._can_repair else None
-        pause_s = LOOK_S if due_ms is None else min(max((due_ms - context.now_ms()) / 1000, 0.01), LOOK_S)
+        pause_s = until_next_s(LOOK_S)
+        if due_ms is not None:
+            pause_s = min(max((due_ms - context.now_ms()) / 1000, 0.01), pause_s)
         await wait_at_most(self._news, pause_s)
 
     async def _repair(self, context: ReplicaContext, ask: AskReplica) -> None:

@@ -21,6 +21,7 @@ from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello
 from store.base.errors import StoreError
+from store.base.rhythm import PHASE_S
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import Credentials, StoreNode
 from store.node.settings import NodeSettings
@@ -87,6 +88,8 @@ class JointMachine:
         self.rate = self.chance.choice([1.0, 1.0, 1.0, 0.9, 1.15])  # of its clock
         self.offset_ms = self.chance.choice([0, -100_000, 100_000])
         self.process = Process(cluster.loop, self.name, self.disk_works)
+        phase_s = random.Random(f"{cluster.seed} {self.name} {self.lives} phase").random()
+        self.process.context.run(PHASE_S.set, phase_s)  # machines are not in step with each other
         self.process.run(self.main(), f"{self.name} {self.lives}")
 
     def disk_works(self) -> float:

@@ -126,7 +126,8 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
         return address == "n2:1"
 
     monkeypatch.setattr("store.reach.reporter.answers", answers)
-    monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.0)
+    monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.001)
+    monkeypatch.setattr("store.reach.reporter.CALM_LOOK_S", 0.001)
     monkeypatch.setattr("store.reach.reporter.REPORT_S", 0.05)
     log, now, reports = HeardStore(), [0], []
 
@@ -158,7 +159,8 @@ async def test_a_proxy_reports_the_masters_that_it_does_not_hear(monkeypatch):
 
 
 async def test_a_pause_between_two_pings_of_a_master_is_not_reported(monkeypatch):
-    monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.0)
+    monkeypatch.setattr("store.reach.reporter.LOOK_S", 0.001)
+    monkeypatch.setattr("store.reach.reporter.CALM_LOOK_S", 0.001)
     monkeypatch.setattr("store.reach.reporter.REPORT_S", 60.0)  # more than the test lasts
     log, now, reports = HeardStore(), [0], []
 
