@@ -1,7 +1,8 @@
 """gRPC's server behind a listener that unauthenticated connections cannot fill.
 
 gRPC's own server listens on an abstract Unix socket (unix(7)), and connections are passed on to there byte by byte, TLS
-included. Only connections that a service has admitted are kept for longer than `OPENING_S`.
+included. Only connections that a service has admitted are kept for longer than `OPENING_S`. It is started for the first
+of them: its threads wake four times a second, whether anybody is connected or not.
 """
 
 import asyncio
@@ -44,7 +45,9 @@ class Server:
         self._loop = asyncio.get_running_loop()
         # gRPC gives two minutes for TLS and the first words.
         hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
-        self._grpc = grpc.aio.server(**{**options, "options": (*(options.get("options") or ()), hurry)})
+        self._options = {**options, "options": (*(options.get("options") or ()), hurry)}
+        self._handlers: list[Any] = []
+        self._grpc: asyncio.Task[Any] | None = None  # starts gRPC's server; None: nobody has needed it
         self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
@@ -59,28 +62,21 @@ class Server:
 
     def add_generic_rpc_handlers(self, handlers: Sequence[Any]) -> None:
         """See `grpc.aio.Server`."""
-        self._grpc.add_generic_rpc_handlers(tuple(handlers))
+        self._handlers += handlers
 
     def add_insecure_port(self, address: str) -> int:
         """See `grpc.aio.Server`: once."""
         self._listeners = listen(address)
-        self._grpc.add_insecure_port(self._name())
+        self._inner = f"headgate-{secrets.token_hex(16)}"
         return int(self._listeners[0].getsockname()[1])
 
     def add_secure_port(self, address: str, credentials: Any) -> int:
         """See `grpc.aio.Server`: once; `credentials` are `store.rpc.credentials`'."""
-        self._listeners = listen(address)
         self._credentials = credentials
-        self._grpc.add_secure_port(self._name(), credentials)
-        return int(self._listeners[0].getsockname()[1])
-
-    def _name(self) -> str:
-        self._inner = f"headgate-{secrets.token_hex(16)}"
-        return f"unix-abstract:{self._inner}"
+        return self.add_insecure_port(address)
 
     async def start(self) -> None:
         """Serves."""
-        await self._grpc.start()
         for listener in self._listeners:
             self._listen_on(listener)
 
@@ -92,11 +88,36 @@ class Server:
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
-        stopping = asyncio.ensure_future(self._grpc.stop(grace_s))
+        stopping = asyncio.ensure_future(self._stop_grpc(grace_s))
         if self.serving and grace_s:
             await asyncio.wait(self.serving, timeout=grace_s)
         await _cancel(list(self.serving))
         await stopping
+
+    # ---- gRPC
+
+    async def _start_grpc(self) -> Any:
+        """Starts gRPC's server and returns it."""
+        server, inner = grpc.aio.server(**self._options), f"unix-abstract:{self._inner}"
+        server.add_generic_rpc_handlers(tuple(self._handlers))
+        if self._credentials is None:
+            server.add_insecure_port(inner)
+        else:
+            server.add_secure_port(inner, self._credentials)
+        await server.start()
+        return server
+
+    async def _need_grpc(self) -> None:
+        """Waits until gRPC's server runs; tries again after a failure."""
+        if self._grpc is None or (self._grpc.done() and self._grpc.exception() is not None):
+            self._grpc = self._loop.create_task(self._start_grpc(), name="start of gRPC's server")
+        await asyncio.shield(self._grpc)
+
+    async def _stop_grpc(self, grace_s: float | None) -> None:
+        if self._grpc is not None:
+            await asyncio.wait([self._grpc])
+            if self._grpc.exception() is None:
+                await self._grpc.result().stop(grace_s)
 
     # ---- connections
 
@@ -149,6 +170,7 @@ class Server:
     async def _begin(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
         """Serves a connection that began with this byte, until its end."""
         if self._inner:
+            await self._need_grpc()
             await self._pass_on(first, accepted, origin, opening)
 
     async def _pass_on(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:

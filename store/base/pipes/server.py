@@ -33,6 +33,8 @@ METHOD_BYTES_MAX = 256
 class Context:
     """The context of a stream's handler: `grpc.aio.ServicerContext`, as far as streams use it."""
 
+    writes_whole = True  # a write that is cancelled is done all the same
+
     def __init__(self, pipe: Pipe, admitted: Callable[[], object]) -> None:
         """Calls `admitted` when the client is."""
         self.read = pipe.read

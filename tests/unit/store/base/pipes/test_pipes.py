@@ -220,13 +220,18 @@ async def service():
 
 
 @pytest.fixture
-async def target(service):
+async def served(service):
     made = PipeServer(options=())
     made.add_generic_rpc_handlers((service.handlers(),))
-    port = made.add_insecure_port("127.0.0.1:0")
+    made.port = made.add_insecure_port("127.0.0.1:0")
     await made.start()
-    yield f"127.0.0.1:{port}"
+    yield made
     await made.stop(0)
+
+
+@pytest.fixture
+def target(served):
+    return f"127.0.0.1:{served.port}"
 
 
 @pytest.fixture
@@ -340,6 +345,27 @@ async def test_grpc_is_served_on_the_same_port(target):
         call = channel.stream_stream("/test/Echo")()
         await call.write(b"one")
         assert await call.read() == b"one"
+
+
+async def test_grpc_is_started_for_its_first_client_and_again_after_a_failure(served, target, channel, monkeypatch):
+    assert await channel.unary_unary("/test/Unary")(b"x") == b"x"
+    assert served._grpc is None
+    start, failures = served._start_grpc, [OSError("no file descriptor is left")]
+
+    async def fails_once():
+        if failures:
+            raise failures.pop()
+        return await start()
+
+    monkeypatch.setattr(served, "_start_grpc", fails_once)
+    reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
+    writer.write(b"P")
+    async with asyncio.timeout(PATIENCE_S):
+        assert await reader.read() == b""
+    writer.close()
+    async with grpc.aio.insecure_channel(target) as over_grpc:
+        assert await over_grpc.unary_unary("/test/Unary")(b"x") == b"x"
+    assert served._grpc.done()
 
 
 HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"  # its preface, and settings
