@@ -15,6 +15,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError
+from controller.disk.ticks import Ticks
 from controller.raft import (
     Entry,
     EntryKind,
@@ -92,13 +93,14 @@ class Driver:
         self._storage = storage
         self._machine = machine
         self._send = send
-        self.tick_s = tick_s
         self.compact_bytes, self.keep_entries = compact_bytes, keep_entries
         self.raft = Raft(node_id, storage, settings=self._settings, random=chance or random.Random())
         self._disk = ThreadPoolExecutor(1, "raft")
         self._wake = asyncio.Event()
         self._wake.set()
-        self._tick_timer: asyncio.TimerHandle | None = None
+        self.ticks = Ticks(
+            self.raft, self.tick, self._fail, tick_s=tick_s, heartbeat_ticks=self._settings.heartbeat_ticks
+        )
         self._numbers = count()
         self._proposed: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # index -> term, answer; len <= PROPOSALS_MAX
         self._reads: dict[bytes, asyncio.Future[int | None]] = {}
@@ -117,22 +119,25 @@ class Driver:
     async def run(self) -> None:
         """Drives until cancelled. Raises `StorageFailed`, `ControllerDamaged`: this node must not go on."""
         failed: Exception = ControllerClosed("this controller is shut down")
-        self._schedule()
+        self.ticks.begin_in_step()
         try:
             while True:
                 await self._wake.wait()
                 self._wake.clear()
                 self._check()
+                dealt = False
                 while (ready := self.raft.ready()) is not None:
                     await self._deal(ready)
-                self._look()
+                    dealt = True
+                if not dealt:
+                    self._look()
+                self.ticks.arm()
         except Exception as error:
             failed = error
             raise
         finally:
             self._failed = self._failed or failed
-            if self._tick_timer is not None:
-                self._tick_timer.cancel()
+            self.ticks.end()
             self._fail_all(self._failed)
 
     def close(self) -> None:
@@ -159,18 +164,10 @@ class Driver:
                 self._storage.save(ready)
                 self._finish(ready)
 
-    def _schedule(self) -> None:
-        if self.tick_s is None:
-            return
-        self._tick_timer = self._loop.call_later(self.tick_s, self._on_tick)
-
-    def _on_tick(self) -> None:
-        try:  # after a pause of the process this is one tick, however long it was
-            self.tick()
-        except Exception as error:  # noqa: BLE001 - `run` raises it
-            self._failed = error
-            self._wake.set()
-        self._schedule()
+    def _fail(self, error: Exception) -> None:
+        """Ends `run` with an error."""
+        self._failed = error
+        self._wake.set()
 
     def _check(self) -> None:
         if self._failed is not None:
@@ -190,17 +187,20 @@ class Driver:
     def form(self, membership: Membership) -> None:
         """Begins a new cluster, unless this node knows of one; with a slow disk `status` says that later."""
         if self.raft.is_fresh:
+            self.ticks.pass_time()
             self.raft.form(membership)
             self._wake.set()
 
     def prove(self, *, proven: bool, term: int = 0, floor: tuple[int, int] = (0, 0)) -> None:
         """Says whether this node may vote, and for whom (see `Raft.prove`)."""
+        self.ticks.pass_time()
         self.raft.prove(proven=proven, term=term, floor=floor)
         self._wake.set()
 
     async def renew(self, incarnation: str) -> None:
         """Becomes another node with the same log. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.renew, incarnation)
+        self.ticks.pass_time()
         self.raft.renew(incarnation)
         self._wake.set()
         self._look(news=True)
@@ -214,13 +214,17 @@ class Driver:
     def step(self, message: Message) -> None:
         """Takes a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
         self._check()
+        self.ticks.pass_time()
+        raft, status = self.raft, self.status
         try:
-            self.raft.step(message)
+            raft.step(message)
+            self.ticks.arm()
         except StorageFailed as error:
             self._failed = error
             raise
-        finally:
-            self._wake.set()
+        finally:  # most heartbeats of a leader change nothing
+            if self._failed or raft.has_work or (raft.role, raft.node.leader) != (status.role, status.leader):
+                self._wake.set()
 
     def unreachable(self, node_id: int) -> None:
         """Notes that what was sent to a peer lately is lost."""
@@ -247,6 +251,7 @@ class Driver:
     def transfer(self, to: int) -> None:
         """Hands the leadership over. Raises `NotLeader`, `TransferRefused`."""
         self._check()
+        self.ticks.pass_time()
         self.raft.transfer(to)
         self._wake.set()
 
@@ -289,7 +294,7 @@ class Driver:
 
     @property
     def _patience_s(self) -> float:
-        return 2 * self._settings.election_ticks * (self.tick_s or 0.1)
+        return 2 * self._settings.election_ticks * (self.ticks.tick_s or 0.1)
 
     def _check_proposal(self) -> None:
         self._check()
@@ -313,7 +318,8 @@ class Driver:
             await self._save(ready)
         else:
             self._storage.save(ready)  # without waiting for the disk
-            await asyncio.sleep(0)  # others have their turn
+            if ready.committed:
+                await asyncio.sleep(0)  # others have their turn
         self._finish(ready)
 
     async def _save(self, ready: Ready) -> None:

@@ -45,6 +45,7 @@ from controller.raft.settings import RaftSettings
 from controller.raft.storage import Storage, first_snapshot
 
 _FROM_LEADER = (Append, LeaderHeartbeat, InstallSnapshot)
+LAST_TICKS = 4  # before an election, taken one by one: a process that stood still reads what has come between them
 _Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
 
 
@@ -65,6 +66,7 @@ class Raft:
         self.role = Role.FOLLOWER
         self.leadership: Leader | None = None  # set exactly in the role of that name
         self._votes: dict[int, bool] = {}  # for us as a candidate, real or pre
+        self.ticks = 0  # since the start
         self.elapsed = 0  # ticks since the leader's last message, a vote was given, or a candidacy began
         self.election_timeout = 0  # ticks; after so many, an election
         self._last_reports = LastReports()
@@ -74,23 +76,40 @@ class Raft:
 
     # ---- what comes in
 
-    def tick(self) -> None:
-        """Lets a unit of time go by."""
+    def tick(self, count: int = 1) -> None:
+        """Lets a unit of time go by, or up to `rest_ticks` of them at once."""
+        assert count == 1 or count <= self.rest_ticks
+        self.ticks += count
         if self.leadership is not None:
-            if not self.leadership.tick():
+            if not self.leadership.tick(count):
                 self.become_follower(self.node.term, NOBODY)
             return
-        self.elapsed += 1
+        self.elapsed += count
         if self.elapsed >= self.election_timeout:
             self.node.leader = NOBODY
             if self.may_stand():
                 self.become_pre_candidate()
 
     @property
+    def rest_ticks(self) -> int:
+        """Returns the number of ticks that may be taken at once, as nothing is to be done in any of them."""
+        if self.leadership is not None:
+            return self.leadership.rest_ticks
+        return max(0, self.election_timeout - self.elapsed - LAST_TICKS)
+
+    @property
     def at_rest(self) -> bool:
         """Returns whether this node follows a leader and has nothing to say, as after most ticks."""
         node = self.node
         return self.role is Role.FOLLOWER and node.leader != NOBODY and not (node.early or node.outbox or node.reads)
+
+    @property
+    def has_work(self) -> bool:
+        """Returns whether `ready` may have work, as of every node but a follower at rest."""
+        node, saved = self.node, self.node.saved
+        known = (node.term, node.vote, node.log.committed) == (saved.term, saved.vote, saved.commit)
+        idle = known and node.membership is node.reported and self._compaction is None and not node.log.has_work
+        return not (idle and self.at_rest)
 
     def step(self, message: Message) -> None:
         """Takes in a peer's message. Raises `BadMessage` where no correct peer sends it; the log stays as it is."""
@@ -317,7 +336,7 @@ class Raft:
         """Leads from now on, in the term whose election it has won."""
         self.node.leader = self.node.id
         self._enter(Role.LEADER)
-        self.leadership = Leader(self.node)
+        self.leadership = Leader(self.node, self.ticks)
 
     def _enter(self, role: Role) -> None:
         self.role = role

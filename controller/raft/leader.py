@@ -41,7 +41,8 @@ class Leader:
     together.
     """
 
-    def __init__(self, node: Node) -> None:
+    def __init__(self, node: Node, ticks: int) -> None:
+        """Begins; `ticks` is the node's count, at whose multiples of `heartbeat_ticks` heartbeats are due."""
         log = node.log
         self._node = node
         self.peers: dict[int, Progress] = {}  # all others, by id
@@ -50,8 +51,8 @@ class Leader:
         self._change = self.first  # the next change is proposed when all up to it is committed (see membership.py)
         self._reads = Reads()
         self._uncommitted_bytes = 0  # of this term's proposals
-        self._heartbeat_elapsed = 0  # ticks
-        self._quorum_elapsed = 0
+        self._ticks = ticks
+        self._quorum_elapsed = 0  # ticks
         self.transferee = NOBODY
         self._leaving = False  # one of the peers is being removed
         self._follow_membership()
@@ -59,19 +60,26 @@ class Leader:
 
     # ---- time
 
-    def tick(self) -> bool:
+    @property
+    def rest_ticks(self) -> int:
+        """Returns the number of ticks before the one in which something is due."""
+        settings = self._node.settings
+        heartbeat = settings.heartbeat_ticks - self._ticks % settings.heartbeat_ticks
+        return max(0, min(heartbeat, settings.election_ticks - self._quorum_elapsed) - 1)
+
+    def tick(self, count: int = 1) -> bool:
         """Sends due heartbeats. Returns False when no majority has answered for an election timeout (thesis, 6.2)."""
         settings = self._node.settings
-        self._heartbeat_elapsed += 1
-        self._quorum_elapsed += 1
+        self._ticks += count
+        self._quorum_elapsed += count
         for progress in self.peers.values():
-            progress.tick()
+            progress.tick(count)
         if self._quorum_elapsed >= settings.election_ticks:
             self._quorum_elapsed = 0
             self.transferee = NOBODY  # a hand-over that takes longer has failed (thesis, 3.10)
             if not self._has_quorum():
                 return False
-        if self._heartbeat_elapsed >= settings.heartbeat_ticks:
+        if self._ticks % settings.heartbeat_ticks == 0:
             self._send_heartbeats(self._reads.next_number() or self._reads.number)
         return True
 
@@ -339,7 +347,6 @@ class Leader:
     def _send_heartbeats(self, number: int) -> None:
         """Sends heartbeats. A follower that is up to date answers one of each check-quorum, and those for reads."""
         node, reading, last = self._node, len(self._reads) > 0, self._node.log.last_index
-        self._heartbeat_elapsed = 0
         for id, progress in self.peers.items():
             commit = min(progress.match, node.log.committed)
             node.early.append(

@@ -51,6 +51,11 @@ class Log:
         assert term is not None
         return term
 
+    @property
+    def has_work(self) -> bool:
+        """Returns whether anything is to be written or applied."""
+        return self.pending is not None or self.stable < self.last_index or self.applied < self.committed
+
     def term(self, index: Index) -> Term | None:
         """Returns the term of an entry in `first_index - 1` to `last_index`, None for others."""
         if index >= self.offset:

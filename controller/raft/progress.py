@@ -126,10 +126,10 @@ class Progress:
         """Records that a snapshot is in flight to it."""
         self._become(ProgressState.SNAPSHOT, index + 1)
 
-    def tick(self) -> None:
+    def tick(self, count: int = 1) -> None:
         """Gives up a snapshot that has not arrived for too long."""
         if self.state is ProgressState.SNAPSHOT:
-            self._snapshot_ticks += 1
+            self._snapshot_ticks += count
             if self._snapshot_ticks >= self._settings.snapshot_ticks:
                 self.become_probe()
 

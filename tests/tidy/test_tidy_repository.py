@@ -33,9 +33,9 @@ LONGER = {
     "adapters/http/connection.py": 470,  # the requests of both versions to the gateway, and its answers
     "adapters/http/wire/h2.py": 490,  # one handler for each event of h2
     "gateway/ownership/cluster_owners.py": 480,  # every way in which a name changes its owner
-    "controller/raft/core.py": 470,  # every message in every role
+    "controller/raft/core.py": 490,  # every message in every role
     "store/log/log.py": 520,  # one log: its segments, what is written, read, cut and recovered
-    "store/replication/master.py": 540,  # the rules of one epoch, which only together keep what they promise
+    "store/replication/master.py": 570,  # the rules of one epoch, which only together keep what they promise
 }
 
 

@@ -131,7 +131,7 @@ async def test_a_second_one_of_an_id_is_refused_while_the_first_is_alive(three):
     other = (await three.followers())[0]
     leader = three.nodes[await three.leader()]
     for node in three.nodes.values():
-        node.driver.tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
+        node.driver.ticks.tick_s = 1.0  # however busy the machine is, nobody is taken for dead, and nobody stands
     await until(lambda: leader.driver.status.progress[other].active)
     with pytest.raises(ControllerError) as refused:
         await leader.ask_membership(AddMember(id=other, address="127.0.0.1:1", incarnation="another"))

@@ -3,6 +3,7 @@
 import pytest
 
 from controller.raft import BadMessage, Role
+from controller.raft.core import LAST_TICKS
 from controller.raft.messages import Append, LeaderHeartbeat, TimeoutNow, Vote, VoteReply
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net, storage_with
 
@@ -205,3 +206,37 @@ def test_a_node_that_knows_no_members_waits():
     assert (net[2].role, net[2].term) == (Role.FOLLOWER, 0)
     with pytest.raises(ValueError, match="not the id"):
         net.make(0, net[1].storage)
+
+
+def test_ticks_at_rest_are_taken_at_once_with_the_same_result():
+    one, other = Net(3), Net(3)
+    for net in (one, other):
+        net.tick(3 * ELECTION_TICKS)
+    for _ in range(200):
+        for id in one.nodes:
+            rest = one[id].raft.rest_ticks
+            assert rest == other[id].raft.rest_ticks
+            if rest:
+                one[id].raft.tick(rest)
+            for _ in range(rest):
+                other[id].raft.tick()
+                assert other[id].raft.ready() is None
+        one.tick(1)
+        other.tick(1)
+        assert [node.status for node in one.nodes.values()] == [node.status for node in other.nodes.values()]
+
+
+def test_the_last_ticks_before_an_election_are_taken_one_by_one():
+    net = Net(3)
+    raft = net[1].raft
+    raft.become_follower(1, 2)
+    raft.tick(raft.rest_ticks)
+    assert raft.election_timeout - raft.elapsed == LAST_TICKS
+    assert raft.rest_ticks == 0
+    for _ in range(LAST_TICKS - 1):
+        raft.tick()
+        assert raft.role is Role.FOLLOWER
+    raft.tick()
+    assert raft.role is Role.PRE_CANDIDATE
+    with pytest.raises(AssertionError):
+        raft.tick(2 * ELECTION_TICKS)
