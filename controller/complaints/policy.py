@@ -78,6 +78,11 @@ class Complaints:
         """Takes a proxy's report. Raises `ControllerOverloaded`."""
         self._reports.take(report, now_ms)
 
+    def are_none(self, now_ms: int) -> bool:
+        """Returns whether no proxy complains, and no master has to be watched since one did or its disk was slow."""
+        reports = self._reports.in_force(now_ms).values()
+        return not (self._damping or self._slow_ms or any(reports))
+
     def trouble(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
         """Returns the complaints about a group's master, for operators; None: there are none."""
         if group.master is None or group.master not in voters:

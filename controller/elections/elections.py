@@ -79,6 +79,17 @@ class Elections:
                 found.append(self._proposing(command, now_ms))
         return found
 
+    def is_calm(self, now_ms: int) -> bool:
+        """Returns whether time alone cannot make an election due before the next heartbeats: every master serves.
+
+        Nobody complains, and no connection has ended. What changes that is told at once: see `Registry.heartbeat`.
+        """
+        registry = self._registry
+        return registry.complaints.are_none(now_ms) and all(
+            self._serves(group, now_ms) and all(registry.is_punctual(group.number, id_, now_ms) for id_ in group.voters)
+            for group in self._groups.values()
+        )
+
     def decide(
         self,
         group: int,

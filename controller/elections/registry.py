@@ -24,6 +24,7 @@ from controller.complaints.policy import Complaints
 HEARTBEAT_MS = 1000
 DEAD_AFTER_MS = 2000
 SUSPECT_MS = 500
+OVERDUE_MS = 1_300  # after the heartbeat before
 TICK_MS = 100
 PAUSE_MS = 1000  # between two ticks: this process was not listening. With a heartbeat's interval it is `DEAD_AFTER_MS`
 FORGET_MS = 600_000  # silent for so long: may make room for others
@@ -149,7 +150,7 @@ class Registry:
         self.since_ms = now_ms
         self.dead_after_ms = dead_after_ms
         self._suspect_ms = suspect_ms
-        self._ticked_ms = now_ms
+        self.ticked_ms = now_ms  # when `tick` was called last
         self._heartbeats: dict[tuple[int, int], _LastHeartbeat] = {}  # (group, replica), the longest silent first
         self._groups: dict[int, dict[int, _LastHeartbeat]] = {}  # the same by group
         self.complaints = Complaints(now_ms)
@@ -157,7 +158,7 @@ class Registry:
     # ---- heartbeats
 
     def heartbeat(self, heartbeat: Heartbeat, now_ms: int) -> bool:
-        """Takes a heartbeat; returns whether it brings anything new about epochs, roles, addresses and damage.
+        """Takes a heartbeat; returns whether it brings anything new: of epochs, roles, addresses, damage, complaints.
 
         One that knows an older epoch than its replica has known before was late: a sign of life, and nothing else.
         Raises `RegistryFull`, `ControllerError`: no replica of ours would say that.
@@ -171,7 +172,7 @@ class Registry:
             self._groups.setdefault(heartbeat.group, {})[heartbeat.replica] = last
         else:
             before, late = last.heartbeat, heartbeat.master_epoch < last.heartbeat.master_epoch
-            news = not late and _roles(heartbeat) != _roles(before)
+            news = not late and _news(heartbeat) != _news(before)
             if not late and heartbeat.incarnation != before.incarnation:
                 last.restarted_ms = now_ms
             if not late:
@@ -193,8 +194,8 @@ class Registry:
 
         Replicas that seemed silent meanwhile may not have been, so each has the whole time for its next heartbeat.
         """
-        slept = now_ms - self._ticked_ms >= PAUSE_MS
-        self._ticked_ms = now_ms
+        slept = now_ms - self.ticked_ms >= PAUSE_MS
+        self.ticked_ms = now_ms
         if slept:
             self.since_ms = now_ms
             for last in self._heartbeats.values():
@@ -248,6 +249,14 @@ class Registry:
         """Returns the newest epoch in which a replica has said that it serves as master; 0: never."""
         last = self._heartbeats.get((group, replica))
         return 0 if last is None else last.served
+
+    def is_punctual(self, group: int, replica: int, now_ms: int) -> bool:
+        """Returns whether a replica's heartbeat is not overdue, its connection stands, and it has nothing to tell."""
+        last = self._heartbeats.get((group, replica))
+        if last is None or last.cut_ms is not None or now_ms - last.at_ms > OVERDUE_MS:
+            return False
+        said = last.heartbeat
+        return said.complaint is None and not (said.slow or said.stalled or said.full or said.failed or said.damaged)
 
     def restarted(self, group: int, replica: int, since_ms: int) -> bool:
         """Returns whether a replica's process has been started again since then, as far as was heard here."""
@@ -323,9 +332,10 @@ class Registry:
         self.forget(group, replica)
 
 
-def _roles(heartbeat: Heartbeat) -> tuple[bool, int, str, int, bool, bool, bool]:
-    damage = heartbeat.damaged, heartbeat.cut_short
-    return heartbeat.master, heartbeat.master_epoch, heartbeat.address, heartbeat.incarnation, heartbeat.failed, *damage
+def _news(heartbeat: Heartbeat) -> tuple[object, ...]:
+    role = heartbeat.master, heartbeat.master_epoch, heartbeat.address, heartbeat.incarnation, heartbeat.failed
+    trouble = heartbeat.damaged, heartbeat.cut_short, heartbeat.complaint is None, heartbeat.slow
+    return *role, *trouble
 
 
 def _check(heartbeat: Heartbeat) -> None:

@@ -156,7 +156,7 @@ class Leadership:
             case Barrier():
                 await self.driver.barrier()
             case Report():
-                self._registry.complaints.take(request, self._clock_ms())
+                self._take_report(request)
             case AskService():
                 return await self._report_service(request.group)
             case ElectMaster():
@@ -166,6 +166,12 @@ class Leadership:
             case _:
                 raise BadRequest(f"an unknown request: {type(request).__name__}")
         return None
+
+    def _take_report(self, report: Report) -> None:
+        """Takes what a proxy says of the masters that it needs. Raises `ControllerOverloaded`."""
+        self._registry.complaints.take(report, self._clock_ms())
+        if report.complaints:
+            self.judge()
 
     async def _report_service(self, group: int) -> Service:
         """Returns whether a group is served. Raises `NotLeading` if this node leads no more when that is to be sent.
@@ -246,8 +252,13 @@ class Leadership:
 
     # ---- elections that nobody asked for
 
+    @property
+    def is_calm(self) -> bool:
+        """Returns whether no election may become due soon, as far as is known here."""
+        return self.term is None or self._elections.is_calm(self._clock_ms())
+
     def judge(self) -> None:
-        """Proposes due elections, if this node leads: to be called every `registry.TICK_MS`, and less often if not."""
+        """Proposes due elections, if this node leads: to be called every `registry.TICK_MS` unless it is calm."""
         if self.term is None:
             self._registry.tick(self._clock_ms())
             return

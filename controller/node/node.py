@@ -48,12 +48,15 @@ from controller.wire.peers import Peers
 from controller.wire.state_client import StateClient
 from controller.wire.status import ControllerStatus, status_of
 from controller.wire.wire import COMMAND_BYTES_MAX, Hello, NotLeading
+from store.base.rhythm import pause
 
 logger = logging.getLogger(__name__)
 
 TICK_S = 0.05  # of Raft: ten without a heartbeat, and there is an election
 HEARTBEAT_TICKS = 2  # between two heartbeats of the leader: each costs all controllers processor time, idle or not
-FOLLOWER_LOOK_S = 0.25  # between two looks at the time where nothing is elected: a quarter of what counts as a pause
+FOLLOWER_LOOK_S = 0.5  # between two looks at the time where nothing is elected: half of what counts as a pause
+WITH_HEARTBEAT_MS = 250  # the same where heartbeats of a leader come: their wakes serve for both
+CALM_TICKS = 2  # of elections, between two looks at the time where all masters serve and nobody complains
 CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
@@ -389,6 +392,8 @@ class ControllerNode(StateClient):
             except WentBack as error:
                 self._spawn(self.memory.went_back(str(error)), "another incarnation")
                 return
+        if self.leading is None and self.clock_ms() - self.registry.ticked_ms >= WITH_HEARTBEAT_MS:
+            self._leadership.judge()
 
     # ---- who is alive
 
@@ -410,8 +415,12 @@ class ControllerNode(StateClient):
 
     async def _watch_time(self) -> None:
         while True:
-            await asyncio.sleep(TICK_MS / 1000 if self._leadership.term is not None else FOLLOWER_LOOK_S)
+            await pause(FOLLOWER_LOOK_S if self.leading is None else self._look_s())
             self._leadership.judge()
+
+    def _look_s(self) -> float:
+        """Returns the time between two looks of a leader."""
+        return (CALM_TICKS if self._leadership.is_calm else 1) * TICK_MS / 1000
 
     # ---- status
 

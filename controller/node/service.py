@@ -57,6 +57,7 @@ from controller.wire.wire import (
 )
 from store.base import listening, pipes
 from store.base.listening.sockets import UNIX
+from store.base.rhythm import Reminder
 from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
@@ -64,7 +65,8 @@ logger = logging.getLogger(__name__)
 STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
-PUSH_ALIVE_S = 1.0  # a store node gets something at least that often; it gives up after 2.5 s of silence
+PUSH_ALIVE_S = 1.25  # a store node gets something at least that often; it gives up after 2.5 s of silence
+PUSH_ANSWER_S = 0.5  # after so long without, a heartbeat is answered: nobody wakes for it alone
 
 
 class ControllerService:
@@ -223,7 +225,7 @@ class ControllerService:
             await wait_at_most(node.current, ALIVE_S)
         wake = asyncio.Event()
         with node.feed.wakes(wake):
-            said_s = -ALIVE_S
+            reminder = Reminder(ALIVE_S)
             while True:
                 wake.clear()
                 self._check_node()
@@ -232,12 +234,12 @@ class ControllerService:
                 found = node.feed.since(index, MESSAGE_BYTES) if index else None
                 if found is None:
                     index = await self._send_state(context)
-                elif found[0] > index or loop.time() - said_s >= ALIVE_S:
+                elif found[0] > index or not reminder.left_s:
                     index = found[0]
-                    said_s = loop.time()
+                    reminder.said()
                     await write(context, encode(Fed(index, found[1], **self._lead(), applied=node.applied)))
                 else:
-                    await wait_at_most(wake, ALIVE_S)
+                    await wait_at_most(wake, reminder.left_s)
 
     def _lead(self) -> dict[str, Any]:
         node = self._node
@@ -285,10 +287,11 @@ class ControllerService:
     async def _heartbeat(self, context: Any, loop: asyncio.AbstractEventLoop) -> None:
         groups = (await self._greeted(context, HeartbeatHello)).groups
         stream = object()
+        wake = asyncio.Event()
         mine: dict[tuple[int, int], None] = {}
         try:
             async with asyncio.TaskGroup() as tasks:
-                pushing = tasks.create_task(self._push(context, groups, loop))
+                pushing = tasks.create_task(self._push(context, groups, loop, wake))
                 while (message := await read_or_end(context)) is not None:
                     for said in decode(message, list[Heartbeat]):
                         key = (said.group, said.replica)
@@ -297,6 +300,7 @@ class ControllerService:
                         self._node.heartbeat(said)
                         mine[key] = None
                         self._heartbeat_streams[key] = stream
+                    wake.set()
                 pushing.cancel()
         finally:
             for key in mine:
@@ -304,22 +308,23 @@ class ControllerService:
                     del self._heartbeat_streams[key]
                     self._node.disconnected(*key)
 
-    async def _push(self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop) -> None:
-        """Says what a node's groups are, at once and whenever they change."""
+    async def _push(
+        self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop, wake: asyncio.Event
+    ) -> None:
+        """Says what a node's groups are, at once and whenever they change, and answers heartbeats; these set `wake`."""
         node = self._node
-        wake = asyncio.Event()
         told: dict[int, Group | None] = {}
-        said_s = -PUSH_ALIVE_S
         while not node.current.is_set():
             await write(context, encode([]))
             await wait_at_most(node.current, PUSH_ALIVE_S)
+        said_s = -PUSH_ALIVE_S
         with node.feed.wakes(wake):
             while True:
                 wake.clear()
                 self._check_node()
                 now = {number: node.state.groups.get(number) for number in groups}
                 news = [number for number in groups if number not in told or told[number] != now[number]]
-                if news or loop.time() - said_s >= PUSH_ALIVE_S:
+                if news or loop.time() - said_s >= PUSH_ANSWER_S:
                     said_s = loop.time()
                     told = now
                     await write(context, encode([Pushed(number, node.applied, now[number]) for number in news]))
@@ -378,16 +383,17 @@ class _Commands:
 
     async def _write(self) -> None:
         with self._node.feed.wakes(self._wake):
-            said_s = self._loop.time()
+            reminder = Reminder(ALIVE_S)
+            reminder.said()
             while True:
                 self._wake.clear()
-                if self._answers or self._loop.time() - said_s >= ALIVE_S:
-                    said_s = self._loop.time()
+                if self._answers or not reminder.left_s:
+                    reminder.said()
                     await write(self._context, encode(Answers(self._take())))
                 elif self._node.leading != self._term:
                     raise NotLeading(self._node.leader_address)
                 else:
-                    await wait_at_most(self._wake, ALIVE_S)
+                    await wait_at_most(self._wake, reminder.left_s)
 
     def _take(self) -> tuple[NumberedAnswer, ...]:
         found: list[NumberedAnswer] = []

@@ -44,8 +44,14 @@ class Openings:
 async def write(context: Any, message: bytes) -> None:
     """Writes to a stream. Raises `ClientGone`.
 
-    A task that is cancelled meanwhile lets the write end: were it given up half-way, the call could not be ended.
+    A task that is cancelled meanwhile lets the write end: were it given up half-way, gRPC's call could not be ended.
     """
+    if getattr(context, "writes_whole", False):
+        try:
+            await context.write(message)
+        except LOST as error:
+            raise ClientGone from error
+        return
     writing = asyncio.ensure_future(context.write(message))
     writing.add_done_callback(lambda done: done.cancelled() or done.exception())  # the caller may be gone by then
     try:

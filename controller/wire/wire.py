@@ -54,7 +54,7 @@ MESSAGE_BYTES_MAX = 8 << 20
 BUFFER_BYTES = 16 << 10  # that a stream has for what arrives: thousands of them are mostly silent
 SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client in flight
-ALIVE_S = 0.5  # a controller says something on every stream at least that often
+ALIVE_S = 0.5  # a controller says something that often on every stream, a tenth later at most
 SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
 
 _T = TypeVar("_T")

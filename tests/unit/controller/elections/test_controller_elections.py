@@ -2,6 +2,7 @@
 
 import logging
 
+import msgspec
 import pytest
 
 from controller.api.client import (
@@ -14,6 +15,7 @@ from controller.api.client import (
     UnknownReplica,
 )
 from controller.api.commands import ConfigureGroup, RegisterReplica
+from controller.complaints.messages import Complaint, Report
 from controller.elections.elections import (
     AGAIN_MS,
     FIRST_WAIT_MS,
@@ -22,7 +24,7 @@ from controller.elections.elections import (
     VACATE_AFTER_MS,
     Elections,
 )
-from controller.elections.registry import DEAD_AFTER_MS, SUSPECT_MS, TICK_MS, Registry
+from controller.elections.registry import DEAD_AFTER_MS, OVERDUE_MS, SUSPECT_MS, TICK_MS, Registry
 from tests.support.controller.elections_rig import ElectionsRig
 
 
@@ -506,3 +508,51 @@ def test_a_replica_is_registered_elsewhere_only_when_it_is_dead_where_it_was():
         moved()
     rig.now += DEAD_AFTER_MS
     moved()
+
+
+# ---- how often it has to be looked
+
+
+def test_where_all_masters_serve_time_alone_makes_nothing_due():
+    rig = ElectionsRig(in_sync=3)
+    rig.run(TICK_MS)
+    assert rig.elections.is_calm(rig.now)
+
+
+@pytest.mark.parametrize(
+    "what", [{"slow": True}, {"stalled": True}, {"failed": True}, {"damaged": True}, {"full": True}], ids=str
+)
+def test_a_replica_with_a_trouble_is_looked_at_often(what):
+    rig = ElectionsRig(in_sync=3)
+    rig.up(2, **what)
+    assert not rig.elections.is_calm(rig.now)
+
+
+def test_an_overdue_heartbeat_is_looked_for_often_before_its_replica_is_dead():
+    rig = ElectionsRig(in_sync=3)
+    rig.run(TICK_MS)
+    rig.now += OVERDUE_MS
+    assert rig.elections.is_calm(rig.now)
+    assert not rig.elections.is_calm(rig.now + 1)
+    assert OVERDUE_MS + 2 * TICK_MS < DEAD_AFTER_MS
+
+
+def test_a_connection_that_has_ended_and_a_group_without_master_are_looked_at_often():
+    rig = ElectionsRig(in_sync=3)
+    rig.run(TICK_MS)
+    rig.registry.disconnected(0, 3, rig.now)
+    assert not rig.elections.is_calm(rig.now)
+    assert not ElectionsRig().elections.is_calm(0)
+
+
+@pytest.mark.parametrize("complains", ["replica", "proxy"])
+def test_a_complaint_is_news_and_is_looked_at_often(complains):
+    rig = ElectionsRig(in_sync=3)
+    rig.run(TICK_MS)
+    complaint = Complaint(group=0, epoch=rig.group.master_epoch, silent_ms=600, met=True, reaches=())
+    if complains == "proxy":
+        rig.registry.complaints.take(Report(proxy="p", complaints=(complaint,)), rig.now)
+    else:
+        last = rig.registry.last(0, 2)
+        assert rig.registry.heartbeat(msgspec.structs.replace(last, complaint=complaint), rig.now)
+    assert not rig.elections.is_calm(rig.now)
