@@ -7,8 +7,8 @@ from msgspec import Meta
 
 from controller.api.client import ControllerRequest
 
-HINT_MS = 400  # of silence before it is said at all: two heartbeats of a master to its replicas
-COMPLAIN_MS = 2_000  # before it counts as a complaint: ten of them
+HINT_MS = 500  # of silence before it is said at all: two heartbeats of a master to its replicas
+COMPLAIN_MS = 2_000  # before it counts as a complaint: eight of them
 PROXY_COMPLAIN_MS = 3_000  # likewise of a proxy: three pings
 REPORT_S = 1.0  # between two reports of a proxy
 REACHES_COUNT_MAX = 16  # as many replicas as a group has, learners included

@@ -28,7 +28,7 @@ _Able: TypeAlias = Callable[[Collection[int]], Awaitable[Sequence[int]]]
 
 
 class MasterHealth:
-    """The health of one master. `look` is called with the time, every `TICK_S`."""
+    """The health of one master. `look` is called with the time, several times a second."""
 
     def __init__(self, context: ReplicaContext, core: Master, switch_over: Callable[[int], Awaitable[int]]) -> None:
         self._context = context

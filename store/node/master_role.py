@@ -24,9 +24,10 @@ from controller.api.requests import Elect
 from store.base.errors import CorruptFrame, NotMaster, OffsetOutOfRange, StoreClosed, StoreError
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
+from store.node.looks import MasterLooks
 from store.node.master_health import MasterHealth
 from store.node.replica.auth import refusal
-from store.node.replica.context import IDLE_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.context import TICK_S, ReplicaContext
 from store.node.rounds import Rounds
 from store.node.snapshots import SnapshotSender
 from store.node.streams import ReplicaStream
@@ -85,6 +86,7 @@ class MasterRole:
         self._core.damaged(context.repairing.needs_repair)
         self._rounds = Rounds(self._core, context, self._pump_soon)
         self._pumping = False  # it will be done on the loop's next turn
+        self._looks = MasterLooks(self._core, heartbeat_ms=context.pace.heartbeat_ms)
         self._asking: asyncio.Task[None] | None = None
         self._handing_over: asyncio.Task[None] | None = None
         self._probed_ms = context.now_ms() - PROBE_MS
@@ -136,6 +138,7 @@ class MasterRole:
             if target is None:
                 raise CannotSwitchOver("no other replica is in sync and without damage")
         core.hand_over(target, now_ms=self.context.now_ms())
+        self._looks.stir()
         logger.info("handing store group %d over to replica %d", self.context.group, target)
         self._pump_soon()
         while core.ended is None:
@@ -154,6 +157,7 @@ class MasterRole:
     def written(self, end: LogOffset) -> None:
         """See `ReplicationHooks`."""
         self._core.written(end)
+        self._looks.stir()
         self._pump_soon()
 
     def flushed(self, end: LogOffset) -> None:
@@ -169,6 +173,7 @@ class MasterRole:
     def repair_changed(self) -> None:
         """Notes that the log has damage to be repaired, or none any more, and tries again what waited for a repair."""
         self._core.damaged(self.context.repairing.needs_repair)
+        self._looks.stir()
         for stream in self._streams.values():
             stream.news.set()
         self._pump_soon()
@@ -239,10 +244,9 @@ class MasterRole:
         logger.info("this is not the master of store group %d any more", context.group)
 
     async def _tick(self) -> None:
-        core, end = self._core, self._core.end
+        core = self._core
         while True:
-            idle, end = end == core.end == core.confirmed, core.end
-            await asyncio.sleep(IDLE_TICK_S if idle else TICK_S)
+            await self._looks.next()
             core.tick(now_ms=self.context.now_ms())
             if self._store is not None and self._store.replication.first > core.first:
                 core.trimmed(self._store.replication.first)
@@ -328,6 +332,7 @@ class MasterRole:
         if before is not None:
             before.end()
         self._streams[replica] = stream
+        self._looks.stir()
         try:
             self._received(replica, first)
             await stream.run()
@@ -335,6 +340,7 @@ class MasterRole:
             if self._streams.get(replica) is stream:
                 del self._streams[replica]
                 self._core.left(replica)
+                self._looks.stir()
                 self._pump_soon()
 
     def _received(self, replica: int, message: FromReplica) -> None:

@@ -17,9 +17,10 @@ from store.base.errors import CorruptFrame, StoreError, StoreFailed, StoreFull, 
 from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
 from store.node.elected import ask_election, sound_to_lead
+from store.node.looks import ReplicaLooks
 from store.node.replacing import give_up, start_over
 from store.node.replica.auth import STRANGE, sign
-from store.node.replica.context import IDLE_REPLICA_TICK_S, TICK_S, ReplicaContext
+from store.node.replica.context import ReplicaContext
 from store.node.replica.identity import why_retired
 from store.node.snapshots import fetch_snapshot
 from store.node.streams import MasterStream
@@ -90,6 +91,7 @@ class ReplicaRole:
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
         self._retired = ""  # why it follows nobody any more: its id is never given again
+        self._looks = ReplicaLooks(self._look, self._fail)
         self._refusal = ""  # by a master of something else, as it was logged last
 
     # ---- from outside
@@ -179,11 +181,9 @@ class ReplicaRole:
         assert context.disk.store is not None
         context.disk.listener = self
         context.services.serve(context.disk.store, master=False, hint=context.address_of_master(self._group))
-        parts: list[asyncio.Task[None]] = [
-            asyncio.create_task(self._follow(), name="stream to the master"),
-            asyncio.create_task(self._tick(), name="time of a replica"),
-        ]
+        parts: list[asyncio.Task[None]] = [asyncio.create_task(self._follow(), name="stream to the master")]
         working = asyncio.create_task(self._work(), name="work of a replica")
+        self._looks.begin()
         try:
             self.on_group(self._group)
             events: list[asyncio.Future[Any]] = [*parts, working, self._over]
@@ -193,6 +193,7 @@ class ReplicaRole:
                     part.result()
             ending = self._over.result()
             await self._part([*parts, *filter(None, (self._fetching, self._asking))])
+            self._looks.end()
             self._core.close()
             self._work_wanted.set()
             await working
@@ -204,6 +205,7 @@ class ReplicaRole:
                 raise self._error
             return Ending.ANEW if self.broken else ending
         finally:
+            self._looks.end()
             await self._part([*parts, *filter(None, (self._fetching, self._asking)), working])
             await self._reach.close()
             context.disk.listener = None
@@ -240,18 +242,15 @@ class ReplicaRole:
                 raise store.error
             await self._synced.wait()
 
-    async def _tick(self) -> None:
-        core, end = self._core, self._core.end
-        while True:
-            idle, end = end == core.end == core.confirmed, core.end
-            await asyncio.sleep(IDLE_REPLICA_TICK_S if idle else TICK_S)
-            store = self.context.disk.store
-            core.tick(now_ms=self.context.now_ms())
-            if store is not None and store.replication.first > core.first:
-                core.trimmed(min(store.replication.first, core.confirmed))
-            start_over(self.context, core)
-            self._after()
-            self._listen()
+    def _look(self) -> None:
+        """Looks at the time."""
+        core, store = self._core, self.context.disk.store
+        core.tick(now_ms=self.context.now_ms())
+        if store is not None and store.replication.first > core.first:
+            core.trimmed(min(store.replication.first, core.confirmed))
+        start_over(self.context, core)
+        self._after()
+        self._listen()
 
     def _listen(self) -> None:
         """Notices that the master is silent, and tells the controllers when that begins to count, or is over."""
@@ -311,7 +310,8 @@ class ReplicaRole:
             logger.error("the master does not take this replica: %s", message.text)
         self._reach.received()
         self._core.receive(message, now_ms=self.context.now_ms())
-        self._after()
+        if not self._looks.received():
+            self._after()
 
     def _hang_up(self) -> None:
         if self._stream is not None:

@@ -289,7 +289,7 @@ class Master:
     def _send_confirmed(self, peer: Peer, stream: PeerStream) -> None:
         """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
-        due = self._now_ms - stream.confirmed_sent_ms >= self._pace.heartbeat_ms
+        due = self._now_ms - stream.confirmed_sent_ms >= self._pace.heartbeat_ms * 3 // 4
         if not (due or stream.round_sent < self._round or (idle and stream.confirmed_sent < self.confirmed)):
             return
         stream.confirmed_sent, stream.round_sent, stream.confirmed_sent_ms = self.confirmed, self._round, self._now_ms
@@ -365,6 +365,27 @@ class Master:
             self.successor = None
         self._consider()
         self._advance()
+
+    @property
+    def calm(self) -> bool:
+        """Returns whether there is nothing to do but to send heartbeats, unless something comes in.
+
+        Everything is confirmed and every replica knows it, every voter is in sync, and all have lately said that they
+        have everything.
+        """
+        changing = self.ended is not None or self.successor is not None or self._held or self._set.pending is not None
+        if changing or self._damaged or self.end != self.confirmed or self.round_agreed < self._round:
+            return False
+        since_ms, members = self._now_ms - self._pace.lag_ms // 2, self._set.members
+        return all(
+            (peer.learner or id_ in members)
+            and not peer.damaged
+            and peer.caught_up_ms >= since_ms
+            and peer.stream is not None
+            and peer.stream.ready
+            and peer.stream.confirmed_sent >= self.confirmed
+            for id_, peer in self.peers.items()
+        )
 
     def ask(self) -> AlterSet | None:
         """Returns the command the controller is to be given now; None: none, or it was asked a moment ago."""

@@ -15,9 +15,10 @@ from store.serving.rpc import StoreService
 from store.serving.service import GRACE_S, NodeService
 from store.timers.timers import TimerLimits
 
-TICK_S = 0.05  # how often the cores get the time
-IDLE_TICK_S = 0.1  # the same of a master while nothing is written, and all that was is confirmed
-IDLE_REPLICA_TICK_S = 0.2  # of a replica, which has nothing to send by then: it notices silence, of 400 ms at least
+TICK_S = 0.05  # how often a master's core gets the time
+IDLE_TICK_S = (
+    0.1  # the same while nothing is written, and all that was is confirmed; with the heartbeats while it is calm
+)
 
 
 class MasterServices(Protocol):

@@ -523,3 +523,51 @@ def test_an_epoch_of_a_stranger_ends_nothing(replica, said):
     assert leading.master.writable
     leading.master.receive(2, hello(2, epoch=1000), now_ms=0)
     assert leading.master.ended == 1000
+
+
+# ---- how often it has to look at the time
+
+
+def test_it_is_calm_while_every_replica_says_that_it_has_everything():
+    leading = group(2, 3).pass_time(2_000)
+    assert leading.master.calm
+    leading.append()
+    assert not leading.master.calm
+    leading.settle().pass_time(1_000)
+    assert leading.master.calm
+
+
+@pytest.mark.parametrize("what", ["left", "damaged", "silent", "successor", "round", "fenced", "own damage", "outside"])
+def test_it_is_not_calm_while_time_may_bring_anything_about(what):
+    leading = group(2, 3).pass_time(2_000)
+    master = leading.master
+    match what:
+        case "left":
+            master.left(3)
+        case "damaged":
+            master.peers[3].damaged = True
+        case "silent":
+            master.tick(now_ms=leading.now + master._pace.lag_ms // 2 + 1)
+        case "successor":
+            master.hand_over(2, now_ms=leading.now)
+        case "round":
+            master.ask_round()
+        case "fenced":
+            master.fenced(9)
+        case "own damage":
+            master.damaged(True)
+        case "outside":  # a voter that is not in sync
+            master._set.altered({1, 2}, master._set.epoch + 1)
+    assert not master.calm
+
+
+def test_heartbeats_to_all_replicas_go_out_together_however_exact_the_time_is_looked_at():
+    leading = group(2, 3).pass_time(2_000)
+    for step_ms in (260, 235, 255, 245, 250):
+        leading.now += step_ms
+        leading.master.tick(now_ms=leading.now)
+        said = leading.collect()
+        assert [(number, type(message)) for number, message in said] == [(2, Confirmed), (3, Confirmed)]
+        for number, message in said:
+            leading.followers[number].core.receive(message, now_ms=leading.now)
+        leading.settle()
