@@ -226,8 +226,13 @@ class LocalKeys:
     # ---- expiry
 
     async def tick(self, now_ms: int) -> int | None:
-        """Removes expired keys, releases holds that are not read, and returns when to come again."""
+        """Removes expired keys, releases holds that are not read, and returns when to come again.
+
+        On a replica nothing expires: its master removes the keys.
+        """
         again = self.holds.tick(now_ms)
+        if self._core.engine.role == "replica":
+            return again
         if not self._core.writable:
             return now_ms + RETRY_MS if again is None else min(again, now_ms + RETRY_MS)
         try:

@@ -604,3 +604,16 @@ async def test_the_scrub_goes_on_with_a_log_that_was_cut(tmp_path):
     replica = await open_replica(tmp_path, truncate_to=frame((16, b"00")).size_bytes * 5, **options)
     assert replica.scrubbed.to <= replica.replication.end < end
     await replica.close()
+
+
+async def test_a_replica_wakes_for_no_key_that_expires(pair):
+    master, replica = pair
+    await master.keys.put("k", b"v", ttl_ms=1)
+    await feed(master, replica)
+    replica.replication.confirm(master.replication.end)
+    await until(lambda: replica.log.confirmed == replica.replication.flushed)
+    await replica.tick()
+    assert await replica.keys.tick(replica.keys.clock()) is None
+    assert await master.keys.tick(master.keys.clock()) is None
+    await master.keys.put("k", b"v", ttl_ms=60_000)
+    assert await master.keys.tick(master.keys.clock()) is not None
