@@ -9,7 +9,6 @@ from collections.abc import Sequence
 
 import msgspec
 
-from gateway.base.event_wait import wait_at_most
 from gateway.domain.address import hash64
 from gateway.ownership.following import below, follow_keys
 from gateway.ownership.owners import Owners
@@ -19,6 +18,7 @@ from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
 from store.base.rhythm import Reminder, pause
+from store.base.streams.event_wait import wait_at_most
 
 COUNTS = "shared/counts"
 SAY_S = 0.25  # that changes gather until they are said
