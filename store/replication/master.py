@@ -102,6 +102,8 @@ class Master:
         self._set = SyncSet(sync_set, sync_epoch, self._pace)
         self._held: frozenset[int] = frozenset()  # about to be asked for: confirming waits for them too
         self._held_ms = NEVER_MS
+        self._one_joins = False  # the controller has refused to take in several at once: one may hold up the others
+        self._refused_ms: dict[int, int] = {}  # when it refused to take in a replica alone
         self._round = 0
         self._round_sent = False
         self._damaged = False  # its own log
@@ -403,6 +405,7 @@ class Master:
         """Takes in a set in force, with this replica master of this epoch: an answer to `ask`, or news; no old one."""
         if self.ended is None and self._set.altered(sync_set, sync_epoch):
             assert self.replica in sync_set
+            self._one_joins = False
             self._forget()
             self._advance()
             self._consider()
@@ -413,7 +416,10 @@ class Master:
         A question that a controller may still receive is unanswered; to one that was overtaken, `set_altered` is the
         answer.
         """
-        self._set.refused(sync_epoch, now_ms=self._now_ms)
+        added = self._set.refused(sync_epoch, now_ms=self._now_ms)
+        self._one_joins = self._one_joins or len(added) > 1
+        if len(added) == 1:
+            self._refused_ms |= dict.fromkeys(added, self._now_ms)
         self._advance()
 
     def fenced(self, epoch: int) -> None:
@@ -540,6 +546,8 @@ class Master:
             return set()
         near = [peer for peer in self.peers.values() if self._near(peer)]
         ready = {peer.replica for peer in near if peer.acked >= self.confirmed}
+        if self._one_joins and ready:
+            ready = {min(ready)}
         if not ready and self._now_ms - self._held_ms > self._pace.hold_again_ms:
             self._held = frozenset(peer.replica for peer in near)
             self._held_ms = self._now_ms if near else self._held_ms
@@ -547,6 +555,7 @@ class Master:
 
     def _near(self, peer: Peer) -> bool:
         outside = peer.replica in self._known and peer.replica not in self._set.members and not peer.learner
+        outside = outside and self._now_ms - self._refused_ms.get(peer.replica, NEVER_MS) >= self._pace.refused_ms
         fresh = self._now_ms - peer.caught_up_ms <= self._pace.lag_ms
         return outside and peer.ready and fresh and not peer.damaged and peer.acked >= self.start
 
@@ -554,6 +563,7 @@ class Master:
         """Forgets replicas that are no more, but for those that still count."""
         for replica in [n for n in self.peers if n not in self._known and n not in self._set.all()]:
             del self.peers[replica]
+            self._refused_ms.pop(replica, None)
         self._held &= self.peers.keys()
 
     def _refuse(self, replica: int, session: int, why: Why, text: str = "") -> None:

@@ -77,8 +77,14 @@ class SyncSet:
         self.members, self.epoch, self.pending = frozenset(members), epoch, None
         return True
 
-    def refused(self, epoch: int, *, now_ms: int) -> None:
-        """Drops the pending set, which will never be in force; no other one is wanted for a while."""
-        if epoch == self.epoch and self.pending is not None:
-            self.pending = None
+    def refused(self, epoch: int, *, now_ms: int) -> frozenset[int]:
+        """Drops the pending set, which will never be in force, and returns the members that it would have added.
+
+        Where there are none, no other set is wanted for a while.
+        """
+        if epoch != self.epoch or self.pending is None:
+            return frozenset()
+        added, self.pending = self.pending - self.members, None
+        if not added:
             self._not_before_ms = now_ms + self._pace.refused_ms
+        return added

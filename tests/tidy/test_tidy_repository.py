@@ -35,7 +35,7 @@ LONGER = {
     "gateway/ownership/cluster_owners.py": 480,  # every way in which a name changes its owner
     "controller/raft/core.py": 490,  # every message in every role
     "store/log/log.py": 520,  # one log: its segments, what is written, read, cut and recovered
-    "store/replication/master.py": 570,  # the rules of one epoch, which only together keep what they promise
+    "store/replication/master.py": 580,  # the rules of one epoch, which only together keep what they promise
 }
 
 

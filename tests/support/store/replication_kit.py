@@ -101,6 +101,8 @@ class Leading:
         self.followers = {follower.number: follower for follower in followers}
         self.now = 1_000
         self.mailbox: list = []
+        self.unwelcome: set[int] = set()  # replicas that the controller takes into no SyncStateSet
+        self.asked: list[frozenset[int]] = []
         replicas = kinds.pop("replicas", dict.fromkeys([1, *self.followers], False))
         self.master = Master(
             group=kinds.pop("group", 0),
@@ -142,7 +144,7 @@ class Leading:
         return found + self.master.take()
 
     def settle(self) -> "Leading":
-        """Carries messages both ways until there are none, and grants every SyncStateSet that is asked for."""
+        """Carries messages both ways until there are none, and answers for every SyncStateSet that is asked for."""
         while True:
             for number, follower in self.followers.items():
                 follower.work()
@@ -157,7 +159,11 @@ class Leading:
                     self.followers[number].work()
             ask = self.master.ask()
             if ask is not None:
-                self.master.set_altered(ask.sync_set, ask.sync_epoch + 1)
+                self.asked.append(ask.sync_set)
+                if self.unwelcome & (ask.sync_set - self.master.sync_set):
+                    self.master.set_refused(ask.sync_epoch)
+                else:
+                    self.master.set_altered(ask.sync_set, ask.sync_epoch + 1)
             if not said and ask is None and not any(follower.sent for follower in self.followers.values()):
                 return self
 

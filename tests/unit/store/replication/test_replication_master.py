@@ -123,6 +123,25 @@ def test_a_replica_joins_when_it_has_what_is_confirmed():
     assert leading.master.sync_set == {1, 2}
 
 
+def test_a_replica_that_the_controllers_refuse_holds_up_no_other_one():
+    """Its heartbeats are lost on their way to them, and the master hears it well."""
+    leading = Leading(epoch=2, min_in_sync=2, followers=[Following(2), Following(3)])
+    leading.unwelcome = {2}
+    leading.now += PACE.fresh_ms + 1  # so both join when a controller has answered again
+    leading.master.tick(now_ms=leading.now)
+    leading.connect(2, 3)
+    assert leading.asked == []
+    leading.pass_time(200)
+    assert leading.asked == [{1, 2, 3}, {1, 2}, {1, 3}]
+    assert leading.master.sync_set == {1, 3}
+    leading.append().pass_time(PACE.refused_ms)
+    assert leading.master.confirmed == leading.log.end
+    assert leading.asked[3:] == [{1, 2, 3}]  # once in that time
+    leading.unwelcome = set()
+    leading.pass_time(PACE.refused_ms)
+    assert leading.master.sync_set == {1, 2, 3}
+
+
 def test_under_load_confirming_waits_for_a_replica_that_is_near():
     """It always has a batch to go: without waiting it would never join."""
     follower = Following(2)
