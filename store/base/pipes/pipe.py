@@ -80,7 +80,10 @@ class Pipe(asyncio.BufferedProtocol):
         sizes: PipeSizes = FRAMES,
         first_bytes_max: int | None = None,
     ) -> None:
-        """Begins a pipe; calls `lost` when the connection has ended; no first message is above `first_bytes_max`."""
+        """Begins a pipe; no first message is above `first_bytes_max`.
+
+        `lost` is called when the connection has ended, and when the pipe has made way.
+        """
         self._loop = asyncio.get_running_loop()
         self._lost = lost
         self._transport: Any = None
@@ -119,12 +122,22 @@ class Pipe(asyncio.BufferedProtocol):
             hold, self._hold = self._hold, None
             hold(0)
 
+    def cancel(self) -> None:
+        """Makes way, see `Holder`: what it holds is freed at once, not when its task runs.
+
+        A turn of the event loop reads from hundreds of pipes before any task runs.
+        """
+        self._hold = None  # the budget has struck it off already
+        self.abort()
+        self.release()
+        self._lost()
+
     def release(self) -> None:
-        """Holds nothing more; for a pipe that has ended and has no reader any more."""
+        """Holds nothing more; for a pipe that has ended."""
         self._arrived.clear()
         self._arrived_bytes = self._held_bytes = 0
         self._give_back_buffer()
-        self._hold = None
+        self.admit()
 
     def _give_back_buffer(self) -> None:
         """Frees what came of a message that is not whole, at once: the pipe itself may be in a cycle of references."""
@@ -185,7 +198,8 @@ class Pipe(asyncio.BufferedProtocol):
     def abort(self) -> None:
         """Ends it at once."""
         self._end(broken("the stream was given up"))
-        self._transport.abort()
+        if self._transport is not None:  # else TLS has not begun
+            self._transport.abort()
 
     def _end(self, error: grpc.aio.AioRpcError | None) -> None:
         """Ends the stream: nothing more comes or goes."""

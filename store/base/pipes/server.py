@@ -100,15 +100,15 @@ class PipeServer(listening.Server):
         pipe = Pipe(me.cancel, sizes=self._sizes, first_bytes_max=METHOD_BYTES_MAX)
         strange = tls is None and accepted.family != socket.AF_UNIX
         if strange:
-            pipe.hold_in(lambda size_bytes: self.unauthenticated.hold(me, origin, size_bytes))
-        await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
-            lambda: pipe,
-            handed_over(accepted),
-            ssl=tls,
-            ssl_handshake_timeout=None if tls is None else OPENING_S,
-        )
+            pipe.hold_in(lambda size_bytes: self.unauthenticated.hold(pipe, origin, size_bytes))
         said = False
         try:
+            await self._loop.connect_accepted_socket(  # with TLS, uvloop does not return the protocol that it was given
+                lambda: pipe,
+                handed_over(accepted),
+                ssl=tls,
+                ssl_handshake_timeout=None if tls is None else OPENING_S,
+            )
             method = await pipe.read()
             said = method is not grpc.aio.EOF
             if not said:

@@ -3,6 +3,7 @@
 import asyncio
 import gc
 import ipaddress
+import os
 import random
 import socket
 import struct
@@ -255,6 +256,40 @@ async def test_half_sent_messages_of_strangers_share_one_budget_and_give_it_back
     finally:
         tracemalloc.stop()
         gc.enable()
+
+
+async def test_pipes_that_make_way_free_their_buffers_before_their_tasks_run(plain, monkeypatch):
+    """A turn of the event loop reads from all of them, so that what is freed later is held many times over."""
+    pipes, most_bytes = [], 0
+
+    class Watched(PeerBudget):
+        def hold(self, holder, origin, size_bytes):
+            nonlocal most_bytes
+            super().hold(holder, origin, size_bytes)
+            most_bytes = max(most_bytes, sum(len(one.buffer) for one in pipes))
+
+    def opened(*args, **options):
+        pipes.append(Pipe(*args, **options))
+        return pipes[-1]
+
+    monkeypatch.setattr(pipes_server, "Pipe", opened)
+    budget = Watched(8 << 20)
+    made = await plain.start(budget)
+    strangers = []
+    for _ in range(30):
+        _, writer = await plain.stranger(OPENING + struct.pack("<I", 10) + b"/test/Echo", OTHERS)
+        strangers.append(writer.get_extra_info("socket"))
+    async with asyncio.timeout(PATIENCE_S):
+        while len(made.pipes) < len(strangers):
+            await asyncio.sleep(0.01)
+        half = struct.pack("<I", 75 << 20) + bytes(1 << 20)
+        for one in strangers:
+            with socket.socket(fileno=os.dup(one.fileno())) as raw, suppress(BlockingIOError):
+                raw.send(half)
+        while len(made.pipes) == len(strangers):
+            await asyncio.sleep(0.01)
+    assert budget.held_bytes <= most_bytes <= budget.bytes_max
+    await plain.stream()
 
 
 async def test_whoever_is_admitted_is_no_stranger(plain):
