@@ -4,49 +4,18 @@ Memory is short while this process holds more than a limit, and while its log ha
 some time; disk is short where a store says so. Both end a little later than they begin, so that nothing flutters.
 """
 
-import os
 from collections.abc import Callable
-from pathlib import Path
 from typing import Final
 
 from store.base import logs
+from store.base.memory import resident_bytes
 
 PRESSURE_INTERVAL_MS: Final = 500  # between two looks
 CROWDED_LOOKS: Final = 4  # in a row with too much to write: memory is short
 CALM_LOOKS: Final = 2  # in a row without: it is not any more
-_MEMORY_SHARE: Final = 0.6  # of the machine's, where no limit is configured
 _EASED: Final = 0.95  # of the limit: with less than that held, there is enough again
-_LIMITS: Final = (Path("/sys/fs/cgroup/memory.max"), Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"))
-_RESIDENT: Final = "/proc/self/statm"
-_LINE_BYTES_MAX: Final = 256  # of that file, which has one
-_PAGE_BYTES: Final = os.sysconf("SC_PAGE_SIZE")
 
 log = logs.get(__name__)
-
-
-def resident_bytes() -> int:
-    """Returns the memory that this process holds; 0 where that is not known."""
-    try:  # twice a second: without a file object it is a fraction of the price
-        file = os.open(_RESIDENT, os.O_RDONLY | os.O_CLOEXEC)
-        try:
-            return int(os.read(file, _LINE_BYTES_MAX).split()[1]) * _PAGE_BYTES
-        finally:
-            os.close(file)
-    except (OSError, ValueError, IndexError):
-        return 0
-
-
-def memory_limit_bytes(configured: int) -> int:
-    """Returns the limit for this process: as configured, or, for 0, a share of the machine's or cgroup's memory."""
-    if configured:
-        return configured
-    found = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    for path in _LIMITS:
-        try:
-            found = min(found, int(path.read_text("ascii")))
-        except (OSError, ValueError):  # no such limit
-            continue
-    return int(found * _MEMORY_SHARE)
 
 
 class Pressure:

@@ -44,6 +44,7 @@ from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
+from store.base.memory import memory_limit_bytes
 from store.base.process_errors import listening_on
 from store.base.runner import ServerRun, hangups, run_server
 from store.format.frame import QueueNumber
@@ -348,6 +349,7 @@ async def _run(
     what the backend raises.
     """
     following = None if news is None else news()
+    run.trimming.memory_bytes_max = memory_limit_bytes(config.gateway.memory_high_bytes)
     opened = await run.start(run.stack.enter_async_context(backend))
     async with asyncio.TaskGroup() as tasks:
         gateway = Gateway(config, opened, tasks, worker=worker)

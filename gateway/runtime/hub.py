@@ -23,7 +23,7 @@ from gateway.groups.lease_groups import LeaseGroups
 from gateway.groups.lease_letters import LeaseLetters
 from gateway.kv.kv import KeyValues
 from gateway.ops.metrics import Metrics
-from gateway.ops.pressure import Pressure, memory_limit_bytes
+from gateway.ops.pressure import Pressure
 from gateway.oscore.contexts_file import Provisioned
 from gateway.oscore.keeper import ContextKeeper
 from gateway.ownership.metadata_barrier import MetadataBarrier
@@ -60,6 +60,7 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
+from store.base.memory import memory_limit_bytes
 from store.base.rhythm import pause
 from store.format.frame import QueueNumber
 

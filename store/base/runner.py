@@ -11,15 +11,19 @@ import gc
 import resource
 import signal
 import sys
+import time
 from collections.abc import Awaitable, Callable, Coroutine
 from typing import Any, TypeVar
 
 import uvloop
 
 from store.base import logs
+from store.base.listening import UNAUTHENTICATED
+from store.base.memory import HeapTrimming, heap_trim, memory_limit_bytes, resident_bytes
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so most looks find none
+HEAP_LOOK_S = 1.0  # between two looks whether to give freed memory back
 
 log = logs.get(__name__)
 T = TypeVar("T")
@@ -35,6 +39,7 @@ class ServerRun:
     def __init__(self, stack: contextlib.AsyncExitStack) -> None:
         self.stack = stack
         self.stopped = asyncio.Event()
+        self.trimming = HeapTrimming(memory_limit_bytes(0))
         for number in (signal.SIGTERM, signal.SIGINT):
             asyncio.get_running_loop().add_signal_handler(number, self._stop, number)
 
@@ -88,6 +93,36 @@ def run_server(serve: Callable[[ServerRun], Awaitable[None]]) -> int:
 
 async def _run(serve: Callable[[ServerRun], Awaitable[None]]) -> None:
     async with contextlib.AsyncExitStack() as stack:
-        with contextlib.suppress(StopRequested):
-            await serve(ServerRun(stack))
+        run = ServerRun(stack)
+        trimming = asyncio.ensure_future(_trim_heap(run.trimming))
+        try:
+            with contextlib.suppress(StopRequested):
+                await serve(run)
+        finally:
+            trimming.cancel()
     log.info("stopped")
+
+
+async def _trim_heap(trimming: HeapTrimming) -> None:
+    """Gives freed memory back to the system when it is due, forever. A thread does it: it may take 1 ms a MB."""
+    trim, budget = heap_trim(), UNAUTHENTICATED
+    while trim is not None:
+        await asyncio.sleep(HEAP_LOOK_S)
+        before_bytes, began_s = resident_bytes(), time.monotonic()
+        if not trimming.due(
+            peak_bytes=budget.peak_bytes,
+            held_bytes=budget.held_bytes,
+            resident_bytes=before_bytes,
+            now_ms=int(began_s * 1_000),
+        ):
+            continue
+        await asyncio.to_thread(trim)
+        after_bytes, ended_s = resident_bytes(), time.monotonic()
+        budget.restart_peak()
+        trimming.trimmed(before_bytes - after_bytes, now_ms=int(ended_s * 1_000))
+        log.debug(
+            "freed memory was given back to the system",
+            before_bytes=before_bytes,
+            after_bytes=after_bytes,
+            seconds=round(ended_s - began_s, 3),
+        )

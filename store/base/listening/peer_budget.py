@@ -25,6 +25,7 @@ class PeerBudget(Generic[H]):
     def __init__(self, bytes_max: int = UNAUTHENTICATED_BYTES_MAX) -> None:
         self.bytes_max = bytes_max
         self.held_bytes = 0  # <= bytes_max
+        self.peak_bytes = 0  # the most since `restart_peak`
         self._held: dict[bytes, dict[H, int]] = {}  # by origin; none is empty
         self._totals: dict[bytes, int] = {}  # of each origin
 
@@ -42,6 +43,10 @@ class PeerBudget(Generic[H]):
         """Gives back what a connection held that holds nothing more, or is admitted."""
         self._set(holder, origin, 0)
 
+    def restart_peak(self) -> None:
+        """Takes the peak from now on."""
+        self.peak_bytes = self.held_bytes
+
     def _set(self, holder: H, origin: bytes, size_bytes: int) -> None:
         holders = self._held.get(origin)
         before = 0 if holders is None else holders.get(holder, 0)
@@ -54,6 +59,7 @@ class PeerBudget(Generic[H]):
         else:
             del holders[holder]
         self.held_bytes += size_bytes - before
+        self.peak_bytes = max(self.peak_bytes, self.held_bytes)
         self._totals[origin] = self._totals.get(origin, 0) + size_bytes - before
         if not holders:
             del self._held[origin], self._totals[origin]

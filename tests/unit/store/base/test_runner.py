@@ -6,6 +6,8 @@ import sys
 
 import pytest
 
+from store.base.memory import heap_trim
+
 PATIENCE_S = 60
 PROGRAM = """
 import asyncio, contextlib, sys, types
@@ -47,6 +49,33 @@ except ServerFailed as error:
     sys.exit(9)
 """
 
+FLOODED = """
+import asyncio, sys
+from store.base.listening import UNAUTHENTICATED
+from store.base.memory import resident_bytes
+from store.base.runner import run_server
+
+class Stranger:
+    def cancel(self):
+        pass
+
+async def serve(run):
+    before = resident_bytes()
+    # An object that stays behind each one that goes: the heap does not shrink by itself.
+    flood = [(bytearray(64 << 10), bytes(1 << 10)) for _ in range(2_000)]
+    held = resident_bytes()
+    stranger = Stranger()
+    UNAUTHENTICATED.hold(stranger, b"", 125 << 20)
+    UNAUTHENTICATED.release(stranger, b"")
+    flood = [kept for _, kept in flood]
+    print(before, held, resident_bytes(), flush=True)
+    while resident_bytes() - before > (held - before) // 4:
+        await asyncio.sleep(0.05)
+    print("given back", flush=True)
+
+sys.exit(run_server(serve))
+"""
+
 
 def run(*signals, slow=False, fails=False, hangs=False):
     """Runs a server that gets each signal after a word; returns its words, and its exit status."""
@@ -82,3 +111,18 @@ def test_a_second_signal_ends_a_server_at_once():
 def test_an_error_of_a_server_comes_out_of_its_run_when_everything_is_closed():
     words, status = run(fails=True)
     assert (words, status) == (["opening", "opened", "closed", "unwound", "its disk has failed"], 9)
+
+
+@pytest.mark.skipif(heap_trim() is None, reason="this C library cannot give back parts of the heap")
+def test_memory_that_a_flood_has_left_is_given_back_to_the_system():
+    """A heap of 125 MB of which 2 MB stay, all over it."""
+    with subprocess.Popen([sys.executable, "-c", FLOODED], stdout=subprocess.PIPE, text=True) as process:
+        try:
+            said, _ = process.communicate(timeout=PATIENCE_S)
+        finally:
+            process.kill()
+    figures, *lines = said.splitlines()  # the log's, too
+    before, held, freed = map(int, figures.split())
+    assert freed - before > (held - before) // 2  # else there was nothing to give back
+    assert "given back" in lines
+    assert process.returncode == 0

@@ -27,6 +27,17 @@ def test_what_is_released_is_given_back_once():
     assert budget.held_bytes == 0
 
 
+def test_the_peak_is_the_most_since_it_was_restarted():
+    budget, task = PeerBudget(100), CancelledTask()
+    for size in (50, 80, 30):
+        budget.hold(task, b"", size)
+    assert (budget.peak_bytes, budget.held_bytes) == (80, 30)
+    budget.restart_peak()
+    budget.hold(task, b"", 40)
+    budget.release(task, b"")
+    assert budget.peak_bytes == 40
+
+
 @pytest.mark.parametrize("seed", range(20))
 def test_nothing_is_kept_of_whoever_has_left(seed):
     chance, budget, here = random.Random(seed), PeerBudget(1_000), {}
