@@ -24,7 +24,7 @@ from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 from urllib.parse import parse_qsl, urlsplit
 
 import msgspec
-from prometheus_client import CollectorRegistry
+from prometheus_client import CollectorRegistry, Gauge
 from prometheus_client.exposition import choose_encoder
 from prometheus_client.gc_collector import GCCollector
 from prometheus_client.platform_collector import PlatformCollector
@@ -357,11 +357,17 @@ async def _body(reader: asyncio.StreamReader, size_bytes: int, holds: _Holds) ->
 
 
 def process_registry() -> CollectorRegistry:
-    """Returns a registry with the figures of this process: memory, CPU, open files, garbage, Python."""
+    """Returns a registry with the figures of this process: memory, CPU, open files, unauthenticated input, Python."""
     registry = CollectorRegistry()
     ProcessCollector(registry=registry)
     PlatformCollector(registry=registry)
     GCCollector(registry=registry)
+    budget = UNAUTHENTICATED
+    for name, what, value in (
+        ("bytes", "Bytes held for peers that have not authenticated", lambda: budget.held_bytes),
+        ("limit_bytes", "Bytes of them beyond which the peer that holds most is cut off", lambda: budget.bytes_max),
+    ):
+        Gauge(f"headgate_unauthenticated_{name}", what, registry=registry).set_function(value)
     return registry
 
 

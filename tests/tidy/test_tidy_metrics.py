@@ -46,7 +46,7 @@ class Node:
 @pytest.fixture(scope="module")
 def exported():
     """Returns the metrics that each role exports, by role."""
-    one, proxy = Metrics(process=False), Metrics(process=False)
+    one, proxy = Metrics(), Metrics()
     alone = SimpleNamespace(end=0, confirmed=0, damages=(), view_damages=(), scrubbed=Scrubbed(0, 0, 0, 0))
     alone.log = SimpleNamespace(confirmed=0, pending_bytes=0)
     alone.replication = SimpleNamespace(end=0)

@@ -17,6 +17,7 @@ from store.base import admin
 from store.base.admin import NO_OPERATIONS, ActionRefused, AdminAddress, AdminServer, Operations, ReadyState
 from store.base.listening import PeerBudget
 from store.base.process_errors import ServerFailed
+from tests.support.process.cancelled_task import CancelledTask
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -269,6 +270,15 @@ async def test_bodies_that_are_not_whole_count_as_unauthenticated_input(monkeypa
         small[1].close()
         await until(lambda: not budget.held_bytes)
         large[1].close()
+
+
+def test_the_figures_of_a_process_say_how_much_unauthenticated_input_it_holds(monkeypatch):
+    budget = PeerBudget(300)
+    monkeypatch.setattr(admin, "UNAUTHENTICATED", budget)
+    registry = admin.process_registry()
+    budget.hold(CancelledTask(), b"", 120)
+    assert registry.get_sample_value("headgate_unauthenticated_bytes") == 120
+    assert registry.get_sample_value("headgate_unauthenticated_limit_bytes") == 300
 
 
 async def test_actions_are_for_this_machine_alone(monkeypatch):
