@@ -20,6 +20,7 @@ import uvloop
 from store.base import logs
 from store.base.listening import UNAUTHENTICATED
 from store.base.memory import HeapTrimming, heap_trim, memory_limit_bytes, resident_bytes
+from store.base.rhythm import pause
 
 SWITCH_INTERVAL_S = 0.0005  # how long the loop may keep the interpreter from the store's threads
 GC_THRESHOLD = 50_000  # new containers between two looks for cycles: messages make none, so most looks find none
@@ -107,7 +108,7 @@ async def _trim_heap(trimming: HeapTrimming) -> None:
     """Gives freed memory back to the system when it is due, forever. A thread does it: it may take 1 ms a MB."""
     trim, budget = heap_trim(), UNAUTHENTICATED
     while trim is not None:
-        await asyncio.sleep(HEAP_LOOK_S)
+        await pause(HEAP_LOOK_S)
         before_bytes, began_s = resident_bytes(), time.monotonic()
         if not trimming.due(
             peak_bytes=budget.peak_bytes,
