@@ -15,14 +15,14 @@ _SOON: Final = 0.1  # of a period: what would be done again sooner than that is 
 _EARLY_S: Final = 0.002  # by which timers ring too early
 
 
-def since_last_s(period_s: float) -> float:
-    """Returns how long it is since the last multiple of `period_s`."""
-    return (asyncio.get_running_loop().time() + PHASE_S.get()) % period_s
+def since_last_s(period_s: float, loop: asyncio.AbstractEventLoop | None = None) -> float:
+    """Returns how long it is since the last multiple of `period_s` on the running loop's clock, or another's."""
+    return ((loop or asyncio.get_running_loop()).time() + PHASE_S.get()) % period_s
 
 
-def until_next_s(period_s: float) -> float:
+def until_next_s(period_s: float, loop: asyncio.AbstractEventLoop | None = None) -> float:
     """Returns the time until work that is done every `period_s` is due again: up to a tenth more than that."""
-    left_s = period_s - since_last_s(period_s)
+    left_s = period_s - since_last_s(period_s, loop)
     return left_s if left_s > _SOON * period_s else left_s + period_s
 
 

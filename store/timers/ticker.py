@@ -46,7 +46,7 @@ class Ticker:
             self._timer = None
         if self._closed or self._due_ms is None or self._working is not None:
             return
-        wait_s = min(max(self._due_ms - self._now_ms(), 0) / 1000, until_next_s(RECHECK_S))
+        wait_s = min(max(self._due_ms - self._now_ms(), 0) / 1000, until_next_s(RECHECK_S, self._loop))
         self._timer = self._loop.call_later(wait_s, self._look)
 
     def _look(self) -> None:

@@ -79,6 +79,10 @@ class Loop:
 
     call_soon_threadsafe = call_soon
 
+    def time(self) -> float:
+        """Returns the seconds of a clock that never goes back."""
+        return time.monotonic()
+
     def call_later(self, _seconds: float, _work: Callable[[], object]) -> asyncio.Handle:
         """Schedules nothing: no timer is part of the path."""
         return mock.create_autospec(asyncio.Handle, instance=True)
