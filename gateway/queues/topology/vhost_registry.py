@@ -62,9 +62,13 @@ class VhostRegistry(QueueRegistry):
         queues = [name for name in self.queues if vhost_of(name) == vhost]
         for at in range(0, len(queues), REMOVED_COUNT_MAX):
             async with self._changing:
+                if vhost not in self.vhosts.deleted:
+                    return True  # it was made again: what is there now is its own
                 await self._drop_soon(name for name in queues[at : at + REMOVED_COUNT_MAX] if name in self.queues)
         for name in [name for name in self._exchanges if vhost_of(name) == vhost]:
             async with self._changing:
+                if vhost not in self.vhosts.deleted:
+                    return True
                 exchange = self._exchanges.get(name)
                 if exchange is not None:
                     try:
@@ -81,7 +85,7 @@ class VhostRegistry(QueueRegistry):
             await self._settings.delete_policy(place)
         await self._take_over([one for place, one in stored.items() if place.vhost != vhost])
         if vhost not in self.vhosts.deleted:
-            return True  # it was made again
+            return True
         if vhost in self.vhosts.configured:  # since it was deleted
             await self._settings.permit_vhost(vhost)
             self.vhosts.made(vhost)

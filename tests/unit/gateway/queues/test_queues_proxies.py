@@ -436,6 +436,21 @@ async def test_a_vhost_that_one_proxy_makes_is_known_to_all(cluster):
     assert refused.value.cause is Cause.NOT_FOUND
 
 
+async def test_a_vhost_that_is_made_again_keeps_its_exchanges_while_a_proxy_still_clears_it(two):
+    cluster, one, _ = two
+    await cluster.controller.do(CreateTopic(name="$vhost"))
+    registry = one.queues.registry
+    await registry.make_vhost("shop")
+    registry.vhosts.delete("shop")
+    async with registry._changing:
+        clearing = asyncio.ensure_future(registry.finish())
+        await until(lambda: registry._changing._waiters)
+        registry.vhosts.made("shop")
+        registry._know_vhost("shop")
+    await clearing
+    await one.declare(one.conn(), in_vhost("shop", "q"))
+
+
 async def test_a_vhost_that_one_proxy_deletes_is_gone_at_all_with_what_another_has_there(two):
     cluster, one, other = two
     await cluster.controller.do(CreateTopic(name="$vhost"))
