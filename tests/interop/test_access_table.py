@@ -5,11 +5,13 @@ method or a remote call says what it is to answer somebody without a right. Each
 anything hidden and after, and compared byte by byte: statuses, headers, bodies, counts, cursors, texts of errors.
 """
 
-import asyncio
 import itertools
+import json
 import re
 import typing
+from base64 import b64encode
 from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
 from urllib.parse import quote
@@ -17,13 +19,16 @@ from urllib.parse import quote
 import httpx
 import pika
 import pytest
-from aiocoap import Context
 from aiocoap import Message as CoapMessage
 from aiocoap.numbers.codes import Code
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 from pamqp.commands import Basic, Channel, Confirm, Exchange, Queue, Tx
 from prometheus_client import CollectorRegistry
+from websockets.exceptions import ConnectionClosed, InvalidStatus
+from websockets.sync.client import ClientConnection
+from websockets.sync.client import connect as connect_websocket
+from websockets.typing import Subprotocol
 
 from adapters.amqp.methods import _METHODS
 from adapters.coap.messages.request import ROOTS
@@ -40,7 +45,8 @@ from store.base.admin import AdminServer
 from store.node.replication_service import ReplicationService
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
-from tests.support.gateway.ruled_gateway import DENIED, TIMEOUT_S, RuledGateway, UserClient, ruled
+from tests.support.coap.coap_ways import HAS_DTLS, CoapFiles, CoapWays, Way
+from tests.support.gateway.ruled_gateway import DENIED, PASSWORD, TIMEOUT_S, RuledGateway, UserClient, ruled
 
 pytestmark = pytest.mark.slow
 
@@ -48,6 +54,7 @@ NOBODY, LITTLE = "nobody", "little"  # users: one has no rights, the other all b
 MINE = [f"all:{root}mine/#" for root in ("", "$queue/", "$exchange/", "$kv/default/", "$group/")]
 SECRET = "closed/there"
 EVENT = {"ce-specversion": "1.0", "ce-id": "secret-id", "ce-source": "/s", "ce-type": "secret"}
+READABLE = "closed/else"  # is there before anything is hidden, for the user who may do everything
 
 
 # ---- HTTP
@@ -177,7 +184,14 @@ HTTP: dict[str, Http] = {
 }
 # Where the status depends on the request: a count needs the right to all of its range, a filter that to some of it.
 MORE: dict[str, Http] = {
-    "GET /kv": http(403, 403, "/kv?count=true", "/kv?count=true&prefix=closed/"),
+    "GET /kv": http(
+        403,
+        403,
+        "/kv?count=true",
+        "/kv?count=true&prefix=closed/",
+        "/kv?watch=true&ns=other",
+        "/kv?prefix=closed/&keys=true&ns=other",
+    ),
     "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1"),
     "HEAD /topics/*": http(403, 403, f"/topics/{_HIDDEN}"),
 }
@@ -253,6 +267,22 @@ AMQP_MORE: list[Callable[[Any], Any]] = [
     lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", ANSWERED)),
     lambda one: (one.confirm_delivery(), one.basic_publish("closed-x", "k", b"x", mandatory=True)),
 ]
+# The policies that `hidden` sets, by name. Then what a user with too few rights is told of names that they are for.
+POLICIES = {
+    "closed": (
+        "^closed-",
+        {"max-length": 1, "dead-letter-exchange": "closed-d", "alternate-exchange": "closed-d"},
+    ),
+    "mine": ("^mine/", {"dead-letter-exchange": "closed-x", "alternate-exchange": "closed-x"}),
+}
+BY_POLICY: list[tuple[int, Callable[[Any], Any]]] = [
+    # The exchange of dead letters is the policy's, and the key would be the user's: an address that it may not name.
+    (406, lambda one: one.queue_declare("mine/k", arguments={"x-dead-letter-routing-key": "closed.there"})),
+    (403, lambda one: one.queue_declare("closed-p")),
+    (403, lambda one: one.exchange_declare("closed-p", "topic", passive=True)),
+    (403, lambda one: one.queue_bind("mine/q", "closed-p", "#")),
+    (403, lambda one: (one.confirm_delivery(), one.basic_publish("closed-p", "k", b"x", mandatory=True))),
+]
 
 
 def test_every_method_of_amqp_is_in_the_table():
@@ -288,7 +318,7 @@ def test_every_packet_of_mqtt_is_in_the_table():
     assert sent <= MQTT.keys()
 
 
-# ---- CoAP, without a name: those of DTLS and OSCORE have the rights of users, in `test_coap_oscore_clients`
+# ---- CoAP, without a name, and of users: by OSCORE, by DTLS, and by WebSocket over TLS
 
 FETCHED = (SECRET, "closed/#", "closed/+", "closed/absent/#")  # the filters of FETCH
 COAP_READS = (("GET", ""), ("GET", "/*"), ("FETCH", ""))
@@ -301,6 +331,31 @@ COAP: dict[str, tuple[str, ...]] = {
     "DELETE /t/*": ("4.03",),
     **{f"{method} /t/*": ("4.05",) for method in ("FETCH", "PATCH", "iPATCH")},
 }
+FETCHED_IN_PART = ("#", "+/there", "mine/#")  # what somebody may read of these is told, and nothing else
+
+
+# ---- WebSocket: MQTT's clients come by each listener; events by requests that are refused in HTTP, and by messages
+
+MQTT_LISTENERS = ("mqtt", "mqtt-ws", "http")
+SOCKETS: dict[str, tuple[int, int]] = {  # what the opening of a socket is answered; nobody's, and that of little
+    "filter=closed/%23": (403, 403),
+    f"filter={_HIDDEN}": (403, 403),
+    f"filter={_HIDDEN}&where=qos>0": (403, 403),
+    f"filter=mine/%23&filter={_HIDDEN}": (403, 403),
+    "filter=%23": (403, 101),
+    "filter=%2B/there": (403, 101),
+    "filter=mine/%23": (403, 101),
+}
+SOCKET_EVENTS: tuple[dict[str, Any], ...] = (  # events that end the socket
+    {"subject": SECRET, "id": "secret-id"},
+    {"subject": SECRET, "id": "other"},
+    {"subject": "closed/absent", "id": "secret-id"},
+    {"subject": "$kv/default/closed/there", "id": "1"},
+)
+
+# ---- the sessions of a client, as they are shown to a user
+
+SESSIONS = ("secret-away", "secret-here", "admin")
 
 
 # ---- remote calls: for nodes and those who read for a whole cluster, who have no rules (docs/operations.md)
@@ -374,20 +429,40 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
 
 
 @pytest.fixture(scope="module")
-def gateway(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
-    with RuledGateway(Path(tmp_path_factory.mktemp("table")) / "data") as one:
+def coap_files(tmp_path_factory: pytest.TempPathFactory) -> CoapFiles:
+    return CoapFiles(tmp_path_factory.mktemp("table") / "coap", (NOBODY, LITTLE, "admin"))
+
+
+@pytest.fixture(scope="module")
+def gateway(tmp_path_factory: pytest.TempPathFactory, coap_files: CoapFiles) -> Iterator[RuledGateway]:
+    listeners: dict[str, Any] = {
+        name: {"port": 0, "tls_port": 0} for name in ("mqtt", "mqtt-ws", "coap-tcp", "http", "amqp")
+    }
+    listeners |= {"coap": {"port": 0}, "coaps": {"enabled": HAS_DTLS, "port": 0}}
+    data_dir = Path(tmp_path_factory.mktemp("table")) / "data"
+    with RuledGateway(data_dir, listeners=listeners, **coap_files.sections) as one:
         for name, rules in ((NOBODY, ruled()), (LITTLE, ruled(*MINE))):
             one.do(one.set_user(name, rules))
         with one.http("admin") as admin:  # readable messages, which make the topics
-            for address in ("closed/else", "mine/a", "mine/z"):
+            for address in (READABLE, "mine/a", "mine/z"):
                 assert admin.post(f"/topics/{address}", content=b"x").is_success
             for key in ("mine/a", "mine/z"):
                 assert admin.put(f"/kv/{key}", content=b"x").is_success
         yield one
 
 
-def hide(served: RuledGateway) -> None:
-    """Puts something into every place that the requests above ask for."""
+@pytest.fixture(scope="module")
+def coap(gateway: RuledGateway, coap_files: CoapFiles) -> Iterator[CoapWays]:
+    with CoapWays(coap_files, gateway.ports, gateway.tls_ports) as ways:
+        yield ways
+
+
+@contextmanager
+def hidden(served: RuledGateway) -> Iterator[None]:
+    """Puts something into every place that the requests above ask for; a session is connected until the exit."""
+    for name, (pattern, definition) in POLICIES.items():
+        body = {"name": name, "pattern": pattern, "definition": definition}
+        assert admin_port(served, "POST", "/amqp/policies/set", json=body).is_success
     with served.http("admin") as admin:
         for n in range(3):
             query = {"key": "secret-key", "retain": "true"}
@@ -408,6 +483,18 @@ def hide(served: RuledGateway) -> None:
         channel.basic_publish("closed-x", "k", b"x")
     channel.connection.close()
     served.do(served.gateway.hub.queues.registry.make_vhost("closed"))
+    with closing(UserClient(served, "admin", "secret-here")) as here:
+        with closing(UserClient(served, "admin", "secret-away")) as away:
+            for one in (here, away):
+                assert one.connect(expiry_s=1000) == 0
+                assert one.subscribe("closed/#", SECRET) == [1, 1]
+        yield
+
+
+def admin_port(served: RuledGateway, method: str, target: str, **given: Any) -> httpx.Response:
+    """Returns the answer of the admin port."""
+    url = f"http://127.0.0.1:{served.ports['admin']}{target}"
+    return httpx.request(method, url, timeout=TIMEOUT_S, trust_env=False, **given)
 
 
 def amqp(served: RuledGateway, name: str, vhost: str = "/") -> pika.BlockingConnection:
@@ -442,21 +529,23 @@ def amqp_answers(served: RuledGateway, name: str) -> list[str]:
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"\(530\)") as refused:
         amqp(served, name, "closed")
     found, connection = [str(refused.value)], amqp(served, name)
-    for method, work in (*AMQP.items(), *(("more", one) for one in AMQP_MORE)):
+    by_policy = (("by policy", work, code) for code, work in BY_POLICY)
+    refusals = (("more", work, 403) for work in AMQP_MORE)
+    for method, work, code in (*((one, work, 403) for one, work in AMQP.items()), *refusals, *by_policy):
         if work is None:
             continue
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
             work(connection.channel())
-        assert closed.value.reply_code == 403, method
+        assert closed.value.reply_code == (403 if name == NOBODY else code), method
         found.append(f"{method} {closed.value.reply_text}")
     connection.close()
     return found
 
 
-def mqtt_answers(served: RuledGateway, name: str) -> list[Any]:
+def mqtt_answers(served: RuledGateway, name: str, listener: str) -> list[Any]:
     """Returns codes, and the texts that come with them."""
-    client = UserClient(served, name, f"table-{name}")
-    will = UserClient(served, name, f"will-{name}")
+    client = UserClient(served, name, f"table-{name}-{listener}", listener=listener)
+    will = UserClient(served, name, f"will-{name}-{listener}", listener=listener)
     will.paho.will_set(SECRET, b"x", 1)
     found: list[Any] = [will.connect(), client.connect()]
     filters = ("closed/#", SECRET, "#", "+/there", "$share/g/closed/#", "$share/g/#", f"$share/g/{SECRET}", "$SYS/#")
@@ -477,41 +566,143 @@ def mqtt_answers(served: RuledGateway, name: str) -> list[Any]:
     return found
 
 
-async def coap_answers(served: RuledGateway) -> dict[str, Any]:
-    """Returns codes and payloads."""
-    context = await Context.create_client_context()
+def coap_answers(ways: CoapWays, way: Way) -> dict[str, Any]:
+    """Returns codes, options and payloads."""
     found: dict[str, Any] = {}
-    try:
-        for way, (code, *_) in COAP.items():
-            method, _, path = way.partition(" ")
-            plain = b"" if method in {"GET", "DELETE"} else b"x"
-            bodies = [one.encode() for one in FETCHED] if method == "FETCH" and path[1:] in ROOTS else [plain]
-            observed = (None, 0) if method in {"GET", "FETCH"} else (None,)
-            for body, observe in itertools.product(bodies, observed):
-                uri = f"coap://127.0.0.1:{served.ports['coap']}{path.replace('*', SECRET)}"
-                message = CoapMessage(code=Code[method], uri=uri, payload=body, observe=observe)
-                async with asyncio.timeout(TIMEOUT_S):
-                    answer = await context.request(message, handle_blockwise=False).response
-                assert Code(answer.code).dotted == code, (way, body, observe)
-                found[f"{way} {body!r} {observe}"] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
-    finally:
-        await context.shutdown()
+
+    def ask(code: str, row: str, body: bytes, observe: int | None = None) -> None:
+        method, _, path = row.partition(" ")
+        message = CoapMessage(code=Code[method], payload=body, observe=observe)
+        message.opt.uri_path = path.replace("*", SECRET)[1:].split("/")
+        answer = ways.ask[way](message)
+        assert Code(answer.code).dotted == code, (way, row, body, observe)
+        found[f"{row} {body!r} {observe}"] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
+
+    for row, (code, *_) in COAP.items():
+        method, _, path = row.partition(" ")
+        plain = b"" if method in {"GET", "DELETE"} else b"x"
+        bodies = [one.encode() for one in FETCHED] if method == "FETCH" and path[1:] in ROOTS else [plain]
+        for body, observe in itertools.product(bodies, (None, 0) if method in {"GET", "FETCH"} else (None,)):
+            ask(code, row, body, observe)
+    for root, pattern in itertools.product(ROOTS, FETCHED_IN_PART):
+        code = "4.03" if way.user == NOBODY or (way.user is None and pattern == "mine/#") else "2.05"
+        ask(code, f"FETCH /{root}", pattern.encode())
     return found
 
 
-def all_answers(served: RuledGateway) -> dict[str, Any]:
-    found: dict[str, Any] = {"coap": asyncio.run(coap_answers(served))}
+def open_socket(served: RuledGateway, name: str, query: str) -> ClientConnection:
+    credentials = b64encode(f"{name}:{PASSWORD.decode()}".encode()).decode()
+    return connect_websocket(
+        f"ws://127.0.0.1:{served.ports['http']}/subscribe?{query}",
+        subprotocols=[Subprotocol("cloudevents.json")],
+        additional_headers={"authorization": f"Basic {credentials}"},
+        proxy=None,
+        open_timeout=TIMEOUT_S,
+    )
+
+
+def socket_answers(served: RuledGateway, name: str) -> dict[str, Any]:
+    """Returns what opens, or refuses to open, sockets of events, and with what events end them."""
+    found: dict[str, Any] = {}
+    for query, codes in SOCKETS.items():
+        wanted = codes[name == LITTLE]
+        if wanted == 101:
+            with open_socket(served, name, query) as socket:
+                assert socket.ping().wait(TIMEOUT_S)
+                with pytest.raises(TimeoutError):  # what came before the answer to the ping, nothing
+                    socket.recv(timeout=0)
+            continue
+        with pytest.raises(InvalidStatus) as refused:
+            open_socket(served, name, query)
+        answer = refused.value.response
+        headers = [one for one in answer.headers.raw_items() if one[0].lower() != "date"]
+        assert answer.status_code == wanted, query
+        found[query] = answer.status_code, headers, answer.body
+    if name == LITTLE:
+        for number, event in enumerate(SOCKET_EVENTS):
+            with open_socket(served, name, "filter=mine/%23") as socket:
+                socket.send(json.dumps({"specversion": "1.0", "source": "/s", "type": "secret", "data": 1, **event}))
+                with pytest.raises(ConnectionClosed) as ended:
+                    socket.recv(timeout=TIMEOUT_S)
+                assert ended.value.rcvd is not None
+                assert ended.value.rcvd.code == 1008, event
+                found[f"event {number}"] = ended.value.rcvd.code, ended.value.rcvd.reason
+    return found
+
+
+def session_answers(served: RuledGateway, name: str) -> dict[str, Any]:
+    """Returns what the admin port tells for a user of the sessions of others."""
+    found = {client: admin_port(served, "GET", f"/sessions?client={client}&user={name}") for client in SESSIONS}
+    return {client: (answer.status_code, answer.json()) for client, answer in found.items()}
+
+
+@contextmanager
+def listening(served: RuledGateway) -> Iterator[Callable[[], list[str]]]:
+    """Listens to all that there is, as the user with too few rights, by each stream that stays open.
+
+    The function publishes something that this user may read, and returns the addresses and keys that came first.
+    """
+    with ExitStack() as stack:
+        socket = stack.enter_context(open_socket(served, LITTLE, "filter=%23"))
+        devices = [UserClient(served, LITTLE, f"listens-{one}", listener=one) for one in MQTT_LISTENERS]
+        for one in devices:
+            stack.enter_context(closing(one)).connect()
+            assert one.subscribe("#") == [1]
+        http = stack.enter_context(served.http(LITTLE))
+        streams = [
+            stack.enter_context(http.stream("GET", target)) for target in ("/kv?watch=true", "/subscribe?filter=%23")
+        ]
+        lines = [one.iter_lines() for one in streams]
+        for one in lines:
+            next(one)
+
+        def first() -> list[str]:
+            served.publish("mine/last")
+            with served.http("admin") as client:
+                assert client.put("/kv/mine/last", content=b"x").is_success
+            told = [json.loads(next(line for line in one if line.startswith("data: "))[6:]) for one in lines]
+            heard = json.loads(socket.recv(timeout=TIMEOUT_S))["subject"]
+            return [told[0]["key"], told[1]["subject"], heard, *(one.hear() for one in devices)]
+
+        yield first
+
+
+def all_answers(served: RuledGateway, coap: CoapWays) -> dict[str, Any]:
+    found: dict[str, Any] = {f"{way}": coap_answers(coap, way) for way in coap.ask if way.user != "admin"}
     for name in (NOBODY, LITTLE):
         found[f"http {name}"] = http_answers(served, name)
         found[f"amqp {name}"] = amqp_answers(served, name)
-        found[f"mqtt {name}"] = mqtt_answers(served, name)
+        for listener in MQTT_LISTENERS:
+            found[f"mqtt {name} {listener}"] = mqtt_answers(served, name, listener)
+        found[f"sockets {name}"] = socket_answers(served, name)
+        found[f"sessions {name}"] = session_answers(served, name)
     return found
 
 
-def test_nothing_that_is_answered_tells_what_is_hidden(gateway):
-    before = all_answers(gateway)
-    hide(gateway)
-    after = all_answers(gateway)
+def test_who_may_do_everything_is_served_on_each_way(gateway: RuledGateway, coap: CoapWays) -> None:
+    """Where this fails, a refusal below says nothing."""
+    for way, ask in coap.ask.items():
+        message = CoapMessage(code=Code.GET)
+        message.opt.uri_path = ("t", *READABLE.split("/"))
+        assert Code(ask(message).code).dotted == ("2.05" if way.user == "admin" else "4.03"), way
+    for listener in MQTT_LISTENERS:
+        with closing(UserClient(gateway, "admin", f"may-{listener}", listener=listener)) as client:
+            assert client.connect() == 0
+            assert client.subscribe("closed/#") == [1]
+    with open_socket(gateway, "admin", "filter=closed/%23") as socket:
+        socket.send(json.dumps({"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "subject": READABLE}))
+        assert json.loads(socket.recv(timeout=TIMEOUT_S))["subject"] == READABLE
+
+
+def test_nothing_that_is_answered_tells_what_is_hidden(gateway: RuledGateway, coap: CoapWays) -> None:
+    before = all_answers(gateway, coap)
+    with listening(gateway) as first, hidden(gateway):
+        after = all_answers(gateway, coap)
+        assert [len(admin_port(gateway, "GET", f"/sessions?client={one}").json()["rows"]) for one in SESSIONS[:2]] == [
+            1,
+            1,
+        ]
+        assert set(first()) == {"mine/last"}
     for way, said in before.items():
         if isinstance(said, dict):
             for one, answer in said.items():

@@ -4,7 +4,7 @@ import asyncio
 import itertools
 import queue
 import threading
-from collections.abc import Callable, Coroutine, Iterator
+from collections.abc import Callable, Coroutine, Iterator, Mapping
 from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar
@@ -51,10 +51,11 @@ def fresh(prefix: str) -> str:
 
 
 class RuledGateway:
-    """A gateway on a thread of its own, so that clients may block."""
+    """A gateway on a thread of its own, so that clients may block. `sections` are added to its configuration."""
 
-    def __init__(self, data_dir: Path) -> None:
+    def __init__(self, data_dir: Path, **sections: Mapping[str, Any]) -> None:
         self._data_dir = data_dir
+        self._sections = sections
         self._ready: queue.Queue[BaseException | None] = queue.Queue()
         self._thread = threading.Thread(target=lambda: asyncio.run(self._run()))
 
@@ -70,7 +71,7 @@ class RuledGateway:
 
     async def _run(self) -> None:
         self._loop, self._over = asyncio.get_running_loop(), asyncio.Event()
-        overrides = {
+        overrides: dict[str, Any] = {
             "store": {"data_dir": str(self._data_dir)},
             "listeners": {name: {"port": 0} for name in ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")},
             "rpc": {"enabled": False},
@@ -78,11 +79,16 @@ class RuledGateway:
             "topics": {"index": ["key", "address"], "topics_per_user_max": SHARE, "default_queues": 2},
             "access": {"default": "deny", "rules": RULES},
         }
+        for name, section in self._sections.items():
+            overrides[name] = {**overrides.get(name, {}), **section}
+        config = load(None, {}, overrides)
         try:
-            async with local_backend(load(None, {}, overrides)) as backend, asyncio.TaskGroup() as tasks:
-                self.gateway = gateway = Gateway(load(None, {}, overrides), backend, tasks)
+            async with local_backend(config) as backend, asyncio.TaskGroup() as tasks:
+                self.gateway = gateway = Gateway(config, backend, tasks)
                 await gateway.start()
-                self.ports = {one.name: one.port for one in gateway.listening}
+                listening = gateway.listening
+                self.ports = {one.name: one.port for one in listening if not one.secure or one.transport == "udp"}
+                self.tls_ports = {one.name: one.port for one in listening if one.secure and one.transport == "tcp"}
                 for name in ("admin", "ada"):
                     await self.set_user(name)
                 self._ready.put(None)
@@ -130,10 +136,20 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RuledGateway]:
 class UserClient(PahoClient):
     """A client of a user; its calls return the codes that it is told."""
 
-    def __init__(self, served: RuledGateway, name: str | None, client_id: str, *, version: int = paho.MQTTv5) -> None:
+    def __init__(
+        self,
+        served: RuledGateway,
+        name: str | None,
+        client_id: str,
+        *,
+        version: int = paho.MQTTv5,
+        listener: str = "mqtt",  # any other one takes it by WebSocket
+    ) -> None:
         user = None if name is None else (name, PASSWORD.decode())
-        options = {} if version == paho.MQTTv5 else {"clean_session": True}
-        super().__init__(served.ports["mqtt"], version, client_id, user=user, **options)
+        options: dict[str, Any] = {} if version == paho.MQTTv5 else {"clean_session": True}
+        if listener != "mqtt":
+            options["transport"] = "websockets"
+        super().__init__(served.ports[listener], version, client_id, user=user, **options)
 
     def connect(self, *, expiry_s: int = 0) -> int:
         options: dict[str, Any] = {}

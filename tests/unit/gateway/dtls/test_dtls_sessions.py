@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("OpenSSL", reason="pyOpenSSL, of the extra dtls, is not installed")
 
 from OpenSSL import SSL
-from OpenSSL._util import ffi, lib
+from OpenSSL._util import lib
 
 from gateway.dtls.adapter import DtlsAdapter
-from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext
+from gateway.dtls.context import DtlsContext
 from gateway.dtls.psk_file import LOOK_INTERVAL_MS, PreSharedKey, PreSharedKeys, read_keys
 from gateway.dtls.sessions import (
     CHECK_MS,
@@ -29,56 +29,9 @@ from gateway.dtls.sessions import (
 from gateway.security.auth_settings import TlsConfig
 from store.base.listening import PeerBudget
 from store.base.process_errors import ConfigError
+from tests.support.coap.dtls_client import DtlsClient
 
 KEYS = {b"dev1": PreSharedKey(b"key-of-dev1", "dev1"), b"gw": PreSharedKey(b"key-of-gateway", "dev2")}
-
-
-class DtlsClient:
-    """A client of DTLS with a pre-shared key, without a socket."""
-
-    def __init__(self, identity=b"dev1", key=b"key-of-dev1"):
-        context = SSL.Context(SSL.DTLS_CLIENT_METHOD)
-
-        def find(_, hint, identity_out, identity_room, psk, room):
-            ffi.memmove(identity_out, identity + b"\0", len(identity) + 1)
-            ffi.memmove(psk, key, len(key))
-            return len(key)
-
-        kind = "unsigned int(SSL *, const char *, char *, unsigned int, unsigned char *, unsigned int)"
-        self._callback = ffi.callback(kind, find)
-        lib.SSL_CTX_set_psk_client_callback(context._context, self._callback)
-        context.set_cipher_list(b"PSK:@SECLEVEL=0")
-        context.set_options(SSL.OP_NO_QUERY_MTU)
-        self.connection = SSL.Connection(context, None)
-        self.connection.set_connect_state()
-        self.connection.set_ciphertext_mtu(DATAGRAM_BYTES)
-        self.done = False
-
-    def shake(self):
-        try:
-            self.connection.do_handshake()
-            self.done = True
-        except SSL.WantReadError:
-            pass
-        return self.out()
-
-    def out(self):
-        try:
-            return list(datagrams_of(self.connection.bio_read(65_536)))
-        except SSL.WantReadError:
-            return []
-
-    def send(self, data):
-        self.connection.send(data)
-        return self.out()
-
-    def read(self, datagrams):
-        found = []
-        for data in datagrams:
-            self.connection.bio_write(data)
-            with contextlib.suppress(SSL.WantReadError):
-                found.append(self.connection.recv(65_536))
-        return found
 
 
 class DtlsServer:
