@@ -331,13 +331,13 @@ COAP: dict[str, tuple[str, ...]] = {
     "DELETE /t/*": ("4.03",),
     **{f"{method} /t/*": ("4.05",) for method in ("FETCH", "PATCH", "iPATCH")},
 }
-FETCHED_IN_PART = ("#", "+/there", "mine/#")  # what somebody may read of these is told, and nothing else
+FETCHED_IN_PART = ("#", "+/there", "mine/#")  # a reader is sent what it may read of these, and nothing else
 
 
 # ---- WebSocket: MQTT's clients come by each listener; events by requests that are refused in HTTP, and by messages
 
 MQTT_LISTENERS = ("mqtt", "mqtt-ws", "http")
-SOCKETS: dict[str, tuple[int, int]] = {  # what the opening of a socket is answered; nobody's, and that of little
+SOCKETS: dict[str, tuple[int, int]] = {  # the answers to the opening of a socket: without a user, and as `little`
     "filter=closed/%23": (403, 403),
     f"filter={_HIDDEN}": (403, 403),
     f"filter={_HIDDEN}&where=qos>0": (403, 403),
@@ -609,7 +609,7 @@ def socket_answers(served: RuledGateway, name: str) -> dict[str, Any]:
         if wanted == 101:
             with open_socket(served, name, query) as socket:
                 assert socket.ping().wait(TIMEOUT_S)
-                with pytest.raises(TimeoutError):  # what came before the answer to the ping, nothing
+                with pytest.raises(TimeoutError):  # the ping's answer is the first
                     socket.recv(timeout=0)
             continue
         with pytest.raises(InvalidStatus) as refused:
@@ -680,7 +680,7 @@ def all_answers(served: RuledGateway, coap: CoapWays) -> dict[str, Any]:
 
 
 def test_who_may_do_everything_is_served_on_each_way(gateway: RuledGateway, coap: CoapWays) -> None:
-    """Where this fails, a refusal below says nothing."""
+    """Asks by every way with the right: where this fails, a refusal below proves nothing."""
     for way, ask in coap.ask.items():
         message = CoapMessage(code=Code.GET)
         message.opt.uri_path = ("t", *READABLE.split("/"))

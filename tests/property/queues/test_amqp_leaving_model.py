@@ -302,7 +302,11 @@ class LeavingWorld:
         if task.done():
             del allowed[:-1]  # it was told to be done
         old, self.lives = self.home / f"store{self.lives}", self.lives + 1
-        shutil.copytree(old, self.home / f"store{self.lives}", ignore=DERIVED)
+        copy = (
+            self.home / f"store{self.lives}"
+        )  # the log last: the store writes on, and the file `floor` is never ahead of it
+        shutil.copytree(old, copy, ignore=lambda folder, names: {*DERIVED(folder, names), "log"})
+        shutil.copytree(old / "log", copy / "log")
         await asyncio.gather(task, return_exceptions=True)
         await self.close()
         shutil.rmtree(old)

@@ -26,7 +26,7 @@ Ask = Callable[[Message], Message]
 
 
 class Way(NamedTuple):
-    """How a client speaks, and who it is: None without a name."""
+    """The client's transport and its user: None without a name."""
 
     scheme: str
     user: str | None
