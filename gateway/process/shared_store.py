@@ -27,6 +27,7 @@ from store.base.clock import now_ms
 from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
 from store.node.replica.identity import register
+from store.node.syncs import Syncs
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
 
@@ -145,6 +146,7 @@ class _ReplicaHeartbeats:
         self._replica = replica
         self._incarnation = secrets.randbits(62)
         self._elected = asyncio.Event()
+        self._syncs = Syncs()
 
     @asynccontextmanager
     async def sending(self) -> AsyncIterator[None]:
@@ -173,7 +175,8 @@ class _ReplicaHeartbeats:
                 self._elected.set()
 
     def _heartbeat_of(self, group: Group, *, master: bool) -> Heartbeat:
-        store, replica = self._store, self._replica
+        store, replica, syncs = self._store, self._replica, self._syncs
+        syncs.look(store.replication.end, store.replication.flushed, now_ms())
         damages = store.damages
         damaged_bytes = sum(damage.end - damage.start for damage in damages)
         return Heartbeat(
@@ -190,10 +193,11 @@ class _ReplicaHeartbeats:
             version=version("headgate"),
             incarnation=self._incarnation,
             failed=store.error is not None,
-            stalled=store.full is not None,
+            stalled=store.full is not None or store.error is not None or syncs.hangs,
             full=store.full is not None,
             low=store.low,
             damages=len(damages),
             damaged_bytes=damaged_bytes,
             lost_bytes=damaged_bytes,  # no other replica has it
+            slow=syncs.slow,
         )

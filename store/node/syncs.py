@@ -13,6 +13,7 @@ class Syncs:
 
     def __init__(self) -> None:
         self.slow = False
+        self.hangs = False  # slow, and the sync that is awaited has not ended
         self._waits: LogOffset | None = None  # for the log to be on disk up to here
         self._since_ms = 0  # that it was written
         self._slow_count = 0
@@ -28,10 +29,10 @@ class Syncs:
             self._waits = None
         if self._waits is None and end > flushed:
             self._waits, self._since_ms = end, now_ms
-        hangs = self._waits is not None and now_ms - self._since_ms >= HANGS_MS
-        if hangs:
+        self.hangs = self._waits is not None and now_ms - self._since_ms >= HANGS_MS
+        if self.hangs:
             self._slow_ms = now_ms
         if self._slow_ms is not None and now_ms - self._slow_ms >= FORGET_MS:
             self._slow_count, self._slow_ms = 0, None
-        self.slow = hangs or self._slow_count >= SLOW_COUNT
+        self.slow = self.hangs or self._slow_count >= SLOW_COUNT
         return self.slow != before

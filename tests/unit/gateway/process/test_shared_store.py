@@ -1,6 +1,8 @@
 """Store and metadata for workers: those of a gateway in one process, there and back."""
 
 import asyncio
+import errno
+import threading
 
 import pytest
 
@@ -14,6 +16,7 @@ from gateway.process.backend import local_backend
 from gateway.process.shared_store import shared_store
 from store.api.keys import Put
 from store.base.clock import now_ms
+from store.base.errors import StoreError
 from store.base.process_errors import ConfigError
 from store.cluster.cluster import ClusterStore, connect_remote
 
@@ -71,6 +74,48 @@ async def test_what_a_full_disk_keeps_from_being_written_is_said_in_heartbeats(c
                 await asyncio.sleep(0.01)
         served = await base.controller.do(AskService(group=0))
         assert (served.served, served.room) == (False, ())
+
+
+async def heartbeat(base, fits):
+    """Returns the first heartbeat of the only replica that fits."""
+    async with asyncio.timeout(20):
+        while not fits(found := base.controller.registry.last(0, 1)):
+            await asyncio.sleep(0.01)
+    return found
+
+
+@pytest.mark.slow
+async def test_a_sync_that_hangs_is_said_in_heartbeats_until_it_ends(config, monkeypatch):
+    monkeypatch.setattr("store.node.syncs.HANGS_MS", 100)
+    monkeypatch.setattr("store.engine.loop_commits.LoopCommits.allows", lambda *_: False)  # else the loop hangs, too
+    ends = threading.Event()
+    async with shared_store(config) as base:
+        assert not (await heartbeat(base, bool)).stalled
+        monkeypatch.setattr("store.disk.files.os.fdatasync", lambda _: ends.wait(60))
+        put = asyncio.ensure_future(base.store.keys.put("k", b"1"))
+        try:
+            found = await heartbeat(base, lambda one: one.stalled)
+            assert (found.slow, found.full, found.failed) == (True, False, False)
+            served = await base.controller.do(AskService(group=0))
+            assert (served.served, served.room) == (False, ())
+        finally:
+            ends.set()
+        await put
+        assert not (await heartbeat(base, lambda one: not one.stalled)).slow
+
+
+@pytest.mark.slow
+async def test_a_failed_sync_is_said_in_heartbeats(config, monkeypatch):
+    def fail(_):
+        raise OSError(errno.EIO, "on purpose")
+
+    async with shared_store(config) as base:
+        with monkeypatch.context() as disk:
+            disk.setattr("store.disk.files.os.fdatasync", fail)
+            with pytest.raises(StoreError):
+                await base.store.keys.put("k", b"1")
+        found = await heartbeat(base, lambda one: one.failed)
+        assert (found.stalled, found.full) == (True, False)
 
 
 @pytest.mark.slow

@@ -45,9 +45,11 @@ def test_a_sync_that_hangs_is_enough():
     assert not disk.changes
     disk.wait(300)
     assert disk.changes == [True]
+    assert disk.syncs.hangs
     disk.flushed = 10
     disk.wait(200)
     assert disk.changes == [True, False]
+    assert not disk.syncs.hangs
 
 
 def test_a_disk_that_nobody_writes_to_is_not_slow_for_ever():
