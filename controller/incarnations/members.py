@@ -10,7 +10,7 @@ from controller.disk.driver import Driver
 from controller.elections.registry import TICK_MS
 from controller.incarnations.operator_texts import ANOTHER
 from controller.metadata.state import MetadataState
-from controller.raft import ChangeKind, ChangeRefused, MembershipChange, RaftError, RaftMember
+from controller.raft import ChangeKind, ChangeRefused, MembershipChange, RaftError, RaftMember, TransferRefused
 from controller.raft.progress import ProgressState
 from controller.wire.wire import Hello
 from store.base.rhythm import pause
@@ -99,11 +99,32 @@ class Members:
         assert self._driver is not None
         await self._settled()
         membership = self._driver.status.membership
+        if membership.voters == (id_,):
+            raise ChangeRefused(
+                f"controller {id_} is the only one that votes: add another one by `headgate cluster members add`, and "
+                "remove this one when that votes"
+            )
         if membership.get(id_) is not None:
             await self._driver.change(MembershipChange(kind=ChangeKind.REMOVE, node=id_))
         elif id_ not in state.members and id_ not in state.removed_members:
-            there = ", ".join(str(one) for one in membership.ids)
-            raise ChangeRefused(f"there is no controller {id_}, and there was none; the controllers are {there}")
+            raise ChangeRefused(
+                f"there is no controller {id_}, and there was none; the controllers are {_listed(membership.ids)}"
+            )
+
+    def transfer(self, id_: int) -> None:
+        """Hands the leadership to another controller. Raises `TransferRefused`, `NotLeader`."""
+        assert self._driver is not None
+        membership = self._driver.status.membership
+        there = membership.get(id_)
+        if there is None:
+            raise TransferRefused(f"there is no controller {id_}; the controllers are {_listed(membership.ids)}")
+        if there.learner:
+            raise TransferRefused(
+                f"controller {id_} does not vote yet, so it cannot lead: it votes when it has caught up, as "
+                "`headgate cluster status` shows"
+            )
+        if id_ != self._id:
+            self._driver.transfer(id_)
 
     async def _settled(self) -> None:
         """Waits until the membership changes in the log are committed: until then they hold, but may be taken back."""
@@ -125,3 +146,7 @@ class Members:
                         await self._driver.change(MembershipChange(kind=ChangeKind.PROMOTE, node=member.id))
                         logger.info("controller %d votes", member.id)
                     break
+
+
+def _listed(ids: Sequence[int]) -> str:
+    return ", ".join(map(str, ids))

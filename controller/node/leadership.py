@@ -151,8 +151,7 @@ class Leadership:
                 await self._members.remove(request.id, self._state)
                 await self._apply(DeleteMember(id=request.id, time_ms=self._now_ms()))
             case Transfer():
-                if request.to != self.driver.status.id:
-                    self.driver.transfer(request.to)
+                self._members.transfer(request.to)
             case Barrier():
                 await self.driver.barrier()
             case Report():

@@ -102,7 +102,9 @@ class Leader:
         """Appends a change of the membership. Raises `ChangeRefused`, `ProposalDropped`."""
         node = self._node
         if self._change > node.log.committed:
-            raise ChangeRefused("another change, or the beginning of this term, is not committed yet")
+            raise ChangeRefused(
+                "the leader or another change of the controllers is not confirmed by a majority yet; try again"
+            )
         node.membership.check(change)
         if change.kind is ChangeKind.ADD_LEARNER and change.node == node.id:
             raise ChangeRefused(f"node {node.id} is the leader, and cannot be replaced")

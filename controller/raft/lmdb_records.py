@@ -130,7 +130,9 @@ def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
     if version != VERSION:
         raise StorageFailed(f"{path} is of version {version}, and this is version {VERSION}")
     if owner != node_id:
-        raise StorageFailed(f"{path} is node {owner}'s, and this is node {node_id}")
+        raise StorageFailed(
+            f"{path} is the directory of controller {owner}, and this is controller {node_id} (controller.id)"
+        )
     hard = _hard_decoder.decode(_get(txn, _HARD))
     base_index, base_term = _AT.unpack(_get(txn, _BASE))
     snapshot = read_snapshot(txn)

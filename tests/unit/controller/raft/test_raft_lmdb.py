@@ -209,7 +209,7 @@ def test_a_directory_is_one_node_s_and_open_once(tmp_path):
     with pytest.raises(StorageFailed, match="in use"):
         opened(tmp_path)
     storage.close()
-    with pytest.raises(StorageFailed, match="node 1's"):
+    with pytest.raises(StorageFailed, match="of controller 1, and this is controller 2"):
         opened(tmp_path, 2)
     opened(tmp_path).close()
 

@@ -38,7 +38,7 @@ from controller.api.commands import (
 from controller.api.requests import AddMember, Elect, RemoveMember, Transfer
 from controller.elections.registry import Heartbeat
 from controller.metadata import feed
-from controller.raft import ChangeRefused
+from controller.raft import ChangeRefused, TransferRefused
 from controller.remote import remote
 from controller.remote.heartbeats import Heartbeats
 from controller.wire import wire
@@ -466,6 +466,24 @@ async def test_the_removal_of_a_controller_that_never_was_is_refused_with_those_
     gone = (await three.followers())[0]
     for _ in range(2):  # by whoever has lost the answer, too
         await client.do(RemoveMember(id=gone))
+
+
+async def test_a_transfer_to_a_controller_that_cannot_lead_is_refused_with_the_reason(three):
+    client = three.remote()
+    await client.ready()
+    await until(lambda: len(client.members()) == 3)
+    with pytest.raises(TransferRefused, match=r"^there is no controller 9; the controllers are 1, 2, 3$"):
+        await client.do(Transfer(to=9))
+    await client.do(AddMember(id=4, address="127.0.0.1:1"))  # where nobody answers, so it never votes
+    with pytest.raises(TransferRefused, match=r"^controller 4 does not vote yet"):
+        await client.do(Transfer(to=4))
+
+
+async def test_the_only_controller_that_votes_is_not_removed(one):
+    client = one.remote()
+    await client.ready()
+    with pytest.raises(ChangeRefused, match=r"^controller 1 is the only one that votes: add another one"):
+        await client.do(RemoveMember(id=1))
 
 
 async def test_who_comes_back_at_another_address_says_so(three):
