@@ -337,7 +337,7 @@ FETCHED_IN_PART = ("#", "+/there", "mine/#")  # a reader is sent what it may rea
 # ---- WebSocket: MQTT's clients come by each listener; events by requests that are refused in HTTP, and by messages
 
 MQTT_LISTENERS = ("mqtt", "mqtt-ws", "http")
-SOCKETS: dict[str, tuple[int, int]] = {  # the answers to the opening of a socket: without a user, and as `little`
+SOCKETS: dict[str, tuple[int, int]] = {  # the answers to the opening of a socket: to `nobody`, and to `little`
     "filter=closed/%23": (403, 403),
     f"filter={_HIDDEN}": (403, 403),
     f"filter={_HIDDEN}&where=qos>0": (403, 403),
@@ -609,7 +609,7 @@ def socket_answers(served: RuledGateway, name: str) -> dict[str, Any]:
         if wanted == 101:
             with open_socket(served, name, query) as socket:
                 assert socket.ping().wait(TIMEOUT_S)
-                with pytest.raises(TimeoutError):  # the ping's answer is the first
+                with pytest.raises(TimeoutError):  # no message came before the answer to the ping
                     socket.recv(timeout=0)
             continue
         with pytest.raises(InvalidStatus) as refused:
