@@ -1,6 +1,6 @@
 """Compiles `gateway/sockets/_batches.c` when the project is installed, where that is possible (docs/decisions/0057).
 
-Hatchling runs this forevery wheel. An editable install tries it, and goes on without where there is no C compiler or
+Hatchling runs this for every wheel. An editable install tries it, and goes on without where there is no C compiler or
 no Python header: `gateway.sockets.batches` then uses Python. Other wheels stay free of compiled code, and so one for
 all platforms, unless `HEADGATE_COMPILE=1` asks for it; then it must succeed. `CC` and `CFLAGS` are respected.
 """

@@ -1,4 +1,4 @@
-"""The `headgate` data source forevery Spark session whose Python has this package: Spark looks for such modules.
+"""The `headgate` data source for every Spark session whose Python has this package: Spark looks for such modules.
 
 So `format("headgate")`, and `USING headgate` in SQL, need no import.
 

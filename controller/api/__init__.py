@@ -1,6 +1,6 @@
 """The controllers' interface: the client, its values, commands, and the limits on names.
 
-`client` is foreverybody, `commands` for callers that change something.
+`client` is for everybody, `commands` for callers that change something.
 
 Imported by: controller.*, gateway.*, store.cluster, store.node, store.reach, store.rpc, store.serving.
 Imports: none.

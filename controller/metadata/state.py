@@ -102,7 +102,7 @@ class MetadataState:
     def chain(self, command: bytes) -> None:
         """Counts a command that is applied next into the digest, which tells two histories apart.
 
-        Counting begins with a command that says so, the same one foreverybody: snapshots of older versions have none.
+        Counting begins with a command that says so, the same one for everybody: snapshots of older versions have none.
         """
         if self.digest:
             self.digest = blake2b(self.digest + command, digest_size=DIGEST_BYTES).digest()

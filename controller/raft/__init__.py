@@ -13,7 +13,7 @@ A driver's turn, over a storage that may block (so `save` runs in a thread, and 
         answer the reads whose index is applied
         raft.advance(ready)
 
-and `tick` at a steady pace, `step` forevery message that arrives. A `save` that fails ends the node.
+and `tick` at a steady pace, `step` for every message that arrives. A `save` that fails ends the node.
 
 Imported by: disk, incarnations, metadata, node, wire.
 Imports: api, store.disk.

@@ -79,7 +79,7 @@ class Fanout:
         self._interest = Interest(queues_of, known=lambda queue: group_of(queue) is not None)
         self._first_logs = frozenset(store.logs)  # those that were there from the start
         self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
-        self._subscribers: dict[Subscriber, None] = {}  # each has a lane forevery tail
+        self._subscribers: dict[Subscriber, None] = {}  # each has a lane for every tail
         self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, barrier=barrier, live=self._is_live)
         self.behind_count = 0  # subscribers that are, in one log at least
 

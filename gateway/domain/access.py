@@ -300,7 +300,7 @@ def _uncounted(_permissions: "Permissions", _action: Action, _address: str, _cou
 class Permissions:
     """A principal's identity and its current rights, checked at every entry point.
 
-    `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called forevery
+    `access` is replaced when the rules of its user change; None restricts nothing. `on_denied` is called for every
     refusal, with the permissions, the action, an address or filter, and the count.
     """
 

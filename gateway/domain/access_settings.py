@@ -39,7 +39,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AccessRule(Permission, frozen=True, kw_only=True):
-    """`[[access.rules]]`. It is meant foreverybody unless it says for whom."""
+    """`[[access.rules]]`. It is meant for everybody unless it says for whom."""
 
     users: Annotated[tuple[str, ...], Meta(description='names; "*" is everybody with a name')] = ()
     anonymous: Annotated[bool | None, Meta(description="whether clients without a name are meant")] = None

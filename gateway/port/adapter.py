@@ -2,7 +2,7 @@
 
 Bytes and the clock go in; effects and bytes come out. An adapter never imports asyncio, sockets or time, never
 blocks, and answers every input with the effects that follow from it. The shells (`gateway.runtime.connection` for
-streams, `gateway.runtime.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, forevery protocol.
+streams, `gateway.runtime.datagram` for UDP) own sockets, TLS, back-pressure and deadlines, for every protocol.
 
 An acknowledgement follows an input: an adapter that emits `Publish(messages, token)` or `Call(request, token)` is told
 the outcome once, by `completed(token, outcome)`, and only then may it acknowledge on the wire. Outcomes of one

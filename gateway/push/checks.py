@@ -20,7 +20,7 @@ TIME_S_MIN, TIME_S_MAX = 0.1, 3_600.0  # of pauses and time-outs
 RATE_MIN, RATE_MAX = 1 / 3_600, 100_000.0  # deliveries a second
 COMMON: Final = frozenset(
     {"mode", "concurrency", "rate", "timeout", "retrymin", "retrymax", "attempts", "deadletter"}
-)  # members of `protocolsettings` forevery protocol
+)  # members of `protocolsettings` for every protocol
 
 
 def check_spec_before(spec: SubscriptionSpec, guard: SinkGuard, kinds: SinkKinds) -> None:

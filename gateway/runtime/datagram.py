@@ -105,7 +105,7 @@ class DatagramEndpoint(Endpoint):
         """Does something with the adapter; if it raises, what it was doing is lost, as datagrams may be."""
         try:
             work()
-        except Exception:  # our own bug, whatever it is, must not end the protocol foreverybody
+        except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.hub.metrics.errors(self.protocol, "internal").inc()
 

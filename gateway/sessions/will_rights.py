@@ -2,7 +2,7 @@
 
 A will that waits is a timer of the store, which knows nothing of rights. So its timer is cancelled as soon as its
 publisher has lost the right: by every proxy when rights change, and by each when it starts, for rights may have changed
-while there was none. Cancelling is safe forevery process: a session's owner that finds the timer gone takes the will
+while there was none. Cancelling is safe for every process: a session's owner that finds the timer gone takes the will
 for published. A will whose time comes while no proxy runs, or within the moment that a change takes to arrive, is
 published by the right that it had when its connection ended.
 """

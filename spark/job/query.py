@@ -2,7 +2,7 @@
 
     log -> data source (samples, quality) -> shuffle by device -> `spark.job.bucket` on executors -> `Commits`
 
-One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` forevery micro-batch
+One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` for every micro-batch
 (`foreachBatch`). The records are spread over buckets by their device's hash; each bucket's task has the state of the
 batch before, writes the new state and the files of the tables, and answers with their names. The driver commits them
 (`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and what is committed of it

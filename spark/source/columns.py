@@ -207,7 +207,7 @@ class _Chunk:
 
     @cached_property
     def messages(self) -> list[Message]:
-        """The wanted records: 0.25 us each with the slicing, the one step that is the same forevery reader."""
+        """The wanted records: 0.25 us each with the slicing, the one step that is the same for every reader."""
         return self._decoded(decode)
 
     def _decoded(self, decoder: Callable[[bytes], _DecodedT]) -> list[_DecodedT]:

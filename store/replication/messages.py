@@ -9,7 +9,7 @@
                  <-------------------------  Confirmed readers may see up to here; also the heartbeat, which is answered
       Ack        ------------------------->
 
-A replica dials. `session` is a number by chance, chosen anew forevery Hello: what belongs to an older stream between
+A replica dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between
 the same two is ignored. `epoch` is that of the master, also in the messages of its replica. A node that learns of
 a newer epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
 """

@@ -47,7 +47,7 @@ class PeerExchanges:
 
 
 class Exchanges:
-    """All exchanges of one socket. `by_peer` has a conversation forevery peer that has an exchange, and no other."""
+    """All exchanges of one socket. `by_peer` has a conversation for every peer that has an exchange, and no other."""
 
     def __init__(self, *, lifetime_ms: int, total_max: int, peer_max: int, peers_max: int) -> None:
         self.lifetime_ms = lifetime_ms

@@ -187,7 +187,7 @@ def _uint(found: dict[int, list[bytes]], number: int) -> int | None:
 
 
 class Target(NamedTuple):
-    """The address that a path names; where `address` is None, the links to all below a root ("" forevery root)."""
+    """The address that a path names; where `address` is None, the links to all below a root ("" for every root)."""
 
     address: str | None
     root: str = ""

@@ -64,7 +64,7 @@ def decode_option(value: bytes) -> Fields:
 
 
 def has_oscore(data: bytes) -> bool:
-    """Returns whether a datagram with a whole header may have the OSCORE option; cheap, forevery datagram.
+    """Returns whether a datagram with a whole header may have the OSCORE option; cheap, for every datagram.
 
     It looks no further than the options before it, of which a request seldom has one.
     """

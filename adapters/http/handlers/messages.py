@@ -3,7 +3,7 @@
 Address, key, quality of service and times come from the query where it says them; everything else from headers:
 `ce-*` are attributes of an event (CloudEvents HTTP binding 1.0.2, 3.1), or without `ce-specversion` the same fields of
 a plain message; `idempotency-key`, `traceparent`, `x-reply-to`, `x-correlation-data` (Base64) and the headers that the
-configuration names are read and written forevery message.
+configuration names are read and written for every message.
 """
 
 import re

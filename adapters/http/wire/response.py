@@ -54,7 +54,7 @@ def reason_phrase(status: int) -> str:
 
 @lru_cache(maxsize=4)
 def date_header(now_s: int) -> bytes:
-    """Returns the value of the Date header (RFC 9110, 6.6.1); the same foreverybody in one second."""
+    """Returns the value of the Date header (RFC 9110, 6.6.1); the same for everybody in one second."""
     return formatdate(now_s, usegmt=True).encode()
 
 

@@ -1,4 +1,4 @@
-"""The interface that the two versions of HTTP have in common, foreverything above them."""
+"""The interface that the two versions of HTTP have in common, for everything above them."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, NewType, Protocol, TypeAlias

@@ -23,7 +23,7 @@ class PacketType(IntEnum):
     AUTH = 15
 
 
-# The lower four bits, fixed forevery type but PUBLISH (2.1.3).
+# The lower four bits, fixed for every type but PUBLISH (2.1.3).
 FLAGS: dict[PacketType, int] = {
     kind: 2 if kind in {PacketType.PUBREL, PacketType.SUBSCRIBE, PacketType.UNSUBSCRIBE} else 0
     for kind in PacketType

@@ -15,7 +15,7 @@ class PublishReader(PacketReader):
     __slots__ = ("identifier", "name", "qos")
 
     def __init__(self, first: int, data: bytes, start: int, end: int) -> None:
-        # One call in place of five: it is made forevery PUBLISH that a fast path does not take.
+        # One call in place of five: it is made for every PUBLISH that a fast path does not take.
         self.qos = qos = first >> 1 & 3
         if qos == 3:
             raise malformed("QoS 3")

@@ -115,7 +115,7 @@ class MqttLink:
                     await self._writer.wait_closed()
 
     def _end(self, why: str) -> None:
-        """Notes the end, foreverybody who waits for an answer."""
+        """Notes the end, for everybody who waits for an answer."""
         self._why = self._why or why
         waiting, self._waiting = self._waiting, {}
         some: list[asyncio.Future[Any]] = [self._ready, *waiting.values()]

@@ -188,7 +188,7 @@ class Pump:
         self._counted = counted
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
-        self._plenty = False  # since it woke there was a message foreverybody
+        self._plenty = False  # since it woke there was a message for everybody
         self.head = QueueHead(
             store, number, rules=rules, now_ms=now_ms, dead_letter=dead_letter, woken=self.wake, sizes=sizes
         )
@@ -294,7 +294,7 @@ class Pump:
         if among > 1:
             waiting = await self._store.leases.waiting(self._number)
             # At least one: only a consumer that has asked learns of new messages. Among many a few, each in their turn,
-            # so that there is not a call forevery message.
+            # so that there is not a call for every message.
             share = max(1, -(-waiting // among), min(among // 16, SHARE_COUNT_MIN))
             self._plenty = self._plenty or waiting >= among
         if not ready:

@@ -62,6 +62,6 @@ def origin_of(family: int, address: Any) -> bytes:
 
 
 def of_files(most: int, part: int) -> int:
-    """Returns `most`, but at most one forevery `part` files that this process may open."""
+    """Returns `most`, but at most one for every `part` files that this process may open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if files == resource.RLIM_INFINITY else min(most, files // part)

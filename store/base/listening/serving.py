@@ -1,4 +1,4 @@
-"""The start of a gRPC server: the options that are the same forevery node, its services, and its port."""
+"""The start of a gRPC server: the options that are the same for every node, its services, and its port."""
 
 import errno
 from collections.abc import Callable, Mapping
