@@ -96,12 +96,19 @@ async def _run(serve: Callable[[ServerRun], Awaitable[None]]) -> None:
     async with contextlib.AsyncExitStack() as stack:
         run = ServerRun(stack)
         trimming = asyncio.ensure_future(_trim_heap(run.trimming))
+        trimming.add_done_callback(_log_failure)
         try:
             with contextlib.suppress(StopRequested):
                 await serve(run)
         finally:
             trimming.cancel()
     log.info("stopped")
+
+
+def _log_failure(trimming: asyncio.Task[None]) -> None:
+    """Logs why freed memory goes back to the system no more. The server goes on: it only holds more of it."""
+    if not trimming.cancelled() and (error := trimming.exception()) is not None:
+        log.error("freed memory is no longer given back to the system", exc_info=error)
 
 
 async def _trim_heap(trimming: HeapTrimming) -> None:

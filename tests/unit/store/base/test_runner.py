@@ -76,6 +76,25 @@ async def serve(run):
 sys.exit(run_server(serve))
 """
 
+UNMEASURED = """
+import asyncio, sys, types
+from store.base import logs, runner
+
+logs.configure(types.SimpleNamespace(level="info", format="json"))
+asked = asyncio.Event()
+
+def fail():
+    asked.set()
+    raise OSError("no /proc here")
+
+async def serve(run):
+    await asked.wait()
+    print("still there", flush=True)
+
+runner.resident_bytes = fail
+sys.exit(runner.run_server(serve))
+"""
+
 
 def run(*signals, slow=False, fails=False, hangs=False):
     """Runs a server that gets each signal after a word; returns its words, and its exit status."""
@@ -126,3 +145,14 @@ def test_memory_that_a_flood_has_left_is_given_back_to_the_system():
     assert freed - before > (held - before) // 2  # else there was nothing to give back
     assert "given back" in lines
     assert process.returncode == 0
+
+
+@pytest.mark.skipif(heap_trim() is None, reason="this C library cannot give back parts of the heap")
+def test_a_server_that_can_give_no_memory_back_says_so_and_goes_on():
+    ended = subprocess.run(
+        [sys.executable, "-c", UNMEASURED], capture_output=True, text=True, timeout=PATIENCE_S, check=True
+    )
+    said = ended.stdout + ended.stderr
+    assert "still there" in said
+    assert "freed memory is no longer given back" in said
+    assert "no /proc here" in said
