@@ -233,6 +233,11 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
             table[name] = Timestamp(table[name])
 
 
+def method_index(payload: bytes) -> int:
+    """Returns the class and method that a frame's payload begins with, as one number; 0 where it is too short."""
+    return int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
+
+
 def read_method(payload: bytes) -> Frame:
     """Returns the method in a frame's payload, its arguments as attributes; long strings are bytes.
 

@@ -316,6 +316,23 @@ def test_a_method_cut_short_is_named_in_the_error():
     assert (told.reply_code, told.class_id, told.method_id) == (502, 50, 10)
 
 
+@pytest.mark.parametrize("channel", [0, 1, 9])
+def test_a_frame_too_short_for_a_method_names_none(channel):
+    peer = Peer().open()
+    peer.frames()
+    peer.feed(b"\x01\x00%c\x00\x00\x00\x02\x00\x3c\xce" % channel)
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.class_id, told.method_id) == (502, 0, 0)
+
+
+def test_a_method_on_a_channel_that_is_not_open_is_named_in_the_error():
+    peer = Peer().open()
+    peer.frames()
+    peer.send(Queue.Declare(queue="q"), channel=2)
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.class_id, told.method_id) == (504, 50, 10)
+
+
 @pytest.mark.parametrize(
     ("data", "code"),
     [
