@@ -31,6 +31,7 @@ from adapters.amqp.codec.wire import (
     HEARTBEAT,
     NOT_ALLOWED,
     PROTOCOL_HEADER,
+    PROTOCOL_HEADERS,
     RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     method_frame,
@@ -230,14 +231,13 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _protocol_header(self) -> None:
         """Checks the first eight bytes (AMQP 0-9-1, 4.2.2)."""
-        if len(self._input) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(self._input):
-            return
-        if not self._input.startswith(PROTOCOL_HEADER):
+        header = self._input[: len(PROTOCOL_HEADER)]
+        if header in PROTOCOL_HEADERS:
+            self._input = self._input[len(header) :]
+            self._handshake.start()
+        elif not any(one.startswith(header) for one in PROTOCOL_HEADERS):
             self.write(PROTOCOL_HEADER)
             self.end("not AMQP 0-9-1")
-            return
-        self._input = self._input[len(PROTOCOL_HEADER) :]
-        self._handshake.start()
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Takes whole frames from the input, until a method has to wait or no whole frame is left."""

@@ -18,6 +18,7 @@ from gateway.domain.errors import Cause, ProtocolError
 Table: TypeAlias = dict[str, Any]
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+PROTOCOL_HEADERS: Final = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # of 0-9 too: it is 0-9-1 here, as in RabbitMQ
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT = 1, 2, 3, 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8  # bytes of a frame that are not its payload

@@ -75,7 +75,19 @@ def test_amqplain_is_understood():
     assert (asked.request.username, asked.request.password) == ("me", b"\xff\x00s")
 
 
-@pytest.mark.parametrize("header", [b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"])
+@pytest.mark.parametrize("cut", range(9))
+def test_a_client_of_0_9_is_one_of_0_9_1(cut):
+    header = b"AMQP\x01\x01\x00\x09"
+    peer = Peer()
+    for part in (header[:cut], header[cut:]):
+        assert not closes(peer.feed(part))
+    start = peer.one(Connection.Start)
+    assert (start.version_major, start.version_minor) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    "header", [b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x01", b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"]
+)
 def test_another_protocol_is_told_ours(header):
     peer = Peer()
     assert closes(peer.feed(header))
