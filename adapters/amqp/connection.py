@@ -31,9 +31,11 @@ from adapters.amqp.codec.wire import (
     HEARTBEAT,
     NOT_ALLOWED,
     PROTOCOL_HEADER,
+    PROTOCOL_HEADERS,
     RESOURCE_ERROR,
     UNEXPECTED_FRAME,
     method_frame,
+    method_index,
     read_method,
     reply_text,
 )
@@ -229,14 +231,13 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _protocol_header(self) -> None:
         """Checks the first eight bytes (AMQP 0-9-1, 4.2.2)."""
-        if len(self._input) < len(PROTOCOL_HEADER) and PROTOCOL_HEADER.startswith(self._input):
-            return
-        if not self._input.startswith(PROTOCOL_HEADER):
+        header = self._input[: len(PROTOCOL_HEADER)]
+        if header in PROTOCOL_HEADERS:
+            self._input = self._input[len(header) :]
+            self._handshake.start()
+        elif not any(one.startswith(header) for one in PROTOCOL_HEADERS):
             self.write(PROTOCOL_HEADER)
             self.end("not AMQP 0-9-1")
-            return
-        self._input = self._input[len(PROTOCOL_HEADER) :]
-        self._handshake.start()
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Takes whole frames from the input, until a method has to wait or no whole frame is left."""
@@ -346,7 +347,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return True
 
     def _open_channel(self, number: int, kind: int, payload: bytes) -> None:
-        self._current = ChannelMethods.Open.index
+        self._current = method_index(payload) if kind == FRAME_METHOD else 0
         method = read_method(payload) if kind == FRAME_METHOD else None
         if self._handshake.phase is not Phase.OPEN:
             raise ProtocolError(CHANNEL_ERROR, "a channel on a connection that is not open")
@@ -375,7 +376,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
                 self._current = Basic.Ack.index
                 channel.settle(int.from_bytes(payload[4:12], "big"), "ack", multiple=payload[12] & 1 == 1)
                 return True
-        self._current = int.from_bytes(payload[:4], "big")
+        self._current = method_index(payload)
         method = read_method(payload)
         if isinstance(method, ChannelMethods.Open):
             raise ProtocolError(CHANNEL_ERROR, "second 'channel.open' seen")
@@ -400,9 +401,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _connection_method(self, payload: bytes) -> bool:
         """Takes a method on channel 0; returns False when it has to wait."""
-        self._current = int.from_bytes(payload[:4], "big")
-        method = read_method(payload)
-        return self._handshake.take(method)
+        self._current = method_index(payload)
+        return self._handshake.take(read_method(payload))
 
     # ---- the end
 

@@ -283,7 +283,7 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
     consumer: ConsumerId
     messages: Sequence[Message]
     offsets: Sequence[QueueOffset]
-    deliveries: Sequence[int]  # how often it has been delivered before
+    deliveries: Sequence[int]  # how often it has been delivered before; 0: never for sure
     number: int = 0  # of the queue: it tells apart two that had one name after the other
 
 

@@ -348,7 +348,7 @@ class NamedQueues:
             return None
         if request.settle:
             await self._settlements.consumed(queue, conn.id, [lease.offset])
-        leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.deliveries], queue.number)
+        leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.delivered], queue.number)
         return Got(leased=leased, remaining=await queue.pump.head.waiting(conn.id))
 
     # ---- consumers

@@ -13,7 +13,8 @@ from store.format.policy import LeasePolicy
 class Lease(NamedTuple):
     """A message lent to a consumer: `deliveries` is how often it had been lent before, and counted.
 
-    That is known since the start of the master; what was lent at an earlier one counts as once, or as never.
+    That is known since the start of the master; what was lent at an earlier one counts as once, or as never. `earlier`
+    says that the message is older than the master, so that an earlier one may have lent it.
     """
 
     offset: QueueOffset
@@ -21,6 +22,12 @@ class Lease(NamedTuple):
     frame: Frame
     row: int
     grant: Grant | None = None  # of a lease that ends by itself
+    earlier: bool = False
+
+    @property
+    def delivered(self) -> int:
+        """Returns `deliveries`, and 1 for a message that an earlier master may have lent: 0 is "never" for sure."""
+        return self.deliveries or int(self.earlier)
 
     def handle(self) -> str:
         """Returns the text by which anybody can settle, give back or extend this lease, from any proxy.

@@ -42,6 +42,7 @@ class LocalLeases:
             key=self._handle_key,
             steady_ms=steady_ms,
             on_available=queues.wake,
+            begun=core.predecessor_end,
         )
         self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=steady_ms, on_available=queues.wake)
 

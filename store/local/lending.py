@@ -11,7 +11,7 @@ from store.api.leases import Lease
 from store.api.log import OnAppended
 from store.base.errors import LeaseLost
 from store.base.futures import succeeded
-from store.format.frame import ROW, QueueNumber, QueueOffset, UnplacedFrame
+from store.format.frame import ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.policy import INVISIBLE_MS_MAX, PASSED_OVER_MAX, LeasePolicy
 from store.format.ranges import Range, offsets_of, ranges_of
 from store.format.records import LEASES_QUEUE, LeasePolicySet, Settled, encode
@@ -39,7 +39,7 @@ class Lending:
 
     `locate` finds records by their offsets, `stored` reads the views, `record` stores a record, `append` a frame.
     `key` signs handles. `steady_ms` never goes back. `on_available` is called with queues that have something to lend
-    again.
+    again. An earlier master may have lent what is in front of the log offset `begun`, and none what is behind it.
     """
 
     def __init__(
@@ -53,8 +53,10 @@ class Lending:
         key: Callable[[], Awaitable[bytes]],
         steady_ms: Callable[[], int],
         on_available: Callable[[Sequence[QueueNumber]], None],
+        begun: LogOffset,
     ) -> None:
         self._recent = recent
+        self._begun = begun
         self._locate = locate
         self._stored = stored
         self._record = record
@@ -143,9 +145,9 @@ class Lending:
         except BaseException:
             leases.requeue(owner, offsets_of(lent), delivered=False)
             raise
-        held = leases.held(owner)
+        held, begun = leases.held(owner), self._begun
         found = [
-            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant)
+            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, frame.start < begun)
             for offset, frame, row in located.records
             if offset in held
         ]
@@ -218,7 +220,8 @@ class Lending:
             seen.append(offset)
             if leases.order is None or leases.order.meet(offset, int(frame.rows["key_hash"][row])):
                 leases.hold(owner, ((offset, offset + 1),), grant)
-                found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant))
+                earlier = frame.start < self._begun
+                found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, earlier))
         leases.in_flight.end(ranges_of(seen))
         leases.abandon(located.unreadable)
         done = {*seen, *offsets_of(located.unreadable)}

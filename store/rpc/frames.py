@@ -219,11 +219,15 @@ class GrantAnswer(msgspec.Struct, frozen=True, array_like=True):
 
 
 class TakenAnswer(msgspec.Struct, frozen=True, array_like=True):
-    """Leases: (offset, deliveries, which of `frames`, row)."""
+    """Leases: (offset, deliveries, which of `frames`, row).
+
+    An earlier master may have lent those of the frames in front of the log offset `begun`.
+    """
 
     frames: list[FrameAnswer]
     leases: list[tuple[Offset, Size, Size, Size]]
     grant: GrantAnswer | None = None
+    begun: Offset = 0
 
 
 class _Kept(OrderedDict[LogOffset, Any]):
@@ -279,12 +283,12 @@ class FramesSent:
                 index[start] = len(frames)
                 frames.append(self.send(lease.frame))
             lent.append((lease.offset, lease.deliveries, index[start], lease.row))
+        begun = 1 + max((lease.frame.start for lease in leases if lease.earlier), default=-1)
         grant = leases[0].grant if leases else None
         if grant is None:
-            return encode(TakenAnswer(frames, lent))
-        return encode(
-            TakenAnswer(frames, lent, GrantAnswer(grant.lease, grant.lent_at, grant.visible_at_ms, grant.key))
-        )
+            return encode(TakenAnswer(frames, lent, None, begun))
+        said = GrantAnswer(grant.lease, grant.lent_at, grant.visible_at_ms, grant.key)
+        return encode(TakenAnswer(frames, lent, said, begun))
 
 
 class FramesKept:
@@ -355,5 +359,6 @@ def leases_of(answer: TakenAnswer, kept: FramesKept, *, queue: QueueNumber, grou
             key=key,
         )
     return [
-        Lease(QueueOffset(offset), deliveries, frames[n], row, grant) for offset, deliveries, n, row in answer.leases
+        Lease(QueueOffset(offset), deliveries, frames[n], row, grant, earlier=frames[n].start < answer.begun)
+        for offset, deliveries, n, row in answer.leases
     ]

@@ -18,6 +18,7 @@ from gateway.domain.errors import Cause, ProtocolError
 Table: TypeAlias = dict[str, Any]
 
 PROTOCOL_HEADER: Final = b"AMQP\x00\x00\x09\x01"
+PROTOCOL_HEADERS: Final = (PROTOCOL_HEADER, b"AMQP\x01\x01\x00\x09")  # of 0-9 too: it is 0-9-1 here, as in RabbitMQ
 FRAME_METHOD, FRAME_HEADER, FRAME_BODY, FRAME_HEARTBEAT = 1, 2, 3, 8
 FRAME_END: Final = 0xCE
 FRAME_OVERHEAD: Final = 8  # bytes of a frame that are not its payload
@@ -231,6 +232,11 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
         name, value_at = read_short_string(data, start)
         if data[value_at] == _TIMESTAMP:
             table[name] = Timestamp(table[name])
+
+
+def method_index(payload: bytes) -> int:
+    """Returns the class and method that a frame's payload begins with, as one number; 0 where it is too short."""
+    return int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
 
 
 def read_method(payload: bytes) -> Frame:

@@ -15,7 +15,7 @@ from msgspec import Meta
 from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, check_vhost, split_name
 from gateway.port.streams import age_ms
-from gateway.queues.leaving.rules import QueueRules, check_queue_arguments, rules_of
+from gateway.queues.leaving.rules import NO_LIMIT, QueueRules, check_queue_arguments, rules_of
 
 ALTERNATE: Final = "alternate-exchange"
 _LIMITS: Final = ("message-ttl", "expires", "max-length", "max-length-bytes", "delivery-limit")
@@ -94,7 +94,7 @@ class AppliedPolicies(NamedTuple):
     def effective(self) -> Mapping[str, Any]:
         """Returns what both say together of a queue, without its arguments: of two limits the smaller one."""
         user, operator = _definition(self.user), _definition(self.operator)
-        limits = {key: min(user[key], operator[key]) for key in user.keys() & operator.keys()}
+        limits = {key: _smallest((user[key], operator[key])) for key in user.keys() & operator.keys()}
         found = {**user, **operator, **limits}
         return {key: found[key] for key in sorted(found) if key != ALTERNATE}
 
@@ -151,7 +151,7 @@ class Policies:
         for key in _LIMITS:
             said = [one for one in (arguments.get(f"x-{key}"), user.get(key), operator.get(key)) if one is not None]
             if said:
-                merged[f"x-{key}"] = min(said)
+                merged[f"x-{key}"] = _smallest(said)
         return rules_of(merged)
 
     def alternate(self, name: str) -> str | None:
@@ -184,6 +184,11 @@ def _is_for(policy: PolicyConfig, kind: _Kind) -> bool:
     if kind == "exchanges":
         return policy.apply_to in {kind, "all"}
     return policy.apply_to in {kind, "queues", "all"} and _NOT_OF[kind].isdisjoint(policy.definition)
+
+
+def _smallest(limits: Sequence[int]) -> int:
+    """Returns the smallest of limits; "no limit" is more than any other."""
+    return min(limits, key=lambda one: (one == NO_LIMIT, one))
 
 
 def _definition(policy: PolicyConfig | None) -> Mapping[str, Any]:

@@ -21,6 +21,7 @@ MAX_PRIORITY: Final = "x-max-priority"
 DROP_HEAD, REJECT, REJECT_TO_DLX = "drop-head", "reject-publish", "reject-publish-dlx"
 TIME_MS_MAX: Final = 10 * 365 * 86_400_000  # that a queue or a message may be given to live: ten years, as in RabbitMQ
 PRIORITY_MAX: Final = 255
+NO_LIMIT: Final = -1  # as a delivery limit
 _COUNT_MAX: Final = (1 << 63) - 1
 
 _OF_STREAMS: Final = frozenset(  # which nothing else has
@@ -96,7 +97,7 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
     MAX_LENGTH: _number(_COUNT_MAX),
     MAX_BYTES: _number(_COUNT_MAX),
     OVERFLOW: _overflow,
-    DELIVERY_LIMIT: _number(_COUNT_MAX),
+    DELIVERY_LIMIT: _number(_COUNT_MAX, least=NO_LIMIT),
     SINGLE_ACTIVE: _boolean,
     MAX_PRIORITY: _number(PRIORITY_MAX),
 }
@@ -127,6 +128,7 @@ def max_priority(arguments: Mapping[str, Any]) -> int:
 def rules_of(arguments: Mapping[str, Any]) -> QueueRules:
     """Returns the rules that arguments say, which `check_queue_arguments` has let pass."""
     said = arguments.get
+    delivery_limit = said(DELIVERY_LIMIT)
     return QueueRules(
         message_ttl_ms=said(MESSAGE_TTL),
         expires_ms=said(EXPIRES),
@@ -135,6 +137,6 @@ def rules_of(arguments: Mapping[str, Any]) -> QueueRules:
         max_length=said(MAX_LENGTH),
         max_bytes=said(MAX_BYTES),
         overflow=said(OVERFLOW, DROP_HEAD),
-        delivery_limit=said(DELIVERY_LIMIT),
+        delivery_limit=None if delivery_limit == NO_LIMIT else delivery_limit,
         single_active=said(SINGLE_ACTIVE, False),
     )

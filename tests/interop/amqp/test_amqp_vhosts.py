@@ -10,6 +10,7 @@ import httpx
 import pika
 import pytest
 
+from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from tests.support.amqp.pika_queues import TIMEOUT_S, fresh, get
 from tests.support.gateway.ruled_gateway import RuledGateway, UserClient, ruled
 
@@ -254,3 +255,45 @@ def test_rules_for_the_default_vhost_give_nothing_in_another(served: RuledGatewa
     assert client.subscribe("$vhost/shop/#") == [0x87]
     assert client.publish("$vhost/shop/amqp/amq.topic/k", 1) == 0x87
     client.close()
+
+
+def test_a_policy_leads_messages_where_their_publisher_has_no_right(served: RuledGateway) -> None:
+    """An operator's word counts there, as in RabbitMQ; what a declaration says is checked, and a deny is, too."""
+    rights = [
+        f"{action}:$vhost/shop/{place}" for action in ("manage", "subscribe") for place in ("queue/w", "exchange/w")
+    ]
+    rights += ["publish:$vhost/shop/amqp/w/#", "subscribe:$vhost/shop/amqp/w/#"]
+    served.do(served.set_user("worker", ruled(*rights, denied=("all:$vhost/shop/amqp/safe/#",))))
+    served.do(served.set_user("owner", ruled("all:$vhost/shop/#")))
+    owner = login(served, "owner", "shop")
+    kept = owner.channel()
+    kept.exchange_declare("safe", "topic")
+    kept.queue_declare("kept")
+    kept.queue_bind("kept", "safe", "#")
+    worker = login(served, "worker", "shop")
+    refused: dict[str, Callable[[Any], object]] = {
+        "letters": lambda one: one.queue_declare("w", arguments={"x-dead-letter-exchange": "safe"}),
+        "alternate": lambda one: one.exchange_declare("w", "direct", arguments={"alternate-exchange": "safe"}),
+        "write": lambda one: (one.confirm_delivery(), one.basic_publish("safe", "k", b"x")),
+    }
+    assert {name: code_of(worker, work) for name, work in refused.items()} == dict.fromkeys(refused, 403)
+    definition = {"dead-letter-exchange": "safe", "alternate-exchange": "safe"}
+    policy = PolicyConfig(name="led", vhost="shop", pattern="^w$", definition=definition)
+    served.do(served.gateway.hub.queues.registry.set_policy(StoredPolicy(policy=policy)))
+    channel = worker.channel()
+    channel.confirm_delivery()
+    channel.exchange_declare("w", "direct")
+    channel.queue_declare("w")
+    channel.queue_bind("w", "w", "known")
+    channel.basic_publish("w", "unknown", b"alternate", mandatory=True)
+    channel.basic_publish("w", "known", b"letter")
+    method, _, _ = get(channel, "w", auto_ack=False)
+    channel.basic_nack(method.delivery_tag, requeue=False)
+    found = [get(kept, "kept") for _ in range(2)]
+    assert [(one.exchange, one.routing_key, body) for one, _, body in found] == [
+        ("w", "unknown", b"alternate"),
+        ("safe", "known", b"letter"),
+    ]
+    assert code_of(worker, refused["write"]) == 403
+    for connection in (worker, owner):
+        connection.close()

@@ -205,15 +205,15 @@ def test_a_frame_comes_once_while_it_is_kept(answers, kept_bytes):
             assert len(kept.kept) == len(sent.kept)
 
 
+GRANT = Grant(queue=QueueNumber(16), group="g", owner=9, lease=5, lent_at=LogOffset(7), visible_at_ms=8, key=b"k" * 32)
+
+
 def test_what_was_taken_comes_back():
     one, two = in_a_row([[b"a", b"b"], [b"c"]])
-    grant = Grant(
-        queue=QueueNumber(16), group="g", owner=9, lease=5, lent_at=LogOffset(7), visible_at_ms=8, key=b"k" * 32
-    )
     leases = [
-        Lease(QueueOffset(4), 0, one, 1, grant),
-        Lease(QueueOffset(5), 2, two, 0, grant),
-        Lease(QueueOffset(6), 0, one, 0, grant),
+        Lease(QueueOffset(4), 0, one, 1, GRANT),
+        Lease(QueueOffset(5), 2, two, 0, GRANT),
+        Lease(QueueOffset(6), 0, one, 0, GRANT),
     ]
     body = msgspec.msgpack.decode(frames.FramesSent().taken(leases), type=frames.TakenAnswer)
     found = frames.leases_of(body, frames.FramesKept(), queue=QueueNumber(16), group="g", owner=3)
@@ -221,6 +221,18 @@ def test_what_was_taken_comes_back():
     assert [lease.handle() for lease in found] == [lease.handle() for lease in leases]
     assert len(body.frames) == 2
     assert found[0].grant.owner == 3
+
+
+@pytest.mark.parametrize("grant", [None, GRANT])
+@pytest.mark.parametrize("count", [0, 1, 2])
+def test_what_an_earlier_master_may_have_lent_comes_back_as_such(grant, count):
+    """It is in front of what is newer than the master."""
+    leases = [
+        Lease(QueueOffset(n), 0, one, 0, grant, earlier=n < count) for n, one in enumerate(in_a_row([[b"a"], [b"b"]]))
+    ]
+    body = msgspec.msgpack.decode(frames.FramesSent().taken(leases), type=frames.TakenAnswer)
+    found = frames.leases_of(body, frames.FramesKept(), queue=QueueNumber(16), group="g", owner=3)
+    assert [lease.earlier for lease in found] == [lease.earlier for lease in leases]
 
 
 def test_a_compressed_frame_is_counted_by_what_it_takes_in_memory():

@@ -75,7 +75,19 @@ def test_amqplain_is_understood():
     assert (asked.request.username, asked.request.password) == ("me", b"\xff\x00s")
 
 
-@pytest.mark.parametrize("header", [b"AMQP\x01\x01\x00\x09", b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"])
+@pytest.mark.parametrize("cut", range(9))
+def test_a_client_of_0_9_is_one_of_0_9_1(cut):
+    header = b"AMQP\x01\x01\x00\x09"
+    peer = Peer()
+    for part in (header[:cut], header[cut:]):
+        assert not closes(peer.feed(part))
+    start = peer.one(Connection.Start)
+    assert (start.version_major, start.version_minor) == (0, 9)
+
+
+@pytest.mark.parametrize(
+    "header", [b"AMQP\x01\x01\x08\x00", b"AMQP\x01\x01\x01", b"GET / HTTP/1.1\r\n", b"AMQP\x00\x01\x00\x00", b"X"]
+)
 def test_another_protocol_is_told_ours(header):
     peer = Peer()
     assert closes(peer.feed(header))
@@ -314,6 +326,23 @@ def test_a_method_cut_short_is_named_in_the_error():
     peer.feed(b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce")
     told = peer.one(Connection.Close)
     assert (told.reply_code, told.class_id, told.method_id) == (502, 50, 10)
+
+
+@pytest.mark.parametrize("channel", [0, 1, 9])
+def test_a_frame_too_short_for_a_method_names_none(channel):
+    peer = Peer().open()
+    peer.frames()
+    peer.feed(b"\x01\x00%c\x00\x00\x00\x02\x00\x3c\xce" % channel)
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.class_id, told.method_id) == (502, 0, 0)
+
+
+def test_a_method_on_a_channel_that_is_not_open_is_named_in_the_error():
+    peer = Peer().open()
+    peer.frames()
+    peer.send(Queue.Declare(queue="q"), channel=2)
+    told = peer.one(Connection.Close)
+    assert (told.reply_code, told.class_id, told.method_id) == (504, 50, 10)
 
 
 @pytest.mark.parametrize(

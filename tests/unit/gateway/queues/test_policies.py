@@ -4,7 +4,9 @@ import pytest
 
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
-from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig, policy_mistakes
+from gateway.domain.errors import Refusal
+from gateway.queues.leaving.policies import Policies, PolicyConfig, QueuesConfig, policy_mistakes, policy_mistakes_of
+from gateway.queues.leaving.rules import check_queue_arguments
 from gateway.queues.queues import NamedQueues
 from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig
@@ -38,6 +40,32 @@ def test_of_limits_the_smallest_counts(arguments, user, operator, ttl_ms):
     users = [] if user is None else [policy(message_ttl=user)]
     operators = [] if operator is None else [policy(message_ttl=operator)]
     assert rules("q", arguments, *users, operators=operators).message_ttl_ms == ttl_ms
+
+
+@pytest.mark.parametrize(
+    ("argument", "user", "operator", "limit"),
+    [
+        (-1, None, None, None),
+        (None, -1, None, None),
+        (-1, 3, None, 3),
+        (4, -1, None, 4),
+        (-1, -1, 2, 2),
+        (0, -1, -1, 0),
+    ],
+)
+def test_minus_one_is_no_delivery_limit(argument, user, operator, limit):
+    arguments = {"x-queue-type": "quorum"} | ({} if argument is None else {"x-delivery-limit": argument})
+    check_queue_arguments(arguments)
+    users = [] if user is None else [policy(delivery_limit=user)]
+    operators = [] if operator is None else [policy(delivery_limit=operator)]
+    assert rules("q", arguments, *users, operators=operators).delivery_limit == limit
+    for one in (*users, *operators):
+        assert not list(policy_mistakes_of(one, operator=False))
+
+
+def test_less_than_minus_one_is_no_limit_at_all():
+    with pytest.raises(Refusal, match="x-delivery-limit"):
+        check_queue_arguments({"x-delivery-limit": -2})
 
 
 @pytest.mark.parametrize(

@@ -41,6 +41,28 @@ async def passes(store, clock, ms):
     await store.tick()
 
 
+# ---- a master that begins
+
+
+async def test_what_an_earlier_master_may_have_lent_is_told_from_what_is_new(tmp_path):
+    """Its leases ended with it, and nobody knows which there were."""
+    async with await LocalStore.open(tmp_path) as store:
+        await put(store, b"a", b"b", b"c")
+        await take(store, ME, 1)
+    async with await LocalStore.open(tmp_path) as store:
+        await put(store, b"d")
+        leases = await store.leases.take(16, ME, max_count=9)
+        store.leases.requeue(16, ME, [0, 3])
+        again = await store.leases.take(16, ME, max_count=9)
+    assert [(lease.offset, lease.deliveries, lease.delivered) for lease in leases] == [
+        (0, 0, 1),
+        (1, 0, 1),
+        (2, 0, 1),
+        (3, 0, 0),
+    ]
+    assert [(lease.deliveries, lease.delivered) for lease in again] == [(1, 1), (1, 1)]
+
+
 # ---- leases that end
 
 
