@@ -62,3 +62,11 @@ def test_a_request_behind_one_that_is_not_answered_is_not_handed_over() -> None:
     publish = b"POST /topics/a HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx"
     effects = adapter.receive(publish + REQUEST, now_ms=NOW_MS)
     assert not any(isinstance(effect, HandOver) for effect in effects)
+
+
+@pytest.mark.parametrize("request_", [REQUEST, COAP, REQUEST.replace(b"/mqtt?x", b"/subscribe?filter=a")])
+def test_an_upgrade_of_http_1_0_is_passed_over(request_: bytes) -> None:
+    adapter = connected(HttpOptions(), {"mqtt-ws", "coap-tcp"})
+    effects = adapter.receive(request_.replace(b"HTTP/1.1", b"HTTP/1.0"), now_ms=NOW_MS)
+    assert not any(isinstance(effect, HandOver) for effect in effects)
+    assert b"101" not in adapter.take_output()
