@@ -2,6 +2,7 @@
 
 import pytest
 
+from adapters.http import HttpOptions
 from tests.support.http.http_driver import Gateway, Http1Client
 
 NAMED = (("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"))
@@ -66,3 +67,10 @@ def test_the_first_handling_that_a_client_prefers_counts(client: Http1Client, pr
     batch = b'[{"specversion":"1.0","id":"1","source":"/s","type":"t"},5]'
     headers = (("content-type", "application/cloudevents-batch+json"), ("prefer", prefer))
     assert client.ask("POST", "/events", *headers, body=batch).status == (400 if whole else 207)
+
+
+@pytest.mark.parametrize(("origin", "granted"), [("Sender.example", True), ("other.example", False)])
+def test_a_sender_of_events_is_known_by_its_name_in_any_case(origin: str, *, granted: bool) -> None:
+    client = Http1Client(Gateway(HttpOptions(webhook_origins=("sender.EXAMPLE",))))
+    answer = client.ask("OPTIONS", "/events", ("webhook-request-origin", origin))
+    assert answer["webhook-allowed-origin"] == (origin if granted else None)
