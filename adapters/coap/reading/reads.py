@@ -69,7 +69,7 @@ class Reads:
 
     def __init__(self, settings: CoapOptions, snapshots: Snapshots) -> None:
         self._settings = settings
-        self.block_size = settings.block_size  # bytes of the largest block sent
+        self.block_size: int = settings.block_size  # bytes of the largest block sent
         self.snapshots = snapshots
 
     def begin(
