@@ -74,6 +74,8 @@ def from_protobuf(
             context[_NAMES[number]] = _text(_NAMES[number], value)
         elif number == 5:
             name, found = _attribute(value)
+            if name in _NAMES.values():
+                raise malformed(name, "has a field of its own, and stands among the attributes")
             typed.pop(name, None)
             context[name] = str(found).lower() if isinstance(found, bool) else str(found)
             if not isinstance(found, str):

@@ -1,11 +1,52 @@
-"""Output of the protocol layer of `websockets`, as several adapters write it."""
+"""Handshakes and output of the protocol layer of `websockets`, as several adapters answer and write them."""
 
-from typing import Final
+from collections.abc import Sequence
+from http import HTTPStatus
+from typing import Final, NamedTuple
 
+import msgspec
+from websockets.datastructures import Headers
+from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
 REASON_BYTES_MAX: Final = 123  # of a close frame (RFC 6455, 5.5)
+DETAIL_CHARS_MAX: Final = 256  # of what `websockets` says of a request: it quotes the client
+VERSION: Final = "13"
+# Of a 426: the protocol and its version that are spoken here (RFC 6455, 4.4; RFC 9110, 15.5.22).
+UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", VERSION))
+
+
+class RefusedHandshake(NamedTuple):
+    """The refusal of a handshake."""
+
+    status: int
+    detail: str
+    headers: Sequence[tuple[str, str]] = (("Connection", "close"),)
+
+
+def judged(protocol: ServerProtocol, request: Request) -> Response | RefusedHandshake:
+    """Returns the answer that opens a WebSocket, or the refusal of its handshake (RFC 6455, 4.2.2)."""
+    answer = protocol.accept(request)
+    if answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
+        return answer
+    if request.headers.get_all("sec-websocket-version") != [VERSION]:
+        return RefusedHandshake(426, f"sec-websocket-version: only {VERSION} is known", UPGRADE)
+    detail = (answer.body or b"").decode("utf-8", "replace").strip()[:DETAIL_CHARS_MAX]
+    if answer.status_code == HTTPStatus.UPGRADE_REQUIRED:
+        return RefusedHandshake(answer.status_code, detail, UPGRADE)
+    return RefusedHandshake(answer.status_code, detail)
+
+
+def refusing(refused: RefusedHandshake) -> Response:
+    """Returns a refusal as a response: a problem document (RFC 9457)."""
+    title = HTTPStatus(refused.status).phrase
+    body = msgspec.json.encode(
+        {"type": "about:blank", "title": title, "status": refused.status, "detail": refused.detail}
+    )
+    headers = Headers([*refused.headers, ("Content-Type", "application/problem+json")])
+    headers["Content-Length"] = str(len(body))
+    return Response(refused.status, title, headers, body)
 
 
 def output_of(protocol: ServerProtocol) -> bytes:

@@ -27,7 +27,7 @@ from gateway.port.kv import (
 )
 from gateway.publishing.publishing import refusal_of
 from store.api.client import StoreClient
-from store.api.keys import EXISTS, Changes, Delete, Entry, Page, Put, Transacted
+from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
 from store.base import logs
 from store.base.errors import (
     FrameTooLarge,
@@ -148,7 +148,7 @@ class KeyValues:
         for _ in range(TRIES_COUNT_MAX):
             entry = await self._store.keys.get(key, namespace=namespace)
             actual = entry.revision if entry is not None else 0
-            if (match.any_of and not _is_one_of(actual, match.any_of)) or _is_one_of(actual, match.none_of):
+            if not match.holds(actual):
                 raise KeyConflict(key, actual)
             try:
                 return await self._store.keys.transact({key: actual}, [operation], namespace=namespace)
@@ -287,10 +287,6 @@ class _Watch:
             self._reading.cancel()
             await asyncio.wait([self._reading])
         await self._changes.aclose()
-
-
-def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
-    return actual in revisions or (actual != 0 and EXISTS in revisions)
 
 
 def _refusal(error: StoreError) -> Refusal:

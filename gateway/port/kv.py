@@ -13,7 +13,7 @@ import msgspec
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import DEFAULT_NAMESPACE
 from gateway.port.adapter import Request
-from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
+from store.api.keys import EXISTS, Changes, Delete, Entry, Page, Put, Transacted
 
 
 class KeyConflict(Refusal):
@@ -41,6 +41,14 @@ class Match(msgspec.Struct, frozen=True, kw_only=True):
 
     any_of: tuple[int, ...] = ()  # its revision is one of these
     none_of: tuple[int, ...] = ()  # and none of these
+
+    def holds(self, revision: int) -> bool:
+        """Returns whether a key at this revision, 0 where there is none, is as demanded."""
+        return (not self.any_of or _is_one_of(revision, self.any_of)) and not _is_one_of(revision, self.none_of)
+
+
+def _is_one_of(actual: int, revisions: tuple[int, ...]) -> bool:
+    return actual in revisions or (actual != 0 and EXISTS in revisions)
 
 
 class GetKey(Request[Entry | None], frozen=True, kw_only=True):

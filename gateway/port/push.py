@@ -9,6 +9,7 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, runtime_checkable
 import msgspec
 
 from gateway.port.adapter import Request
+from gateway.port.kv import Match
 from store.api.message import Message
 
 CONCURRENCY_MAX: Final = 256  # deliveries of one subscription that are attempted at a time
@@ -133,25 +134,27 @@ class ListSubscriptions(Request[SubscriptionsPage], frozen=True, kw_only=True):
 class UpdateSubscription(Request[PushSubscription], frozen=True, kw_only=True):
     """Replaces a subscription, which goes on where it is. A secret that is left out stays. Refused as above.
 
-    With `revision` only if that is the subscription's, else refused with PRECONDITION.
+    Only if its revision is as `match` demands, else refused with PRECONDITION.
     """
 
     id: str
     spec: SubscriptionSpec
-    revision: int | None = None
+    match: Match = Match()
 
 
 class DeleteSubscription(Request[PushSubscription], frozen=True, kw_only=True):
-    """Ends a subscription. Refused with NOT_FOUND."""
+    """Ends a subscription, if its revision is as `match` demands. Refused with NOT_FOUND, PRECONDITION."""
 
     id: str
+    match: Match = Match()
 
 
 class PauseSubscription(Request[PushSubscription], frozen=True, kw_only=True):
-    """Stops deliveries, or with `paused` false goes on where they stopped. Refused with NOT_FOUND."""
+    """Stops deliveries, or with `paused` false goes on where they stopped; `match` and refusals as above."""
 
     id: str
     paused: bool
+    match: Match = Match()
 
 
 class SinkRequest(NamedTuple):

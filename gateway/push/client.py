@@ -6,6 +6,7 @@ import importlib.util
 import ssl
 import sys
 from collections.abc import Iterable, Sequence
+from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
@@ -93,7 +94,11 @@ class SinkClient:
     async def request(
         self, method: str, url: str, headers: Sequence[tuple[bytes, bytes]], body: bytes, *, timeout_s: float
     ) -> SinkAnswer:
-        """Sends a request and waits for its answer. Raises `SinkUnreachable`, `SinkRefused`."""
+        """Sends a request and waits for its answer. Raises `SinkUnreachable`, `SinkRefused`.
+
+        What the head of an answer says counts, though its body may not come to an end.
+        """
+        found: SinkAnswer | None = None
         times = {"connect": min(CONNECT_S, timeout_s), "read": timeout_s, "write": timeout_s, "pool": timeout_s}
         try:
             async with (
@@ -102,14 +107,18 @@ class SinkClient:
                     method, url, headers=list(headers), content=body, extensions={"timeout": times}
                 ) as answer,
             ):
+                found = SinkAnswer(answer.status, answer.headers, _retry_after_ms(answer.headers))
                 await self._read(answer)
-                return SinkAnswer(answer.status, answer.headers, _retry_after_ms(answer.headers))
         except TimeoutError as error:
-            raise SinkUnreachable(f"no answer within {timeout_s:g} s") from error
+            if found is None:
+                raise SinkUnreachable(f"no answer within {timeout_s:g} s") from error
         except (SinkRefused, SinkUnreachable):
             raise
         except (OSError, ValueError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            raise SinkUnreachable(refused_certificate(error) or str(error) or type(error).__name__) from error
+            if found is None:
+                raise SinkUnreachable(refused_certificate(error) or str(error) or type(error).__name__) from error
+        assert found is not None
+        return found
 
     @staticmethod
     async def _read(answer: httpcore.Response) -> None:
@@ -127,7 +136,10 @@ class SinkClient:
 
 
 def _retry_after_ms(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
-    """Returns the seconds, or the time until the date, of Retry-After (RFC 9110, 10.2.3), in ms."""
+    """Returns the seconds, or the time until the date, of Retry-After (RFC 9110, 10.2.3), in ms.
+
+    A date is by the sink's clock, if the sink says its time, else by ours.
+    """
     said = {name.lower(): value for name, value in headers}
     found = said.get(b"retry-after")
     if found is None:
@@ -136,7 +148,8 @@ def _retry_after_ms(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     if text.isascii() and text.isdigit() and len(text) <= 9:
         return int(text) * 1_000
     try:
-        now = parsedate_to_datetime(said[b"date"].decode("latin-1"))
+        date = said.get(b"date")
+        now = datetime.now(UTC) if date is None else parsedate_to_datetime(date.decode("latin-1"))
         return max(int((parsedate_to_datetime(text) - now).total_seconds() * 1_000), 0)
-    except (KeyError, TypeError, ValueError):
+    except (TypeError, ValueError):
         return None

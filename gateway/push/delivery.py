@@ -91,6 +91,8 @@ class PushDelivery:
         self._committed = self._settled = await self._begin(owned)
         if self._kind is None:
             self._set_error(f"no adapter of this process speaks {self._spec.protocol} to sinks")
+        if self.record.gone:
+            self._set_error("the sink answered 410: it wants nothing more")
         if self.record.paused or self._kind is None:
             await self._store_status(owned)
             await asyncio.Event().wait()

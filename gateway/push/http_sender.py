@@ -1,6 +1,8 @@
 """Sinks over HTTP: the HTTP binding of CloudEvents, and HTTP 1.1 Web Hooks for Event Delivery."""
 
 from base64 import b64encode
+from functools import cache
+from importlib.metadata import version
 from typing import Final
 
 from gateway.push.client import SinkAnswer, SinkClient
@@ -25,6 +27,8 @@ class HttpSender:
         self._spec = spec = record.spec
         self._context = context
         self._headers = [(b"webhook-request-origin", context.origin.encode()), *_own_headers(record)]
+        if all(name.lower() != b"user-agent" for name, _ in self._headers):  # some sinks refuse requests without it
+            self._headers.append((b"user-agent", _agent()))
         settings = spec.protocolsettings
         secret, mode = settings.signingsecret, settings.mode
         self._signing_key = None if secret is None else read_secret(secret)
@@ -43,7 +47,8 @@ class HttpSender:
             answer = await self._client.request("OPTIONS", self._spec.sink, headers, b"", timeout_s=CONSENT_TIMEOUT_S)
         except (SinkUnreachable, SinkRefused) as error:
             return Consent(f"the sink was not asked for its consent: {error}")
-        if answer.header(b"webhook-allowed-origin") not in {"*", self._context.origin}:
+        allowed = answer.header(b"webhook-allowed-origin")
+        if allowed is None or allowed.lower() not in {"*", self._context.origin.lower()}:  # names of DNS
             return Consent(
                 f"the sink has not consented: its WebHook-Allowed-Origin is not {self._context.origin!r} or *"
             )
@@ -77,6 +82,12 @@ class HttpSender:
     async def close(self) -> None:
         """See `EventSender`."""
         await self._client.close()
+
+
+@cache
+def _agent() -> bytes:
+    """Returns the product that sends the requests (RFC 9110, 10.1.5)."""
+    return f"headgate/{version('headgate')}".encode()
 
 
 def _allowed_rate_per_s(answer: SinkAnswer) -> float | None:

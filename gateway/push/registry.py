@@ -14,6 +14,7 @@ from gateway.domain.address import subscription_address
 from gateway.domain.cursor import beginning_of, cursor_of, offsets_of
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
+from gateway.port.kv import Match
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -124,7 +125,7 @@ class PushRegistry:
             identity = who.permissions.identity
             return msgspec.structs.replace(record, spec=new, identity=identity, gone=gone, paused=paused)
 
-        return await self._change(who, request.id, changed, expected=request.revision)
+        return await self._change(who, request.id, changed, match=request.match)
 
     async def pause(self, who: Principal, request: PauseSubscription) -> PushSubscription:
         """See `PauseSubscription`."""
@@ -133,17 +134,22 @@ class PushRegistry:
         def changed(record: SubscriptionRecord) -> SubscriptionRecord:
             return msgspec.structs.replace(record, paused=paused, gone=record.gone and paused)
 
-        return await self._change(who, request.id, changed)
+        return await self._change(who, request.id, changed, match=request.match)
 
     async def delete(self, who: Principal, request: DeleteSubscription) -> PushSubscription:
         """See `DeleteSubscription`."""
-        record, entry = await self._found(request.id)
-        _check_manages(who.permissions, record)
-        status = await self._status(request.id)
-        keys = subscription_key(request.id), status_key(request.id)
-        await self._store.keys.transact({}, [Delete(key) for key in keys])
-        log.info("subscription deleted", subscription=request.id, user=who.name)
-        return _shown(record, entry.revision, status)
+        for _ in range(TRIES_MAX):
+            record, entry = await self._changeable(who, request.id, request.match)
+            status = await self._status(request.id)
+            try:
+                await self._store.keys.transact(
+                    {entry.key: entry.revision}, [Delete(entry.key), Delete(status_key(request.id))]
+                )
+            except RevisionConflict:
+                continue
+            log.info("subscription deleted", subscription=request.id, user=who.name)
+            return _shown(record, entry.revision, status)
+        raise _too_often()
 
     # ---- inside
 
@@ -189,13 +195,10 @@ class PushRegistry:
         id_: str,
         changed: Callable[[SubscriptionRecord], SubscriptionRecord],
         *,
-        expected: int | None = None,
+        match: Match,
     ) -> PushSubscription:
         for _ in range(TRIES_MAX):
-            record, entry = await self._found(id_)
-            _check_manages(who.permissions, record)
-            if expected is not None and entry.revision != expected:
-                raise Refusal(Cause.PRECONDITION, f"the subscription is at revision {entry.revision}")
+            record, entry = await self._changeable(who, id_, match)
             new = changed(record)
             put = Put(entry.key, msgspec.msgpack.encode(new))
             try:
@@ -203,7 +206,19 @@ class PushRegistry:
             except RevisionConflict:
                 continue
             return _shown(new, done.revision, await self._status(id_))
-        raise Refusal(Cause.OVERLOAD, "the subscription changes too often", retry_after_ms=1_000)
+        raise _too_often()
+
+    async def _changeable(self, who: Principal, id_: str, match: Match) -> tuple[SubscriptionRecord, Entry]:
+        """Returns a subscription that somebody may change now. Raises `Refusal`."""
+        record, entry = await self._found(id_)
+        _check_manages(who.permissions, record)
+        if not match.holds(entry.revision):
+            raise Refusal(Cause.PRECONDITION, f"the subscription is at revision {entry.revision}")
+        return record, entry
+
+
+def _too_often() -> Refusal:
+    return Refusal(Cause.OVERLOAD, "the subscription changes too often", retry_after_ms=1_000)
 
 
 def _record(entry: Entry) -> SubscriptionRecord:

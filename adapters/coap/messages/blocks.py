@@ -2,9 +2,11 @@
 
 Both kinds of transfer are held under the same limits: their number, those of one peer, and the bytes of all. A
 transfer without a block for EXCHANGE_LIFETIME is forgotten; sooner, the one that was silent longest gives way to a
-new one that finds no room, so that a client cannot keep others out by uploads that it never ends.
+new one that finds no room, so that a client cannot keep others out by uploads that it never ends. A body whose last
+block was read is held for as long as that block may be asked for again, and gives way before any other.
 """
 
+from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
@@ -16,6 +18,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
 
 SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
+READ_MS = 45_000  # a request for the last block is sent again within MAX_TRANSMIT_SPAN (RFC 7252, 4.8.2)
 OPTION_BYTES = 128  # bytes that count for an option of a transfer's name besides its value
 
 Key: TypeAlias = tuple[Option, ...]
@@ -34,8 +37,8 @@ class _Transfers(Generic[B]):
 
     def __init__(self, settings: CoapOptions) -> None:
         self._settings = settings
-        self._transfers: dict[tuple[Peer, Key], _Transfer[B]] = {}
-        self._of_peer: dict[Peer, dict[Key, None]] = {}  # the keys in _transfers, in the same order
+        self._transfers: OrderedDict[tuple[Peer, Key], _Transfer[B]] = OrderedDict()
+        self._of_peer: dict[Peer, OrderedDict[Key, None]] = {}  # the keys in _transfers, in the same order
         self._size_bytes = 0
 
     def __len__(self) -> int:
@@ -57,7 +60,7 @@ class _Transfers(Generic[B]):
         """Holds a new transfer, one of the same name being forgotten; returns False when there is no room for it."""
         self.drop(peer, key)
         settings = self._settings
-        of_peer = self._of_peer.get(peer, {})
+        of_peer = self._of_peer.get(peer, ())
         while len(of_peer) >= settings.block_transfers_peer_max:
             if not self._give_way((peer, next(iter(of_peer))), now_ms):
                 return False
@@ -68,7 +71,7 @@ class _Transfers(Generic[B]):
         if not self._take(size_bytes, now_ms):
             return False
         self._transfers[peer, key] = _Transfer(body, size_bytes, now_ms)
-        self._of_peer.setdefault(peer, {})[key] = None
+        self._of_peer.setdefault(peer, OrderedDict())[key] = None
         return True
 
     def grow(self, peer: Peer, key: Key, size_bytes: int, now_ms: int) -> bool:
@@ -77,6 +80,13 @@ class _Transfers(Generic[B]):
             return False
         self._transfers[peer, key].size_bytes += size_bytes
         return True
+
+    def done(self, peer: Peer, key: Key, now_ms: int) -> None:
+        """Holds a transfer whose last block was sent for a while, as the first to give way."""
+        silent_ms = max(self._settings.exchange_lifetime_ms - READ_MS, SILENCE_SPARED_MS)
+        self._transfers[peer, key].received_ms = now_ms - silent_ms
+        self._transfers.move_to_end((peer, key), last=False)
+        self._of_peer[peer].move_to_end(key, last=False)
 
     def drop(self, peer: Peer, key: Key) -> None:
         """Forgets a transfer, if it is held."""

@@ -69,6 +69,7 @@ class Reads:
 
     def __init__(self, settings: CoapOptions, snapshots: Snapshots) -> None:
         self._settings = settings
+        self.block_size: int = settings.block_size  # bytes of the largest block sent
         self.snapshots = snapshots
 
     def begin(
@@ -113,7 +114,7 @@ class Reads:
         if snapshot is None or (payload and payload != snapshot.asked):
             return None
         if block.offset + block.size >= len(snapshot.body):
-            self.snapshots.drop(peer, request.key)
+            self.snapshots.done(peer, request.key, now_ms)
         return self._slice(snapshot, block)
 
     def _fetch(
@@ -238,7 +239,7 @@ class Reads:
         request, block = read.request, read.request.block2
         if options[0][1] in request.etags and (block is None or block.number == 0):
             return Answer(VALID, options[:2])
-        first = Block.of_size(self._settings.block_size)
+        first = Block.of_size(self.block_size)
         if block is None and len(body) <= first.size:
             return Answer(CONTENT, options, body)
         snapshot = BodySnapshot(body=body, options=options, asked=read.payload)
@@ -248,7 +249,7 @@ class Reads:
 
     def _slice(self, snapshot: BodySnapshot, block: Block) -> Answer:
         """Returns one block, no larger than asked for and no larger than ours (RFC 7959, 2.4)."""
-        exponent = min(block.exponent, Block.of_size(self._settings.block_size).exponent)
+        exponent = min(block.exponent, Block.of_size(self.block_size).exponent)
         offset, body = block.offset, snapshot.body
         if offset and offset >= len(body):
             raise ProtocolError(BAD_REQUEST, f"Block2: the body ends before block {block.number}")

@@ -263,6 +263,7 @@ class CoapConnection(Adapter):
             self._capabilities = self._capabilities.updated(self._signal_options(head, at))
             if self._endpoint is None:
                 self._endpoint = self._new_endpoint()
+            self._endpoint.reads.block_size = self._block_size
             return
         if self._endpoint is None:
             raise SignalError("the first message must be a CSM")
@@ -293,16 +294,14 @@ class CoapConnection(Adapter):
         except MessageFormatError as error:
             raise SignalError(error.detail) from error
 
-    def _new_endpoint(self) -> CoapEndpoint:
-        """Returns the endpoint, whose blocks are as large as the peer can take."""
-        settings = self._context.settings
+    @property
+    def _block_size(self) -> int:
+        """Returns the bytes of the largest block that the peer can take."""
         room = max(16, self._capabilities.message_bytes_max - OVERHEAD_BYTES)
-        changed = msgspec.structs.replace(
-            settings,
-            block_size=min(settings.block_size, 1 << room.bit_length() - 1),
-            exchange_lifetime_ms=0,
-            ack_delay_ms=NEVER_MS,
-        )
+        return min(self._context.settings.block_size, 1 << room.bit_length() - 1)
+
+    def _new_endpoint(self) -> CoapEndpoint:
+        changed = msgspec.structs.replace(self._context.settings, exchange_lifetime_ms=0, ack_delay_ms=NEVER_MS)
         return CoapEndpoint(changed, random=self._random, transfers=self._context.transfers, reliable=True)
 
     # ---- limits

@@ -15,7 +15,7 @@ from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream import FREE_BYTES, CoapConnection, StreamsContext
 from adapters.coap.stream.frames import FrameError
 from adapters.coap.websocket.messages import to_frame, to_messages
-from adapters.websocket.library import close_frame_of, output_of
+from adapters.websocket.library import RefusedHandshake, close_frame_of, judged, output_of, refusing
 from store.base.browsers import page_mistake
 
 SUBPROTOCOL: Final = Subprotocol("coap")
@@ -50,19 +50,20 @@ class CoapHandshake:
             self._request = found[0]
             self._send(self._judge(found[0]))
         else:
-            answer = protocol.reject(400, "the request is no handshake of a WebSocket\n")
-            self._answered(answer, answer.serialize() + output_of(protocol))
+            self.reason = "the request is no handshake of a WebSocket"
+            answer = refusing(RefusedHandshake(400, self.reason))
+            self.output, self.accepted = answer.serialize() + output_of(protocol), False
         return rest if self.accepted else b""
 
     def refuse(self, status: int, detail: str) -> None:
         """See `Handshake`."""
-        self._send(self._protocol.reject(status, f"{detail}\n"))
+        self._send(RefusedHandshake(status, detail))
 
     def header(self, name: str) -> str:
         """See `Handshake`."""
         return "" if self._request is None else ", ".join(self._request.headers.get_all(name))
 
-    def _judge(self, request: Request) -> Response:
+    def _judge(self, request: Request) -> Response | RefusedHandshake:
         mistake = page_mistake(
             request.headers.get_all("origin"),
             request.headers.get_all("host"),
@@ -72,18 +73,15 @@ class CoapHandshake:
             settings="adapters.coap",
         )
         if mistake is not None:
-            return self._protocol.reject(mistake[0], f"{mistake[1]}\n")
-        return self._protocol.accept(request)
+            return RefusedHandshake(*mistake)
+        return judged(self._protocol, request)
 
-    def _send(self, answer: Response) -> None:
+    def _send(self, answer: Response | RefusedHandshake) -> None:
+        if isinstance(answer, RefusedHandshake):
+            self.reason, answer = answer.detail, refusing(answer)
         self._protocol.send_response(answer)
-        self._answered(answer, output_of(self._protocol))
-
-    def _answered(self, answer: Response, output: bytes) -> None:
-        self.output = output
+        self.output = output_of(self._protocol)
         self.accepted = self._protocol.state is OPEN
-        if not self.accepted:
-            self.reason = answer.body.decode().strip()
 
 
 class CoapFraming:

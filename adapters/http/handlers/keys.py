@@ -21,7 +21,9 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, HandlerContext, Watch
+from adapters.http.handlers.conditions import REVISION_MAX, match_of, required, tag_of, unwanted
 from adapters.http.handlers.query import read_json, read_number, read_query
+from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.domain.keys import DEFAULT_NAMESPACE
@@ -31,7 +33,6 @@ from gateway.port.kv import (
     HoldKeys,
     KeyConflict,
     ListKeys,
-    Match,
     ReleaseKeys,
     RemoveKey,
     StoreKey,
@@ -43,7 +44,6 @@ from store.api.kv_rules import end_of_prefix
 
 LIMIT, LIMIT_MAX = 100, 1_000  # entries of a page
 TTL_S_MAX: Final = 10**9  # of a key: some thirty years
-_REVISION_MAX: Final = (1 << 63) - 1  # that there can be
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
 _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
@@ -55,16 +55,15 @@ _FLAGS: Final = {"": True, "true": True, "1": True, "false": False, "0": False}
 def get_key(request: HttpRequest, context: HandlerContext) -> Action:
     """Reads the value of a key."""
     query = read_query(request, "ns")
-    wanted, required = _tags(request, b"if-none-match"), _tags(request, b"if-match")
-    conditional = request.get(b"if-match") is not None
+    wanted, changed = required(request), unwanted(request)
 
     def reply(entry: Entry | None) -> Response:
         if entry is None:
             return refused(HttpError(404, f"there is no key {context.below!r}"))
-        if conditional and entry.revision not in required and EXISTS not in required:
+        if not wanted.holds(entry.revision):
             return refused(KeyConflict(context.below, entry.revision))
-        headers = [(b"etag", _tag(entry.revision)), _NO_CACHE]
-        if entry.revision in wanted or EXISTS in wanted:
+        headers = [(b"etag", tag_of(entry.revision)), _NO_CACHE]
+        if not changed.holds(entry.revision):
             return Response(status=304, headers=tuple(headers))
         headers += [
             (b"content-type", b"application/octet-stream"),
@@ -88,13 +87,13 @@ def put_key(request: HttpRequest, context: HandlerContext) -> Action:
     def reply(done: Transacted) -> Response:
         created = not done.existed[0]
         answer = {"revision": done.revision, "created": created}
-        return json_response(201 if created else 200, answer, (b"etag", _tag(done.revision)))
+        return json_response(201 if created else 200, answer, (b"etag", tag_of(done.revision)))
 
     stored = StoreKey(
         key=context.below,
-        value=request.body,
+        value=decoded(request, context.options.max_body_bytes),
         ttl_ms=_ttl_ms(query),
-        match=_match(request),
+        match=match_of(request),
         namespace=_namespace(query),
     )
     return Ask(stored, reply)
@@ -109,7 +108,7 @@ def delete_key(request: HttpRequest, context: HandlerContext) -> Action:
             return refused(HttpError(404, f"there is no key {context.below!r}"))
         return Response(status=204)
 
-    return Ask(RemoveKey(key=context.below, match=_match(request), namespace=_namespace(query)), reply)
+    return Ask(RemoveKey(key=context.below, match=match_of(request), namespace=_namespace(query)), reply)
 
 
 # ---- ranges
@@ -135,7 +134,7 @@ def list_keys(request: HttpRequest, context: HandlerContext) -> Action:
         end=end,
         after=query.get("after"),
         limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1),
-        at_revision=read_number(query, "revision", 0, _REVISION_MAX) if "revision" in query else None,
+        at_revision=read_number(query, "revision", 0, REVISION_MAX) if "revision" in query else None,
         namespace=namespace,
     )
     bare = _flag(query, "keys")
@@ -191,7 +190,7 @@ def delete_hold(request: HttpRequest, context: HandlerContext) -> Action:
     query = read_query(request, "revision")
     if "revision" not in query:
         raise AttributeRefusal("revision", "is missing")
-    asked = ReleaseKeys(revision=read_number(query, "revision", 0, _REVISION_MAX))
+    asked = ReleaseKeys(revision=read_number(query, "revision", 0, REVISION_MAX))
     return Ask(asked, lambda _: Response(status=204))
 
 
@@ -224,7 +223,7 @@ def transact(request: HttpRequest, context: HandlerContext) -> Action:
     query = read_query(request, "ns")
     asked = read_json(request, context.options.max_body_bytes, _Transaction, "the body is no transaction")
     compares = {one.key: one.revision for one in asked.compare}
-    if len(compares) < len(asked.compare) or any(not EXISTS <= at <= _REVISION_MAX for at in compares.values()):
+    if len(compares) < len(asked.compare) or any(not EXISTS <= at <= REVISION_MAX for at in compares.values()):
         raise AttributeRefusal("compare", "names a key twice, or a revision that cannot be")
     if "" in compares:
         raise AttributeRefusal("compare", "names an empty key")
@@ -248,7 +247,7 @@ def _operation(index: int, given: _Operation) -> Put | Delete:
         return Delete(given.delete)
     if given.put is None or len(values) != 1 or len(times) > 1:
         raise AttributeRefusal(where, "puts a key with one of value and value_base64, or deletes one")
-    if any(not 0 < time <= _REVISION_MAX >> 1 for time in times):
+    if any(not 0 < time <= REVISION_MAX >> 1 for time in times):
         raise AttributeRefusal(where, "has a time that cannot be")
     try:
         value = given.value.encode() if given.value is not None else b64decode(values[0], validate=True)
@@ -276,8 +275,8 @@ def _since(request: HttpRequest, query: Mapping[str, str]) -> int | None:
     """Returns the revision from which a watch begins: behind the last event seen, or as `from` says."""
     seen = request.get(b"last-event-id")
     if seen:
-        return read_number({"last-event-id": seen}, "last-event-id", 0, _REVISION_MAX) + 1
-    return read_number(query, "from", 0, _REVISION_MAX) if "from" in query else None
+        return read_number({"last-event-id": seen}, "last-event-id", 0, REVISION_MAX) + 1
+    return read_number(query, "from", 0, REVISION_MAX) if "from" in query else None
 
 
 def _flag(query: Mapping[str, str], name: str) -> bool:
@@ -300,35 +299,3 @@ def _ttl_ms(query: Mapping[str, str]) -> int | None:
     if not 0 < ttl_ms <= TTL_S_MAX * 1000:
         raise AttributeRefusal("ttl", f"is not over 0 and up to {TTL_S_MAX} seconds")
     return ttl_ms
-
-
-def _match(request: HttpRequest) -> Match:
-    """Returns the condition of a change. A tag that no entry of ours can have matches nothing."""
-    any_of, none_of = _tags(request, b"if-match"), _tags(request, b"if-none-match")
-    if request.get(b"if-none-match") is not None and none_of == (EXISTS,) and not any_of:
-        return Match(any_of=(0,))
-    if request.get(b"if-match") is not None and not any_of:
-        any_of = (_REVISION_MAX,)
-    return Match(any_of=any_of, none_of=none_of)
-
-
-def _tags(request: HttpRequest, name: bytes) -> tuple[int, ...]:
-    """Returns the revisions that a header's entity tags stand for; weak ones only where they are compared weakly."""
-    text = request.get(name)
-    if text is None:
-        return ()
-    if text == "*":
-        return (EXISTS,)
-    found: list[int] = []
-    for item in text.split(","):
-        tag = item.strip()
-        if name == b"if-none-match":
-            tag = tag.removeprefix("W/")
-        digits = tag[1:-1]
-        if len(tag) > 2 and tag[0] == tag[-1] == '"' and digits.isascii() and digits.isdigit() and len(digits) < 20:
-            found.append(int(digits))
-    return tuple(found)
-
-
-def _tag(revision: int) -> bytes:
-    return b'"%d"' % revision

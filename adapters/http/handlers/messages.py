@@ -56,7 +56,8 @@ PROTOCOL: Final = "http"
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
 # A browser that shows a message runs no part of it with our origin's rights.
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
-_TOKEN: Final = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 5.6.2
+_CODING: Final = r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+"  # a token (RFC 9110, 5.6.2)
+_CODINGS: Final = re.compile(rf"{_CODING}(?:[ \t]*,[ \t]*{_CODING})*")
 _STRUCTURED: Final[dict[str, Callable[..., Message]]] = {
     STRUCTURED_JSON: from_structured,
     STRUCTURED_PROTOBUF: from_protobuf,
@@ -133,9 +134,15 @@ def read_events(
 
 
 def lenient(request: HttpRequest) -> bool:
-    """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4)."""
-    prefer = (request.get(b"prefer") or "").lower()
-    return any(part.replace(" ", "") == "handling=lenient" for part in re.split("[,;]", prefer))
+    """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4).
+
+    Of a preference that is given more than once the first counts; parameters of others say nothing (RFC 7240, 2).
+    """
+    for preference in (request.get(b"prefer") or "").lower().split(","):
+        name, _, value = preference.partition(";")[0].partition("=")
+        if name.strip() == "handling":
+            return value.strip().strip('"') == "lenient"
+    return False
 
 
 def name_device(message: Message, principal: Principal, options: HttpOptions, host: str) -> Message:
@@ -352,7 +359,7 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
     kind = data_type(message)
     if kind is not None and _visible(kind):
         out.append((b"content-type", kind.encode()))
-    if message.content_encoding is not None and _TOKEN.fullmatch(message.content_encoding) is not None:
+    if message.content_encoding is not None and _CODINGS.fullmatch(message.content_encoding) is not None:
         out.append((b"content-encoding", message.content_encoding.encode()))
     out += [(b"ce-" + name.encode(), _encode_value(text)) for name, text in attributes.items()]
     if message.traceparent is not None and _visible(message.traceparent):

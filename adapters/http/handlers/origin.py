@@ -85,7 +85,9 @@ def _with_preflight(request: HttpRequest, response: Response, options: HttpOptio
 def _with_consent(request: HttpRequest, response: Response, options: HttpOptions) -> Response:
     """Consents to be sent events (HTTP 1.1 Web Hooks for Event Delivery, 4.2)."""
     origin = request.get(b"webhook-request-origin")
-    if origin is None or not {"*", origin} & set(options.webhook_origins) or _HOST.fullmatch(origin) is None:
+    if origin is None or _HOST.fullmatch(origin) is None:
+        return response
+    if {"*", origin.lower()}.isdisjoint([one.lower() for one in options.webhook_origins]):  # names of DNS
         return response
     path, _ = request.split_target()
     if path != "/events" and not path.startswith("/topics/"):

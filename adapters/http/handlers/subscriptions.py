@@ -3,23 +3,26 @@
 POST   /subscriptions               201 the subscription, with Location and ETag
 GET    /subscriptions               200 a page of subscriptions; the next one is a link
 GET    /subscriptions/{id}          200 the subscription and its status
-PUT    /subscriptions/{id}          200 it is replaced and goes on where it is; `If-Match` as the ETag
+PUT    /subscriptions/{id}          200 it is replaced and goes on where it is
 DELETE /subscriptions/{id}          200 the subscription, which is no more
 POST   /subscriptions/{id}/pause    200 nothing is delivered
 POST   /subscriptions/{id}/resume   200 it goes on where it stopped
+
+The ETag of a subscription is its revision, which its status does not change. `If-Match` and `If-None-Match` count for
+all requests about one.
 """
 
 from collections.abc import Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeVar
 from urllib.parse import quote, urlencode
 
 import msgspec
 
-from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
+from adapters.http.handlers.conditions import match_of, required, tag_of, unwanted
 from adapters.http.handlers.query import read_json, read_number, read_query
-from adapters.http.wire.request import HttpRequest
-from adapters.http.wire.response import Response, json_response
+from adapters.http.wire.request import HttpError, HttpRequest
+from adapters.http.wire.response import Response, json_response, refused
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -35,11 +38,13 @@ from gateway.port.push import (
 LIMIT, LIMIT_MAX = 100, 500  # subscriptions of a page
 _NO_CACHE: Final = (b"cache-control", b"no-cache")
 
+T = TypeVar("T", bound=SubscriptionSpec)
+
 
 def post_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Creates a subscription."""
     read_query(request)
-    spec = _spec(request, context)
+    spec = _spec(request, context, SubscriptionSpec)
 
     def reply(made: PushSubscription) -> Response:
         return _shown(201, made, (b"location", f"/subscriptions/{made.id}".encode()))
@@ -65,48 +70,63 @@ def list_subscriptions(request: HttpRequest, context: HandlerContext) -> Action:
 def get_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Shows a subscription and its status."""
     read_query(request)
-    return Ask(GetSubscription(id=context.below), _found)
+    wanted, changed = required(request), unwanted(request)
+
+    def reply(one: PushSubscription) -> Response:
+        if not wanted.holds(one.revision):
+            return refused(HttpError(412, f"the subscription is at revision {one.revision}"))
+        if not changed.holds(one.revision):
+            return Response(status=304, headers=((b"etag", tag_of(one.revision)), _NO_CACHE))
+        return _found(one)
+
+    return Ask(GetSubscription(id=context.below), reply)
 
 
 def put_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Replaces a subscription."""
     read_query(request)
-    return Ask(UpdateSubscription(id=context.below, spec=_spec(request, context), revision=_revision(request)), _found)
+    spec = _spec(request, context, _Replacement).spec
+    return Ask(UpdateSubscription(id=context.below, spec=spec, match=match_of(request)), _found)
 
 
 def delete_subscription(request: HttpRequest, context: HandlerContext) -> Action:
     """Ends a subscription."""
     read_query(request)
-    return Ask(DeleteSubscription(id=context.below), _found)
+    return Ask(DeleteSubscription(id=context.below, match=match_of(request)), _found)
 
 
 def pause(request: HttpRequest, context: HandlerContext) -> Action:
     """Stops the deliveries of a subscription."""
-    read_query(request)
-    return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=True), _found)
+    return _pause(request, context, paused=True)
 
 
 def resume(request: HttpRequest, context: HandlerContext) -> Action:
     """Resumes the deliveries of a subscription."""
+    return _pause(request, context, paused=False)
+
+
+def _pause(request: HttpRequest, context: HandlerContext, *, paused: bool) -> Action:
     read_query(request)
-    return Ask(PauseSubscription(id=context.below.partition("/")[0], paused=False), _found)
+    id_, _, _ = context.below.partition("/")
+    return Ask(PauseSubscription(id=id_, paused=paused, match=match_of(request)), _found)
 
 
 # ---- bodies
 
 
-def _spec(request: HttpRequest, context: HandlerContext) -> SubscriptionSpec:
-    return read_json(request, context.options.max_body_bytes, SubscriptionSpec, "the body is no subscription")
+class _Replacement(SubscriptionSpec, frozen=True, kw_only=True):
+    """A subscription as a client sends back what it was shown; `status` is for the gateway to say, and passed over."""
+
+    status: Any = None
+
+    @property
+    def spec(self) -> SubscriptionSpec:
+        """The subscription alone."""
+        return SubscriptionSpec(**{name: getattr(self, name) for name in SubscriptionSpec.__struct_fields__})
 
 
-def _revision(request: HttpRequest) -> int | None:
-    text = request.get(b"if-match")
-    if text is None or text == "*":
-        return None
-    digits = text.removeprefix('"').removesuffix('"')
-    if not digits.isascii() or not digits.isdigit() or len(digits) > 19 or text != f'"{digits}"':
-        raise AttributeRefusal("if-match", "is not the ETag of a subscription")
-    return int(digits)
+def _spec(request: HttpRequest, context: HandlerContext, kind: type[T]) -> T:
+    return read_json(request, context.options.max_body_bytes, kind, "the body is no subscription")
 
 
 def _document(one: PushSubscription) -> dict[str, Any]:
@@ -114,8 +134,7 @@ def _document(one: PushSubscription) -> dict[str, Any]:
 
 
 def _shown(status: int, one: PushSubscription, *headers: tuple[bytes, bytes]) -> Response:
-    tag = (b"etag", f'"{one.revision}"'.encode())
-    return json_response(status, _document(one), tag, _NO_CACHE, *headers)
+    return json_response(status, _document(one), (b"etag", tag_of(one.revision)), _NO_CACHE, *headers)
 
 
 def _found(one: PushSubscription) -> Response:

@@ -66,6 +66,7 @@ PATH_PARAMETERS: Final[Mapping[str, Schema]] = {
     "member": TEXT,
     "timer": TEXT,
 }
+_TAGGED: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG}
 _KEY_CONDITIONS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG, "if-none-match": STRING}
 
 
@@ -159,9 +160,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         empty=True,
         headers=_KEY_CONDITIONS,
     ),
-    "DELETE /kv/{key}": Operation(
-        "Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers={"if-match": REVISION_TAG}
-    ),
+    "DELETE /kv/{key}": Operation("Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers=_TAGGED),
     "POST /kv-holds": Operation("Holds the state of the keys as it is now.", {201: _json("Revision")}),
     "DELETE /kv-holds": Operation(
         "Lets go of a state that is held.", {204: _NOTHING}, query={"revision": COUNT}, required=("revision",)
@@ -219,17 +218,21 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         {201: _json("Subscription")},
         body=_json("SubscriptionSpec"),
     ),
-    "GET /subscriptions/{id}": Operation("Shows a subscription and its status.", {200: _json("Subscription")}),
+    "GET /subscriptions/{id}": Operation(
+        "Shows a subscription and its status.",
+        {200: _json("Subscription"), 304: _NOTHING},
+        headers={"if-none-match": STRING},
+    ),
     "PUT /subscriptions/{id}": Operation(
         "Replaces a subscription, which goes on where it is.",
         {200: _json("Subscription")},
-        body=_json("SubscriptionSpec"),
-        headers={"if-match": REVISION_TAG},
+        body=_json("SubscriptionUpdate"),
+        headers=_TAGGED,
     ),
-    "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}),
-    "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}),
+    "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}, headers=_TAGGED),
+    "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}, headers=_TAGGED),
     "POST /subscriptions/{id}/resume": Operation(
-        "Goes on with deliveries where they stopped.", {200: _json("Subscription")}
+        "Goes on with deliveries where they stopped.", {200: _json("Subscription")}, headers=_TAGGED
     ),
     "GET /openapi.json": Operation("Describes this interface, in OpenAPI 3.1.", {200: {JSON: {"type": "object"}}}),
     "GET /docs": Operation("Describes this interface, for readers.", {200: {"text/html": STRING}}),

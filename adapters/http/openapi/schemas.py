@@ -282,4 +282,12 @@ def components() -> dict[str, Schema]:
     shown = dict(found["SubscriptionSpec"])
     shown["properties"] = {**shown["properties"], "status": ref("DeliveryStatus")}
     shown["required"] = [*shown["required"], "id", "status"]
-    return {**PLAIN, **found, "Subscription": shown, "Subscriptions": array(ref("Subscription"))}
+    changed = dict(found["SubscriptionSpec"])
+    changed["properties"] = {**changed["properties"], "status": {"description": "as it was shown, or anything else"}}
+    return {
+        **PLAIN,
+        **found,
+        "Subscription": shown,
+        "SubscriptionUpdate": changed,
+        "Subscriptions": array(ref("Subscription")),
+    }

@@ -12,15 +12,16 @@ from typing import Final
 import msgspec
 from websockets.frames import Frame, Opcode
 from websockets.http11 import Request as Opening
+from websockets.http11 import Response as Accepted
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
-from adapters.http.wire.response import Response, reason_phrase
+from adapters.http.wire.response import Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
-from adapters.websocket.library import close_frame_of, output_of
+from adapters.websocket.library import RefusedHandshake, close_frame_of, judged, output_of
 
 MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go on
 SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
@@ -47,7 +48,7 @@ class EventSocket:
 
     ordered = True
 
-    def __init__(self, request: HttpRequest, options: HttpOptions) -> None:
+    def __init__(self, request: HttpRequest, options: HttpOptions, *, now_ms: int) -> None:
         self._options = options
         self._request = request
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=options.max_body_bytes)
@@ -64,24 +65,24 @@ class EventSocket:
         self._unanswered = 0  # events that are not stored yet
         self._open = self._ended = self._closing = self._starved = False
         self._close_by_ms: int | None = None
-        self._now_ms = 0
-        self._accepted = self._handshake()
+        self._now_ms = now_ms
+        self._handshake()
 
-    def _handshake(self) -> bool:
-        """Judges the request (RFC 6455, 4.2.1); returns whether there can be a WebSocket. Its refusal is in HTTP."""
+    def _handshake(self) -> None:
+        """Judges the request (RFC 6455, 4.2.1). Its refusal is in HTTP."""
         request, protocol = self._request, self._protocol
         lines = b"".join([b"%b: %b\r\n" % header for header in request.headers])
         protocol.receive_data(b"GET %b HTTP/1.1\r\n%b\r\n" % (request.target, lines))
         found = protocol.events_received()
+        answer: Accepted | RefusedHandshake = RefusedHandshake(400, "the request is no handshake of a WebSocket")
         if found and isinstance(found[0], Opening):
-            self._answer = protocol.accept(found[0])
-            if self._answer.status_code == 101:
-                self._events.append(Arrived(_STREAM, request))
-                return True
-            protocol.send_response(self._answer)
-        self._out += output_of(protocol)
-        self._ended = True
-        return False
+            answer = judged(protocol, found[0])
+        if isinstance(answer, RefusedHandshake):
+            headers = [(name.lower().encode(), value.encode("latin-1")) for name, value in answer.headers]
+            self._respond(problem(answer.status, answer.detail, *headers))
+            return
+        self._answer = answer
+        self._events.append(Arrived(_STREAM, request))
 
     # ---- Transport
 
@@ -225,9 +226,14 @@ class EventSocket:
 
     def _respond(self, response: Response) -> None:
         """Answers in HTTP: there is no WebSocket."""
-        lines = [b"HTTP/1.1 %d %b\r\n" % (response.status, reason_phrase(response.status).encode())]
+        lines = [
+            b"HTTP/1.1 %d %b\r\n" % (response.status, reason_phrase(response.status).encode()),
+            b"date: %b\r\n" % date_header(self._now_ms // 1000),
+        ]
         lines += [b"%b: %b\r\n" % header for header in response.headers]
-        lines.append(b"content-length: %d\r\nconnection: close\r\n\r\n" % len(response.body))
+        if all(name != b"connection" for name, _ in response.headers):
+            lines.append(b"connection: close\r\n")
+        lines.append(b"content-length: %d\r\n\r\n" % len(response.body))
         self._out += b"".join([*lines, response.body])
         self._end()
 

@@ -366,7 +366,8 @@ class Http1:
             self._refuse(Refused(problem(501, "this server is not a proxy")))
             return None
         settings = [value for name, value in headers if name == b"http2-settings"]
-        offers = b",".join(value for name, value in headers if name == b"upgrade").lower()
+        offered = b",".join(value for name, value in headers if name == b"upgrade").lower()
+        offers = offered if self._parser.get_http_version() != "1.0" else b""  # RFC 9110, 7.8
         bodiless = not any(name in {b"content-length", b"transfer-encoding"} for name, _ in headers)
         if b"h2c" in offers.replace(b" ", b"").split(b",") and len(settings) == 1 and bodiless and not self._slots:
             self._events.append(Upgrade(self._request(), settings[0], rest))

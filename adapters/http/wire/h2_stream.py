@@ -63,6 +63,11 @@ class H2Stream:
             fields_count=len(fields),
         )
 
+    @property
+    def expects_continue(self) -> bool:
+        """Returns whether the client waits to be told that the body may come (RFC 9110, 10.1.1)."""
+        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers)
+
     def begin_wait(self, now_ms: int) -> None:
         """Notes that it is the peer's turn from now on."""
         self.since_ms, self.moved_bytes = now_ms, 0

@@ -1,7 +1,8 @@
 """h2's connection, with the errors of RFC 9113 where h2 has others.
 
-h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, ends the connection for a malformed request, and
-sends nothing more once the peer has sent GOAWAY, although the peer may still wait for responses.
+h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, ends the connection for a malformed request and
+for a stream beyond the limit, and sends nothing more once the peer has sent GOAWAY, although the peer may still wait
+for responses.
 """
 
 from collections.abc import Iterable
@@ -10,11 +11,18 @@ from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, StreamReset
-from h2.exceptions import InvalidBodyLengthError, ProtocolError
+from h2.exceptions import (
+    DenialOfServiceError,
+    InvalidBodyLengthError,
+    ProtocolError,
+    StreamClosedError,
+    TooManyStreamsError,
+)
 from h2.settings import Settings
+from h2.stream import StreamClosedBy
 from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
-from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, WindowUpdateFrame
+from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
 
 class _CompressionError(ProtocolError):
@@ -58,6 +66,8 @@ class StrictConnection(H2Connection):
         """
         try:
             return super()._receive_headers_frame(frame)
+        except TooManyStreamsError:
+            return self._refused(frame)
         except ProtocolError as error:
             if type(error) is not ProtocolError or frame.stream_id not in self.streams:
                 raise
@@ -73,6 +83,22 @@ class StrictConnection(H2Connection):
             if freed_bytes:
                 frames.append(WindowUpdateFrame(0, window_increment=freed_bytes))
             return frames, events
+
+    def _refused(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
+        """Resets a stream beyond the limit, and goes on with the others (RFC 9113, 5.1.2)."""
+        stream_id = frame.stream_id
+        try:
+            self.decoder.decode(frame.data, raw=True)  # its fields are in the table for all streams (4.3)
+        except OversizedHeaderListError as error:
+            raise DenialOfServiceError(str(error)) from error
+        if stream_id % 2 == 0:
+            raise ProtocolError(f"a client opens no stream {stream_id}")
+        if stream_id <= self.highest_inbound_stream_id:
+            raise StreamClosedError(stream_id)
+        self.highest_inbound_stream_id = stream_id
+        self._closed_streams[stream_id] = StreamClosedBy.SEND_RST_STREAM
+        reset = RstStreamFrame(stream_id, error_code=ErrorCodes.REFUSED_STREAM)
+        return [reset], [StreamReset(stream_id=stream_id, error_code=ErrorCodes.REFUSED_STREAM, remote_reset=False)]
 
     def _malformed(self, stream_id: int) -> tuple[list[Frame], list[Event]]:
         """Resets a stream with PROTOCOL_ERROR, and reports that as h2 does."""

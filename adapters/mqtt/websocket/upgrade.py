@@ -15,15 +15,14 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from adapters.websocket.library import UPGRADE, VERSION
 from store.base.browsers import page_mistake
 
 HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
 PATH: Final = b"/mqtt"
 # The one of the specification (MQTT-6.0.0-4), and the one of clients older than it.
 SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
-VERSION: Final = "13"
 _DETAIL_CHARS_MAX: Final = 128  # of what `websockets` says of a request: it quotes the client
-_UPGRADE: Final = (("Connection", "close, Upgrade"), ("Upgrade", "websocket"), ("Sec-WebSocket-Version", VERSION))
 
 
 class AllowedPages(msgspec.Struct, frozen=True, kw_only=True):
@@ -136,12 +135,12 @@ def answer(method: str, target: bytes, version: str, headers: Headers, pages: Al
     try:
         accept, _, chosen = ServerProtocol(subprotocols=SUBPROTOCOLS).process_request(Request(PATH.decode(), headers))
     except InvalidUpgrade as error:
-        raise _Refused(426, "this port speaks WebSocket", *_UPGRADE) from error
+        raise _Refused(426, "this port speaks WebSocket", *UPGRADE) from error
     except NegotiationError as error:
         raise _Refused(400, "sec-websocket-protocol: mqtt is to be offered (MQTT-6.0.0-3)") from error
     except InvalidHandshake as error:
         if headers.get_all("sec-websocket-version") != [VERSION]:  # which has to be named (4.4)
-            raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *_UPGRADE) from error
+            raise _Refused(426, f"sec-websocket-version: only {VERSION} is known", *UPGRADE) from error
         raise _Refused(400, str(error)[:_DETAIL_CHARS_MAX]) from error
     mistake = page_mistake(
         headers.get_all("origin"),

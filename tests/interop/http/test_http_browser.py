@@ -26,7 +26,8 @@ FETCH = """async (url) => {
   headers["content-type"] = "application/json";
   const posted = await fetch(`${url}/events`, {method: "POST", headers, body: JSON.stringify({n: 1})});
   const last = await fetch(`${url}/topics/page/a`);
-  return {posted: posted.status, read: await last.json(), tag: last.headers.get("etag") !== null};
+  return {posted: posted.status, read: await last.json(), tag: last.headers.get("etag") !== null,
+          event: last.headers.get("ce-id")};
 }"""
 # Two events by one stream; the second comes when the first is there.
 EVENTS = """(url) => new Promise((done, failed) => {
@@ -126,7 +127,7 @@ def test_a_page_of_an_allowed_origin_publishes_reads_and_subscribes(
     browser: Any, origins: list[str], gateway: GatewayProcess
 ) -> None:
     page = at(browser, origins[0])
-    assert page.evaluate(FETCH, gateway.url) == {"posted": 200, "read": {"n": 1}, "tag": True}
+    assert page.evaluate(FETCH, gateway.url) == {"posted": 200, "read": {"n": 1}, "tag": True, "event": "1"}
     assert page.evaluate(EVENTS, gateway.url) == [[1, True], [2, True]]
     assert page.evaluate(SOCKET, gateway.url) == ["cloudevents.json", 7]
 

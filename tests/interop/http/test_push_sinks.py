@@ -208,6 +208,7 @@ def test_a_sink_that_fails_opens_the_breaker_and_one_that_is_gone_pauses(
     assert before < 40
     sink.answer = lambda request: 410
     wait_until(lambda: state(client, made["id"])["state"] == "gone", "it is not paused")
+    assert "410" in state(client, made["id"])["error"]
     sink.answer = lambda request: 204
     assert client.post(f"/subscriptions/{made['id']}/resume").status_code == 200
     sink.wait_until(lambda: {int(one.body) for one in sink.taken} == set(range(20)))

@@ -91,6 +91,12 @@ def test_what_is_no_event_is_refused(wire: bytes) -> None:
         read(wire)
 
 
+def test_a_required_attribute_is_not_said_a_second_time_among_the_others() -> None:
+    wire = b64decode(GOLDEN[0]["wire"])
+    with pytest.raises(Refusal, match=r"^id: "):
+        read(wire + b"\x2a\x09\x0a\x02id\x12\x03\x1a\x01x")
+
+
 @settings(max_examples=300, deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(GOLDEN) - 1), st.data())
 def test_whatever_comes_is_read_or_refused(noise: bytes, which: int, data: st.DataObject) -> None:

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
 from adapters.coap.codec.wire import Packet, encode_uint
-from adapters.coap.messages.blocks import OPTION_BYTES, SILENCE_SPARED_MS
+from adapters.coap.messages.blocks import OPTION_BYTES, READ_MS, SILENCE_SPARED_MS
 from adapters.coap.messages.request import Block
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
@@ -261,7 +261,24 @@ def test_a_large_value_is_read_in_blocks() -> None:
     assert first.payload + rest[0].payload + rest[1].payload == BODY
     assert len({options_of(packet)[ETAG] for packet in (first, *rest)}) == 1
     assert len(driver.calls) == 1
+    again = read(driver, 2, 6, mid=3)  # its acknowledgement was lost
+    assert (again.payload, block2(again)) == (rest[1].payload, Block(2, False, 6))
+    assert len(driver.calls) == 1
+    driver.tick(READ_MS)
     assert len(driver.endpoint.transfers.snapshots) == 0
+
+
+def test_a_body_that_was_read_gives_way_at_once() -> None:
+    driver = Driver({"block_transfers_peer_max": 2}, last=Message(address="a", body=BODY, id="1"))
+    paths = ("t/a", "t/b", "t/c")
+    for mid, path in enumerate(paths[:2]):
+        driver.get(path, mid=mid)
+    assert block2(driver.get("t/b", mid=3, options=((BLOCK2, Block(2, False, 6).encode()),))).more is False
+    driver.get("t/c", mid=4)
+    calls = len(driver.calls)
+    for mid, path in enumerate(("t/a", "t/c"), 5):
+        driver.get(path, mid=mid, options=((BLOCK2, Block(1, True, 6).encode()),))
+    assert len(driver.calls) == calls  # the one that was read made room
 
 
 def test_smaller_blocks_from_the_second_one_on() -> None:

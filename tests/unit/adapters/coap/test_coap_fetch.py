@@ -78,6 +78,8 @@ def test_a_large_batch_is_read_in_blocks_as_it_was(later: str) -> None:
         if not Block.decode(options_of(part)[BLOCK2], "").more:
             break
     assert len(json.loads(body)) == 20
+    last = (BLOCK2, Block(number, False, 6).encode())
+    assert fetch(driver, later, mid=number + 1, options=(last,)).payload == part.payload  # sent again
     assert len(driver.calls) == 1
 
 

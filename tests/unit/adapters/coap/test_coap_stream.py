@@ -244,6 +244,12 @@ def test_bodies_are_read_in_blocks_that_the_peer_can_take() -> None:
     client.send(csm((2, encode_uint(400))))
     (frame,) = client.send(request("t/a/b", GET))
     assert (len(frame.payload), Block.decode(frame.options[BLOCK2], "").size) == (256, 256)
+    client.send(csm((2, encode_uint(200))))  # it counts from now on (RFC 8323, 5.3)
+    (frame,) = client.send(request("t/a/b", GET))
+    assert (len(frame.payload), Block.decode(frame.options[BLOCK2], "").size) == (64, 64)
+    client.send(csm((2, encode_uint(100_000))))
+    (frame,) = client.send(request("t/a/b", GET))
+    assert len(frame.payload) == 1_024
 
 
 def test_a_body_may_come_in_blocks_and_goes_with_the_connection() -> None:

@@ -167,6 +167,22 @@ def test_what_is_no_handshake_is_refused() -> None:
     assert adapter.take_output().startswith(b"HTTP/1.1 400 ")
 
 
+def test_another_version_is_told_the_one_that_is_known() -> None:
+    info = ConnectionInfo(peer=PEER, local=PEER, websocket=True)
+    adapter = CoapFactory().connect(info, CoapOptions(), random=Random(7))
+    request = (
+        b"GET /.well-known/coap HTTP/1.1\r\nhost: a\r\nconnection: Upgrade\r\nupgrade: websocket\r\n"
+        b"sec-websocket-version: 8\r\nsec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\n"
+        b"sec-websocket-protocol: coap\r\n\r\n"
+    )
+    (effect,) = adapter.receive(request, now_ms=0)
+    assert isinstance(effect, Close)
+    output = adapter.take_output()
+    assert output.startswith(b"HTTP/1.1 426 ")
+    assert b"\r\nSec-WebSocket-Version: 13\r\n" in output
+    assert b"\r\nContent-Type: application/problem+json\r\n" in output
+
+
 def test_behind_a_proxy_the_client_is_who_the_proxy_says() -> None:
     peer = opened(forwarded="203.0.113.9")
     peer.send(message(POST, b"t", path("t/a"), b"x"))

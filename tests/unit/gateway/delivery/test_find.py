@@ -225,6 +225,32 @@ async def test_addresses_that_the_router_meets_are_listed(store):
     assert await directory.list("t/", 1, **asked) == ["t/a"]
 
 
+async def test_a_list_has_the_addresses_that_were_offered_before_it(store):
+    controller = TopicsController(t={})
+    directory = Directory(store, spawn=asyncio.ensure_future)
+    asked = {"router": Router(controller), "controller": controller}
+    for n in range(50):
+        directory.offer(f"t/{n:02}")
+        assert (await directory.list("t/", 100, **asked))[-1] == f"t/{n:02}"
+
+
+async def test_a_list_does_not_wait_for_a_store_that_does_not_answer(store, monkeypatch):
+    class Silent:
+        addresses = store.log.addresses
+
+        async def note_addresses(self, addresses):
+            await asyncio.Event().wait()
+
+    monkeypatch.setattr("gateway.publishing.routing.directory.SETTLE_S", 0.01)
+    controller, tasks = TopicsController(t={}), []
+    silent = SimpleNamespace(log=Silent())
+    directory = Directory(silent, spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
+    directory.offer("t/a")
+    assert await directory.list("t/", 100, router=Router(controller), controller=controller) == []
+    tasks[0].cancel()
+    await asyncio.wait(tasks)
+
+
 async def test_offers_are_bounded_and_outlive_a_store_that_refuses():
     class Refusing:
         async def note_addresses(self, addresses):

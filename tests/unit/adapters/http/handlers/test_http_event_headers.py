@@ -2,6 +2,7 @@
 
 import pytest
 
+from adapters.http import HttpOptions
 from tests.support.http.http_driver import Gateway, Http1Client
 
 NAMED = (("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"))
@@ -44,3 +45,32 @@ def test_a_plain_message_may_have_an_id_and_a_type(client: Http1Client) -> None:
     assert client.ask("POST", "/topics/a", *headers, body=b"1").status == 201
     (message,) = client.gateway.messages
     assert (message.id, message.type, message.properties) == ("7", "t", (("zone", "north"),))
+
+
+@pytest.mark.parametrize("coding", ["gzip", "gzip, br", "gzip,br"])
+def test_a_body_is_given_with_all_the_codings_that_it_came_with(client: Http1Client, coding: str) -> None:
+    client.ask("POST", "/topics/a", ("content-encoding", coding), body=b"1")
+    assert client.ask("GET", "/topics/a")["content-encoding"] == coding
+
+
+@pytest.mark.parametrize(
+    ("prefer", "whole"),
+    [
+        ("handling=lenient", False),
+        ('handling="lenient"', False),
+        ("respond-async, Handling = Lenient; x=y", False),
+        ("handling=strict, handling=lenient", True),
+        ("wait=1; handling=lenient", True),
+    ],
+)
+def test_the_first_handling_that_a_client_prefers_counts(client: Http1Client, prefer: str, *, whole: bool) -> None:
+    batch = b'[{"specversion":"1.0","id":"1","source":"/s","type":"t"},5]'
+    headers = (("content-type", "application/cloudevents-batch+json"), ("prefer", prefer))
+    assert client.ask("POST", "/events", *headers, body=batch).status == (400 if whole else 207)
+
+
+@pytest.mark.parametrize(("origin", "granted"), [("Sender.example", True), ("other.example", False)])
+def test_a_sender_of_events_is_known_by_its_name_in_any_case(origin: str, *, granted: bool) -> None:
+    client = Http1Client(Gateway(HttpOptions(webhook_origins=("sender.EXAMPLE",))))
+    answer = client.ask("OPTIONS", "/events", ("webhook-request-origin", origin))
+    assert answer["webhook-allowed-origin"] == (origin if granted else None)

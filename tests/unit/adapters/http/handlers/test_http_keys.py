@@ -1,6 +1,7 @@
 """`/kv` over both versions: keys, conditions, pages, transactions, watches."""
 
 import base64
+import gzip
 import json
 from typing import Any, TypeAlias
 
@@ -47,6 +48,14 @@ def test_a_key_and_its_value(client: Any) -> None:
     answer = client.ask("GET", "/kv/a/b%20c")
     assert (answer.status, answer["content-type"]) == (404, "application/problem+json")
     assert client.gateway.asked[0] == StoreKey(key="a/b c", value=b"\0value")
+
+
+def test_a_value_is_stored_without_its_content_coding(client: Any) -> None:
+    assert client.ask("PUT", "/kv/a", ("content-encoding", "gzip"), body=gzip.compress(b"value")).status == 201
+    assert client.ask("GET", "/kv/a").body == b"value"
+    answer = client.ask("PUT", "/kv/a", ("content-encoding", "lzma"), body=b"value")
+    assert (answer.status, answer.json["attribute"]) == (415, "content-encoding")
+    assert client.ask("PUT", "/kv/a", ("content-encoding", "gzip"), body=b"value").status == 400
 
 
 def test_namespaces(client: Any) -> None:

@@ -13,6 +13,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, problem
 from adapters.http.wire.transport import Arrived, Exchange, Gone
+from tests.support.http.http_driver import parse_responses
 
 STREAM = Exchange(1)
 OPTIONS = HttpOptions(max_body_bytes=100_000, max_pipelined=4)
@@ -28,7 +29,7 @@ HEADERS = [
 
 
 def opened() -> tuple[EventSocket, ClientProtocol]:
-    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe?filter=a", headers=HEADERS), OPTIONS)
+    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe?filter=a", headers=HEADERS), OPTIONS, now_ms=0)
     (arrived,) = socket.receive(b"", now_ms=0)
     assert isinstance(arrived, Arrived)
     socket.begin(STREAM, Response(status=200), now_ms=0)
@@ -107,12 +108,24 @@ def test_a_client_that_does_not_read_holds_a_share_and_no_more() -> None:
 
 
 def test_a_refusal_is_said_in_http() -> None:
-    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=HEADERS), OPTIONS)
+    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=HEADERS), OPTIONS, now_ms=0)
     socket.receive(b"early bytes", now_ms=0)
     socket.respond(STREAM, problem(400, "no filter"), now_ms=0)
     assert socket.take_output().startswith(b"HTTP/1.1 400 Bad Request\r\n")
     assert socket.finished
     without = [header for header in HEADERS if header[0] != b"sec-websocket-protocol"]
-    other = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=without), OPTIONS)
+    other = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=without), OPTIONS, now_ms=0)
     assert other.finished
-    assert other.take_output().startswith(b"HTTP/1.1 400 ")
+    (answer,) = parse_responses(other.take_output())
+    assert (answer.status, answer["content-type"]) == (400, "application/problem+json")
+    assert answer["date"] == "Thu, 01 Jan 1970 00:00:00 GMT"
+
+
+@pytest.mark.parametrize("version", [b"8", b"13, 8", b""])
+def test_another_version_is_told_the_one_that_is_known(version: bytes) -> None:
+    said = [(name, version if name == b"sec-websocket-version" else value) for name, value in HEADERS]
+    socket = EventSocket(HttpRequest(method="GET", target=b"/subscribe", headers=said), OPTIONS, now_ms=0)
+    (answer,) = parse_responses(socket.take_output())
+    assert (answer.status, answer["sec-websocket-version"], answer["upgrade"]) == (426, "13", "websocket")
+    assert answer["connection"] == "close, Upgrade"
+    assert socket.finished

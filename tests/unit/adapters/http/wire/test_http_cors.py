@@ -52,6 +52,14 @@ def test_a_target_too_long(client: Any) -> None:
     check(client.ask("GET", "/topics?prefix=" + "a" * 1_100, ORIGIN), 414)
 
 
+def test_a_page_reads_the_headers_of_events(client: Any) -> None:
+    event = (("ce-specversion", "1.0"), ("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"), ("ce-zone", "a"))
+    client.ask("POST", "/topics/a", ORIGIN, *event, body=b"x")
+    answer = client.ask("GET", "/topics/a", ORIGIN)
+    assert answer["ce-zone"] == "a"
+    assert "*" in [name.strip() for name in (answer["access-control-expose-headers"] or "").split(",")]
+
+
 def test_two_origins_are_refused_as_a_problem(client: Any) -> None:
     answer = client.ask("POST", "/topics/a", ORIGIN, ORIGIN, body=b"")
     assert (answer.status, answer.json["attribute"]) == (400, "origin")

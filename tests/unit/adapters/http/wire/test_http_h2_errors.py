@@ -2,7 +2,7 @@
 
 import h2.errors
 import pytest
-from hpack import Encoder
+from hpack import Decoder, Encoder
 from hyperframe.frame import (
     ContinuationFrame,
     DataFrame,
@@ -17,10 +17,11 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
+from adapters.http import HttpOptions
 from adapters.http.wire.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
 from tests.support.http.http_driver import Gateway, Http2Client
 
-NO_ERROR, PROTOCOL, FLOW, CLOSED, SIZE, COMPRESSION, CALM = 0, 1, 3, 5, 6, 9, 11
+NO_ERROR, PROTOCOL, FLOW, CLOSED, SIZE, REFUSED, COMPRESSION, CALM = 0, 1, 3, 5, 6, 7, 9, 11
 OPENING = PREFACE + SettingsFrame(0).serialize()
 
 
@@ -283,6 +284,39 @@ def test_streams_begin_in_ascending_order() -> None:
     gateway = Gateway()
     out = gateway.feed(OPENING + wire(post(5, flags=ENDED), post(3, flags=ENDED)))
     assert [error for error in errors(out) if error[0] == "connection"] == [("connection", 0, PROTOCOL)]
+
+
+def test_streams_beyond_the_limit_are_refused_and_the_others_go_on() -> None:
+    gateway = Gateway(HttpOptions(max_concurrent_streams=2))
+    gateway.feed(OPENING + SettingsFrame(0, flags=["ACK"]).serialize() + wire(post(1), post(3)))
+    encoder = Encoder()
+    said = [(":method", "GET"), (":scheme", "http"), (":path", "/topics/a"), (":authority", "gateway"), ("x-new", "1")]
+    beyond = HeadersFrame(5, data=encoder.encode(said), flags=["END_HEADERS"])
+    trailers = HeadersFrame(5, data=encoder.encode([("x-sum", "1")]), flags=list(ENDED))
+    out = gateway.feed(wire(beyond, DataFrame(5, data=b"x"), trailers))
+    assert errors(out)[0] == ("stream", 5, REFUSED)
+    assert {error[:2] for error in errors(out)} == {("stream", 5)}
+    gateway.feed(wire(*[DataFrame(stream, data=b"x", flags=["END_STREAM"]) for stream in (1, 3)]))
+    assert len(gateway.messages) == 2
+    after = HeadersFrame(7, data=encoder.encode(said), flags=list(ENDED))  # by a table that the refused ones filled
+    answered = [frame for frame in read(gateway.feed(wire(after))) if isinstance(frame, HeadersFrame)]
+    assert [frame.stream_id for frame in answered] == [7]
+
+
+def test_connect_is_answered_before_its_stream_ends() -> None:
+    gateway = Gateway()
+    fields = [(":method", "CONNECT"), (":authority", "a.example:443")]
+    out = gateway.feed(OPENING + wire(HeadersFrame(1, data=Encoder().encode(fields), flags=["END_HEADERS"])))
+    assert HeadersFrame in [type(frame) for frame in read(out)]
+    assert b"this server is not a proxy" in out
+
+
+@pytest.mark.parametrize("expected", ["100-continue", "100-Continue"])
+def test_a_client_that_waits_to_be_told_is_told_at_once(expected: str) -> None:
+    gateway = Gateway()
+    out = gateway.feed(OPENING + wire(post(1, ("expect", expected))))
+    (head,) = [frame for frame in read(out) if isinstance(frame, HeadersFrame)]
+    assert dict(Decoder().decode(head.data)) == {":status": "100"}
 
 
 def test_a_stream_that_has_ended_takes_nothing_more() -> None:

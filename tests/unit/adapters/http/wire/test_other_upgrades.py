@@ -6,6 +6,7 @@ from random import Random
 import pytest
 
 from adapters.http import HttpFactory, HttpOptions
+from adapters.http.wire.h1 import Http1
 from gateway.port.adapter import ConnectionInfo, HandOver
 from tests.support.http.http_driver import NOW_MS, parse_responses
 
@@ -14,6 +15,7 @@ REQUEST = (
     b"sec-websocket-key: dGhlIHNhbXBsZSBub25jZQ==\r\nsec-websocket-protocol: mqtt\r\n\r\n"
 )
 COAP = REQUEST.replace(b"/mqtt?x", b"/.well-known/coap").replace(b": mqtt", b": coap")
+EVENTS = REQUEST.replace(b"/mqtt?x", b"/subscribe?filter=a").replace(b": mqtt", b": cloudevents.json")
 BEHIND = b"\x82\x80\0\0\0\0"
 
 
@@ -62,3 +64,12 @@ def test_a_request_behind_one_that_is_not_answered_is_not_handed_over() -> None:
     publish = b"POST /topics/a HTTP/1.1\r\nhost: a\r\ncontent-length: 1\r\n\r\nx"
     effects = adapter.receive(publish + REQUEST, now_ms=NOW_MS)
     assert not any(isinstance(effect, HandOver) for effect in effects)
+
+
+@pytest.mark.parametrize("request_", [REQUEST, COAP, EVENTS])
+def test_an_upgrade_of_http_1_0_is_passed_over(request_: bytes) -> None:
+    adapter = connected(HttpOptions(), {"mqtt-ws", "coap-tcp"})
+    effects = adapter.receive(request_.replace(b"HTTP/1.1", b"HTTP/1.0"), now_ms=NOW_MS)
+    assert not any(isinstance(effect, HandOver) for effect in effects)
+    assert isinstance(adapter.transport, Http1)
+    assert b"101" not in adapter.take_output()
