@@ -1,5 +1,4 @@
-"""Leasing messages of a queue: the leases of `store.leases.leases`, the messages they stand for, and their log.
-"""
+"""Leasing messages of a queue: the leases of `store.leases.leases`, the messages they stand for, and their log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence

@@ -132,7 +132,7 @@ class Table:
         """
         if not _is_in_value(self.salt, key, held):
             self.broken = (
-                f"an entry, found at key {key[:64].hex()}, differs from the one written, perhaps its key too"
+                f"an entry, found at key {key[:64].hex()}, differs from the one written, as perhaps does its key"
             )
             return self.report(self.name, self.broken, found_by)
         return self.report(self.name, f"the value of key {key[:64].hex()} differs from the one written", found_by)
