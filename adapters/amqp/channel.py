@@ -1,5 +1,4 @@
-"""One channel: its consumers, its confirms, its unacknowledged deliveries. `methods` has the effects of methods on
-it."""
+"""One channel: its consumers, its confirms, its unacknowledged deliveries. `methods` has its methods' effects."""
 
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence

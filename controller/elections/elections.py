@@ -82,8 +82,7 @@ class Elections:
     def is_calm(self, now_ms: int) -> bool:
         """Returns whether time alone cannot make an election due before the next heartbeats: every master serves.
 
-        No replica or proxy complains, and no connection has ended. A change of that is reported at once: see
-        `Registry.heartbeat`.
+        No replica or proxy complains, and no connection has ended. `Registry.heartbeat` reports a change at once.
         """
         registry = self._registry
         return registry.complaints.are_none(now_ms) and all(

@@ -1,5 +1,4 @@
-"""Topics, named queues and the numbers given to them: the part of the metadata that names the logs to read and
-write."""
+"""Topics, named queues and their numbers: the part of the metadata that names the logs to read and write."""
 
 from collections.abc import Callable, Sequence
 from functools import partial

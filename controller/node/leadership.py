@@ -139,8 +139,7 @@ class Leadership:
     # ---- requests
 
     async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
-        """Executes it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and the error that refuses
-        it."""
+        """Executes it, in this term if given. Raises `NotLeading`, `OutcomeUnknown`, and the error that refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")
         match request:

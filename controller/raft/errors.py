@@ -44,8 +44,7 @@ class WentBack(RaftError):
 
 
 class StorageFailed(RaftError):
-    """The storage has not kept an entry that it was given. The node must stop: its next messages would rely on that
-    entry."""
+    """The storage has not kept an entry that it was given. The node must stop: its messages would rely on that."""
 
 
 class StorageFull(StorageFailed):

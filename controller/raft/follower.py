@@ -43,8 +43,7 @@ def on_append(node: Node, message: Append) -> None:
 
 
 def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
-    """Commits the entries that the leader knows us to have, and answers unless that is not needed. Raises `BadMessage`,
-    `WentBack`.
+    """Commits the entries that the leader knows us to have; answers if needed. Raises `BadMessage`, `WentBack`.
 
     A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of
     that, so a log that is shorter is an old copy of itself.

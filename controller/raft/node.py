@@ -51,6 +51,5 @@ class Node:
         return named and self.trusts(self.log.last_term, self.log.last_index)
 
     def trusts(self, last_term: Term, last_index: Index) -> bool:
-        """Returns whether a log that ends here may be voted for, given the entries that this node may have
-        forgotten."""
+        """Returns whether a log that ends here may be voted for, given this node's possibly forgotten entries."""
         return self.proven and (last_term, last_index) >= self.floor

@@ -60,8 +60,7 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class LastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's progress when it spoke last: its term, and the last entry that it had acknowledged to the leader of that
-    term."""
+    """A node's progress when it spoke last: its term, and the last entry acknowledged to that term's leader."""
 
     incarnation: str
     term: Term

@@ -60,8 +60,7 @@ class LogCalls(Protocol):
         """
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
-        """Calls `listener` on the event loop with every frame confirmed from now on, in order. Returns a function that
-        stops it.
+        """Calls `listener` on the event loop with every newly confirmed frame, in order. Returns a function to stop it.
 
         From `confirmed` on, or, while that is unknown, from its value when the group is reached. After an
         unclean election they go on further back, where the new master's log does: with frames of a later epoch.

@@ -60,8 +60,7 @@ class QueueCalls(Protocol):
         """Returns the configuration of a queue, None when it has none and the store's defaults hold."""
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
-        """Calls `listener` with queues whose messages have become available without a call. Returns a function that
-        stops it.
+        """Calls `listener` with queues whose messages became available without a call. Returns a function to stop it.
 
         That is: a timer has fired, a lease has expired or a delay has ended, a message was given up into a queue.
         """

@@ -1,5 +1,4 @@
-"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and a process's own listings and
-actions.
+"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and a process's own pages.
 
 Small on purpose: one answer a connection, nothing read but a bounded request. Its answers are asked of the runtime at
 the moment of the request, so it cannot be truer or falser than the gateway itself.

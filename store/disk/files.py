@@ -183,8 +183,7 @@ def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def said_of_data_dir(path: Path) -> Iterator[None]:
-    """Adds a remedy to the error of a data directory that cannot be made or written. Raises OSError, of the same
-    number."""
+    """Adds a remedy to the error of a data directory that cannot be made or written: an OSError of the same number."""
     try:
         yield
     except OSError as error:

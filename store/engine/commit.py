@@ -166,8 +166,7 @@ class Committer:
     # ---- the caller's thread
 
     def commit_here(self) -> bool:
-        """Writes, syncs and reports the appended frames before it returns, where that is simple and both threads are
-        idle.
+        """Writes, syncs and reports appended frames before it returns, where that is simple and both threads are idle.
 
         That saves two hand-overs between threads. Returns False where the commit thread does it: frames that wait for
         the views, a segment's end or a sync in progress, and those that are answered before a sync.

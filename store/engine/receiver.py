@@ -1,5 +1,4 @@
-"""The write path of a replica: its master's frames are written and synced as they are, and applied when they are
-confirmed.
+"""The write path of a replica: its master's frames are written and synced as they are, and applied when confirmed.
 
 One thread writes whatever has arrived since its last sync, and syncs it; the next frames arrive meanwhile. Another one
 follows with the frames that the master has confirmed, as far as they are on this disk: it builds the runs that readers

@@ -39,8 +39,7 @@ def recover(
     floor: LogOffset | None = None,
     may_pass_over: Callable[[LogOffset], bool] = lambda _at: True,
 ) -> list[FrameRun]:
-    """Brings the views up, and cuts a torn tail off the log; returns the runs behind `confirmed` (None: there are
-    none).
+    """Brings the views up, and cuts a torn tail off the log; returns the runs behind `confirmed` (None: none).
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 

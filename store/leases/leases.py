@@ -374,8 +374,7 @@ class LeaseQueue:
         return self._lendable.count_below(below) + len(self._kept_back) + known
 
     def first_waiting(self, below: int) -> int | None:
-        """Returns the lowest offset under `below` that may be leased now; of an ordered group, of those not looked
-        at."""
+        """Returns the lowest offset under `below` that may be leased now; of an ordered group, not looked at yet."""
         first = self._lendable.first
         return None if first is None or first >= below else first
 

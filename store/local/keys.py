@@ -170,8 +170,7 @@ class LocalKeys:
             return await asyncio.wrap_future(reading)
 
     def _state(self) -> KeysAtRevision:
-        """Returns all keys as they are now. Nothing may come between the transaction and the recent changes laid over
-        it."""
+        """Returns all keys as they are now. Nothing may come between the transaction and the changes laid over it."""
         snapshot = self._views.snapshot()
         return KeysAtRevision(
             snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock()

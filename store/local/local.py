@@ -141,8 +141,7 @@ class LocalStore(AsyncClosing):
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))
 
     async def close(self) -> None:
-        """Stores the appended frames and answers for them, brings the views up, closes. A second call waits for the
-        first.
+        """Stores appended frames and answers for them, brings the views up, closes. A second call waits for the first.
 
         A master waits a moment for unconfirmed frames, and then answers that their outcome is unknown.
         """

@@ -79,8 +79,7 @@ class SealCheck:
         self._sealing: Sealing | None = None  # of the open segment, read from its beginning
 
     def take(self, item: Frame | BadRange) -> BadRange | None:
-        """Takes the next item read; returns the segment that ends with it, if its frames are not those that were
-        sealed."""
+        """Takes the next item read; returns the segment that ends with it, if its frames differ from the seal."""
         if not isinstance(item, Frame):
             self._sealing = None
             return None

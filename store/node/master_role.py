@@ -171,8 +171,7 @@ class MasterRole:
         self.context.repairing.look()
 
     def repair_changed(self) -> None:
-        """Notes that the log has damage to be repaired, or none any more, and tries again the work that waited for a
-        repair."""
+        """Notes that the log has damage to be repaired, or none any more, and retries work that waited for a repair."""
         self._core.damaged(self.context.repairing.needs_repair)
         self._looks.stir()
         for stream in self._streams.values():

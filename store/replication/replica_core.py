@@ -71,8 +71,7 @@ class ReplicaCore:
     `epochs` and `promised` come from `EpochFile.load` (nothing was saved: an empty list and 0). All of the log from
     `first` to `end` is on disk. `confirmed` is the end known to be confirmed: where the views are, or, behind a
     snapshot, all of the log until it has caught up with them. With `unclean_election` a master that lacks confirmed
-    frames is followed all the same, by way of a snapshot; otherwise such a replica stops, as the cluster has lost those
-    frames.
+    frames is followed all the same, by way of a snapshot; otherwise such a replica stops: the cluster has lost them.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
     reaches now. It must get back its lost end, except the frames that a master does not have; where the group was
@@ -321,8 +320,7 @@ class ReplicaCore:
         return self.lacks_end and self._elected_uncleanly > self._unclean
 
     def _give_up(self, at: LogOffset, epoch: int) -> bool:
-        """Gives up the frames that the group gave up, with the log up to `at` in common; False: it has all of this
-        log."""
+        """Gives up the frames that the group gave up, with the log up to `at` in common; False: it has them all."""
         start, followed = self._loss_start(), max(self._followed, self.confirmed)
         if at >= followed and start >= self._held:
             return False

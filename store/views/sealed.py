@@ -125,8 +125,7 @@ class Table:
             self._walked_new = (before[0] + count, before[1] + total)
 
     def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
-        """Notes a damaged entry, and returns the error to raise. Where its key may be damaged, the table serves
-        nothing.
+        """Notes a damaged entry, and returns the error to raise. If its key may be damaged, the table serves nothing.
 
         Another key than the one that was written is not found by a search for that.
         """

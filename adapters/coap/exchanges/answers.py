@@ -64,8 +64,7 @@ def _diagnostic(text: str) -> bytes:
 
 
 def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
-    """Returns the response to a request that is at fault; 4.13 carries the size that would have been taken (RFC 7959,
-    2.9.3)."""
+    """Returns the response to a request that is at fault; 4.13 carries the acceptable size (RFC 7959, 2.9.3)."""
     if isinstance(error, EchoRequired):
         return Answer(error.code, ((ECHO, error.echo),))
     options: tuple[Option, ...] = ()

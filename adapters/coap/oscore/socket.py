@@ -78,8 +78,7 @@ class OscoreSocket:
         self._effects: list[Effect] = []
 
     def _new_endpoint(self, who: Principal | None) -> CoapEndpoint:
-        """Makes an endpoint. Peers behind OSCORE share their block transfers, are no strangers, and repeat nothing
-        here."""
+        """Makes an endpoint. Peers behind OSCORE share block transfers, are no strangers, and repeat nothing here."""
         if who is None:
             return CoapEndpoint(self._settings, random=self._random)
         endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers)

@@ -76,8 +76,7 @@ class EventStreams:
         return iter(list(self._streams.values()))
 
     def open(self, stream: EventStream, asked: Follow, token: Token, who: Principal | None) -> Sequence[Subscribe]:
-        """Begins a response to a client: returns the subscriptions to make. The outcome under the token goes to
-        `begun`."""
+        """Begins a response to a client: returns the subscriptions to make. The token's outcome goes to `begun`."""
         self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:
             self._by_sub[sub] = stream

@@ -246,8 +246,7 @@ def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tu
 
 
 def _shown(message: Message) -> Iterable[tuple[str, str]]:
-    """Returns AMQP properties of a message that have no field: its id, the address of answers, its application,
-    tables."""
+    """Returns AMQP properties of a message that have no field: id, address of answers, application, tables."""
     said = (message.native or {}).get("amqp")
     taken = {name for name, _ in message.properties}
     return [] if said is None else [(name, text) for name, text in said.get(SHOWN, ()) if name not in taken]

@@ -326,8 +326,7 @@ class MqttSession:
             self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
 
     def _leave(self) -> None:
-        """Ends subscriptions in the log: not before it has brought again the messages that an earlier connection was
-        sent."""
+        """Ends subscriptions in the log, once it has brought again the messages that an earlier connection was sent."""
         resume, options = self.inflight.resume, self.context.options
         if resume is None or not resume.reserved or len(self._leaving) > options.subscriptions_max:
             self.context.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]

@@ -119,8 +119,7 @@ class SharedFeed:
         return bool(self._wanted)
 
     def join(self, answer: Callable[[Refused], None]) -> None:
-        """Joins the wanted subscriptions, once the session remembers them durably; then `answer` says which were
-        refused.
+        """Joins the wanted subscriptions, once they are durable in the session; then `answer` says which were refused.
 
         In this order, so that no membership is forgotten: a session that knows of a subscription joins it again.
         """

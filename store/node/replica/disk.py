@@ -114,8 +114,7 @@ class Disk:
                 return
 
     async def open_master(self, epoch: int, confirmed: LogOffset) -> LocalStore:
-        """Opens as the master of an epoch, with so much known to be confirmed. Raises the errors of
-        `LocalStore.open`."""
+        """Opens as the master of an epoch, with so much known as confirmed. Raises the errors of `LocalStore.open`."""
         store: LocalStore = await self._open(LocalStore, role="master", epoch=epoch, confirmed=confirmed)
         self.store = store
         return store
