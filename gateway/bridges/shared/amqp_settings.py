@@ -60,9 +60,9 @@ class AmqpConsume(msgspec.Struct, frozen=True, kw_only=True):
             description="the address: {topic} is the routing key with / for ., {1} its first, {exchange}, {queue}",
         ),
     ] = "{topic}"
-    device: Annotated[
-        str, Meta(min_length=1, description="who messages speak for: what has one stays in order; as `to`")
-    ] = "{bridge}"
+    device: Annotated[str, Meta(min_length=1, description="the device of messages, which stay in order; as `to`")] = (
+        "{bridge}"
+    )
 
 
 class AmqpForward(msgspec.Struct, frozen=True, kw_only=True):

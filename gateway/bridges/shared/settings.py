@@ -28,9 +28,7 @@ _MQTT_ALONE = ("version", "clean", "session_expiry_s", "subscribe")  # keys that
 class BridgeTls(msgspec.Struct, frozen=True, kw_only=True):
     """`[bridges.NAME.tls]`: who the upstream has to be, and who we are to it."""
 
-    ca_file: Annotated[Path | None, Meta(description="PEM: who vouches for the upstream; the system's CAs if not")] = (
-        None
-    )
+    ca_file: Annotated[Path | None, Meta(description="PEM: the upstream's CAs; the system's if not")] = None
     cert_file: Annotated[Path | None, Meta(description="PEM: our certificate, where the upstream asks for one")] = None
     key_file: Annotated[Path | None, Meta(description="PEM: its private key")] = None
 
@@ -49,9 +47,7 @@ class BridgeSubscription(msgspec.Struct, frozen=True, kw_only=True):
     ] = "{topic}"
     device: Annotated[
         str,
-        Meta(
-            min_length=1, description="who messages speak for: what has one stays in order; {1} and so on, and {bridge}"
-        ),
+        Meta(min_length=1, description="the device of messages, which stay in order; {1} and so on, and {bridge}"),
     ] = "{bridge}"
 
 
