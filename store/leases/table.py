@@ -151,8 +151,7 @@ class LeaseTable:
         self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
 
     def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
-        """Ends the leases whose time is over. Returns the queues with newly available messages, and all that had
-        such."""
+        """Ends the leases whose time is over. Returns queues with newly available messages, and all that had such."""
         more: dict[LeaseQueue, None] = {}
         seen: dict[LeaseQueue, None] = {}
         while self._deadlines and self._deadlines[0][0] <= now_ms:
