@@ -26,7 +26,7 @@ from store.api.message import Message
 
 DEVICE: Final = "ce-deviceid"  # a header: who the message speaks for
 _BRIDGE: Final = "bridge"  # in `native`: the bridge that has read the message
-_OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that decide how a published message is routed
+_OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that are obeyed when a message is published
 
 
 class AmqpBridgeCodec:
