@@ -18,6 +18,7 @@ from spark import parsing
 from spark.errors import BadOption, MissingJdk, SparkError
 from spark.job.failures import gist
 from spark.job.package import PACKAGE, write_package
+from spark.job.worker_python import worker_python
 
 JAVA_MIN = 17
 REGISTERED = "HEADGATE_SPARK_REGISTERED"  # in the environment: the module for Spark's own search offers nothing
@@ -112,7 +113,9 @@ def build_session(
             raise BadOption(option, f"cannot be {value}: {error}") from error
     os.environ["JAVA_HOME"] = str(find_java_home())
     os.environ.setdefault("SPARK_LOCAL_IP", "127.0.0.1")
-    os.environ["PYSPARK_PYTHON"] = os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
+    local = master is None or master.startswith("local")
+    os.environ["PYSPARK_PYTHON"] = worker_python() if local else sys.executable
+    os.environ["PYSPARK_DRIVER_PYTHON"] = sys.executable
     os.environ[REGISTERED] = "1"
     if local_dir is not None:
         os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)  # the setting of that name is warned about at every start
@@ -126,7 +129,7 @@ def build_session(
             f"Spark does not start (options master, memory): {gist(str(error))} Java may have said why, above."
         ) from error
     session.sparkContext.setLogLevel(log_level)
-    if master is not None and not master.startswith("local"):
+    if not local:
         _ship(session)
     register(session)
     return session

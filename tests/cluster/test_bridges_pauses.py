@@ -12,7 +12,7 @@ from tests.support.cluster.local_clusters import on_free_ports, one_group, start
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 COUNT = 100  # messages of each part: before the pause, during it, and after it
 TIMES = """

@@ -14,7 +14,7 @@ from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import ControllerProcesses, now_ms
 from tests.support.process.waiting import until
 
-pytestmark = [pytest.mark.slow, pytest.mark.anyio, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 PATIENCE_S = 120.0
 
 

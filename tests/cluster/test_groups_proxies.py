@@ -12,7 +12,7 @@ from tests.support.cluster.local_clusters import on_free_ports, one_group, start
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
 

@@ -13,7 +13,7 @@ from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.mqtt.paho_client import connected
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 TOPIC = "steady"  # in group 1
 

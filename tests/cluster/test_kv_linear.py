@@ -11,7 +11,7 @@ from gateway.remote.kv import GatewayKeys
 from tests.support.histories.kv_workload import KEYS, Conflict, KvClient
 from tests.support.histories.linearizability import UNKNOWN, Recording, check_history
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 CLIENTS = 10
 LIVES = 2

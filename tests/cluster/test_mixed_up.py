@@ -7,7 +7,7 @@ import pytest
 from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import on_free_ports, one_group, ports_of, started
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 STORE = "store-0-1"
 

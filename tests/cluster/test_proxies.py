@@ -15,7 +15,7 @@ from tests.support.mqtt.paho_client import connected
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60
 

@@ -13,7 +13,7 @@ from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 COUNT = 60

@@ -16,7 +16,7 @@ from gateway.cli.commands import app
 from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 HTTP_PORT = 8080

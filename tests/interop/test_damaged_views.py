@@ -11,7 +11,7 @@ import pytest
 from tests.support.process.waiting import wait_until
 from tests.support.store.flips import flip_all
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 VALUE = b"a value that nobody else has"
 

@@ -17,7 +17,7 @@ LOGGING = "org.slf4j:slf4j-api:1.7.36"  # which it needs
 PROGRAM = Path(__file__).with_name("amqp") / "Peer.java"
 TIMEOUT_S = 200
 
-pytestmark = [*needs_java(), pytest.mark.timeout(400)]
+pytestmark = needs_java()
 
 
 @pytest.fixture(scope="session")

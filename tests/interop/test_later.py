@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.slow
 
 
 def value_of(gateway: Any, address: str) -> bytes | None:

@@ -368,8 +368,11 @@ def resolve(request: HttpRequest) -> RouteMatch | Response:
     """Returns a request's handler, or the answer where there is none. HEAD is served as GET, its body left out."""
     request.check()
     path, _ = request.split_target()
-    root = next((root for root in BELOW if path.startswith(root) and path != root), "")
-    methods: Mapping[str, Handler] | None = BELOW.get(root) or EXACT.get(path)
+    root = ""
+    methods: Mapping[str, Handler] | None = EXACT.get(path)
+    if methods is None:
+        root = next((root for root in BELOW if path.startswith(root) and path != root), "")
+        methods = BELOW.get(root)
     if methods is None and (nested := next((nested for nested in NESTED if path.startswith(nested)), None)):
         root, methods = nested, NESTED[nested](path.removeprefix(nested))
     if request.method == "OPTIONS":

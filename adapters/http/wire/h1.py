@@ -33,6 +33,8 @@ class Http1:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self._arriving = Http1Head(options)
+        self.on_url, self.on_header = self._arriving.add_target, self._arriving.add_field
         self._parser = self._new_parser()
         self._slots: deque[Slot] = deque()
         self._by_exchange: dict[Exchange, Slot] = {}
@@ -50,10 +52,9 @@ class Http1:
 
     def _clear(self) -> None:
         """Forgets the request before, between two requests."""
-        self._arriving = Http1Head(self._options)
+        self._arriving.clear()
         self._body = ArrivingBody()
         self._framing: ChunkFraming | None = None  # of a chunked body
-        self._unseen_bytes = 0  # fed without any callback: a field that does not end
         self._empty_bytes = 0  # of empty lines before the request
         self._started_ms: int | None = None  # when the request in flight began
 
@@ -140,13 +141,13 @@ class Http1:
         return None
 
     def _parse(self, data: bytes | memoryview) -> None:
-        self._unseen_bytes += len(data)
-        framing = self._framing
+        head, framing = self._arriving, self._framing
+        head.unseen_bytes += len(data)
         self._parser.feed_data(data)
         if framing is not None and framing.ended == (framing is self._framing):  # llhttp and we do not agree
             raise Refused(problem(400, "not an HTTP request: the chunks of its body are malformed"))
-        if self._unseen_bytes and (framing is None or framing.trailers):
-            self._arriving.check_size(more_bytes=self._unseen_bytes)
+        if head.unseen_bytes and (framing is None or framing.trailers):
+            head.check_size(more_bytes=head.unseen_bytes)
 
     def _behind_empty_lines(self, data: bytes) -> bytes:
         """Returns the bytes behind empty lines before a request. Raises `Refused` where there are too many."""
@@ -294,35 +295,25 @@ class Http1:
         """Begins a request."""
         self._started_ms, self._empty_bytes = self._now_ms, 0
 
-    def on_url(self, part: bytes) -> None:
-        """Takes a part of the request target."""
-        self._unseen_bytes = 0
-        self._arriving.add_target(part)
-
-    def on_header(self, name: bytes, value: bytes | None) -> None:
-        """Takes a header, or a trailer."""
-        self._unseen_bytes = 0
-        self._arriving.add_field(name, value or b"")
-
     def on_headers_complete(self) -> None:
         """Checks the head as it is complete."""
-        self._unseen_bytes = 0
-        head, version = self._arriving, self._parser.get_http_version()
-        head.end(self._method(), version)
+        head = self._arriving
+        head.unseen_bytes = 0
+        head.end(self._parser.get_method().decode("ascii"), self._parser.get_http_version())
         self._framing = ChunkFraming() if head.chunked else None
         if head.expects_continue and not self._slots:  # behind other answers it would come too late to be of use
             self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def on_body(self, part: bytes) -> None:
         """Takes a part of the body."""
-        self._unseen_bytes = 0
+        self._arriving.unseen_bytes = 0
         self._body.add(part)
         if len(self._body) > self._options.max_body_bytes:
             raise Refused(body_refusal(self._options), linger=True)
 
     def on_chunk_header(self) -> None:
         """Notes the beginning of a chunk."""
-        self._unseen_bytes = 0
+        self._arriving.unseen_bytes = 0
 
     def on_message_complete(self) -> None:
         """Takes a whole request."""
@@ -339,23 +330,18 @@ class Http1:
         parser.set_dangerous_leniencies(lenient_version=True)  # HTTP/1.2 is read as HTTP/1.1 (RFC 9110, 2.5)
         return parser
 
-    def _method(self) -> str:
-        method: bytes = self._parser.get_method()
-        return method.decode("ascii")
-
     def _request(self) -> HttpRequest:
         head = self._arriving
-        return HttpRequest(
-            method=self._method(), target=bytes(head.target), headers=head.headers, body=self._body.take()
-        )
+        return HttpRequest(method=head.method, target=bytes(head.target), headers=head.headers, body=self._body.take())
 
     def _open_slot(self, *, keep_alive: bool) -> Slot:
         self._exchanges += 1
+        head = self._arriving
         slot = Slot(
             Exchange(self._exchanges),
-            head_only=self._arriving.done and self._method() == "HEAD",
+            head_only=head.method == "HEAD",
             keep_alive=keep_alive and not self._ended,
-            http_1_1=not self._arriving.done or self._parser.get_http_version() != "1.0",
+            http_1_1=head.version != "1.0",
         )
         self._ended = self._ended or not slot.keep_alive
         self._slots.append(slot)
@@ -376,7 +362,7 @@ class Http1:
     def _upgrade(self, rest: bytes) -> bytes | None:
         """Answers a request with an Upgrade header: the parser has stopped behind its head, whatever its body."""
         headers, target = self._arriving.headers, self._arriving.target
-        if self._method() == "CONNECT":
+        if self._arriving.method == "CONNECT":
             self._refuse(Refused(problem(501, "this server is not a proxy")))
             return None
         settings = [value for name, value in headers if name == b"http2-settings"]
@@ -388,7 +374,7 @@ class Http1:
         path = bytes(target).partition(b"?")[0]
         if (
             path in SOCKETS
-            and self._method() == "GET"
+            and self._arriving.method == "GET"
             and offers.strip() == b"websocket"
             and bodiless
             and not self._slots

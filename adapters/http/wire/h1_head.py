@@ -10,6 +10,7 @@ from adapters.http.wire.request import METHODS
 from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 4  # ": " and CRLF
+_ONE_HOST: Final = problem(400, "host: must be given once", attribute="host")
 _METHOD_FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [!-~]")  # a line that may be a request's
 
 
@@ -25,6 +26,7 @@ class Refused(Exception):
 class Http1Head:
     """Target and fields of one request, as far as they have come.
 
+    It is used again for each request: the parser calls `add_target` and `add_field` directly, as there are many fields.
     A head that is too large is refused at once; where pages of some origins may read the refusal, when its Origin is
     known, its end has come, or `HEADS_PASSED` times a head's limit. Nothing else of it is held.
     """
@@ -38,32 +40,44 @@ class Http1Head:
         "expects_continue",
         "headers",
         "length_bytes",
+        "method",
         "refusal",
         "target",
+        "unseen_bytes",
+        "version",
     )
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self.clear()
+
+    def clear(self) -> None:
+        """Forgets the request before."""
         self.target = bytearray()
         self.headers: list[tuple[bytes, bytes]] = []
         self.done = False
+        self.method = self.version = ""  # once the head is `done`
         self.chunked = False  # the body is, once the head is `done`
         self.expects_continue = False  # the client waits to be told that the body may come
         self.length_bytes = 0  # of a body that is not
         self.refusal: Response | None = None  # of a head that is too large and goes on
+        self.unseen_bytes = 0  # fed without any callback: a field that does not end
         self._size_bytes = 0
         self._fields_count = 0
 
     def add_target(self, part: bytes) -> None:
         """Takes a part of the request target. Raises `Refused`."""
+        self.unseen_bytes = 0
         self._size_bytes += len(part)
         if self.refusal is None:
             self.target += part
         if self._size_bytes > self._options.max_header_bytes:
             self.check_size()
 
-    def add_field(self, name: bytes, value: bytes) -> None:
+    def add_field(self, name: bytes, value: bytes | None) -> None:
         """Takes a header; passes over a trailer, behind the body. Raises `Refused`."""
+        value = value or b""
+        self.unseen_bytes = 0
         self._size_bytes += len(name) + len(value) + FIELD_OVERHEAD_BYTES
         self._fields_count += 1
         name = name.lower()
@@ -90,32 +104,38 @@ class Http1Head:
 
     def end(self, method: str, version: str) -> None:
         """Checks the headers that delimit the body (RFC 9112, 6.3), and whether it may come. Raises `Refused`."""
-        self.done = True
+        self.done, self.method, self.version = True, method, version
         if self.refusal is not None:
             raise Refused(self.refusal, linger=True)
         if not version.startswith("1."):
             raise Refused(problem(505, f"HTTP/{version} is not spoken here; 1.1 and 2 are"))
         if method not in METHODS:
             raise Refused(problem(501, f"the method {method} is not known"))
-        hosts = [value for name, value in self.headers if name == b"host"]
-        if len(hosts) > 1 or (version != "1.0" and not hosts):
-            raise Refused(problem(400, "host: must be given once", attribute="host"))
-        codings = [value.lower() for name, value in self.headers if name == b"transfer-encoding"]
-        if codings and version == "1.0":
-            raise Refused(problem(400, "transfer-encoding: has no meaning in HTTP/1.0", attribute="transfer-encoding"))
-        if codings and codings != [b"chunked"]:
-            raise Refused(problem(501, "transfer-encoding: only chunked is known", attribute="transfer-encoding"))
-        self.chunked = bool(codings)
-        for name, value in self.headers:
-            if name == b"content-length":
-                self.length_bytes = int(value)
+        fields = dict(self.headers)
+        if b"host" not in fields and version != "1.0":
+            raise Refused(_ONE_HOST)
+        if len(fields) < len(self.headers) and len(self._values(b"host")) > 1:
+            raise Refused(_ONE_HOST)
+        if b"transfer-encoding" in fields:
+            self._check_coding(version)
+            self.chunked = True
+        self.length_bytes = int(fields.get(b"content-length", 0))
         if self.length_bytes > self._options.max_body_bytes:
             raise Refused(body_refusal(self._options), linger=True)
-        if version != "1.0":  # an expectation of HTTP/1.0 is passed over (RFC 9110, 10.1.1)
-            expected = [value.lower() for name, value in self.headers if name == b"expect"]
-            if expected and set(expected) != {b"100-continue"}:
+        if b"expect" in fields and version != "1.0":  # HTTP/1.0's is passed over (RFC 9110, 10.1.1)
+            if set(self._values(b"expect")) != {b"100-continue"}:
                 raise Refused(problem(417, "expect: only 100-continue is known", attribute="expect"))
-            self.expects_continue = bool(expected)
+            self.expects_continue = True
+
+    def _check_coding(self, version: str) -> None:
+        if version == "1.0":
+            raise Refused(problem(400, "transfer-encoding: has no meaning in HTTP/1.0", attribute="transfer-encoding"))
+        if self._values(b"transfer-encoding") != [b"chunked"]:
+            raise Refused(problem(501, "transfer-encoding: only chunked is known", attribute="transfer-encoding"))
+
+    def _values(self, name: bytes) -> list[bytes]:
+        """Returns the values of a field that may be repeated, in lower case."""
+        return [value.lower() for key, value in self.headers if key == name]
 
 
 def malformed(error: Exception, data: bytes) -> Response:

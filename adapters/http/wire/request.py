@@ -70,7 +70,7 @@ class HttpRequest:
     def split_target(self) -> tuple[str, str]:
         """Returns path and query, both still percent-encoded. Raises `HttpError`."""
         target = self.target
-        if (origin := _ABSOLUTE_FORM.match(target)) is not None:
+        if not target.startswith(b"/") and (origin := _ABSOLUTE_FORM.match(target)) is not None:
             if b"@" in origin[0]:
                 raise HttpError(400, "the request target names a user (RFC 9110, 4.2.4)")
             target = target[origin.end() :] or b"/"
@@ -91,7 +91,7 @@ class HttpRequest:
 
     def check(self) -> None:
         """Raises `HttpError` for a target or Host that is none (RFC 9112, 3.2), and an unknown method."""
-        for host in (self.get(b"host"), self.host):
+        for host in {self.get(b"host"), self.host}:
             if host is not None and _HOST.fullmatch(host) is None:
                 raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
         if self.method not in METHODS:

@@ -11,7 +11,7 @@ from tests.support.cluster.senders import stored
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.ports import PORTS
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 KILLS = 2
 AT_ONCE = 8

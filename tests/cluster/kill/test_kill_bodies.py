@@ -14,7 +14,7 @@ from tests.support.cluster.local_clusters import on_free_ports, one_group, start
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.nightly, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.slow, pytest.mark.nightly]
 
 MiB = 1 << 20
 SIZE = 24 * MiB

@@ -8,7 +8,7 @@ from typing import Any
 import pika
 import pytest
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 CYCLES = 3
 TIMEOUT_S = 60

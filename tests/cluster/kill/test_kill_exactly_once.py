@@ -11,7 +11,7 @@ import pytest
 
 from tests.support.cluster.senders import Refused, stored
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 CYCLES = 5
 WINDOW = 24  # as few identifiers as messages under way: they are used again at once

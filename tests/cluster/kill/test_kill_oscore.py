@@ -13,7 +13,7 @@ from tests.support.coap.oscore_client import provision
 from tests.support.coap.oscore_peer import ClientContext
 from tests.support.process.gateways import GatewayProcess
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 OSCORE, ECHO = 9, 252
 AGAIN_S = 0.5

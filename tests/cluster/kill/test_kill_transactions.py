@@ -10,7 +10,7 @@ import pytest
 
 from tests.support.amqp.pika_queues import TIMEOUT_S, bodies, connect, count
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 CYCLES = 3
 MESSAGES = 400

@@ -12,7 +12,7 @@ from tests.support.cluster.local_clusters import until_ready
 from tests.support.mqtt.paho_client import TIMEOUT_S, PahoClient, properties
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 COUNT = 2_000
 LAST_COUNT = 60

@@ -16,7 +16,7 @@ from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import append, bodies, frame
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 SMALL = "segment_size_bytes = 65536\n"
 COUNT = 500  # messages, in some ten segments

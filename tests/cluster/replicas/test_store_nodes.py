@@ -14,7 +14,7 @@ from tests.support.store.node_kit import Load
 from tests.support.store.replica_kit import log_bytes
 from tests.support.store.store_kit import bodies
 
-pytestmark = [pytest.mark.anyio, pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 
 @pytest.fixture

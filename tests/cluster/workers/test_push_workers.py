@@ -11,7 +11,7 @@ import pytest
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 CONFIG = '[subscriptions]\nprivate_sinks = ["127.0.0.1"]\n[proxy]\nttl_s = 2.0\n'

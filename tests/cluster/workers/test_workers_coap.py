@@ -14,7 +14,7 @@ from tests.support.coap.coap_driver import dotted
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 DEVICES = 12  # by chance at either worker; once in two thousand runs all at one, which says nothing then
 BLOCKS = 8

@@ -18,7 +18,7 @@ from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 COUNT = 200

@@ -20,7 +20,7 @@ from kombu.mixins import ConsumerMixin
 from tests.support.amqp import celery_app
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(240)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 ROOT = Path(__file__).resolve().parents[3]

@@ -18,7 +18,7 @@ from tests.support.amqp.pika_queues import connect, count, deaths, fresh, get, q
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.gateways import GatewayProcess, restart
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
+pytestmark = pytest.mark.slow
 
 MiB = 1 << 20
 LARGE = 100 * MiB

@@ -21,7 +21,7 @@ ARTIFACTS = (
 PROGRAM = Path(__file__).with_name("CaliforniumClient.java")
 TIMEOUT_S = 200
 
-pytestmark = [*needs_java(), pytest.mark.timeout(400)]
+pytestmark = needs_java()
 
 
 @pytest.fixture(scope="session")

@@ -36,7 +36,6 @@ INSTALL_S = 400
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(700),
     pytest.mark.skipif(not os.environ.get("HEADGATE_EVENTS_SDKS"), reason="needs registries: make interop"),
 ]
 

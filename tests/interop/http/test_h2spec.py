@@ -20,7 +20,6 @@ TIMEOUT_S = 400
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(900),
     pytest.mark.skipif(GO is None, reason="go is not installed"),
     pytest.mark.skipif(not os.environ.get("HEADGATE_H2SPEC"), reason="needs Go's proxy: make interop"),
 ]

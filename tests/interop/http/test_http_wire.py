@@ -10,7 +10,7 @@ from tests.support.process.gateways import GatewayProcess
 
 pytestmark = pytest.mark.slow
 
-PATIENCE_S = 30.0
+PATIENCE_S = 90.0
 
 
 @pytest.fixture(scope="module")

@@ -22,7 +22,7 @@ from tests.support.process.certificates import Authority, Issued
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 60.0
 ALLOWED = '[subscriptions]\nprivate_sinks = ["127.0.0.1"]\norigin = "gateway.example.com"\n'

@@ -17,7 +17,7 @@ from tests.support.mqtt.upstreams import free_port
 from tests.support.process.gateways import restart
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 PATIENCE_S = 60
 

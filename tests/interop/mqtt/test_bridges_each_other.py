@@ -13,7 +13,7 @@ from tests.support.process.gateways import restart
 from tests.support.process.relay import Relay
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 COUNT = 20
 

@@ -16,7 +16,7 @@ from tests.support.process.certificates import Authority
 from tests.support.process.gateways import restart
 from tests.support.process.waiting import wait_until
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(180)]
+pytestmark = pytest.mark.slow
 
 BROKERS = {
     f"{kind.__name__.lower()}-{version}": pytest.param(

@@ -21,7 +21,7 @@ from tests.support.process.waiting import wait_until
 from tests.support.spark.queries import run_query, started_query
 from tests.support.store.fake_store import Serving, serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 T0 = 1_700_000_040_000  # the start of a minute
 QUERY_S = 300  # until a query has read what it should

@@ -105,7 +105,7 @@ def start(served: Serving, output: Path, records_max: int) -> subprocess.Popen:
 
 
 def await_true(condition, job: subprocess.Popen) -> None:
-    until = time.monotonic() + 400
+    until = time.monotonic() + 1_000
     while not condition():
         assert job.poll() is None, (Path(job.args[3]).parent / "job.log").read_text()[-4_000:]
         assert time.monotonic() < until

@@ -17,7 +17,7 @@ from store.api.message import Message
 from tests.support.spark.sample_tables import make_tables
 from tests.support.store.fake_store import serving
 
-pytestmark = [pytest.mark.spark, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.spark
 
 
 def rows(session, statement):

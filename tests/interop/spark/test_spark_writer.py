@@ -24,7 +24,7 @@ from store.api.message import decode
 from store.remoting.reader import RemoteReader
 from tests.support.spark.queries import run_query
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(900)]
+pytestmark = pytest.mark.slow
 
 SCHEMA = T.StructType([T.StructField("device", T.StringType()), T.StructField("n", T.LongType())])
 TASKS, ROWS, KILLS = 6, 1_000, 3

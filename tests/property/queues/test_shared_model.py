@@ -10,7 +10,6 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-import pytest
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 
@@ -403,7 +402,6 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
         await store.close()
 
 
-@pytest.mark.timeout(300)
 @example([("hold", True), ("publish", 2, 3), ("lose", 0), ("hold", False)], False)  # not saved: for others
 @example([("die_between", 5)], True)  # saved, not settled: swallowed when it comes again
 @settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])

@@ -16,7 +16,6 @@ ELECTED_S = 4.0  # a failover at worst
 FILE_SEEDS = max(SEEDS // 10, 1)  # they take longer
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + FILE_SEEDS, BLOCK))
 def test_what_is_acknowledged_is_there_whatever_files_are_damaged(first):
     failed: dict[int, Exception] = {}

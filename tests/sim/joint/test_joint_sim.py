@@ -5,7 +5,6 @@ import pytest
 from tests.sim.joint.joint_history import BLOCK, FIRST_SEED, SEEDS, play
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BLOCK))
 def test_what_is_acknowledged_is_there_whatever_fails(first):
     failed: dict[int, Exception] = {}

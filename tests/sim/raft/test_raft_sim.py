@@ -28,7 +28,6 @@ def play(seed):
     return history
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BLOCK))
 def test_what_is_agreed_on_stays_whatever_fails(first):
     for seed in range(first, min(first + BLOCK, FIRST_SEED + SEEDS)):
@@ -54,7 +53,6 @@ def test_by_their_ids_alone_nodes_that_forget_lose_what_was_committed():
     scan(breaks, seeds_max=500)
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("event", ["forgotten", "rolled_back", "replaced"])
 def test_memories_are_lost_and_replaced_in_these_histories(event):
     scan(lambda seed: getattr(play(seed).cluster, event) > 0, seeds_max=200)

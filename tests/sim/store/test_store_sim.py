@@ -26,7 +26,6 @@ def play(seed: int, directory: Path | None = None) -> StoreHistory:
     return history
 
 
-@pytest.mark.timeout(600)
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + SEEDS, BLOCK))
 def test_a_store_is_its_model_whatever_fails(first, tmp_path):
     for seed in range(first, min(first + BLOCK, FIRST_SEED + SEEDS)):

@@ -19,7 +19,7 @@ from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
-pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
+pytestmark = pytest.mark.slow
 
 T0 = 1_767_225_600_000
 SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, samples=True)

@@ -19,7 +19,7 @@ from tests.support.store.flips import flip
 from tests.support.store.node_kit import GROUP, PATIENCE_S, StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
-pytestmark = [pytest.mark.anyio, pytest.mark.timeout(120)]
+pytestmark = pytest.mark.anyio
 
 FIRST, SECOND, THIRD = (frame((16, b), producer_id=7, sequence=n + 1) for n, b in enumerate([b"1st", b"2nd", b"3rd"]))
 WAITS = "this replica repairs its log before it becomes master"
