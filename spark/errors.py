@@ -26,7 +26,7 @@ class DataLoss(SparkError):
     def __str__(self) -> str:
         return (
             f"queue {self.queue} was to be read from offset {self.start} on, but holds {self.first} to {self.next}: "
-            "records are lost to this query. Set failOnDataLoss to false to go on with what is left."
+            "records are lost to this query. Set failOnDataLoss to false to go on with the rest."
         )
 
 
@@ -45,7 +45,7 @@ class DiskFull(SparkError):
 
 
 class MissingJdk(SparkError):
-    """The Java that Spark needs is missing; the text is one line and says what to install."""
+    """The Java that Spark needs is missing; the text is one line and names the package to install."""
 
 
 class OutputBusy(SparkError):
@@ -65,7 +65,7 @@ class GatewayUnreachable(SparkError):
 
 
 class PublishRefused(SparkError):
-    """The gateway has refused for good what was to be published."""
+    """The gateway has refused messages for good."""
 
     def __init__(self, status: int, detail: str) -> None:
         super().__init__(status, detail)

@@ -1,4 +1,4 @@
-"""Texts of options to values: what every set of options has in common. No part of Spark is needed to read them."""
+"""Texts of options to values: the common part of every set of options. No part of Spark is needed to read them."""
 
 import difflib
 import re

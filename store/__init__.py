@@ -8,7 +8,7 @@ Imports: controller.
 
 import os
 
-# gRPC's fork handlers break what is started from a process with a channel or a server open: one of ten children of
-# uvloop, which forks where asyncio does not, ends by SIGSEGV before it is what it was to be, and so does the Java that
-# Spark starts. Nothing here forks without exec, so they are not needed. gRPC reads this once, when it is loaded.
+# gRPC's fork handlers break children of a process that has a channel or a server open: one of ten children of uvloop,
+# which forks where asyncio does not, ends by SIGSEGV before it runs its program, and so does the Java that Spark
+# starts. Nothing here forks without exec, so they are not needed. gRPC reads this once, when it is loaded.
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")

@@ -1,6 +1,6 @@
 """AMQP 0-9-1: a sans-IO connection, its channels, and the mapping of messages.
 
-`FACTORY` is what the entry point `headgate.adapters:amqp` names.
+The entry point `headgate.adapters:amqp` names `FACTORY`.
 
 Imported by: none.
 Imports: cloudevents, gateway.domain, gateway.port, store.api, store.format.

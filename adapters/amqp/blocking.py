@@ -20,7 +20,7 @@ BLOCKED_MS: Final = 1_000  # how long a refusal blocks unless the gateway hints 
 
 
 class Blocking:
-    """The state of one connection: what blocks it, and whether its client has been told."""
+    """The state of one connection: the reason for which it is blocked, and whether its client has been told."""
 
     __slots__ = ("_keepalive", "_output", "_pressure", "_told", "understood")
 
@@ -37,7 +37,7 @@ class Blocking:
             self._notify(self._pressure)
 
     def pressed(self, why: str) -> None:
-        """Notes what the gateway is low on; "": nothing any more."""
+        """Notes the resource that the gateway is low on; "": none any more."""
         self._pressure = why
         if not why:
             self._untell()

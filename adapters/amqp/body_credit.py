@@ -1,9 +1,9 @@
-"""The credit for bodies that arrive: what all connections of a process may hold of bodies that are not whole.
+"""The credit for bodies that arrive: bytes of incomplete bodies that all connections of a process may hold together.
 
 A content header announces the size of its body. One that is longer than `FREE_BYTES` reserves all of it before any of
-it is taken, and gives it back when it is whole or given up: what has begun can end. While there is no credit, the
-connection is not read, so that TCP holds the sender back. One body alone has credit, however long it is. A body that
-is stored in parts as it comes reserves the window that is held of it.
+it is taken, and gives it back when it is whole or given up: a body that has begun can end. While there is no credit,
+the connection is not read, so that TCP holds the sender back. One body alone has credit, however long it is. A body
+that is stored in parts as it comes reserves its window only.
 
 A connection that holds credit does not wait for more, or two could wait for each other: it is refused. While others
 wait, a body that takes too long is given up.
@@ -46,7 +46,7 @@ class ConnectionCredit:
     def __init__(self, together: BodyCredit, options: AmqpOptions) -> None:
         self._all = together
         self._max_bytes = options.arriving_bytes_max
-        self._until_ms = 0  # when what is reserved should have come
+        self._until_ms = 0  # when the reserved body should have come
         self._waiting = False
         self.reserved_bytes = 0
         self.retry_ms: int | None = None  # when to ask again, or to look for other waiting bodies
@@ -82,7 +82,7 @@ class ConnectionCredit:
         self.release(self.reserved_bytes)
 
     def overdue(self, now_ms: int) -> bool:
-        """Returns whether others wait, and what is reserved here should have come by now; sets the next retry."""
+        """Returns whether others wait, and the body reserved here should have come by now; sets the next retry."""
         if not self.reserved_bytes or now_ms < self._until_ms:
             return False
         self.retry_ms = now_ms + RETRY_MS

@@ -1,6 +1,6 @@
 """Bridged messages: the properties of an upstream's message as a message of ours, and the other way round.
 
-What is forwarded has the properties that a consumer of ours would get, but for these:
+A forwarded message has the properties that a consumer of ours would get, but for these:
 
     user_id          left out, as brokers compare it with who publishes; the header `ce-deviceid` says it
     message_id       the position in our log, where there is none: what is sent again has the same one
@@ -26,7 +26,7 @@ from store.api.message import Message
 
 DEVICE: Final = "ce-deviceid"  # a header: who the message speaks for
 _BRIDGE: Final = "bridge"  # in `native`: the bridge that has read the message
-_OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that say what becomes of a message when it is published
+_OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that are obeyed when a message is published
 
 
 class AmqpBridgeCodec:

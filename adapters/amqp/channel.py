@@ -1,4 +1,4 @@
-"""One channel: its consumers, its confirms, its unacknowledged deliveries. `methods` says what methods do to it."""
+"""One channel: its consumers, its confirms, its unacknowledged deliveries. `methods` has its methods' effects."""
 
 import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -119,7 +119,7 @@ class Channel:
             self.send(Methods.Close, code, reply_text(code, text), index >> 16, index & 0xFFFF)
 
     def end(self, state: ChannelState) -> None:
-        """Delivers no more, and gives back what has not been acknowledged."""
+        """Delivers no more, and gives back unacknowledged messages."""
         self.state = state
         self.drop_content()
         for consumer in self.consumers.values():
@@ -141,7 +141,7 @@ class Channel:
     # ---- delivering
 
     def deliver(self, consumer: Consumer, leased: Leased, now_ms: int) -> int:
-        """Sends what a consumer has credit for; returns how many messages that is."""
+        """Sends messages up to a consumer's credit; returns how many."""
         count, parts = _deliverable(leased.messages[: consumer.credit])
         consumer.blocked = count < len(leased.messages)
         if count == 0:
@@ -249,7 +249,7 @@ class Channel:
     # ---- publishing
 
     def confirm(self, first: int, count: int, refused: Mapping[int, Refusal]) -> None:
-        """Says what became of the messages with the tags `first` to `first + count - 1`; `refused` is by tag."""
+        """Confirms or refuses the messages with the tags `first` to `first + count - 1`; `refused` is by tag."""
         done = first - 1
         for tag in sorted(refused):
             if tag - 1 > done:

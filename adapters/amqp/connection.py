@@ -1,8 +1,8 @@
 """An AMQP 0-9-1 connection: frames in, effects and frames out.
 
 Frames are peeled here, one loop a read. Published content is turned into messages in that loop; every other method goes
-to its channel, or, on channel 0, to the handshake. An error names its reply code, and the code says what ends: the
-channel or the connection (AMQP 0-9-1, 1.2).
+to its channel, or, on channel 0, to the handshake. An error names its reply code, which decides whether the channel or
+the connection ends (AMQP 0-9-1, 1.2).
 """
 
 import struct
@@ -80,7 +80,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._publisher = Publisher(self)
         bytes_max = min(options.message_bytes_max, info.message_bytes_max)
         self._contents = Contents(self, self._publisher, bytes_max=bytes_max)
-        self._input = b""  # received, not yet understood: at most one frame, or what a method that waits holds up
+        self._input = b""  # received, not yet parsed: at most one frame, or the input behind a method that waits
         self._stalled = False  # the input begins with a method that waits for something
         self._framing_lost = False  # where frames begin and end is not known any more
         self._current = 0  # the index of the method being handled
@@ -122,7 +122,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         return self._effects_at(now_ms)
 
     def deliver(self, deliveries: Deliveries | Leased | ConsumerCancelled, *, now_ms: int) -> int:
-        """Sends what the consumer has credit for; returns how many messages that is."""
+        """Sends messages up to the consumer's credit; returns how many."""
         assert not isinstance(deliveries, Deliveries), "nothing is subscribed here"
         consumer = self._consumers.get(deliveries.consumer)
         if consumer is None:

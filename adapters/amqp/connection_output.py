@@ -57,9 +57,9 @@ class ConnectionOutput(ABC):
         self.assembling_bytes = 0  # of bodies not yet whole
         self.transaction_bytes = 0  # of messages in transactions, on all channels
         self.fetching_count = 0  # basic.get in flight
-        self.waits_for_room = False  # a basic.get does, until what is to be written has been taken
+        self.waits_for_room = False  # a basic.get does, until the output has been taken
         self._out: list[bytes] = []
-        self._behind: deque[bytes | Download] = deque()  # the body that is being sent, and what waits for it
+        self._behind: deque[bytes | Download] = deque()  # the body that is being sent, and the output that waits for it
         self._effects: list[Effect] = []
         self._last_id = 0  # of tokens and consumers
         self._expected: dict[Token, Answered] = {}
@@ -127,7 +127,7 @@ class ConnectionOutput(ABC):
         self._fetch_part()
 
     def _body_failed(self, body: Download, refusal: Refusal, now_ms: int) -> None:
-        """Ends the connection: the rest of a body cannot be read, nor what was sent of it be taken back."""
+        """Ends the connection: the rest of a body cannot be read, nor the part already sent be taken back."""
         if refusal.cause is Cause.DAMAGED:
             body.lost()
         self.fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms, method=Basic.Deliver.index)
@@ -161,7 +161,7 @@ class ConnectionOutput(ABC):
         """Asks the gateway a question."""
         self.emit(Call(request=request, token=self.expect(answered)))
 
-    # ---- what the connection provides
+    # ---- provided by the connection
 
     @property
     @abstractmethod

@@ -31,7 +31,7 @@ class ConsumerChannel(Protocol):
         """Returns how many delivered messages the channel's consumers have not acknowledged for good."""
 
     def deliver(self, consumer: "Consumer", leased: Leased, now_ms: int) -> int:
-        """Sends what a consumer has credit for; returns how many messages that is."""
+        """Sends messages up to a consumer's credit; returns how many."""
 
     def cancelled(self, consumer: "Consumer") -> None:
         """Ends a consumer that the gateway has ended, as its queue is gone."""
@@ -96,7 +96,7 @@ class HoldingChannel(Protocol):
 
     @property
     def unacknowledged(self) -> Mapping[int, object]:
-        """Returns what has been delivered and not settled, by delivery tag, ascending."""
+        """Returns the delivered messages that are not settled, by delivery tag, ascending."""
 
     def fail(self, code: int, text: str, index: int) -> None:
         """Closes the channel for an error."""

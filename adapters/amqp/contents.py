@@ -48,7 +48,7 @@ class Contents:
         return True
 
     def _admit(self, channel: Channel, content: Content, principal: Principal, now_ms: int) -> bool:
-        """Reserves what a content header announces; returns False when it has to wait. Raises `ProtocolError`."""
+        """Reserves a content header's announced size; returns False when it has to wait. Raises `ProtocolError`."""
         size, size_max = content.body_size, self._bytes_max
         in_parts = size > self.whole_bytes_max
         if in_parts and channel.transaction is not None:

@@ -12,7 +12,7 @@ _END: Final = bytes([FRAME_END])
 
 
 class Download:
-    """The rest of one body: what follows on the connection waits for it."""
+    """The rest of one body: later output of the connection waits for it."""
 
     __slots__ = ("_channel", "_frames", "fetching", "left_bytes", "lost")
 

@@ -254,7 +254,7 @@ class Handshake:
         if vhost == DEFAULT_VHOST:
             self._opened()
             return
-        self.phase = Phase.AUTHENTICATING  # of what comes until the answer, nothing is looked at
+        self.phase = Phase.AUTHENTICATING  # input that comes before the answer is not read
 
         def answered(outcome: Outcome, now_ms: int) -> None:
             if self.phase is not Phase.AUTHENTICATING:

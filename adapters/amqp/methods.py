@@ -183,7 +183,7 @@ def _queue_declare(channel: Channel, method: Any) -> None:
 
 
 def _declare_replies(channel: Channel, method: Any) -> None:
-    """Answers whether there is a queue for answers, which nobody declares: as if `passive` were set (as RabbitMQ)."""
+    """Answers whether there is a queue for answers, which is never declared: as if `passive` were set (as RabbitMQ)."""
 
     def then(_info: QueueInfo | None) -> None:
         channel.queue = method.queue
@@ -396,7 +396,7 @@ class Waits(Enum):
 
 _Handler: TypeAlias = Callable[[Channel, Any], None]
 
-# The handler of every method, and what it waits for.
+# The handler of every method, and the events that it waits for.
 _METHODS: Final[dict[int, tuple[_Handler, Waits]]] = {
     Methods.Close.index: (_close, Waits.CHANNEL),
     Methods.Flow.index: (_flow, Waits.NOTHING),

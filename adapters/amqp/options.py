@@ -1,4 +1,4 @@
-"""An operator's settings for AMQP, and what of them a connection negotiates."""
+"""An operator's settings for AMQP, and those that a connection negotiates."""
 
 from typing import Annotated
 
@@ -9,7 +9,7 @@ FRAME_MIN = 4_096  # AMQP 0-9-1, 4.2.3: every peer takes frames of this size
 
 
 class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """`[adapters.amqp]`: limits on what one connection can ask for or make the gateway hold."""
+    """`[adapters.amqp]`: limits on the requests of one connection and on the memory held for it."""
 
     frame_max: Annotated[int, Meta(ge=FRAME_MIN, le=1 << 20, description="bytes of the largest frame, all of it")] = (
         131_072

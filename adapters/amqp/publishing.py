@@ -23,7 +23,7 @@ from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.queues import address_of
 from store.api.message import Message
 
-PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: what its payload begins with
+PUBLISH: Final = b"\x00\x3c\x00\x28"  # class basic, method publish: the beginning of its payload
 TARGETS_COUNT_MAX: Final = 8_192
 VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
 VHOSTS_COUNT_MAX: Final = 64  # virtual hosts whose targets are remembered

@@ -63,7 +63,7 @@ def commit(channel: Channel, method: Any) -> None:
 
 
 def rollback(channel: Channel, _method: Any) -> None:
-    """Forgets what was published. Messages acknowledged in it are unacknowledged again."""
+    """Forgets the published messages. Messages acknowledged in it are unacknowledged again."""
     given_back = _transaction(channel).forget()
     channel.unacknowledged = dict(sorted((channel.unacknowledged | given_back).items()))
     channel.send(Tx.RollbackOk)

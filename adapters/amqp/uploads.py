@@ -90,7 +90,7 @@ class Upload:
         self._go_on(now_ms)
 
     def _refuse(self, refusal: Refusal, now_ms: int) -> None:
-        """Stores no more of the body, and drops what comes."""
+        """Stores no more of the body, and drops the rest as it comes."""
         if self._refusal is None:
             self._refusal = refusal
             self._part.clear()

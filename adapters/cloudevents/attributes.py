@@ -8,7 +8,7 @@ from urllib.parse import quote
 from gateway.domain.address import address_of_subject, check_address
 from gateway.domain.errors import Cause, Refusal
 
-ADDRESS: Final = "headgateaddress"  # where an event was published, where that is not what it names
+ADDRESS: Final = "headgateaddress"  # the address of an event that names another one
 PROPERTIES: Final = "headgateproperties"  # properties that no attribute says: a JSON array of names and texts
 OMITTED: Final = "headgateomitted"  # how many properties that text had no room for
 OURS: Final = frozenset({ADDRESS, PROPERTIES, OMITTED})  # attributes that the gateway alone sets
@@ -119,7 +119,7 @@ def escape_level(text: str, *, whole: bool = False) -> str:
 
 
 def address_of(attributes: Mapping[str, str], route: Route | None = None) -> str:
-    """Returns where an event belongs: what the route rule says, else its subject, else `events/{type}`.
+    """Returns an event's address: that of the route rule, else its subject, else `events/{type}`.
 
     Characters that an address may not hold are escaped: `+` is `%2B`, `#` is `%23` and, within the type, `/` is `%2F`;
     a text that looks escaped already is escaped once more, so that no two subjects share an address. Raises `Refusal`

@@ -1,8 +1,8 @@
 """Batches whose events are plain: every attribute a text, the data JSON, no extension but the partition key.
 
 Events of a batch have much in common. The parts of a message that follow from source, type, subject and the like are
-made once, by the same functions as for a single event, and kept for the events that say the same. A batch that has
-anything else in it, or anything wrong, is left to `structured`, which says what.
+made once, by the same functions as for a single event, and kept for the events with the same values. A batch that has
+anything else in it, or anything wrong, is left to `structured`, which reports the fault.
 """
 
 from collections.abc import Callable
@@ -119,7 +119,7 @@ def _visible(text: str) -> bool:
 
 
 def _context(event: _Event, kind: _Key, is_json: Callable[[str | None], bool]) -> _Context | None:
-    """Returns what follows from an event's attributes; None where it is not plain."""
+    """Returns the values that follow from an event's attributes; None where they are not simple."""
     names = ("source", "type", "specversion", "subject", "datacontenttype", "dataschema")
     attributes = {name: text for name, text in zip(names, kind, strict=True) if text is not None} | {"id": event.id}
     if not is_json(event.datacontenttype):

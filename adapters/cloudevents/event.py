@@ -1,13 +1,13 @@
 """An event's context attributes to a domain message and back.
 
-A message that came as an event keeps in `native["cloudevents"]` what its fields cannot say, so that it leaves as it
-came, by any binding: `source`, `subject`, `dataschema`; any of `time` and the mapped extensions whose exact text does
-not follow from the message's field (None: the event had no such attribute); `typed`, the extensions that were JSON
-numbers or booleans; `data`, how the structured form held the body where its content type does not tell.
+A message that came as an event keeps in `native["cloudevents"]` the attributes that its fields cannot hold, so that it
+leaves as it came, by any binding: `source`, `subject`, `dataschema`; any of `time` and the mapped extensions whose
+exact text does not follow from the message's field (None: the event had no such attribute); `typed`, the extensions
+that were JSON numbers or booleans; `data`, how the structured form held the body where its content type does not tell.
 
-Where an event was published is always seen: by MQTT's topic name and AMQP's routing key, and elsewhere by what the
-event names, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension
-that the gateway alone sets. A publisher's own value of that name is left out.
+Where an event was published is always seen: by MQTT's topic name and AMQP's routing key, and elsewhere by the event's
+own name, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension that
+the gateway alone sets. A publisher's own value of that name is left out.
 
 Properties whose names no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone sets,
 too: a JSON array of names and texts, in their order. It has at most `PROPERTIES_BYTES_MAX`; `headgateomitted` counts
@@ -39,7 +39,7 @@ from store.api.message import EVENT, Message
 
 NATIVE: Final = EVENT  # the key in Message.native
 DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
-PROPERTIES_BYTES_MAX: Final = 4_096  # of `headgateproperties`: over HTTP a header, of which clients take 8 to 64 KiB
+PROPERTIES_BYTES_MAX: Final = 4_096  # of `headgateproperties`: over HTTP a header; clients take 8 to 64 KiB of headers
 
 
 def _timestamp(name: str, text: str) -> int:
@@ -99,10 +99,10 @@ def from_attributes(
 ) -> Message:
     """Returns the message of an event in binary mode: attribute names in lower case, without their binding's prefix.
 
-    `fields` are further fields of the message as its protocol says them (`qos`, `address`, `correlation`...): they
-    win over what the event says, which then is kept for its way out; `properties` come behind the event's extensions.
-    `deviceid` names the device when a trusted gateway sends the event. Raises `Refusal` (MALFORMED) whose detail
-    begins with the attribute's name.
+    `fields` are further fields of the message, from its protocol (`qos`, `address`, `correlation`...): they win over
+    the event's own values, which then are kept for its way out; `properties` come behind the event's extensions.
+    `deviceid` names the device when a trusted gateway sends the event. Raises `Refusal` (MALFORMED) whose detail begins
+    with the attribute's name.
     """
     declared = attributes.get("datacontenttype")
     if declared is not None and content_type is not None and declared != content_type:
@@ -179,7 +179,7 @@ def attributes_of(message: Message) -> dict[str, str] | None:
 
 
 def placed(message: Message) -> dict[str, str] | None:
-    """Returns the attributes of an event, and what bindings do not say themselves: where it was published, and others.
+    """Returns the attributes of an event, and those that bindings do not carry: the address of publishing, and others.
 
     `headgateaddress` is there where the message's address is not the one that the event names, `headgateproperties`
     where no attribute says a property.

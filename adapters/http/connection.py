@@ -60,7 +60,7 @@ class HttpConnection(Adapter):
         self._streams: EventStreams | None = None
         self._keys: KeyStreams | None = None
         self._opening = b""  # the first bytes, until they tell the version
-        self._upgraded = b""  # written before what the transport has to say
+        self._upgraded = b""  # written before the transport's output
         self._now_ms = 0
         self.active_ms: int | None = None  # when something last happened
         self._closed = False
@@ -122,7 +122,7 @@ class HttpConnection(Adapter):
         return found
 
     def publish_of(self, single: Single) -> Publish:
-        """Returns what `receive` would have asked the gateway for."""
+        """Returns the request that `receive` would have made of the gateway."""
         if self.transport is None:
             return Publish((single.message,), self._token(), who=single.who)  # its outcome goes to no client
         (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when it was read
@@ -160,7 +160,7 @@ class HttpConnection(Adapter):
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Sends heartbeats, and ends what takes too long."""
+        """Sends heartbeats, and ends requests that take too long."""
         self._now_ms = now_ms
         if self.active_ms is None:
             self.active_ms = now_ms
@@ -191,7 +191,7 @@ class HttpConnection(Adapter):
         return min(times, default=None)
 
     def shutdown(self, *, now_ms: int, dismissed: bool = False) -> Sequence[Effect]:
-        """Ends streams, answers what is in flight, then closes: the gateway is going down.
+        """Ends streams, answers requests in flight, then closes: the gateway is going down.
 
         A client that is dismissed learns no more here: the answer to its next request says it.
         """
@@ -247,7 +247,7 @@ class HttpConnection(Adapter):
             self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
 
     def _publish(self, key: IdempotencyKey | None = None) -> None:
-        """Publishes what was collected of one sender."""
+        """Publishes the collected messages of one sender."""
         if self._messages:
             token = self._token()
             self._effects.append(Publish(self._messages, token, who=self._who, key=key))
@@ -443,7 +443,7 @@ class HttpConnection(Adapter):
             self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
     def _begin_shutdown(self) -> None:
-        """Takes no more requests; ends what would never end."""
+        """Takes no more requests; ends streams, which would never end."""
         if self.transport is None:
             if not self._closed:
                 self._closed = True

@@ -35,7 +35,7 @@ from gateway.port.adapter import (
 from gateway.port.sessions import DropWill, EndSession, OpenedSession, OpenSession
 from gateway.port.single import Single
 
-LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; what comes behind them is lost with it
+LAST_TURNS_COUNT = 16  # of a connection that is gone, at once; later input is lost with it
 _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
 
 
@@ -112,7 +112,7 @@ class MqttConnection:
         return singles(reads, now_ms, connected=Phase.CONNECTED)
 
     def publish_of(self, single: Single) -> Publish:
-        """Returns what `receive` would have asked the gateway for."""
+        """Returns the request that `receive` would have made of the gateway."""
         return self.session.intake.publish_of(single)
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
@@ -129,7 +129,7 @@ class MqttConnection:
         return self.session.deliver(deliveries, now_ms) if self.phase is Phase.CONNECTED else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Does what is due, as a deadline has come."""
+        """Handles the timers due, as a deadline has come."""
         self._start(now_ms)
         if self.phase in UNPROVEN and self._connect_by_ms is not None and now_ms >= self._connect_by_ms:
             self._close(f"no {'CONNECT' if self.phase is Phase.AWAITING_CONNECT else 'AUTH'} in time")
@@ -137,7 +137,7 @@ class MqttConnection:
             expired = self._ends_ms == self._expires_ms
             self._fail(ReasonCode.NOT_AUTHORIZED, "the credentials have expired" if expired else "no AUTH in time")
         if self.session.revoked and self.phase is Phase.CONNECTED:
-            self._fail(ReasonCode.NOT_AUTHORIZED, "the right to what a shared subscription matches was revoked")
+            self._fail(ReasonCode.NOT_AUTHORIZED, "the right to read a shared subscription was revoked")
         if self.keep_alive.is_over(now_ms, reading=self.wants_data):
             self._fail(ReasonCode.KEEP_ALIVE_TIMEOUT, "no packet within the keep alive")
         return self._finish(now_ms)
@@ -183,7 +183,7 @@ class MqttConnection:
     # ---- input
 
     def _parse(self, data: bytes, now_ms: int) -> None:
-        """Parses what can be parsed and keeps the rest."""
+        """Parses whole packets and keeps the rest."""
         intake = self.session.intake
         at = 0
         try:
@@ -205,7 +205,7 @@ class MqttConnection:
         self._parse(data, now_ms)
 
     def _parse_last(self, now_ms: int) -> None:
-        """Parses what had to wait for its turn, which does not come any more: the good-bye may be in it."""
+        """Parses input that waited for its turn, which does not come any more: the DISCONNECT may be in it."""
         for _ in range(LAST_TURNS_COUNT):
             if self.phase is Phase.CONNECTED and self.session.intake.has_more:
                 self._parse_held(now_ms)
@@ -299,7 +299,7 @@ class MqttConnection:
         self.context.call(request, self._opened)
 
     def _opened(self, outcome: Outcome, now_ms: int) -> None:
-        """Begins the session: says CONNACK, takes up what it remembers, and reads what has come meanwhile."""
+        """Begins the session: sends CONNACK, restores the saved state, and reads the input received meanwhile."""
         terms = self._terms
         assert terms is not None
         if outcome.error is not None:
@@ -334,7 +334,7 @@ class MqttConnection:
     # ---- proving it in several steps (4.12)
 
     def _challenged(self, challenge: Challenge, now_ms: int) -> None:
-        """Answers the gateway's challenge, and reads what has come meanwhile. Raises `ProtocolError`."""
+        """Answers the gateway's challenge, and reads the input received meanwhile. Raises `ProtocolError`."""
         assert self._authentication is not None, "only methods have challenges"
         self._authentication.challenge(challenge)
         if self.phase is Phase.AUTHENTICATING:
@@ -401,7 +401,7 @@ class MqttConnection:
             self.context.call(DropWill())
 
     def _not_saved(self, why: Refusal) -> None:
-        """Fails the connection: what waited for the save can never be sent, so the client has to try on a new one."""
+        """Fails the connection: packets that waited for the save can never be sent, so the client has to reconnect."""
         self._fail(DISCONNECTING.get(why.cause, ReasonCode.IMPLEMENTATION_SPECIFIC_ERROR), why.detail)
 
     def _fail(self, code: int, detail: str) -> None:

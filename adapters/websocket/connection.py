@@ -55,9 +55,7 @@ class Framing(Protocol):
     """The frames of one WebSocket. The attributes hold the parts of a read besides payload."""
 
     answers: bytes  # frames of ours that answer the client's; emptied by the reader
-    ended: (
-        str | None
-    )  # "": the client has closed the WebSocket; or the rule that it has broken. What follows is dropped
+    ended: str | None  # "": the client has closed the WebSocket; or the rule that it has broken. Later input is dropped
     mistake: tuple[int, str] | None  # the code and the reason to close the WebSocket with; its frames can still be read
     refusal_code: int  # of a connection that ends with a reason
 
@@ -68,10 +66,10 @@ class Framing(Protocol):
         """Returns frames with a connection's output; none behind a close frame."""
 
     def close(self, code: int, reason: str) -> bytes:
-        """Returns a close frame, unless there was one; the reason is cut to what fits in."""
+        """Returns a close frame, unless there was one; the reason is cut to fit."""
 
     def release(self) -> None:
-        """Gives back what is held of messages that are not whole."""
+        """Gives back the bytes held of incomplete messages."""
 
 
 class WebSocketConnection:
@@ -98,7 +96,7 @@ class WebSocketConnection:
         self._forwarding = forwarding
         self._stage = Stage.UPGRADING
         self._address = ""  # of the client behind a proxy of ours
-        self._out: list[bytes] = []  # to be written before what the connection has to say
+        self._out: list[bytes] = []  # to be written before the connection's output
         self._close = Close()  # for when the client has answered our close frame
         self._close_by_ms = 0  # when it is not waited for any more
 
@@ -111,7 +109,7 @@ class WebSocketConnection:
 
     @property
     def wants_data(self) -> bool:
-        """Returns whether more may be read. While it is closing, what comes is read and dropped."""
+        """Returns whether more may be read. While it is closing, input is read and dropped."""
         return self._stage is not Stage.OPEN or self._connection.wants_data
 
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
@@ -154,7 +152,7 @@ class WebSocketConnection:
         return self._connection.deliver(deliveries, now_ms=now_ms) if self._stage is Stage.OPEN else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Does what is due, as a deadline has come."""
+        """Handles the timers due, as a deadline has come."""
         if self._stage is not Stage.CLOSING:
             return self._with_close(self._connection.tick(now_ms=now_ms), now_ms)
         return (self._end(),) if now_ms >= self._close_by_ms else ()
@@ -217,7 +215,7 @@ class WebSocketConnection:
         return [effect for effect in effects if effect is not close]
 
     def _begin_close(self, code: int, close: Close, now_ms: int) -> None:
-        """Sends a close frame, behind all that was said; `close` is for when the client has answered it."""
+        """Sends a close frame, behind all other output; `close` is for when the client has answered it."""
         if self._stage is not Stage.OPEN:
             return
         self._queue_output()
@@ -231,7 +229,7 @@ class WebSocketConnection:
             self._out.append(self._framing.data(said))
 
     def _take_answers(self) -> None:
-        """Queues what answers the client's frames."""
+        """Queues the answers to the client's frames."""
         self._out.append(self._framing.answers)
         self._framing.answers = b""
 

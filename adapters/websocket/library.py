@@ -50,12 +50,12 @@ def refusing(refused: RefusedHandshake) -> Response:
 
 
 def output_of(protocol: ServerProtocol) -> bytes:
-    """Returns what `websockets` has to write."""
+    """Returns the output of `websockets`."""
     return b"".join(protocol.data_to_send())
 
 
 def close_frame_of(protocol: ServerProtocol, code: int, reason: str) -> bytes:
-    """Returns a close frame, unless one was sent or received; the reason is cut to what fits in."""
+    """Returns a close frame, unless one was sent or received; the reason is cut to fit."""
     if protocol.state is OPEN:
         text = reason.encode("utf-8", "replace")[:REASON_BYTES_MAX].decode("utf-8", "ignore")
         protocol.send_close(code, text)

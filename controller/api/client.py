@@ -1,6 +1,6 @@
 """The controllers' interface for all other parts, in this process or over the network.
 
-A cluster is store groups; a group is replicas of one log, of which one is master. Words and fences are RocketMQ's: an
+A cluster is store groups; a group is replicas of one log, of which one is master. Terms and fencing are RocketMQ's: an
 epoch is the term of a master, and the SyncStateSet (`sync_set`) names the replicas that have everything the master has
 acknowledged.
 """
@@ -93,7 +93,7 @@ class StaleEpoch(ControllerError):
 
 
 class NoMaster(ControllerError):
-    """The group has no master now, and only a master knows what is asked for."""
+    """The group has no master now, and only a master can answer the request."""
 
 
 class NotElectable(ControllerError):
@@ -123,7 +123,7 @@ class Topic(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[int, ...] = ()
     closed: tuple[int, ...] = ()
     moved: Mapping[int, int] = msgspec.field(default_factory=dict)
-    creator: str = ""  # in whose share of the topics it is counted; "": in nobody's
+    creator: str = ""  # the creator whose share of the topics it counts against; "": none
 
     def __post_init__(self) -> None:
         if not self.groups:
@@ -152,8 +152,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     `replicas` is the intended number of replicas, learners not counted. A write is acknowledged when all of the
     SyncStateSet have it, a majority of it, or the master alone, and never while fewer than `min_in_sync` are in it.
-    `unclean_election` lets a replica outside the set become master when there is no other: what was acknowledged can
-    be lost.
+    `unclean_election` lets a replica outside the set become master when there is no other: acknowledged writes can be
+    lost.
     """
 
     replicas: int = 1
@@ -211,7 +211,7 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
     next_replica: int = 1  # greater than every id ever given
     elected_ms: int = 0  # when `master_epoch` began
     log: str = ""
-    unclean_epoch: int = 0  # the newest that an unclean election began: what its master lacked is lost; 0: none
+    unclean_epoch: int = 0  # the newest that an unclean election began: frames that its master lacked are lost; 0: none
 
     def replica(self, id_: int) -> Replica | None:
         """Returns a replica by id."""
@@ -310,10 +310,10 @@ class ControllerClient(Protocol):
         """Returns the controllers, by id."""
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls `listener` on the event loop after every change. Returns what stops it."""
+        """Calls `listener` on the event loop after every change. Returns a function that stops it."""
 
     async def barrier(self) -> None:
-        """Returns when the cache holds all that anybody had done before this call. Raises `ControllerError`."""
+        """Returns when the cache holds every change made before this call, by any client. Raises `ControllerError`."""
 
     async def do(self, request: ControllerRequest[A_co]) -> A_co:
         """Performs a request (`controller.api.commands`, `controller.api.requests`) and returns its answer.

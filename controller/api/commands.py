@@ -130,7 +130,7 @@ class DropQueue(Command[None], frozen=True, kw_only=True, tag="drop_queue"):
 
 
 class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=True, tag="name_queue"):
-    """Gives a named queue a number, unless it has one, in a store group where one is said. Raises `TopicLimit`."""
+    """Gives a named queue a number, unless it has one, in the store group given, if any. Raises `TopicLimit`."""
 
     name: str
     queues_max: int = 0
@@ -237,7 +237,7 @@ class LogEnd(msgspec.Struct, frozen=True, kw_only=True):
     """The end of a replica's log on its disk when it knew of `master_epoch` and took nothing of older masters.
 
     `log_epoch` is the newest epoch that begins there or before: a log that is only longer, by frames of an older epoch,
-    may lack what was acknowledged in the newer one (Raft, 5.4.1 and 5.4.2).
+    may lack writes acknowledged in the newer one (Raft, 5.4.1 and 5.4.2).
     """
 
     replica: int
@@ -305,7 +305,7 @@ class DeleteMember(Command[None], frozen=True, kw_only=True, tag="delete_member"
 class RaiseQueues(Command[None], frozen=True, kw_only=True, tag="raise_queues"):
     """Gives no queue number below this one any more: stores know of some that this metadata has lost.
 
-    With 0 it does nothing but begin the digest of what follows (see `MetadataState.chain`).
+    With 0 it only begins the digest of the commands that follow (see `MetadataState.chain`).
     """
 
     next_queue: int

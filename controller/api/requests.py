@@ -15,8 +15,8 @@ class Elect(ControllerRequest[Group], frozen=True, kw_only=True, tag="elect"):
     """Make a replica of the SyncStateSet master: this one, or the best one that is not master now.
 
     Fenced by the epochs given, if any; without `master_epoch` the same request again elects again. `unclean`: one that
-    is not in the set, where nobody of it is alive; what it lacks is lost. Raises `UnknownGroup`, `UnknownReplica`,
-    `StaleEpoch`, `NotElectable`: as when it is master already and serves.
+    is not in the set, where no replica of the set is alive; frames that it lacks are lost. Raises `UnknownGroup`,
+    `UnknownReplica`, `StaleEpoch`, `NotElectable`: as when it is master already and serves.
     """
 
     group: int

@@ -1,8 +1,8 @@
 """The policy that replaces a master that sends heartbeats, because others cannot reach it (docs/decisions/0035).
 
-`Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It elects
-nobody: it names those who may be elected, and `controller.elections.elections` proposes the ordinary command with its
-epochs.
+`Complaints.judge` is a function of the metadata, the newest heartbeats, the proxies' reports and the time. It does not
+elect: it names the replicas that may be elected, and `controller.elections.elections` proposes the ordinary command
+with its epochs.
 """
 
 import logging
@@ -108,7 +108,7 @@ class Complaints:
         return self._by_proxies(found) or self._by_replicas(found, voters[group.master])
 
     def judge(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> tuple[int, ...]:
-        """Returns the replicas of which one should replace a group's master; empty: the master stays.
+        """Returns the candidates to replace a group's master; empty: the master stays.
 
         `voters` are the newest heartbeats of the group's voters that are alive, the master's among them.
         """
@@ -151,7 +151,7 @@ class Complaints:
         return 2 * len(silent) > len(others) and not set(removed).isdisjoint(silent)
 
     def moved(self, group: Group, now_ms: int) -> None:
-        """Notes that an election of one whom `judge` has named is proposed."""
+        """Notes that the election of a replica named by `judge` is proposed."""
         self._damping.setdefault(group.number, Damping()).moved(group.master_epoch, now_ms)
         self._stays.pop(group.number, None)
 

@@ -1,4 +1,4 @@
-"""A controller's directory: Raft driven over LMDB, older directories, and what is noted beside them.
+"""A controller's directory: Raft driven over LMDB, the migration of older directories, and small files beside them.
 
 Imported by: incarnations, node, wire, store.node.
 Imports: api, metadata, raft, store.base, store.disk.

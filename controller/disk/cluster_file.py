@@ -1,7 +1,7 @@
 """The file `cluster` beside a controller's log: the id of the cluster that the directory belongs to.
 
 The log has it too; but a controller that was started again speaks to others before it knows how much of its log is
-committed, and has to know by then to whom it may.
+committed, and has to know by then which cluster it may speak to.
 """
 
 import asyncio

@@ -1,4 +1,4 @@
-"""A Raft node with its disk and its clock: what the core (`controller.raft`) asks for is done here, and nothing else.
+"""A Raft node with its disk and its clock: it carries out the effects that the core (`controller.raft`) returns.
 
 Whatever is proposed while the disk is busy is written together when it is free. The network is a function that takes
 messages; messages that arrive are given to `step`. The state machine gets committed commands, in order.
@@ -56,7 +56,7 @@ class Machine(Protocol):
     def apply(self, entry: Entry) -> Any:
         """Applies a committed command; its answer. Raises `ControllerError`: refused, on every node alike.
 
-        Raises `ControllerDamaged` for what it cannot read: the node stops.
+        Raises `ControllerDamaged` for an entry that it cannot read: the node stops.
         """
 
     def restore(self, snapshot: Snapshot) -> None:
@@ -145,7 +145,7 @@ class Driver:
         self._disk.shutdown()
 
     def tick(self) -> None:
-        """Lets a unit of the core's time go by."""
+        """Advances the core's time by one tick."""
         self.raft.tick()
         if not self.raft.at_rest:  # all other work sets it itself
             self._wake.set()
@@ -209,7 +209,7 @@ class Driver:
         """Keeps its identity in a copied directory. Raises `StorageFailed`."""
         await self._loop.run_in_executor(self._disk, self._storage.keep)
 
-    # ---- what comes in
+    # ---- inputs
 
     def step(self, message: Message) -> None:
         """Takes a peer's message. Raises `BadMessage`; `StorageFailed`: the log cannot be read, and `run` ends."""
@@ -227,11 +227,11 @@ class Driver:
                 self._wake.set()
 
     def unreachable(self, node_id: int) -> None:
-        """Notes that what was sent to a peer lately is lost."""
+        """Notes that recent messages to a peer are lost."""
         self.raft.unreachable(node_id)
 
     def propose(self, data: bytes, *, term: int | None = None) -> "asyncio.Future[Any]":
-        """Proposes a command; the future has its answer, or raises what refused it, once it is applied here.
+        """Proposes a command; the future has its answer, or the error that refused it, once it is applied here.
 
         `term`: only in this one. Raises `NotLeader`, `ProposalDropped`, `ProposalTooLarge`; the future `OutcomeUnknown`
         when the leadership is lost meanwhile.
@@ -312,7 +312,7 @@ class Driver:
     # ---- a turn
 
     async def _deal(self, ready: Ready) -> None:
-        """Does what a `Ready` asks for, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
+        """Carries out a `Ready`, in its order. Raises `StorageFailed`, `ControllerDamaged`."""
         self._send(ready.early)
         if ready.must_sync:
             await self._save(ready)
@@ -325,7 +325,7 @@ class Driver:
     async def _save(self, ready: Ready) -> None:
         """Writes the entries, as soon as there is room. Raises `StorageFailed`.
 
-        Meanwhile nothing is sent, so others take over; what was proposed may still happen.
+        Meanwhile nothing is sent, so others take over; pending proposals may still be committed.
         """
         while True:
             try:
@@ -345,7 +345,7 @@ class Driver:
                 return
 
     def _finish(self, ready: Ready) -> None:
-        """Does what is left to do with a `Ready` when it is on disk."""
+        """Does the rest of a `Ready` once it is on disk."""
         self._send(ready.messages)
         if ready.snapshot is not None:
             self._restore(ready.snapshot)

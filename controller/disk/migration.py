@@ -25,7 +25,7 @@ _DAMAGED = (lmdb.CorruptedError, lmdb.InvalidError, lmdb.VersionMismatchError, l
 
 
 def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> LmdbStorage:
-    """Opens or begins a controller's directory; `members` are a new cluster's first ones, or nobody: it will be added.
+    """Opens or begins a controller's directory; `members` are a new cluster's first ones; empty: it will be added.
 
     One that is alone begins its cluster now, several do so when all of them have been heard.
 
@@ -35,7 +35,7 @@ def open_storage(directory: Path, node_id: int, members: Mapping[int, str]) -> L
     path = directory / RAFT
     old = _read(directory / OLD)
     if old is not None and list(members) != [node_id]:
-        raise ControllerError(f"{directory} holds what a single node knew: start it alone, and let the others join it")
+        raise ControllerError(f"{directory} has a single node's metadata: start it alone, and let the others join it")
     incarnation = new_incarnation()
     first = None
     if list(members) == [node_id]:  # several have to meet before there is a cluster

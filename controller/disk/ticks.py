@@ -14,7 +14,7 @@ EARLY_TICKS = 0.1  # by which a tick counts before it is over: timers ring a lit
 
 
 class Ticks:
-    """The time of one node, in the pace `tick_s`; None: somebody else tells the core of it.
+    """The time of one node, in the pace `tick_s`; None: the caller advances the core's time.
 
     `tick` lets the core do what is due in a tick; `failed` takes its error.
     """
@@ -66,8 +66,8 @@ class Ticks:
     def pass_time(self, *, due: bool = False) -> None:
         """Tells the core of the ticks that are over and in which nothing is due, and of one more if it is `due`.
 
-        What is over beyond that, after a pause of the process, does not count, but for the time between two heartbeats:
-        the last ticks before an election go by one after the other.
+        Time beyond that, after a pause of the process, does not count, but for the time between two heartbeats: the
+        last ticks before an election are taken one by one.
         """
         if self.tick_s is None:
             return

@@ -15,7 +15,7 @@ class ReplicaAdmission:
         self._registry = registry
 
     def check_alteration(self, command: AlterSyncSet, now_ms: int) -> None:
-        """Refuses what the metadata alone would allow, before it is proposed. Raises `NotElectable`, `ReplicaInSync`.
+        """Refuses unsafe changes that the metadata alone would allow. Raises `NotElectable`, `ReplicaInSync`.
 
         A dead replica is not taken into a SyncStateSet, and none that lives leaves it for a master that may be cut off.
         """

@@ -33,7 +33,7 @@ class ElectionAnnouncements:
         """
         if command.unclean:
             logger.critical(
-                "UNCLEAN ELECTION in store group %d: replica %s may lack what was acknowledged; in sync were %s",
+                "UNCLEAN ELECTION in store group %d: replica %s may lack acknowledged writes; in sync were %s",
                 command.group,
                 command.candidate,
                 list(group.sync_set),

@@ -10,11 +10,11 @@ think that they lead, has no effect when it is applied.
   back; one that has lost the end of its log never (docs/decisions/0031).
 - Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
   from the one before, so its statement about its log is final; when a majority has, the longest log is the successor's.
-- With nobody to elect, the master stays named for a while, for it may work on without heartbeats; then it is None.
+- With no replica to elect, the master stays named for a while, for it may work on without heartbeats; then it is None.
 - A group that never had a master waits for all of the replicas it is meant to have: one of them may bring a log.
 - A master that sends heartbeats, but that those who need it cannot reach, is succeeded by one that they reach
   (`controller.complaints.policy`). So is one that an operator wants to be rid of.
-- Nobody is put back because they were preferred once; that is an operator's command.
+- A replica that was preferred once is not put back for that; putting it back is an operator's command.
 """
 
 import logging
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, before another one is
 VACATE_AFTER_MS = 10_000  # of a dead master without successor
-UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without anybody alive
+UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without a live replica
 DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
 FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
 OPERATOR_CHOICE_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
@@ -51,8 +51,8 @@ class Elections:
         self._groups = groups
         self._registry = registry
         self._seen: dict[int, tuple[int, int]] = {}  # group -> its epoch, and since when it is seen here
-        self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> what was proposed last, and when
-        self._operator_choice: dict[int, tuple[int, int]] = {}  # group -> whom an operator wants, and until when
+        self._proposed: dict[int, tuple[ElectMaster, int]] = {}  # group -> the last proposal, and when
+        self._operator_choice: dict[int, tuple[int, int]] = {}  # group -> an operator's choice, and until when
         self._avoided: dict[int, tuple[Collection[int], int]] = {}  # group -> who is not to be master, and until when
         self._announced: dict[int, None] = {}  # groups with unclean election
         self._announcements = ElectionAnnouncements()
@@ -82,7 +82,7 @@ class Elections:
     def is_calm(self, now_ms: int) -> bool:
         """Returns whether time alone cannot make an election due before the next heartbeats: every master serves.
 
-        Nobody complains, and no connection has ended. What changes that is told at once: see `Registry.heartbeat`.
+        No replica or proxy complains, and no connection has ended. `Registry.heartbeat` reports a change at once.
         """
         registry = self._registry
         return registry.complaints.are_none(now_ms) and all(
@@ -152,7 +152,7 @@ class Elections:
         if group.config.unclean_election != (group.number in self._announced):
             if group.config.unclean_election:
                 self._announced[group.number] = None
-                logger.warning("store group %d: unclean elections MAY LOSE what was acknowledged", group.number)
+                logger.warning("store group %d: unclean elections MAY LOSE acknowledged writes", group.number)
             else:
                 del self._announced[group.number]
 
@@ -224,7 +224,7 @@ class Elections:
         """Returns the command that elects a new master, or makes ready for it; None while that is not safe.
 
         `after`: this one has had its time. If no other replica can be elected it is elected again: it may have been
-        started again. `among`: one of these or nobody.
+        started again. `among`: only these are considered.
         """
         alive = self._alive(group, group.sync_set or group.voters, now_ms)
         if group.config.acknowledge == "quorum" and group.sync_set:
@@ -267,7 +267,7 @@ class Elections:
         self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int, time_ms: int
     ) -> ElectMaster | None:
         enough = majority(len(group.sync_set))
-        # A replica that has lost the end of its log keeps its promise, but its log shows nothing of what was
+        # A replica that has lost the end of its log keeps its promise, but its log does not show which writes were
         # acknowledged there: enough others have to be whole.
         whole_min = len(group.sync_set) - len(group.sync_set) // 2
         if sum(not heartbeat.cut_short for heartbeat in alive.values()) < whole_min:
@@ -390,7 +390,7 @@ class Elections:
         self._check_sound(group, heartbeat, now_ms)
 
     def _check_sound(self, group: Group, heartbeat: Heartbeat, now_ms: int) -> None:
-        """Raises `NotElectable` for a damaged replica, unless nobody sound can be elected, or unclean is allowed."""
+        """Raises `NotElectable` for a damaged replica, unless no sound one can be elected, or unclean is allowed."""
         if not group.sync_set or not heartbeat.damaged:
             return
         who = f"the log of replica {heartbeat.replica} of store group {group.number}"

@@ -1,4 +1,4 @@
-"""The health of a store group: whether what is published to it is stored, and what the next failure would meet."""
+"""The health of a store group: whether it stores what is published to it, and the faults that it has now."""
 
 from collections.abc import Sequence
 from typing import NamedTuple
@@ -119,7 +119,7 @@ def _of_replica(group: Group, replica: Replica, state: RouteReplica | None) -> S
         master = ", and it is the master: writes may be refused" if replica.id == group.master else ""
         found.append(f"sends no heartbeats{master}")
     elif group.master is not None and not replica.learner and not _is_in_sync(group, replica, state):
-        found.append("is not in sync: it does not count for what is acknowledged")
+        found.append("is not in sync: it does not count for acknowledgements")
     if state is not None and state.full and replica.id != group.master:
         found.append("has a full disk")
     if state is not None and state.damages:

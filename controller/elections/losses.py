@@ -1,7 +1,7 @@
-"""The unclean election that an operator asks for: when it is allowed, and among whom.
+"""The unclean election that an operator asks for: when it is allowed, and the candidates.
 
-It is for a group of which nobody in sync can be elected any more: all of its SyncStateSet are dead, or have lost the
-end of their logs (docs/decisions/0031). Frames that the new master lacks are lost.
+It is for a group without an electable replica in sync: all of its SyncStateSet are dead, or have lost the end of their
+logs (docs/decisions/0031). Frames that the new master lacks are lost.
 """
 
 from collections.abc import Mapping
@@ -17,7 +17,7 @@ def candidates(
     wanted: int | None,
     serving: bool,
 ) -> dict[int, Heartbeat]:
-    """Returns the replicas of which the best is to be elected: those that are alive, or the one that is `wanted`.
+    """Returns the candidates, of which the best is elected: the replicas that are alive, or the one that is `wanted`.
 
     `alive` are the voters that are alive. `serving`: the group's master is one of them and takes writes, so it can go
     on, whatever it has lost. Raises `UnknownReplica`, `NotElectable`.
@@ -55,5 +55,5 @@ def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
     gone = f", and {silent} send no heartbeats" if silent else ""
     return (
         f"store group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their "
-        f"logs{gone}; if nobody comes back with it, headgate cluster elect {group.number} --unclean accepts the loss"
+        f"logs{gone}; if no replica brings it back, headgate cluster elect {group.number} --unclean accepts the loss"
     )

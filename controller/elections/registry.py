@@ -2,7 +2,8 @@
 
 Every store node tells every controller about each of its replicas, every `HEARTBEAT_MS` and at once when it has
 connected or anything in it about epochs and roles has changed. So each controller answers where the masters are, with a
-majority of controllers or without; and whichever of them leads knows whom it could elect. Nothing here is on disk.
+majority of controllers or without; and whichever of them leads knows the replicas that it could elect. Nothing here is
+on disk.
 
 **How long until a silent replica is dead.** A failover is: noticing, an entry in the controllers' log (one sync on a
 majority), telling the replicas, and opening the store in its new role; all but the noticing well under half a second. A
@@ -109,7 +110,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """A group's master of the newest epoch that anybody has said, and all its replicas, by id.
+    """A group's master of the newest epoch that any replica has reported, and all its replicas, by id.
 
     `master` None: there is none in that epoch, as far as is known here. `trouble`: the complaints about the master.
     """
@@ -209,7 +210,7 @@ class Registry:
             if not self._groups[group]:
                 del self._groups[group]
 
-    # ---- what follows from it
+    # ---- conclusions
 
     def last(self, group: int, replica: int) -> Heartbeat | None:
         """Returns the newest heartbeat of a replica, dead or alive."""
@@ -264,7 +265,7 @@ class Registry:
         return last is not None and last.restarted_ms is not None and last.restarted_ms > since_ms
 
     def groups(self) -> Sequence[int]:
-        """Returns the groups of which any replica was heard, by number."""
+        """Returns the groups with at least one replica that has sent a heartbeat, by number."""
         return sorted(self._groups)
 
     def route(self, group: int, known: Group | None, now_ms: int) -> GroupRoute | None:

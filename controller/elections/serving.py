@@ -1,12 +1,12 @@
-"""The word of the controllers' leader on whether a group is served; proxies decide by it what neither side can see.
+"""The leader's statement on whether a group is served, by which proxies decide what neither side can see.
 
 A proxy that cannot reach the keys that say who owns what does not know whether others can. A proxy that reaches them
 cannot know whether another proxy, which it cannot reach, still serves. So both ask here. A proxy that was told that a
 group is not served may go on for `OUTAGE_LEASE_MS` from when it asked. A proxy that was told that the group is served,
-and has been said to be for as long, may take over: nobody holds an outage lease any more then. For that, only the order
-of the answers counts, not whether they are true.
+and has been said to be for as long, may take over: no proxy holds an outage lease any more then. For that, only the
+order of the answers counts, not whether they are true.
 
-A new leader does not know what the one before has said, so it is sure of nothing for that time. A leader's answer is
+A new leader does not know the answers of the one before, so it is sure of nothing for that time. A leader's answer is
 sent when it is confirmed that it still leads: so the next leader begins later than that.
 """
 

@@ -35,7 +35,7 @@ class Members:
         self._driver = driver
 
     def address_of(self, id_: int) -> str | None:
-        """Returns where a controller serves, as far as anybody has said."""
+        """Returns a controller's address, if it is known."""
         member = self._driver.status.membership.get(id_) if self._driver is not None else None
         if member is not None and member.address:
             return member.address
@@ -53,7 +53,7 @@ class Members:
         if hello.id in self._learned or len(self._learned) < LEARNED_COUNT_MAX:
             self._learned[hello.id] = hello.address
 
-    # ---- what the leader does
+    # ---- the leader's part
 
     async def add(self, request: AddMember, state: MetadataState) -> None:
         """Adds a learner, or says where a member is now. Raises `ChangeRefused`, `NotLeader`, `OutcomeUnknown`."""

@@ -1,4 +1,4 @@
-"""The standing of a controller: whether it counts with its memory, and what it does where it does not.
+"""The standing of a controller: whether its memory counts, and what it does where it does not.
 
 A memory is a directory with its incarnation. Three are in doubt:
 
@@ -11,11 +11,11 @@ A memory is a directory with its incarnation. Three are in doubt:
   have answered and none of them knows of anything that it lacks; from then on it votes only for candidates that have as
   much as the furthest of them.
 - One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
-  term and what it has acknowledged. They are asked once after every start, before it votes, and a leader's heartbeats
+  term and last acknowledged entry. They are asked once after every start, before it votes, and a leader's heartbeats
   tell it later. It becomes another incarnation too.
 
-A memory of before the cluster was recovered from another controller counts nowhere any more. No leader tells it, as
-nobody leads it: so it asks the others as long as it knows no leader.
+A memory of before the cluster was recovered from another controller counts nowhere any more. It has no leader to tell
+it: so it asks the others as long as it knows no leader.
 """
 
 import asyncio
@@ -128,7 +128,7 @@ class MemoryCheck:
 
     @property
     def reasons(self) -> tuple[str, ...]:
-        """Returns why this controller does not count or, where nobody leads, which of the others do not."""
+        """Returns why this controller does not count or, without a leader, which of the others do not."""
         status = self._driver.status
         if self.reason:
             return (self.reason,)
@@ -143,10 +143,10 @@ class MemoryCheck:
     # ---- others ask
 
     def check_history(self, index: int, digest: bytes) -> None:
-        """Compares what a client has applied with what is known here. Raises `MetadataForgotten`.
+        """Compares a client's applied index and digest with this controller's. Raises `MetadataForgotten`.
 
-        A controller that lags may lack what its clients know; the leader has all of it. Terms do not tell histories
-        apart: where all controllers went back, they are given again.
+        A controller that lags may lack entries that its clients have; the leader has all of them. Terms do not tell
+        histories apart: where all controllers went back, they are given again.
         """
         lacks = index > self._home.applied and self._home.leading is not None
         known = self._home.feed.digest_at(index)
@@ -184,7 +184,7 @@ class MemoryCheck:
             self._impostors[id_] = address
             logger.error("%s", operator_texts.LOST.format(id=id_, address=address))
 
-    # ---- what it does
+    # ---- actions
 
     async def run(self) -> None:
         """Begins a cluster, is believed, or becomes another incarnation. Never returns."""
@@ -298,7 +298,7 @@ class MemoryCheck:
             self._log_reason("")
 
     def _is_outdated(self, others: Sequence[Identification]) -> bool:
-        """Returns whether another controller knows of a recovery that what is applied here does not."""
+        """Returns whether another controller knows of a recovery that this one's applied metadata lacks."""
         generation = self._home.state.generation
         return self._home.applied > 0 and any(one.generation > generation for one in others)
 
@@ -308,7 +308,7 @@ class MemoryCheck:
         return {id_: at for id_, at in found.items() if at}
 
     def _lacks(self, one: Identification) -> str:
-        """Returns what another controller knows this one to have had, and it has not; empty: nothing."""
+        """Describes entries that another controller knows this one to have had, and that it lacks; empty: none."""
         status = self._driver.status
         if (one.witness_term, one.witness_index) > (status.term, status.last_index):
             return (

@@ -19,7 +19,7 @@ MISSING = (
     "begin without them, name fewer in cluster.controllers and add the others later by `headgate cluster members add`"
 )
 FORGOTTEN = (
-    "the controllers have forgotten what was agreed on, up to entry {index}: nothing of them is believed; start the "
+    "the controllers have forgotten committed metadata, up to entry {index}: nothing of them is believed; start the "
     "controllers that have it"
 )
 RECOVERED = (

@@ -1,8 +1,9 @@
 """Making a cluster of the one controller that is left, when a majority of them is lost for good.
 
-Nobody can know what the lost ones had committed and this one has not. So what goes on is told apart from what was:
-indexes and terms go on far beyond those that were used, so clients that have seen more are not taken back; queue
-numbers and epochs too; and the metadata has another generation, by which controllers of before are refused.
+Commands that the lost controllers had committed, and this one lacks, cannot be known. So the history after the recovery
+is kept apart from the one before: indexes and terms go on far beyond those that were used, so clients that have seen
+more are not taken back; queue numbers and epochs too; and the metadata has another generation, by which controllers of
+before are refused.
 """
 
 from pathlib import Path

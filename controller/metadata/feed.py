@@ -20,7 +20,7 @@ class CommandFeed:
         self._first = b""  # of all before the first one
         self._gone = 0  # how many in front of both lists are forgotten, and not cut off yet
         self._bytes = 0
-        self._wakes: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
+        self._wakes: dict[asyncio.Event, None] = {}  # in order: the first to be woken is the first to send
 
     def restart(self, index: int, digest: bytes = b"") -> None:
         """Begins at `index`, the index of a snapshot that the state was replaced by."""

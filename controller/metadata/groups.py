@@ -4,7 +4,8 @@ These hold at any time, whatever commands come in whatever order:
 
 - an epoch has one master, and epochs only grow;
 - the SyncStateSet is never empty once there was a master, is made of voters, and includes the master;
-- nobody outside of it becomes master, unless the group's configuration says that losing data is better than waiting;
+- no replica outside of it becomes master, unless the group's configuration says that losing data is better than
+waiting;
 - where a majority acknowledges, the new master has the longest log of the newest epoch among a majority of the set, all
   of whom have promised to take nothing more from the master before, and the set changes by one member at a time.
 """
@@ -88,7 +89,7 @@ class GroupTable:
                 self.groups[number] = msgspec.structs.replace(group, log=self._log_id(number))
 
     def _with_log(self, group: Group) -> Group:
-        """Returns the group, whose log is from the first election on what its master has brought, or new."""
+        """Returns the group with its log's id: from the first election on that of its master, or a new one."""
         first = group.replica(group.master) if group.master is not None and not group.log else None
         if first is None:
             return group
@@ -315,7 +316,7 @@ def _check_candidate(group: Group, candidate: int, command: ElectMaster) -> bool
     if group.config.acknowledge != "quorum":
         return False
     if group.master is not None:
-        raise NotElectable(f"store group {group.number} has a master, to whom its replicas still listen")
+        raise NotElectable(f"store group {group.number} has a master that its replicas still follow")
     _check_longest(group, candidate, command)
     return True
 

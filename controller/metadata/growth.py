@@ -1,4 +1,4 @@
-"""Metadata only grows: what is given once is not given to another, and epochs do not fall."""
+"""Metadata only grows: an id is never given to another, and epochs do not fall."""
 
 from controller.api.client import MetadataForgotten
 from controller.metadata.state import MetadataState
@@ -30,6 +30,6 @@ def _owners(state: MetadataState) -> dict[int, str]:
 
 def _forgotten(what: str) -> MetadataForgotten:
     return MetadataForgotten(
-        f"the controllers have forgotten what was agreed on: {what}; nothing of them is believed; start the "
+        f"the controllers have forgotten committed metadata: {what}; nothing of them is believed; start the "
         "controllers that have it"
     )

@@ -15,4 +15,4 @@ Plans: TypeAlias = Mapping[type[Command[Any]], Callable[[Any], Change[Any]]]
 
 
 def no_change() -> None:
-    """Changes nothing: the command was applied before, or was about what is not there."""
+    """Changes nothing: the command was applied before, or its subject does not exist."""

@@ -1,4 +1,4 @@
-"""Topics, named queues and the numbers given to them: the part of the metadata that says what is read and written."""
+"""Topics, named queues and their numbers: the part of the metadata that names the logs to read and write."""
 
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -34,7 +34,7 @@ from controller.metadata.plans import Change, Plans, no_change
 FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
 TOPIC_NAME_BYTES_MAX = 255
 QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
-CREATOR_BYTES_MAX = 320  # a user's name, and what kind of creator it is
+CREATOR_BYTES_MAX = 320  # a user's name, and the kind of creator
 QUEUES_PER_TOPIC_MAX = 1024  # to write to
 DROPPED_COUNT_MAX = 4096  # queues that are remembered to be no more, so that nothing is written to them
 

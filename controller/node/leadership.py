@@ -32,7 +32,7 @@ from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 
-BEGIN_AGAIN_S = 0.02  # until a new leader tries again to learn what its predecessors did
+BEGIN_AGAIN_S = 0.02  # until a new leader tries again to apply its predecessors' entries
 CLUSTER_ID_BYTES = 8  # random, of a new cluster's id
 
 
@@ -139,7 +139,7 @@ class Leadership:
     # ---- requests
 
     async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
-        """Executes it, in this term if one is given. Raises `NotLeading`, `OutcomeUnknown`, and what refuses it."""
+        """Executes it, in this term if given. Raises `NotLeading`, `OutcomeUnknown`, and the error that refuses it."""
         if self.term is None or term not in {None, self.term}:
             raise NotLeading(self.leader_address if self.term is None else "")
         match request:
@@ -167,7 +167,7 @@ class Leadership:
         return None
 
     def _take_report(self, report: Report) -> None:
-        """Takes what a proxy says of the masters that it needs. Raises `ControllerOverloaded`."""
+        """Takes a proxy's report on the masters that it needs. Raises `ControllerOverloaded`."""
         self._registry.complaints.take(report, self._clock_ms())
         if report.complaints:
             self.judge()
@@ -185,7 +185,7 @@ class Leadership:
         return found
 
     async def _apply(self, command: Command[Any]) -> Any:
-        """Proposes a command, unless it would be refused; nothing is refused by what may be out of date."""
+        """Proposes a command, unless it would be refused; metadata that may be out of date refuses nothing."""
         try:
             self._admit(command)
         except ControllerError:
@@ -249,7 +249,7 @@ class Leadership:
         there = self._state.groups.get(request.group)
         return there is None or (there.master is not None and request.candidate in {None, there.master})
 
-    # ---- elections that nobody asked for
+    # ---- automatic elections
 
     @property
     def is_calm(self) -> bool:

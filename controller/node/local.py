@@ -37,7 +37,7 @@ logger = logging.getLogger(__name__)
 
 NODE_ID = 1
 CACHE_BYTES_MAX = 1 << 20  # of applied commands in memory: there are no followers to send them to
-COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: what a start has to read again
+COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: a start reads them again
 
 
 ALONE = Group(  # a single node's group, which has registered no replica
@@ -149,7 +149,7 @@ class LocalController(StateClient):
         match request:
             case AskService():  # a single node sends no report about itself
                 return Service(number=request.group, served=True, sure_ms=OUTAGE_LEASE_MS)
-            case Report():  # there is nobody to elect
+            case Report():  # there is no other replica to elect
                 return None
             case Elect():
                 return await self._elect(request)

@@ -56,8 +56,8 @@ TICK_S = 0.05  # of Raft: ten without a heartbeat, and there is an election
 HEARTBEAT_TICKS = 2  # between two heartbeats of the leader: each costs all controllers processor time, idle or not
 FOLLOWER_LOOK_S = 0.5  # between two looks at the time where nothing is elected: half of what counts as a pause
 WITH_HEARTBEAT_MS = 250  # the same where heartbeats of a leader come: their wakes serve for both
-CALM_TICKS = 2  # of elections, between two looks at the time where all masters serve and nobody complains
-CURRENT_S = 5.0  # how long a start waits for a leader before what was applied then is shown to others
+CALM_TICKS = 2  # of elections, between two looks at the time where all masters serve without complaints
+CURRENT_S = 5.0  # how long a start waits for a leader before it shows its applied metadata to others
 HANG_UP_S = 5.0  # until connections to controllers that were removed are closed
 AGAIN_S = 0.1  # until a command that was not taken is tried again, if nothing happens before
 RESIGN_S = 0.5  # for another controller to take over from one that is shut down
@@ -236,7 +236,7 @@ class ControllerNode(StateClient):
 
     @property
     def cluster(self) -> str:
-        """The cluster's id, also before this node knows what is committed; empty: it has none yet."""
+        """The cluster's id, also before this node knows its commit index; empty: it has none yet."""
         return self._metadata.state.cluster or self._cluster.id
 
     def check_cluster(self, cluster: str) -> None:
@@ -265,9 +265,9 @@ class ControllerNode(StateClient):
         return self._leadership.term
 
     async def answer(self, request: ControllerRequest[Any], *, term: int | None = None) -> Any:
-        """Does what is asked, as the leader, in this term if one is given.
+        """Executes a request, as the leader, in this term if one is given.
 
-        Raises `NotLeading`, `OutcomeUnknown`, and what refuses it.
+        Raises `NotLeading`, `OutcomeUnknown`, and the error that refuses it.
         """
         return await self._leadership.answer(request, term=term)
 

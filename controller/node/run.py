@@ -91,12 +91,12 @@ async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) 
 
 
 async def _removed(file: Path) -> str:
-    """Waits until the file of a controller's log is not the one that is open: what it votes is not kept then."""
+    """Waits until the file of a controller's log is not the one that is open: its votes are not kept then."""
     opened = identity_of(file)
     while identity_of(file) == opened:  # no event tells of files
         await pause(PRESENCE_LOOK_S)
     return (
-        f"{file} was removed or replaced while the controller had it open: what it votes would be forgotten. Put the "
+        f"{file} was removed or replaced while the controller had it open: its votes would be forgotten. Put the "
         "directory back, or let a new controller join in its place (docs/cluster.md)"
     )
 

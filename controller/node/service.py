@@ -1,4 +1,4 @@
-"""A controller's server: what other controllers, store nodes, proxies and operators are served (see wire.py)."""
+"""A controller's server for other controllers, store nodes, proxies and operators (see wire.py)."""
 
 import asyncio
 import logging
@@ -66,7 +66,7 @@ STREAMS_MAX = 2_048  # of all kinds at the same time; of each kind half as many
 SNAPSHOTS_MAX = 8  # states being sent at the same time
 REPLICAS_PER_NODE_MAX = 1_024  # that a store node speaks for
 PUSH_ALIVE_S = 1.25  # a store node gets something at least that often; it gives up after 2.5 s of silence
-PUSH_ANSWER_S = 0.5  # after so long without, a heartbeat is answered: nobody wakes for it alone
+PUSH_ANSWER_S = 0.5  # after so long without, a heartbeat is answered: no task wakes for it alone
 
 
 class ControllerService:
@@ -127,7 +127,7 @@ class ControllerService:
             IDENTIFY: grpc.unary_unary_rpc_method_handler(self._unary(self._identify)),
         }
 
-    # ---- what is around every call
+    # ---- common to every call
 
     def _stream(self, name: str, serve: Any) -> Any:
         async def call(_requests: Any, context: Any) -> None:
@@ -273,7 +273,7 @@ class ControllerService:
         assert task is not None
         before = self._commanders.get(client)
         if before is not None:
-            before.cancel()  # the client may have asked again for what the old stream has not read
+            before.cancel()  # the client may have asked again for entries that the old stream has not read
         self._commanders[client] = task
         try:
             await write(context, encode(CommandGreeting(term)))
@@ -311,7 +311,7 @@ class ControllerService:
     async def _push(
         self, context: Any, groups: Sequence[int], loop: asyncio.AbstractEventLoop, wake: asyncio.Event
     ) -> None:
-        """Says what a node's groups are, at once and whenever they change, and answers heartbeats; these set `wake`."""
+        """Sends a node its groups, at once and whenever they change, and answers heartbeats; these set `wake`."""
         node = self._node
         told: dict[int, Group | None] = {}
         while not node.current.is_set():
@@ -406,7 +406,7 @@ class _Commands:
 
 
 def _server_for(address: str) -> Callable[..., Any]:
-    """Returns what makes the server of a port: of pipes, with gRPC behind them, and at a Unix socket gRPC's own."""
+    """Returns the factory of a port's server: of pipes, with gRPC behind them, and at a Unix socket gRPC's own."""
     if address.startswith(UNIX):
         new_server: Callable[..., Any] = grpc.aio.server
         return new_server

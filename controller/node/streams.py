@@ -7,7 +7,7 @@ from typing import Any
 import grpc
 import grpc.aio
 
-WRITE_S = 1.0  # for what is being written when a stream is to be ended
+WRITE_S = 1.0  # to finish a write when a stream is to be ended
 UNOPENED_MAX = 256  # streams whose first message has not come
 OPENING_S = 10.0  # that it may take
 LOST = (grpc.aio.BaseError, grpc.RpcError)  # of gRPC's streams, and of pipes

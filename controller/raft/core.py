@@ -1,8 +1,8 @@
 """A Raft node without input, output, clock or thread (Ongaro and Ousterhout 2014, the paper; Ongaro 2014, the thesis).
 
-The shape is etcd's: messages and ticks go in, what is to be done comes out as a `Ready`, and what has been done is said
-with `advance`. One `Ready` is out at a time; `step`, `tick` and proposals may come while it is being dealt with. Four
-methods, `_become_*`, own every change of role.
+The shape is etcd's: messages and ticks go in, a `Ready` with the effects to carry out comes out, and `advance` confirms
+that they are done. One `Ready` is out at a time; `step`, `tick` and proposals may come while it is being dealt with.
+Four methods, `_become_*`, own every change of role.
 
 Chosen where there is a choice: elections are preceded by a pre-vote (thesis, 9.6); a leader without a majority steps
 down (6.2), and a node that hears from a leader ignores candidates (4.2.3), unless the leader has asked for the
@@ -45,14 +45,14 @@ from controller.raft.settings import RaftSettings
 from controller.raft.storage import Storage, first_snapshot
 
 _FROM_LEADER = (Append, LeaderHeartbeat, InstallSnapshot)
-LAST_TICKS = 4  # before an election, taken one by one: a process that stood still reads what has come between them
+LAST_TICKS = 4  # before an election, taken one by one: a process that stood still reads its messages between them
 _Handlers: TypeAlias = Mapping[type, Callable[["Raft", Any], None]]
 
 
 class Raft:
     """The Raft state machine of one node.
 
-    `storage` holds what was saved; a new cluster's first members begin with `first_snapshot`, later ones with nothing.
+    `storage` holds the saved state; a new cluster's first members begin with `first_snapshot`, later ones with nothing.
     `random` decides election timeouts. Entries applied before a restart are applied again, from the snapshot on.
     """
 
@@ -60,7 +60,7 @@ class Raft:
         self, node_id: int, storage: Storage, *, settings: RaftSettings | None = None, random: random.Random
     ) -> None:
         if not 1 <= node_id <= NUMBER_MAX:
-            raise ValueError(f"{node_id} is not the id of a node")
+            raise ValueError(f"{node_id} is not the id of a controller")
         self.node = Node(node_id, storage, settings or RaftSettings())
         self._random = random
         self.role = Role.FOLLOWER
@@ -74,10 +74,10 @@ class Raft:
         self._compaction: tuple[Snapshot, int] | None = None  # with how many entries to keep
         self.become_follower(self.node.term, NOBODY)
 
-    # ---- what comes in
+    # ---- inputs
 
     def tick(self, count: int = 1) -> None:
-        """Lets a unit of time go by, or up to `rest_ticks` of them at once."""
+        """Advances time by one tick, or by up to `rest_ticks` at once."""
         assert count == 1 or count <= self.rest_ticks
         self.ticks += count
         if self.leadership is not None:
@@ -115,7 +115,7 @@ class Raft:
         """Takes in a peer's message. Raises `BadMessage` where no correct peer sends it; the log stays as it is."""
         node = self.node
         if message.to != node.id or message.sender == node.id:
-            raise BadMessage(f"a message of node {message.sender} to node {message.to}")
+            raise BadMessage(f"a message of controller {message.sender} to controller {message.to}")
         check(message)
         if not is_accepted(node, message):
             return
@@ -135,12 +135,12 @@ class Raft:
         return self._last_reports.get(node_id)
 
     def form(self, membership: Membership, data: bytes = b"") -> None:
-        """Begins a new cluster of these members, as the one of them that has asked all the others (decision 33).
+        """Begins a new cluster of these members, by the member that has asked all the others (decision 33).
 
         Raises ValueError where this node knows of a cluster already.
         """
         if not self.is_fresh:
-            raise ValueError(f"node {self.node.id} knows of a cluster already")
+            raise ValueError(f"controller {self.node.id} knows of a cluster already")
         snapshot = first_snapshot(membership, data)
         self.become_follower(snapshot.term, NOBODY)
         self.node.log.restore(snapshot)
@@ -223,14 +223,14 @@ class Raft:
         self._compaction = Snapshot(index=index, term=term, membership=membership, data=data), keep
 
     def unreachable(self, node_id: int) -> None:
-        """Notes that what was sent to a node lately is lost, a snapshot included.
+        """Notes that recent messages to a node are lost, a snapshot included.
 
         A hint: without it, the core finds out later.
         """
         if self.leadership is not None:
             self.leadership.unreachable(node_id)
 
-    # ---- what goes out
+    # ---- outputs
 
     def ready(self) -> Ready | None:
         """Returns the work to do now; None when there is none. `advance` has to be called before the next call."""
@@ -319,7 +319,7 @@ class Raft:
         self._enter(Role.FOLLOWER)
 
     def become_pre_candidate(self) -> None:
-        """Asks whether an election could be won, before disturbing anybody with a new term (thesis, 9.6)."""
+        """Asks whether an election could be won, before disturbing the cluster with a new term (thesis, 9.6)."""
         self.node.leader = NOBODY
         self._enter(Role.PRE_CANDIDATE)
         self._ask_for_votes(self.node.term + 1)
@@ -439,7 +439,7 @@ class Raft:
         """Notes that the leader of this term has spoken."""
         node = self.node
         if self.role is Role.LEADER or node.leader not in {NOBODY, message.sender}:
-            raise BadMessage(f"nodes {node.leader} and {message.sender} both lead term {node.term}")
+            raise BadMessage(f"controllers {node.leader} and {message.sender} both lead term {node.term}")
         if self.role is not Role.FOLLOWER:
             self.become_follower(node.term, message.sender)
         node.leader = message.sender

@@ -15,7 +15,7 @@ class NotLeader(RaftError):
     """Raised by nodes that do not lead. `leader` is the node believed to lead; None when none is known."""
 
     def __init__(self, leader: int | None) -> None:
-        super().__init__("no leader is known" if leader is None else f"the leader is node {leader}")
+        super().__init__("no leader is known" if leader is None else f"the leader is controller {leader}")
         self.leader = leader
 
 
@@ -44,7 +44,7 @@ class WentBack(RaftError):
 
 
 class StorageFailed(RaftError):
-    """The storage has not kept an entry that it was given. The node must stop: what it says next would rest on it."""
+    """The storage has not kept an entry that it was given. The node must stop: its messages would rely on that."""
 
 
 class StorageFull(StorageFailed):

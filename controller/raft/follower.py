@@ -43,13 +43,13 @@ def on_append(node: Node, message: Append) -> None:
 
 
 def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
-    """Commits what we are known to have, and answers unless that is not needed. Raises `BadMessage`, `WentBack`.
+    """Commits the entries that the leader knows us to have; answers if needed. Raises `BadMessage`, `WentBack`.
 
     A leader names no more than this very node has acknowledged to it in this term. Within a term a log loses nothing of
     that, so a log that is shorter is an old copy of itself.
     """
     if message.commit > node.log.last_index:
-        text = f"the leader knows that this node had entry {message.commit}, and the log ends at {node.log.last_index}"
+        text = f"this controller had entry {message.commit}, and the log ends at {node.log.last_index}"
         raise WentBack(text) if node.incarnation and message.addressee == node.incarnation else BadMessage(text)
     node.log.commit_to(message.commit)
     if message.quiet:
@@ -62,7 +62,7 @@ def on_heartbeat(node: Node, message: LeaderHeartbeat) -> None:
 
 
 def on_install_snapshot(node: Node, message: InstallSnapshot) -> None:
-    """Takes a snapshot in place of the log, unless the log has what it stands for (paper, figure 13).
+    """Takes a snapshot in place of the log, unless the log has the entries that it covers (paper, figure 13).
 
     The node need not be a member of it: it may have been added after the snapshot was taken.
     """

@@ -37,8 +37,8 @@ from controller.raft.ready import ReadState
 class Leader:
     """Replication, commitment, reads, hand-over and changes of the membership.
 
-    Nothing is sent when it becomes possible but in `flush`, before a `Ready` is handed out: what came together goes out
-    together.
+    Messages are not sent as soon as they are possible but in `flush`, before a `Ready` is handed out: entries that came
+    together go out together.
     """
 
     def __init__(self, node: Node, ticks: int) -> None:
@@ -47,7 +47,7 @@ class Leader:
         self._node = node
         self.peers: dict[int, Progress] = {}  # all others, by id
         self.match = log.stable  # the entries on this node's disk, which count like a follower's
-        self.first = log.last_index + 1  # of this term; what is before it is committed with it (paper, 5.4.2)
+        self.first = log.last_index + 1  # of this term; earlier entries are committed with it (paper, 5.4.2)
         self._change = self.first  # the next change is proposed when all up to it is committed (see membership.py)
         self._reads = Reads()
         self._uncommitted_bytes = 0  # of this term's proposals
@@ -107,14 +107,14 @@ class Leader:
             )
         node.membership.check(change)
         if change.kind is ChangeKind.ADD_LEARNER and change.node == node.id:
-            raise ChangeRefused(f"node {node.id} is the leader, and cannot be replaced")
+            raise ChangeRefused(f"controller {node.id} is the leader, and cannot be replaced")
         if change.kind is ChangeKind.PROMOTE:
             self._check_caught_up(change.node)
         entry = make_change(node.term, node.log.last_index + 1, change)
         found = self._append(entry)
         self._change = entry.index
         if change.kind is ChangeKind.ADD_LEARNER:
-            self.peers.pop(change.node, None)  # another incarnation has nothing of what the one before had
+            self.peers.pop(change.node, None)  # another incarnation has none of the entries of the one before
             self._reads.forget(change.node)
         self._follow_membership()
         self._commit()
@@ -130,7 +130,7 @@ class Leader:
     def transfer(self, to: int) -> None:
         """Hands the leadership over; until it has happened or failed nothing is taken. Raises `TransferRefused`."""
         if to not in self.peers or to not in self._node.membership.voters:
-            raise TransferRefused(f"node {to} is not another voter")
+            raise TransferRefused(f"controller {to} is not another voter")
         if self.transferee == to:
             return
         self.transferee = to
@@ -143,7 +143,7 @@ class Leader:
 
     def _append(self, entry: Entry) -> EntryId:
         if self.transferee != NOBODY:
-            raise ProposalDropped(f"the leadership is being handed over to node {self.transferee}")
+            raise ProposalDropped(f"the leadership is being handed over to controller {self.transferee}")
         size = entry_bytes(entry)
         if self._uncommitted_bytes and self._uncommitted_bytes + size > self._node.settings.uncommitted_bytes_max:
             raise ProposalDropped(f"{self._uncommitted_bytes} bytes are not committed yet")
@@ -156,9 +156,9 @@ class Leader:
         progress = self.peers[learner]
         behind = self._node.log.last_index - progress.match
         if progress.state is not ProgressState.REPLICATE or behind > self._node.settings.promote_lag_max:
-            raise ChangeRefused(f"node {learner} is {behind} entries behind")
+            raise ChangeRefused(f"controller {learner} is {behind} entries behind")
 
-    # ---- what followers say
+    # ---- followers' messages
 
     def step(self, message: Message) -> None:
         """Handles a follower's message to its leader. Raises `BadMessage`."""
@@ -211,7 +211,7 @@ class Leader:
         if progress is not None and progress.state is not ProgressState.PROBE:
             progress.become_probe()
 
-    # ---- what has happened here
+    # ---- local events
 
     def persisted(self) -> None:
         """Notes that this node's disk has more of the log."""
@@ -248,7 +248,7 @@ class Leader:
             self.transferee = NOBODY
 
     def _commit(self) -> None:
-        """Commits what a majority has on disk, if the last of it is of this term (paper, 5.4.2 and figure 8)."""
+        """Commits the entries that a majority has on disk, if the last is of this term (paper, 5.4.2 and figure 8)."""
         node, peers = self._node, self.peers
         index = majority_index([self.match if self._is_me(id) else _match(peers.get(id)) for id in self._voters])
         if index > node.log.committed and node.log.term(index) == node.term:
@@ -277,7 +277,7 @@ class Leader:
     # ---- sending
 
     def flush(self) -> None:
-        """Sends every follower what it can be sent, and heartbeats for new reads."""
+        """Sends every follower the entries that it can take, and heartbeats for new reads."""
         node = self._node
         for id, progress in self.peers.items():
             if progress.state is ProgressState.SNAPSHOT:

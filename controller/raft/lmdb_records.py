@@ -84,7 +84,7 @@ def read_entries(txn: lmdb.Transaction, low: Index, high: Index) -> Iterator[Ent
 
 
 def begin(txn: lmdb.Transaction, node_id: int, identity: MemoryIdentity, first: Snapshot) -> None:
-    """Writes what a new node holds."""
+    """Writes a new node's first records."""
     _put(txn, _NODE, _OWNER.pack(VERSION, node_id))
     put_identity(txn, identity)
     _put(txn, _BASE, _AT.pack(first.index, first.term))
@@ -154,7 +154,7 @@ def recover(txn: lmdb.Transaction, path: Path, node_id: int) -> StoredSummary:
 
 
 def write(txn: lmdb.Transaction, held: StoredSummary, ready: Ready, hard: HardState) -> StoredSummary:
-    """Writes what a `Ready` has to keep, in the order of `Storage.save`, and returns a summary of the records."""
+    """Writes the state of a `Ready`, in the order of `Storage.save`, and returns a summary of the records."""
     base, last = (held.base_index, held.base_term), (held.last_index, held.last_term)
     if ready.snapshot is not None:
         _put_snapshot(txn, ready.snapshot)

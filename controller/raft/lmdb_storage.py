@@ -35,8 +35,8 @@ class LmdbStorage:
     """A `Storage` that survives.
 
     `save` and the reading methods may run in two threads. A node that has lost its directory would vote twice, and lack
-    what it had acknowledged (paper, 5.2 and figure 2): so it has another incarnation, which no membership names.
-    `copied` says that the directory was copied or restored since it was written, so it may be an old one.
+    entries that it had acknowledged (paper, 5.2 and figure 2): so it has another incarnation, which no membership
+    names. `copied` says that the directory was copied or restored since it was written, so it may be an old one.
     """
 
     def __init__(
@@ -131,7 +131,7 @@ class LmdbStorage:
         self._write_seal(self._held)
         self._identity, self.copied = identity, False
 
-    # ---- what the core reads
+    # ---- reads by the core
 
     def hard_state(self) -> HardState:
         """Returns term, vote and commit index."""
@@ -175,10 +175,10 @@ class LmdbStorage:
             raise Compacted(f"entries {low} to {high} are not held any more")
         return found
 
-    # ---- what the driver keeps
+    # ---- writes by the driver
 
     def save(self, ready: Ready) -> None:
-        """Keeps what a `Ready` has to keep, on disk when this returns.
+        """Stores the state of a `Ready`, which is on disk when this returns.
 
         Raises `StorageFull`, `StorageFailed`: nothing of it is kept.
         """

@@ -1,4 +1,4 @@
-"""The log as the core sees it: what is on disk, and in front of it what is not yet (etcd: raftLog and unstable)."""
+"""The log as the core sees it: entries on disk, then entries that are not on disk yet (etcd: raftLog, unstable)."""
 
 from collections.abc import Sequence
 
@@ -128,7 +128,7 @@ class Log:
     def last_not_above(self, index: Index, term: Term) -> tuple[Index, Term]:
         """Returns the greatest index up to `index` whose term is not above `term`, and its term: logs may agree there.
 
-        Terms never fall along a log, so it is searched for by halves. Before what is known: that index, and term 0.
+        Terms never fall along a log, so this is a binary search. Below the known entries: that index, and term 0.
         """
         low, high = self.first_index - 1, min(index, self.last_index)
         found = self.term(low)
@@ -169,7 +169,7 @@ class Log:
         if ready.snapshot is not None and ready.snapshot is self.pending:
             self.pending = None
         if self.pending is not None:
-            return  # it will replace what was saved
+            return  # it will replace the saved entries
         for entry in reversed(ready.entries):
             if entry.index >= self.offset and self.term(entry.index) == entry.term:
                 self.stable = max(self.stable, entry.index)  # logs are equal up to an entry they share

@@ -109,7 +109,7 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
             return f"there are more than {MEMBERS_MAX} members"
         if any(member.id < 1 for member in self.members):
             return "an id is less than 1"
-        return None if self.voters else "nobody votes"
+        return None if self.voters else "there are no voters"
 
     def check(self, change: MembershipChange) -> None:
         """Raises `ChangeRefused` for a change that makes no sense here."""
@@ -121,17 +121,17 @@ class Membership(msgspec.Struct, frozen=True, kw_only=True, dict=True):
         if change.kind is ChangeKind.ADD_LEARNER:
             self._check_addition(change, there)
         elif there is None:
-            raise ChangeRefused(f"node {change.node} is not a member")
+            raise ChangeRefused(f"controller {change.node} is not a member")
         elif change.kind is ChangeKind.PROMOTE and not there.learner:
-            raise ChangeRefused(f"node {change.node} votes already")
+            raise ChangeRefused(f"controller {change.node} votes already")
         elif change.kind is ChangeKind.REMOVE and self.voters == (change.node,):
             raise ChangeRefused("nobody would be left to vote")
         elif change.kind is ChangeKind.NAME and (there.incarnation or not change.incarnation):
-            raise ChangeRefused(f"node {change.node} has an incarnation already, or is to get an empty one")
+            raise ChangeRefused(f"controller {change.node} has an incarnation already, or is to get an empty one")
 
     def _check_addition(self, change: MembershipChange, there: RaftMember | None) -> None:
         if there is not None and change.incarnation in {"", there.incarnation}:
-            raise ChangeRefused(f"node {change.node} is a member already")
+            raise ChangeRefused(f"controller {change.node} is a member already")
         if change.node < 1 or (there is None and len(self.members) >= MEMBERS_MAX):
             raise ChangeRefused(f"ids begin at 1, and there are at most {MEMBERS_MAX} members")
         if self.voters == (change.node,):
@@ -179,7 +179,7 @@ class History:
         self.held.append((index, self.newest.apply(change)))
 
     def cut(self, index: int) -> None:
-        """Forgets what the entry of `index` and all after it have changed, none of them in the snapshot."""
+        """Forgets the changes of the entry of `index` and of all after it, none of them in the snapshot."""
         while self.held[-1][0] >= index:
             del self.held[-1]
 

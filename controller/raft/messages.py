@@ -1,8 +1,8 @@
 """The state and the messages of Raft nodes, and their bytes: msgpack arrays, beginning with the message's number.
 
 `decode` raises `BadMessage` for bytes that are no message, `check` for a message that contradicts itself: entries that
-do not follow each other, an entry from a later term than its sender's. `Raft.step` calls it, and adds what only a node
-can judge.
+do not follow each other, an entry from a later term than its sender's. `Raft.step` calls it, and adds the checks that
+need the state of a node.
 """
 
 import enum

@@ -25,7 +25,7 @@ class Node:
         self.vote = hard.vote  # in this term
         self.leader = NOBODY  # of this term
         self.reported: Membership | None = None  # to the driver
-        self.early: list[Message] = []  # may leave before what is new is on disk
+        self.early: list[Message] = []  # may leave before new entries are on disk
         self.outbox: list[Message] = []  # may not
         self.reads: list[ReadState] = []  # to be handed out
         self.saved = hard  # the hard state on disk
@@ -51,5 +51,5 @@ class Node:
         return named and self.trusts(self.log.last_term, self.log.last_index)
 
     def trusts(self, last_term: Term, last_index: Index) -> bool:
-        """Returns whether a log that ends here may be voted for, by what this node may have forgotten."""
+        """Returns whether a log that ends here may be voted for, given this node's possibly forgotten entries."""
         return self.proven and (last_term, last_index) >= self.floor

@@ -45,7 +45,7 @@ class Progress:
         self.active = False  # it has answered since the last look (check-quorum)
         self.was_active = False  # the same of the time before: right after a check no node has answered yet
         self.paused = False  # probing, and the probe is in flight
-        self.nudge = False  # it answers, and stands still: an empty message finds out what was lost
+        self.nudge = False  # it answers, and stands still: an empty message finds the lost entries
         self.commit_sent: Index = 0
         self.inflight: deque[tuple[Index, int]] = deque()  # last index and bytes of each message not answered
         self._inflight_bytes = 0

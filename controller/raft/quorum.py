@@ -18,7 +18,7 @@ def majority_index(indexes: Collection[int]) -> int:
 
 
 def tally(voters: Collection[int], votes: Mapping[int, bool]) -> Tally:
-    """Returns the result of a vote so far. Only the votes of these voters count, and nobody wins without voters."""
+    """Returns the result of a vote so far. Only the votes of these voters count; without voters there is no winner."""
     needed = len(voters) // 2 + 1
     granted = sum(1 for voter in voters if votes.get(voter) is True)
     refused = sum(1 for voter in voters if votes.get(voter) is False)

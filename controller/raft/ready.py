@@ -37,12 +37,12 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
 
     1. `early` may be sent at once, so that followers' disks work while the leader's does (thesis, 10.2.1).
     2. `Storage.save` keeps `hard_state`, `entries`, `snapshot` and `compaction`.
-    3. `messages` are sent: they say what now is on disk.
+    3. `messages` are sent: they report entries that are now on disk.
     4. `snapshot` replaces the state machine; `committed` entries are applied, after it.
     5. `reads` wait for their index to be applied, and are answered.
 
-    `membership` says whom messages may go to from now on; not all of it may be committed. The first `Ready` has it, and
-    each that comes with another one.
+    `membership` names the nodes that messages may go to from now on; not all of it may be committed. The first `Ready`
+    has it, and each that comes with another one.
 
     Messages may be lost, doubled and put out of order at will.
     """
@@ -53,14 +53,14 @@ class Ready(msgspec.Struct, frozen=True, kw_only=True):
     entries: tuple[Entry, ...] = ()
     snapshot: Snapshot | None = None
     compaction: Compaction | None = None
-    must_sync: bool = False  # False: what is to be kept may be lost until a later one of these is kept
+    must_sync: bool = False  # False: this state may be lost until a later `Ready` is stored
     messages: tuple[Message, ...] = ()
     committed: tuple[Entry, ...] = ()
     reads: tuple[ReadState, ...] = ()
 
 
 class LastReport(msgspec.Struct, frozen=True, kw_only=True):
-    """A node's progress when it spoke last: its term, and what it had acknowledged to the leader of that term."""
+    """A node's progress when it spoke last: its term, and the last entry acknowledged to that term's leader."""
 
     incarnation: str
     term: Term

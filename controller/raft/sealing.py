@@ -83,7 +83,7 @@ class SealFile:
             raise StorageDamaged(f"{self._path.parent} holds an older state than it had, or another: {now}, {seal}")
 
     def write(self, transaction: int, held: StoredSummary) -> None:
-        """Seals what is held. Raises `StorageFailed`."""
+        """Seals the records. Raises `StorageFailed`."""
         seal = Seal.of(transaction, held)
         data = _encode(seal)
         body = len(data).to_bytes(4, "big") + data

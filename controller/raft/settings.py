@@ -7,7 +7,7 @@ class RaftSettings(msgspec.Struct, frozen=True, kw_only=True):
     """Times are in ticks: calls of `Raft.tick`, whose pace is the driver's. Raises ValueError.
 
     An election begins after `election_ticks` to twice as many without a leader (thesis, 3.4), so `election_ticks`
-    should be five to ten times `heartbeat_ticks` and several times what a disk takes to sync.
+    should be five to ten times `heartbeat_ticks` and several times a disk's sync time.
     """
 
     election_ticks: int = 10

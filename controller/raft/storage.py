@@ -1,4 +1,4 @@
-"""The storage from which the core reads its past, and in which the driver keeps what the core gives out."""
+"""The storage from which the core reads its past, and in which the driver keeps the core's entries and state."""
 
 from collections.abc import Sequence
 from typing import Protocol
@@ -57,7 +57,7 @@ class Storage(Protocol):
         """Returns entries from `low` to before `high`: at least one, no more than `bytes_max`. Raises `Compacted`."""
 
     def save(self, ready: Ready) -> None:
-        """Keeps what a `Ready` has to keep, all of it or nothing. Raises `StorageFailed`.
+        """Stores the state of a `Ready`, all of it or nothing. Raises `StorageFailed`.
 
         In this order: a snapshot takes the place of everything before and after it; a compaction puts its snapshot in
         place and drops entries; entries replace all from their first index on; the hard state.
@@ -122,7 +122,7 @@ class MemoryStorage:
         return bounded(self._entries[low - self._base[0] - 1 : high - self._base[0] - 1], bytes_max)
 
     def save(self, ready: Ready) -> None:
-        """Keeps what a `Ready` has to keep."""
+        """Stores the state of a `Ready`."""
         if ready.snapshot is not None:
             self._snapshot = ready.snapshot
             self._base, self._entries = (ready.snapshot.index, ready.snapshot.term), []

@@ -82,7 +82,7 @@ class RemoteController(StateClient):
             budget_s=budget_s,
         )
         self.index = 0  # how far the state is; 0: there is none yet
-        self.distrust = ""  # why the controllers are not believed: they know less than what is known here
+        self.distrust = ""  # why the controllers are not believed: their metadata is older than the copy here
         self.connected = False  # to any controller
         self._target = ""  # of the newest attempt
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
@@ -247,7 +247,7 @@ class RemoteController(StateClient):
                     self.distrust = ""
                     self._good_s = since_s = self._loop.time()
                 elif self._loop.time() - since_s > BETTER_S and len(self.addresses()) > 1:
-                    raise ControllerUnreachable("it knows no leader, or its metadata is older than what is known here")
+                    raise ControllerUnreachable("it knows no leader, or its metadata is older than the copy here")
 
     def _take_part(self, fed: Fed, whole: bytearray) -> None:
         assert fed.part is not None

@@ -1,7 +1,7 @@
 """Requests to the controllers' present leader: sent again until there is an answer, or no time.
 
-Every request may be sent again, because every command may (see `ControllerClient`). Only for a deletion a second answer
-can differ from the first, and it is known what that means.
+Every request may be sent again, because every command may (see `ControllerClient`). Only a deletion's second answer can
+differ from its first, and the caller knows what that means.
 """
 
 import asyncio
@@ -55,7 +55,7 @@ BUDGET_S = 10.0  # how long a request may take, elections of the controllers inc
 CONNECT_S = 2.0  # for one attempt
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.3  # between attempts
 AGAIN_S = 0.05  # until a request that was dropped is sent again
-IDLE_S = 15.0  # a connection that nobody needed for so long is closed
+IDLE_S = 15.0  # an idle connection is closed after so long
 _TRANSIENT = (NotLeading, OutcomeUnknown, ProposalDropped, ControllerClosed)
 
 
@@ -96,8 +96,8 @@ class Commander:
         self._to_send: deque[_Pending] = deque()
         self._wake = asyncio.Event()
         self._hint = ""  # where the leader is thought to be
-        self._term = 0  # the newest one in which anybody is said to lead
-        self._greeted: int | None = None  # the term in which whom we are connected to leads
+        self._term = 0  # the newest one with a known leader
+        self._greeted: int | None = None  # the term of the leader that we are connected to
         self._leave = asyncio.Event()  # set when another controller leads in a later term
         self._turn = random.randrange(1 << 16)
         self._error: Exception | None = None  # why there was no answer last
@@ -107,7 +107,7 @@ class Commander:
     async def ask(self, request: ControllerRequest[Any]) -> tuple[int, Any]:
         """Returns the answer, and the index in the log by which it is so.
 
-        Raises what refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
+        Raises the error that refused it, `ControllerUnreachable`, `ControllerOverloaded`, `ControllerClosed`.
         """
         if self._closed:
             raise ControllerClosed("the connection to the controllers is closed")
@@ -130,7 +130,7 @@ class Commander:
             self._pending.pop(pending.number, None)
 
     def led_by(self, address: str, term: int) -> None:
-        """Notes where the leader of `term` is said to be. The leader of an earlier one cannot answer any more."""
+        """Notes the reported address of the leader of `term`. The leader of an earlier one cannot answer any more."""
         if not address or term < self._term:
             return
         self._term = term
@@ -188,7 +188,7 @@ class Commander:
         return addresses[self._turn % len(addresses)] if addresses else ""
 
     def _lose(self) -> None:
-        """Gives up the connection, which is over: what was sent may have happened."""
+        """Gives up the connection, which is over: requests already sent may have been executed."""
         waiting = set(map(id, self._to_send))
         for pending in self._pending.values():
             if id(pending) not in waiting:

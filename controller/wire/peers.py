@@ -57,7 +57,7 @@ class Peers:
         self._peers: dict[int, _Peer] = {}
 
     def send(self, messages: Sequence[Message]) -> None:
-        """Sends these messages to whom they are for."""
+        """Sends these messages to their receivers."""
         for message in messages:
             peer = self._peers.get(message.to)
             if peer is None:
@@ -136,7 +136,7 @@ class _Peer:
         self._unreachable(self._id)
 
     async def _attempt(self) -> None:
-        """Connects when there is something to send, and drops what is left when the connection breaks."""
+        """Connects when there is something to send, and drops the queued messages when the connection breaks."""
         await self._wake.wait()
         try:
             self._address = self._address_of(self._id)

@@ -119,5 +119,5 @@ class StateClient(ABC):
         return [self.state.members[id_] for id_ in sorted(self.state.members)]
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
-        """Calls `listener` on the event loop after every change. Returns what stops it."""
+        """Calls `listener` on the event loop after every change. Returns a function that stops it."""
         return self._listeners.add(listener)

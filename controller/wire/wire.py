@@ -48,14 +48,14 @@ PEER, INSTALL, FOLLOW, COMMAND, HEARTBEAT = "Peer", "Install", "Follow", "Comman
 STATUS, ROUTES, IDENTIFY = "Status", "Routes", "Identify"
 
 COMMAND_BYTES_MAX = 1 << 20  # of one command
-PART_BYTES = 1 << 20  # of what is sent in parts
+PART_BYTES = 1 << 20  # of a message sent in parts
 MESSAGE_BYTES = 1 << 20  # of many in one message, unless the first alone has more
 MESSAGE_BYTES_MAX = 8 << 20
-BUFFER_BYTES = 16 << 10  # that a stream has for what arrives: thousands of them are mostly silent
+BUFFER_BYTES = 16 << 10  # a stream's receive buffer: thousands of them are mostly silent
 SNAPSHOT_BYTES_MAX = 1 << 30  # of a state in parts
 ASKED_MAX = 1_024  # commands of one client in flight
 ALIVE_S = 0.5  # a controller says something that often on every stream, a tenth later at most
-SILENCE_S = 1.5  # from whom nothing came for so long is given up: what was asked is asked another one
+SILENCE_S = 1.5  # a controller silent for so long is given up, and its requests go to another one
 
 _T = TypeVar("_T")
 Digest = Annotated[bytes, Meta(max_length=64)]
@@ -66,7 +66,7 @@ class BadRequest(ControllerError):
 
 
 class BadAnswer(ControllerError):
-    """Bytes from a controller that are not what its method answers."""
+    """Bytes from a controller that are no answer of its method."""
 
 
 class NotLeading(ControllerError):
@@ -105,7 +105,7 @@ class Identification(_Wire, frozen=True, array_like=True):
     """The controller that answers, the end of its log, and what it knows about the asker.
 
     `fresh`: it has never had to do with a cluster. `named` is the incarnation by which it knows the asker. The
-    witness is the last report of this very incarnation: its term, and what it had acknowledged to its leader.
+    witness is the last report of this very incarnation: its term, and the last entry it had acknowledged to its leader.
     `generation` is how often the metadata was recovered from one controller.
     """
 

@@ -1,7 +1,7 @@
 """Plain tables into typed structs, every mistake named by its full key path.
 
-The generic half of the configuration: it knows msgspec structs, key paths and how to say what is wrong; what may be
-configured is `gateway.config.config`. All mistakes of a configuration are reported together, not one a run.
+The generic half of the configuration: it knows msgspec structs, key paths and how to report mistakes; the keys
+themselves are in `gateway.config.config`. All mistakes of a configuration are reported together, not one a run.
 """
 
 import difflib
@@ -60,7 +60,7 @@ class Mistakes:
         self.lines: list[str] = []
 
     def add(self, path: str, what: str) -> None:
-        """Adds one line: the key, and what to write."""
+        """Adds one line: the key, and a remedy."""
         self.lines.append(f"{path}: {what}")
 
 
@@ -198,7 +198,7 @@ def _custom(kind: type, value: Any) -> Any:
 
 
 def _from_text(value: Any) -> Any:
-    """Returns what text from the environment says for a table or a list: JSON, or words joined by commas."""
+    """Parses text from the environment as a table or a list: JSON, or words joined by commas."""
     if not isinstance(value, Text):
         return value
     text = value.strip()

@@ -8,7 +8,7 @@ from store.base import logs
 from store.base.rhythm import pause
 
 LOOK_S = 0.5  # between two looks
-SLEPT_S = 1.5  # without a look: half of what another proxy waits until it takes a session by force
+SLEPT_S = 1.5  # without a look: half of the time until another proxy takes a session by force
 HELD_BYTES_MAX = 64 << 20  # of input, of all connections; beyond, it is read as ever
 
 log = logs.get(__name__)
@@ -18,7 +18,7 @@ class PausedReader(Protocol):
     """A connection whose input waits."""
 
     def wake(self, data: bytes) -> None:
-        """Reads what has waited, and goes on reading."""
+        """Reads the held input, and goes on reading."""
 
 
 class PauseGuard:
@@ -44,7 +44,7 @@ class PauseGuard:
         return self._confirming or (looked_s is not None and self._clock() - looked_s > SLEPT_S)
 
     def holds(self, reader: PausedReader, data: bytes) -> bool:
-        """Keeps what was read until `PausedReader.wake`, if this process has slept; returns whether it is kept."""
+        """Keeps input until `PausedReader.wake`, if this process has slept; returns whether it is kept."""
         if not self.slept or self._held_bytes + len(data) > HELD_BYTES_MAX:
             return False
         self._held[reader] = self._held.get(reader, b"") + data

@@ -1,6 +1,6 @@
 """Locks by name, granted in the order of requests.
 
-Nearly all are free: then a turn is an entry in a dictionary, and costs half of what a lock would.
+Nearly all are free: then a turn is an entry in a dictionary, and costs half as much as a lock.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ class Turns:
         queue.append(turn)
         try:
             await turn
-        except BaseException:  # cancelled, or closed as a coroutine that nobody goes on with
+        except BaseException:  # cancelled, or closed as an abandoned coroutine
             if not (turn.cancel() or turn.cancelled()):  # it had been given to us when we gave up
                 self.end(name)
             raise

@@ -26,8 +26,8 @@ from gateway.port.marks import Fence
 from store.base import logs
 from store.base.streams import until_one_ends
 
-WRITE_S = 30.0  # that the other end has to read what we say
-LAST_WORDS_S = 1.0  # for what is still to be said on a connection that ends
+WRITE_S = 30.0  # in which the other end has to read our output
+LAST_WORDS_S = 1.0  # for the last output on a connection that ends
 
 log = logs.get(__name__)
 
@@ -100,7 +100,7 @@ class Bridge:
         finally:
             self.figures.connected = False
             try:
-                if await self._store.last_outcome():  # that can still be said, and its repetition be recognized
+                if await self._store.last_outcome():  # that can still be acknowledged, and its repetition be recognized
                     upstream.settled({})
                 upstream.leave()
                 with contextlib.suppress(UpstreamError, TimeoutError):
@@ -110,7 +110,7 @@ class Bridge:
                 upstream.lost()
                 await link.close()
 
-    # ---- what goes on at once on a connection
+    # ---- concurrent parts of a connection
 
     async def _reading(self, link: UpstreamStream, driver: MachineDriver) -> None:
         upstream = self._upstream

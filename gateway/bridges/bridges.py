@@ -1,9 +1,9 @@
 """The bridges of this process: of several proxies one runs each, and another one goes on when it dies.
 
 The process that runs a bridge owns its name (`gateway.ownership.owners`). Before it connects upstream it raises the
-name's fence in every log (`gateway.publishing.fences`): what a former owner still has in its buffers comes again from
-the upstream, and is stored once. Messages that a former owner has stored and not acknowledged are stored again: a
-bridge is at least once.
+name's fence in every log (`gateway.publishing.fences`): messages that a former owner still has in its buffers come
+again from the upstream, and are stored once. Messages that a former owner has stored and not acknowledged are stored
+again: a bridge is at least once.
 """
 
 import asyncio
@@ -267,7 +267,7 @@ _Maker: TypeAlias = Callable[[str, BridgeConfig], AnyBridge]
 def _makers(
     adapters: Mapping[str, tuple[AdapterFactory, Any]], gate: BridgeHost, parts: _Parts
 ) -> Mapping[str, _Maker]:
-    """Returns what makes the bridge of a name, by the scheme of its URL."""
+    """Returns the factory of a bridge, by the scheme of its URL."""
     schemes: dict[str, Scheme] = {}
     makers: dict[str, _Maker] = {}
     for factory, options in adapters.values():

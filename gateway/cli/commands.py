@@ -83,7 +83,7 @@ def serve(
 
     SIGHUP has users and access rules read again.
     """
-    from gateway.ops.banner import announce  # noqa: PLC0415 - here and below: what only a server needs
+    from gateway.ops.banner import announce  # noqa: PLC0415 - here and below: imports of servers alone
     from gateway.process.app import serve as run_gateway  # noqa: PLC0415
 
     def load() -> Any:
@@ -115,7 +115,7 @@ def check_config(
     *,
     keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
 ) -> None:
-    """Say whether the configuration is usable, and what is wrong with it."""
+    """Say whether the configuration is usable, and list its mistakes."""
     from gateway.process.roles import ROLES, opened_by, refusals, roles_of  # noqa: PLC0415
 
     settings = _load(config, data_dir, port_offset, host)
@@ -137,7 +137,7 @@ def check_config(
 @app.command()
 def version() -> None:
     """Print the version."""
-    from importlib.metadata import version as installed  # noqa: PLC0415 - what only this command needs
+    from importlib.metadata import version as installed  # noqa: PLC0415 - an import of this command alone
 
     typer.echo(installed("headgate"))
 

@@ -67,7 +67,7 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
 
 def check_of(config: Path, load: Callable[..., Any]) -> Callable[[str, bytes], bool]:
     """Returns the comparison with passwords of a configuration's users. Raises `SparkFailed` when there are none."""
-    from gateway.security.passwords import hash_password, is_match  # noqa: PLC0415 - what only this needs
+    from gateway.security.passwords import hash_password, is_match  # noqa: PLC0415 - imports of this command alone
 
     users = load(config, None, None, None).auth.users
     hashes = {}
@@ -77,7 +77,7 @@ def check_of(config: Path, load: Callable[..., Any]) -> Callable[[str, bytes], b
         elif user.password is not None:  # hashed here, so that all comparisons take the same time
             hashes[name] = hash_password(user.password.reveal().encode())
     if not hashes:
-        raise SparkFailed(f"{config} has no [auth.users] with a password: nobody could log in to the dashboard")
+        raise SparkFailed(f"{config} has no [auth.users] with a password: no user could log in to the dashboard")
     nobodys = functools.partial(is_match, hash_password(secrets.token_hex(16).encode()))
 
     def check(name: str, password: bytes) -> bool:

@@ -49,7 +49,7 @@ def telemetry(
         typer.Option("--target", help="Instead: HOST:PORT of the gRPC; of a cluster several, with commas."),
     ] = None,
     topic: Annotated[list[str] | None, typer.Option("--topic", help="Only this; may be repeated.")] = None,
-    once: Annotated[bool, typer.Option("--once", help="Read what there is now, then end.")] = False,
+    once: Annotated[bool, typer.Option("--once", help="Read the messages that there are now, then end.")] = False,
     trigger_s: Annotated[float, typer.Option("--trigger", help="Seconds from one batch to the next.", min=0)] = 2.0,
     watermark_s: Annotated[
         float, typer.Option("--watermark", help="Seconds after its end in which a window still takes records.", min=0)

@@ -117,7 +117,7 @@ class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def cluster_mistakes(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes that no single key shows, as (key, what to do)."""
+    """Yields the mistakes that no single key shows, as (key, remedy)."""
     for id_, text in cluster.controllers.items():
         if not id_.isdecimal() or not 1 <= int(id_) <= 1 << 62:
             yield f"cluster.controllers.{id_}", "is no id; write a number from 1 on"

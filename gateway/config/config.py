@@ -1,9 +1,9 @@
 """The gateway's configuration: one frozen, typed value, validated once at the start.
 
 Four sources, each laid over the one before: the defaults below, a TOML file, environment variables
-(`HEADGATE__STORE__DATA_DIR=/data`), and what the command line says. Unknown keys are refused with the nearest right
-name; a secret is never written in the file but named by a key of the same name ending in `_file`. Ports in the result
-are final: the port offset has been added. `headgate.example.toml` shows every key.
+(`HEADGATE__STORE__DATA_DIR=/data`), and the options of the command line. Unknown keys are refused with the nearest
+right name; a secret is never written in the file but named by a key of the same name ending in `_file`. Ports in the
+result are final: the port offset has been added. `headgate.example.toml` shows every key.
 """
 
 import importlib.metadata
@@ -69,7 +69,7 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
         int, Meta(ge=1, le=60_000, description='how long messages of topics with flush = "async" may be on no disk yet')
     ] = 20
     compress_bytes_min: Annotated[
-        int, Meta(ge=0, description="what arrives together is compressed from this size on; 0: never")
+        int, Meta(ge=0, description="messages that arrive together are compressed from this size on; 0: never")
     ] = 0
     disk_reserve_bytes: Annotated[
         int, Meta(ge=0, description="with less free on the disk, writing is refused until there is more")
@@ -101,7 +101,7 @@ class StoreConfig(_Section, frozen=True, kw_only=True):
 
 
 class GatewayConfig(_Section, frozen=True, kw_only=True):
-    """`[gateway]`: what connections and messages may cost."""
+    """`[gateway]`: limits on connections and messages."""
 
     max_message_bytes: Annotated[
         int, Meta(ge=1, le=128 * MiB, description="the largest body of any protocol; above 48 MiB of AMQP alone")
@@ -149,7 +149,7 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
 
 DECLARED = frozenset(
     {"name", "adapter", "transport", "alpn", "summary", "dtls"}
-)  # fields of a listener that nobody configures
+)  # fields of a listener that are not configured
 
 
 class TopicsConfig(_Section, frozen=True, kw_only=True):
@@ -168,7 +168,7 @@ class TopicsConfig(_Section, frozen=True, kw_only=True):
     ] = 1_000
     index: Annotated[
         tuple[Literal["key", "address"], ...],
-        Meta(description="what messages are found by, where a topic's own configuration does not say"),
+        Meta(description="indexes of messages, where a topic's own configuration does not say"),
     ] = ()
     configure: Annotated[
         tuple[TopicSettings, ...], Meta(description="topics with settings of their own: [[topics.configure]]")
@@ -204,7 +204,7 @@ class RpcConfig(_Section, frozen=True, kw_only=True):
 
 
 class LogConfig(_Section, frozen=True, kw_only=True):
-    """`[log]`: what is written to standard error."""
+    """`[log]`: the lines on standard error."""
 
     level: Annotated[Literal["debug", "info", "warning", "error"], Meta(description="the least that is written")] = (
         "info"
@@ -396,7 +396,7 @@ def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mi
 
 
 def _finish(base: Config, listeners: dict[str, ListenerConfig], options: dict[str, Any], mistakes: Mistakes) -> Config:
-    """Completes a configuration; checks what no single key shows: pairs, ports that collide, invalid filters."""
+    """Completes a configuration; checks pairs of keys, ports that collide, and filters."""
     tls = base.tls
     access = access_mistakes(base.access, {one.adapter for one in listeners.values()})
     others = [*bridge_mistakes(base.bridges), *forwarding_mistakes(base.forwarding), *policy_mistakes(base.queues)]

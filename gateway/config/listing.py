@@ -1,4 +1,4 @@
-"""A configuration as lines: every key with the value in force and what it means. Secrets stay secrets."""
+"""A configuration as lines: every key with the value in force and its meaning. Secrets stay secrets."""
 
 from collections.abc import Iterator, Mapping
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Fan-out: what is confirmed in the logs reaches the connections that subscribed to it.
+"""Fan-out: confirmed messages of the logs reach the connections that subscribed to them.
 
 In each log a subscriber is live or behind. Live ones are handed each batch as the log's tail brings it. One that
 takes less than it is offered, or whose peer does not read, falls behind: it keeps only its cursor, and a task of its
@@ -78,7 +78,7 @@ class Fanout:
         self._by_subscriber: dict[int, dict[Subscriber, tuple[SubscriptionId, ...]]] = {}  # long plans, by their `id`
         self._interest = Interest(queues_of, known=lambda queue: group_of(queue) is not None)
         self._first_logs = frozenset(store.logs)  # those that were there from the start
-        self._tails: dict[int, Tail] = {}  # by group; empty while nobody subscribes
+        self._tails: dict[int, Tail] = {}  # by group; empty while there are no subscriptions
         self._subscribers: dict[Subscriber, None] = {}  # each has a lane for every tail
         self._catch_up = CatchUp(ids_of=self._ids_of, queues_of=self._queues, barrier=barrier, live=self._is_live)
         self.behind_count = 0  # subscribers that are, in one log at least
@@ -93,7 +93,7 @@ class Fanout:
         """Returns how many connections have a subscription."""
         return len(self._subscribers)
 
-    # ---- what connections ask for
+    # ---- requests of connections
 
     def subscribe(
         self,
@@ -155,7 +155,7 @@ class Fanout:
         self._resubscribed()
 
     def restrict(self, permissions_of: Callable[[Receiver], Permissions]) -> None:
-        """Restricts what nothing could restrict so far; `permissions_of` returns the permissions of a receiver."""
+        """Begins to restrict subscribers; `permissions_of` returns the permissions of a receiver."""
         for subscriber in self._subscribers:
             for sub in subscriber.patterns:
                 permissions = OPEN if sub in subscriber.permissions else permissions_of(subscriber.receiver)
@@ -202,7 +202,7 @@ class Fanout:
     def reached(self, subscriber: Subscriber) -> Cursor:
         """Returns the first position in each log that has not been handed to a subscriber.
 
-        Nothing is said of a log whose end was never known here. A connection without subscriptions has missed nothing.
+        A log whose end was never known here is left out. A connection without subscriptions has missed nothing.
         """
         if not subscriber.patterns:
             return cursor_of(self._ends())
@@ -304,7 +304,7 @@ class Fanout:
                 self._offer(tail.group, batch)
 
     def _missed(self, tail: Tail) -> None:
-        """Makes subscribers read from the log what the tail left out, as when a connection to a store is replaced."""
+        """Makes subscribers read from the log the frames that the tail left out, as when a connection is replaced."""
         log.warning("the tail of a log has a gap", group=tail.group, at=tail.position)
         for subscriber in self._subscribers:
             lane = subscriber.lanes[tail.group]
@@ -404,7 +404,7 @@ class Fanout:
             lanes[lane.tail.group] = lanes.pop(lane.tail.group)
 
     def _queues(self, patterns: Iterable[str], group: int) -> Sequence[QueueNumber] | None:
-        """Returns the queues of a group in which there may be what matches."""
+        """Returns the queues of a group that may hold matching messages."""
         queues: dict[QueueNumber, None] = {}
         for pattern in patterns:
             of = self._queues_of(pattern)
@@ -441,7 +441,7 @@ class Fanout:
             self._end_lanes(subscriber)
 
     def _end_lanes(self, subscriber: Subscriber) -> None:
-        """Ends the lanes of a subscriber: what is being read for them is for nobody."""
+        """Ends the lanes of a subscriber: reads in progress for them are discarded."""
         for lane in subscriber.lanes.values():
             self._mark(lane, behind=False)
         subscriber.lanes.clear()

@@ -50,8 +50,8 @@ async def find_messages(
 ) -> FoundMessages:
     """Returns the answer to a request. Raises `Refusal`.
 
-    `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read what
-    is at an address; None: everything. Expired messages are left out. A message that is lost to damage is refused with
+    `indexed` says whether messages are found by a key or an address at all, `readable` whether the asker may read an
+    address; None: everything. Expired messages are left out. A message that is lost to damage is refused with
     `Cause.DAMAGED`, or left out where it is not certain that the asker may read it. The cursor is that of the last
     message that may be read, so it does not tell of others, but where `PASSED_OVER_MAX` of them were met.
     """

@@ -28,7 +28,7 @@ class FindWaits:
         self._stopped.set()
 
     async def find(self, request: FindMessages, find: Find) -> FoundMessages:
-        """Returns what a search finds, at once or within the time that the request waits. Raises what `find` raises."""
+        """Returns a search's results, at once or within the request's time to wait. Raises the errors of `find`."""
         loop = asyncio.get_running_loop()
         until_s = loop.time() + request.wait_ms / 1_000
         ends, next_s = self._ends() if request.wait_ms else (), loop.time() + FIND_S

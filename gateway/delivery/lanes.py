@@ -1,7 +1,7 @@
 """Subscribers and their lanes: how far a subscriber has been served, in each log apart.
 
 A lane is live or behind. Every log has its own tail; a subscriber that is behind in one of them is live in the others,
-and a log that cannot be read holds up nobody in another.
+and a log that cannot be read holds up no subscriber in another.
 """
 
 from collections.abc import Callable, Iterable
@@ -60,7 +60,7 @@ class Tail:
     def is_rewound(self, frame: Frame) -> bool:
         """Returns whether a frame before the position is new: its log has lost its end, and goes on with this frame.
 
-        That is what an unclean election does. The new master writes frames of a later epoch.
+        An unclean election does that. The new master writes frames of a later epoch.
         """
         if self.epoch:
             return frame.header.epoch > self.epoch

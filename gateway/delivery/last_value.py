@@ -40,7 +40,7 @@ async def last_values(
     """Returns the answer to a request. An expired one is left out. Raises `Refusal` (MALFORMED).
 
     A page ends in front of a last value that is lost to damage; a page that would begin with one is refused (DAMAGED)
-    by a text that names the address. Nothing is said of addresses that are not `readable`, not even where a page ends.
+    by a text that names the address. Addresses that are not `readable` leave no trace, not even where a page ends.
     """
     pattern = check_filter(request.pattern)
     wanted: FilterTrie[None] = FilterTrie()

@@ -1,8 +1,8 @@
-"""Slots for reading stored messages for answers: what is read at a time counts as if each were the largest there is.
+"""Slots for reading stored messages for answers: each message being read counts as the largest there is.
 
 The size of a message is not known before it is read, and an answer counts as unread from when it is made. So the
-gateway reads as many messages at a time as fit, at their largest, into what unread answers leave of their limit; others
-wait for their turn. It always reads a few, so that clients that do not read hold up no others.
+gateway reads as many messages at a time as fit, at their largest, into the room that unread answers leave of their
+limit; others wait for their turn. It always reads a few, so that clients that do not read hold up no others.
 """
 
 import asyncio
@@ -40,7 +40,7 @@ class ReadSlots:
         self._under_way = 0
 
     async def read(self, work: Callable[[], Awaitable[T]]) -> T:
-        """Returns or raises what `work` does, in its turn."""
+        """Returns the result of `work`, run in its turn; raises its errors."""
         if self._waiting or not self._has_room:
             turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
             self._waiting.append(turn)

@@ -3,7 +3,7 @@
     nonce (12 bytes), then AES-128-GCM of: the frame's log offset (8 bytes), the row (4 bytes), the tag (16 bytes)
 
 in base64url without padding: 54 characters, whatever the position. A user's key is made of the cluster's, so a cursor
-is good at every gateway of a cluster. Only users whom rules restrict get sealed cursors; others get positions.
+is good at every gateway of a cluster. Only users restricted by rules get sealed cursors; others get positions.
 """
 
 import base64
@@ -31,7 +31,7 @@ class BadCursor(Refusal):
     attribute = "after"
 
     def __init__(self) -> None:
-        super().__init__(Cause.MALFORMED, "after: is not what a page before has given")
+        super().__init__(Cause.MALFORMED, "after: is not a value that an earlier page has given")
 
 
 class CursorSeal:
@@ -59,7 +59,7 @@ class CursorSeal:
 
 
 class PlainCursors:
-    """Cursors of users whom nothing restricts: positions as text."""
+    """Cursors of unrestricted users: positions as text."""
 
     def seal(self, position: Position) -> str:
         """Returns a cursor that stands for a position."""

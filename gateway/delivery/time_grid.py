@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 async def on_grid(work: Awaitable[T]) -> T:
-    """Returns or raises what `work` does, a whole number of `GRID_S` after the call."""
+    """Returns the result of `work`, or raises its error, a whole number of `GRID_S` after the call."""
     loop = asyncio.get_running_loop()
     began_s = loop.time()
     try:

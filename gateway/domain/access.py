@@ -1,4 +1,4 @@
-"""Access: what a client may publish to, read, and manage. Rules in, answers out; nothing here waits or knows a socket.
+"""Access: a client's rights to publish, read, and manage. Rules in, answers out; nothing here waits or knows a socket.
 
 Everything is an address, so that one language of filters covers all: messages are at their addresses (those for AMQP
 exchanges at `$amqp/{exchange}/{routing key}`), named queues at `$queue/{name}`, exchanges at `$exchange/{name}`, keys
@@ -30,9 +30,9 @@ from gateway.domain.named import denied_name
 from store.api.message import Message
 
 REMEMBERED_COUNT_MAX = 8_192  # addresses of one client and action whose answer is remembered
-REMEMBERED_CHARS_MAX = 256  # longer addresses are looked at each time: what is remembered is limited in bytes too
+REMEMBERED_CHARS_MAX = 256  # longer addresses are decided each time: the cache is limited in bytes too
 
-MEANT_COUNT_MAX = 4_096  # names of which is remembered what rules are meant for them
+MEANT_COUNT_MAX = 4_096  # names whose rules are cached
 
 _UNSOUND = re.compile("[/+#\0]")
 
@@ -63,7 +63,7 @@ class ActionClauses(NamedTuple):
 
 
 class ActionRules(NamedTuple):
-    """All that is said of one action to one client: what it shares with others, what is its own, and the default."""
+    """All rules of one action for one client: those shared with others, its own, and the default."""
 
     shared: ActionClauses
     own: ActionClauses
@@ -380,7 +380,7 @@ class Permissions:
             raise refusal
 
     def reads(self, address: str) -> bool:
-        """Returns whether an address may be read; for what is skipped in silence where it may not."""
+        """Returns whether an address may be read; for messages that are skipped in silence where it may not."""
         return self.access is None or self.access.may("subscribe", address)
 
     def reads_all(self, patterns: Iterable[str]) -> bool:

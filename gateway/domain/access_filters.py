@@ -1,4 +1,4 @@
-"""Relations of address filters: whether one of two covers the other, and what both match.
+"""Relations of address filters: whether one of two covers the other, and the addresses that both match.
 
 Filters are as `gateway.domain.filters` says, as the tuple of their levels. Those of access rules have `#` only at the
 end; functions that also take a pattern of AMQP, with `#` anywhere, say so.
@@ -63,7 +63,7 @@ def covers(wide: Levels, narrow: Levels) -> bool:
     if not narrow or (wide[0] in _WILD and narrow[0].startswith("$")):
         return False
     todo, seen = [(0, 0)], {(0, 0)}
-    while todo:  # all of these pairs of rests have to be covered
+    while todo:  # all these pairs of rests have to be covered
         i, j = todo.pop()
         if wide[i : i + 1] == (MANY,):
             continue

@@ -1,10 +1,10 @@
 """Rights by names: the permissions of RabbitMQ, regular expressions that are found in names of queues and exchanges.
 
-They are for one virtual host and allow; a deny of any rule wins. RabbitMQ's permissions, and what they mean here:
+They are for one virtual host and allow; a deny of any rule wins. RabbitMQ's permissions, and their meaning here:
 
     configure   manage of queues and exchanges
     write       publish to exchanges; the default exchange is called amq.default
-    read        subscribe of queues, and of what is published to exchanges
+    read        subscribe of queues, and of messages published to exchanges
 """
 
 import re
@@ -42,7 +42,7 @@ class NameClause(NamedTuple):
 
     below: Levels
     pattern: re.Pattern[str]
-    exchange: bool  # the first level names an exchange, and what follows is a routing key; else all of it is the name
+    exchange: bool  # the first level names an exchange, and the rest is a routing key; else all of it is the name
     origin: str
 
     def matches(self, address: Sequence[str]) -> bool:
@@ -83,7 +83,7 @@ class NameClause(NamedTuple):
 
 
 def names_of(said: Sequence[VhostPermission], action: str, user: str) -> tuple[NameClause, ...]:
-    """Returns what permissions allow a user of one action: "publish", "subscribe" or "manage"."""
+    """Returns the names that permissions allow a user for one action: "publish", "subscribe" or "manage"."""
     found: list[NameClause] = []
     for one in said:
         pattern = {"manage": one.configure, "publish": one.write, "subscribe": one.read}[action]
@@ -107,7 +107,7 @@ def reaches_everybodys(said: Sequence[VhostPermission], action: str) -> bool:
 
 
 def name_mistakes(said: Sequence[VhostPermission]) -> Iterator[str]:
-    """Yields what is wrong with permissions."""
+    """Yields the mistakes of permissions."""
     for one in said:
         try:
             check_vhost(one.vhost)

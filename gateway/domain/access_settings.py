@@ -39,7 +39,7 @@ class Permission(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
 
 class AccessRule(Permission, frozen=True, kw_only=True):
-    """`[[access.rules]]`. It is meant for everybody unless it says for whom."""
+    """`[[access.rules]]`. It applies to all clients unless it names some."""
 
     users: Annotated[tuple[str, ...], Meta(description='names; "*" is everybody with a name')] = ()
     anonymous: Annotated[bool | None, Meta(description="whether clients without a name are meant")] = None
@@ -57,7 +57,7 @@ class AccessRule(Permission, frozen=True, kw_only=True):
 
 
 class AccessConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[access]`: who may publish, read and manage what."""
+    """`[access]`: the rights to publish, read and manage."""
 
     default: (
         Annotated[Literal["allow", "deny"], Meta(description="where no rule says anything; needed as soon as one is")]
@@ -75,7 +75,7 @@ class OwnAccess(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
 
 
 def access_mistakes(config: AccessConfig, protocols: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of a configuration: keys, and what to write instead. `protocols` are those that exist."""
+    """Yields the mistakes of a configuration: keys, and remedies. `protocols` are those that exist."""
     if config.rules and config.default is None:
         yield "access.default", 'is missing; with rules, write what counts where they say nothing: "allow" or "deny"'
     for i, rule in enumerate(config.rules):

@@ -11,7 +11,7 @@ from urllib.parse import quote
 
 from gateway.domain.errors import Cause, Refusal
 
-ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: what a UTF-8 string can hold
+ADDRESS_BYTES_MAX = 65_535  # MQTT 5.0, 1.5.4: the longest UTF-8 string
 LEVELS_COUNT_MAX = 264  # of an address: a routing key of AMQP has up to 256 words, its exchange and virtual host 4 more
 
 _FORBIDDEN = re.compile("[+#\0]")
@@ -64,7 +64,7 @@ def _unescape(match: re.Match[str]) -> str:
 
 
 def address_of_subject(subject: str) -> str:
-    """Returns the address that an event's subject names: `+` is `%2B`, `#` is `%23`, and what looks so is escaped."""
+    """Returns the address that an event's subject names: `+` is `%2B`, `#` is `%23`, and such text is escaped."""
     return _INTO_ADDRESS.sub(_escape, subject)
 
 

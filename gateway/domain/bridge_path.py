@@ -15,7 +15,7 @@ PATH: Final = (
     "headgate-path"  # a user property or header of messages: ids with spaces between, the first gateway's first
 )
 PATH_COUNT_MAX: Final = 16  # ids; a message that would have more goes no further
-ID_BYTES_MAX: Final = 64  # of what somebody says that its id is
+ID_BYTES_MAX: Final = 64  # of the id that another gateway claims
 
 Pairs: TypeAlias = tuple[tuple[str, str], ...]
 

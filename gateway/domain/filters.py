@@ -12,7 +12,7 @@ from gateway.domain.errors import Cause, Refusal
 T = TypeVar("T")
 
 ONE, MANY = "+", "#"
-FILTER_LEVELS_COUNT_MAX = 128  # of what a client may subscribe to: what it may hold of a trie
+FILTER_LEVELS_COUNT_MAX = 128  # of a client's filter: bounds the nodes that it takes in a trie
 
 
 def check_filter(pattern: str) -> str:

@@ -13,16 +13,16 @@ class ForwardingConfig(msgspec.Struct, frozen=True, kw_only=True):
 
     proxies: Annotated[
         tuple[str, ...],
-        Meta(description="networks of reverse proxies that say who is behind them; none: nobody is asked"),
+        Meta(description="networks of reverse proxies that name the client behind them; none: no proxy is trusted"),
     ] = ()
     header: Annotated[
         Literal["x-forwarded-for", "forwarded"],
-        Meta(description="the header they say it in; what clients send of the same name has to be kept or removed"),
+        Meta(description="the header that names it; proxies have to keep or remove a client's own one of that name"),
     ] = "x-forwarded-for"
 
 
 def forwarding_mistakes(config: ForwardingConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of the settings: the key, and what to write."""
+    """Yields the mistakes of the settings: the key, and a remedy."""
     for one in config.proxies:
         try:
             ip_network(one)

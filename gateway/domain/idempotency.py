@@ -1,4 +1,4 @@
-"""Keys of requests: what is published under a key is stored once, however often and wherever it is sent again.
+"""Keys of requests: a message published under a key is stored once, however often and wherever it is sent again.
 
 The key goes into the log in the frame of its messages, as a guard (`store.guards`). The master that is to store a
 second frame with the key stores nothing of it, and says so: then the publisher asks for the stored request of that key
@@ -24,8 +24,8 @@ _SAID = struct.Struct(">IIQ")  # the key's row, the first message's, when that i
 class IdempotencyKey(msgspec.Struct, frozen=True, kw_only=True):
     """The key of one `Publish`."""
 
-    name: bytes  # of whose request it is, what for, and its key: `digest` of all that
-    fingerprint: bytes  # of what it asks for: under one key always the same
+    name: bytes  # of the requester, the operation and the key: `digest` of all that
+    fingerprint: bytes  # of the request's content: under one key always the same
     expires_at_ms: int  # when it is forgotten
 
 

@@ -1,4 +1,4 @@
-"""Addresses that a message names besides its own: where answers go, and what its subject says it is about.
+"""Addresses that a message names besides its own: where answers go, and the address of its subject.
 
 The client that answers a request publishes by its own rights, to an address that the requester has chosen. So a
 requester has to be allowed to read there, or it would have others write where it may not write itself. Readers of
@@ -20,7 +20,7 @@ _AMQP = "amqp"
 
 
 def denied_name(message: Message, may: Callable[["Action", str], bool]) -> tuple["Action", str] | None:
-    """Returns what the publisher of a message may not do at an address that it names, and that address; else None."""
+    """Returns an action that a message's publisher may not do at an address that it names, and the address; or None."""
     reply_to, native = message.reply_to, message.native
     if reply_to is not None and not may("subscribe", reply_to):
         return "subscribe", reply_to

@@ -22,7 +22,7 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     rights: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of the user of this name
     expires_at_ms: int | None = None
     final: bytes = b""  # the last word of the mechanism, for the client
-    secret: bytes = b""  # known to gateways alone: what is said to this principal is signed with it
+    secret: bytes = b""  # known to gateways alone: texts for this principal are signed with it
     permissions: Permissions = OPEN  # its rights
 
     def __post_init__(self) -> None:

@@ -1,4 +1,4 @@
-"""The owner of a session: the client that began it, as far as that was proven. An unproven identity binds nobody.
+"""The owner of a session: the client that began it, as far as that was proven. An unproven identity restricts no one.
 
 Any client may take over a session that was begun without a name, or by a version that did not record its user; a
 session of a name may be taken over by that name; a session of a name's device (the claim of a token, or of a
@@ -42,7 +42,7 @@ def user_of(principal: Principal) -> SessionUser:
 def check_user(session: str, user: SessionUser | None, who: SessionUser | None) -> None:
     """Raises `NotItsUser` (FORBIDDEN) unless the user may take over a session.
 
-    `user` is whom it belongs to, None where that is not known; `who` is None where it does not matter who asks.
+    `user` is its owner, None where that is not known; `who` is None where it does not matter who asks.
     """
     if user is None or who is None or _may_take(user, who):
         return

@@ -1,4 +1,4 @@
-"""Virtual hosts: namespaces of queues, exchanges and their addresses, none of which reaches into another.
+"""Virtual hosts: namespaces of queues, exchanges and their addresses, isolated from each other.
 
 Inside the gateway a queue or an exchange has one name, which is unique over all virtual hosts:
 
@@ -55,7 +55,7 @@ def vhost_of(inside: str) -> str:
 
 
 def local_name(inside: str) -> str:
-    """Returns what its virtual host calls a thing."""
+    """Returns a name as it is within its virtual host."""
     return split_name(inside)[1]
 
 
@@ -76,7 +76,7 @@ def vhost_of_address(address: str) -> str:
     return unescape_level(levels[1]) if levels[0] == VHOST_ROOT and len(levels) == 3 else DEFAULT_VHOST
 
 
-# ---- what access rules call things
+# ---- names in access rules
 
 
 def queue_address(inside: str) -> str:

@@ -1,4 +1,4 @@
-"""DTLS in front of an adapter of datagrams: it takes and gives records, and the adapter sees what they protect."""
+"""DTLS in front of an adapter of datagrams: it takes and gives records, and the adapter sees their content."""
 
 from collections.abc import Sequence
 

@@ -61,7 +61,7 @@ class DtlsContext:
         return connection
 
     def _cookie(self) -> bytes:
-        """Returns the cookie that proves that a peer receives what is sent to its address (RFC 6347, 4.2.1)."""
+        """Returns the cookie that proves that a peer receives datagrams at its address (RFC 6347, 4.2.1)."""
         return hmac.digest(self._cookie_key, repr(self.peer).encode(), "sha256")[:COOKIE_BYTES]
 
     def _take_keys(self, context: SSL.Context, find_key: Callable[[bytes], PreSharedKey | None]) -> None:

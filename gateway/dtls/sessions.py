@@ -1,11 +1,11 @@
 """All DTLS sessions of one UDP socket, without the socket: records in, plaintext and records out.
 
 A peer takes no memory until it has answered a cookie (RFC 6347, 4.2.1). Handshakes in progress, and sessions, are
-limited. The oldest handshake of the network that has most gives way to a new one, so that nobody can keep others out by
-handshakes that do not end. The session that was silent longest gives way to a new one, and a silent one is forgotten
-after a time; those of peers that are let in as nobody give way before any other.
+limited. The oldest handshake of the network that has most gives way to a new one, so that no network can keep others
+out by handshakes that do not end. The session that was silent longest gives way to a new one, and a silent one is
+forgotten after a time; those of peers let in without an identity give way before any other.
 
-What handshakes and sessions of peers that are nobody take counts in the process's budget of unauthenticated input.
+Handshakes, and sessions of peers without an identity, count in the process's budget of unauthenticated input.
 """
 
 import contextlib
@@ -28,10 +28,10 @@ RECORD_BYTES: Final = 13  # of a record's header
 HANDSHAKE, CLIENT_HELLO = 22, 1
 FRAGMENT_BYTES: Final = 12  # of the header of a handshake's message, or of a fragment of it
 SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket
-STRANGERS_COUNT_MAX: Final = 1_024  # of them, of peers that are let in as nobody
+STRANGERS_COUNT_MAX: Final = 1_024  # of them, of peers let in without an identity
 SESSION_BYTES: Final = 32 << 10  # that one takes
 HANDSHAKES_COUNT_MAX: Final = 512  # in progress
-HANDSHAKE_BYTES: Final = 96 << 10  # that one takes, besides what `kept_bytes` says
+HANDSHAKE_BYTES: Final = 96 << 10  # that one takes, besides `kept_bytes`
 PAGE_BYTES: Final = 4 << 10  # a fragment takes one of the buffer for its message, whose size the peer announces
 HANDSHAKE_MS: Final = 30_000  # that a handshake may take
 LOOK_MS: Final = 100  # by which a look at a handshake may be late
@@ -80,7 +80,7 @@ class DtlsSessions:
         find_key: Callable[[bytes], PreSharedKey | None] | None = None,
         budget: PeerBudget[Holder] = UNAUTHENTICATED,
     ) -> None:
-        """Begins without sessions. `joined` returns whether a peer is let in as somebody.
+        """Begins without sessions. `joined` returns whether a peer is let in with an identity.
 
         `new_context` may give another context.
         """
@@ -91,7 +91,7 @@ class DtlsSessions:
         self._find_key = find_key
         self._spare = self._context.connection()  # listens to peers that have no session
         self._established: dict[Peer, _Session] = {}  # the one that was silent longest first
-        self._strangers = ConnectionSlots()  # those of them whose peers are nobody; <= STRANGERS_COUNT_MAX
+        self._strangers = ConnectionSlots()  # those of peers without an identity; <= STRANGERS_COUNT_MAX
         self._handshakes: dict[Peer, _Session] = {}
         self._places = ConnectionSlots()  # of handshakes; <= HANDSHAKES_COUNT_MAX
         self._due: list[tuple[int, int]] = []  # a heap: when to look at a handshake, and its number; some are stale
@@ -177,13 +177,13 @@ class DtlsSessions:
             self._collect(connection, session.peer)
         except SSL.ZeroReturnError:
             self.close(session.peer)
-        except SSL.Error:  # an alert, or what OpenSSL does not go on after
+        except SSL.Error:  # an alert, or an error after which OpenSSL does not go on
             self._collect(connection, session.peer)
             self._forget(session)
         return found
 
     def _holds_more(self, session: _Session, size_bytes: int) -> bool:
-        """Counts what a handshake takes; returns whether it goes on, or has had to make way."""
+        """Counts a handshake's memory; returns whether it goes on, or has had to make way."""
         if self._handshakes.get(session.peer) is session:
             session.held_bytes += size_bytes
             self._budget.hold(session, session.network, session.held_bytes)
@@ -274,7 +274,7 @@ class DtlsSessions:
     # ---- time
 
     def tick(self, now_ms: int) -> None:
-        """Sends again what a handshake waits for, and gives up what takes too long or is silent."""
+        """Retransmits flights of handshakes, and gives up handshakes that take too long and silent sessions."""
         while self._due and self._due[0][0] <= now_ms:
             due_ms, number = heapq.heappop(self._due)
             session = self._watched.get(number)
@@ -352,7 +352,7 @@ def datagrams_of(data: bytes) -> Iterator[bytes]:
 def kept_bytes(data: bytes) -> int:
     """Returns how much OpenSSL keeps of a datagram of a handshake, at most.
 
-    A message of which a fragment comes has a buffer of the announced size, and each fragment takes a part of it.
+    A message has, from its first fragment on, a buffer of the announced size, and each fragment takes a part of it.
     """
     kept = len(data)
     at = 0

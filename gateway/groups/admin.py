@@ -39,7 +39,7 @@ from store.format.frame import QueueNumber
 DELETE_TRIES_COUNT_MAX = 16
 GROUPS_AT_ONCE = 1_000  # names asked of the store at a time, where some are left out
 
-CheckTopic: TypeAlias = Callable[[str], None]  # raises `Refusal` for a topic of which offsets may not be told
+CheckTopic: TypeAlias = Callable[[str], None]  # raises `Refusal` for a topic whose offsets the asker may not know
 
 log = logs.get(__name__)
 
@@ -144,10 +144,10 @@ async def reset(
 async def _settle_all(
     store: StoreClient, record: GroupRecord, request: ResetGroup, queues: Sequence[int]
 ) -> Mapping[int, int]:
-    """Settles all that a lease group could be lent of queues; returns where they end."""
+    """Settles all messages of queues that a lease group could lease; returns the queues' ends."""
     if request.to != "latest":
         raise Refusal(
-            Cause.CONFLICT, f"the group {request.group!r} lends messages, which are settled one by one: to is latest"
+            Cause.CONFLICT, f"the group {request.group!r} leases messages, which are settled one by one: to is latest"
         )
     await asyncio.gather(*(store.leases.purge(QueueNumber(queue), group=record.leases) for queue in queues))
     return {queue: found.next for queue, found in zip(queues, await _bounds(store, queues), strict=True)}

@@ -159,7 +159,7 @@ class ConsumerGroups:
         raise _busy(request.group)
 
     def _check_join(self, asker: GroupClient, request: JoinGroup) -> None:
-        """Raises `Refusal` for what can be no member of any group, or is one too many of this user."""
+        """Raises `Refusal` for an invalid member, or one too many of this user."""
         self._check_topic(asker, request.group, request.topic)
         check_asked(self._controller, request, may_come=self.environment.may_come)
         self._forget()
@@ -179,7 +179,7 @@ class ConsumerGroups:
         if group.header is not None:
             self._check_topic(asker, group.name, group.header.record.topic)
             if group.header.record.terms is not None:
-                raise Refusal(Cause.CONFLICT, f"the group {group.name!r} lends messages, and has no members")
+                raise Refusal(Cause.CONFLICT, f"the group {group.name!r} leases messages, and has no members")
         _check_member(asker, group, member)
 
     async def leave(self, asker: GroupClient, request: LeaveGroup) -> bool:
@@ -247,7 +247,7 @@ class ConsumerGroups:
             self._check_reader(asker, group, member)
             await self._renew(group, member)
             if last:
-                break  # others change so much; what the member has, it has
+                break  # others change so much; the member keeps its queues
             assert group.header is not None
             queues = queues_of(self._controller, group.header.record.topic)
             release_ms = int(self._config.release_s * 1_000)
@@ -354,7 +354,7 @@ class ConsumerGroups:
         raise _busy(request.group)
 
     async def _check_ends(self, offsets: Mapping[int, int]) -> None:
-        """Raises `Refusal` for an offset behind a queue's end: what comes next would never be read."""
+        """Raises `Refusal` for an offset behind a queue's end: the next messages would never be read."""
         bounds = await asyncio.gather(*(self._store.queues.bounds(QueueNumber(queue)) for queue in offsets))
         for (queue, at), found in zip(offsets.items(), bounds, strict=True):
             if at > found.next:

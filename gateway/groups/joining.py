@@ -49,11 +49,11 @@ def check_reads(permissions: Permissions, group: str, patterns: Sequence[str]) -
         for pattern in patterns:
             permissions.check_all("subscribe", pattern)
     except Refusal:
-        raise Refusal(Cause.FORBIDDEN, f"not allowed: to read what the group {group!r} reads") from None
+        raise Refusal(Cause.FORBIDDEN, f"not allowed: to read the topic of the group {group!r}") from None
 
 
 def check_asked(controller: ControllerClient, request: JoinGroup, *, may_come: bool) -> None:
-    """Raises `Refusal` for what can be no member of any group. `may_come`: a topic need not be there yet."""
+    """Raises `Refusal` for an invalid member. `may_come`: a topic need not be there yet."""
     if request.strategy not in STRATEGIES:
         raise Refusal(Cause.MALFORMED, f"strategy: is one of {', '.join(STRATEGIES)}")
     if not TTL_S_MIN <= request.ttl_s <= TTL_S_MAX:

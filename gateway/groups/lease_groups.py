@@ -1,7 +1,7 @@
-"""Lease groups for adapters: messages lent one by one, by handles that any proxy takes (`gateway.port.groups`).
+"""Lease groups for adapters: messages leased one by one, by handles that any proxy takes (`gateway.port.groups`).
 
-The store lends (`store.api.leases`), to a group of its own in each queue of the topic; the keys have the group's terms.
-A message that was delivered too often becomes a dead letter when it would be lent once more.
+The store leases (`store.api.leases`), to a group of its own in each queue of the topic; the keys have the group's
+terms. A message that was delivered too often becomes a dead letter when it would be leased once more.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ R = TypeVar("R")
 
 
 class _Taken(NamedTuple):
-    """The outcome of a take: the messages to deliver, and how many were lent in all."""
+    """The outcome of a take: the messages to deliver, and how many were leased in all."""
 
     received: list[Received]
     lent_count: int
@@ -122,7 +122,7 @@ class LeaseGroups:
         )
 
     async def _settle_all(self, record: GroupRecord) -> None:
-        """Settles all that a group could be lent."""
+        """Settles all messages that a group could lease."""
         queues = queues_of(self._controller, record.topic)
         await asyncio.gather(*(self._store.leases.purge(QueueNumber(one), group=record.leases) for one in queues))
 
@@ -134,7 +134,7 @@ class LeaseGroups:
         record = group.header.record
         check_reads(asker.principal.permissions, name, self._environment.patterns_of(record.topic))
         if record.terms is None:
-            raise Refusal(Cause.CONFLICT, f"the group {name!r} is read by members, and lends nothing")
+            raise Refusal(Cause.CONFLICT, f"the group {name!r} is read by members, and leases nothing")
         return record
 
     # ---- receiving
@@ -165,7 +165,7 @@ class LeaseGroups:
 
     @contextmanager
     def _listening(self, group: str) -> Iterator[asyncio.Event]:
-        """Yields an event that is set when the group, its topic, or what its queues may lend has changed."""
+        """Yields an event that is set when the group, its topic, or the messages available to it have changed."""
         with self._groups.wakes.listening(group) as woken:
             try:
                 yield woken
@@ -181,7 +181,7 @@ class LeaseGroups:
                     woken.set()
 
     async def _ends(self, queues: Sequence[int]) -> dict[int, int]:
-        """Returns the ends of queues: what comes there later ends a wait."""
+        """Returns the ends of queues: later messages end a wait."""
         bounds = await asyncio.gather(
             *(self._store.queues.bounds(QueueNumber(queue)) for queue in queues), return_exceptions=True
         )
@@ -226,7 +226,7 @@ class LeaseGroups:
     async def _take_of(
         self, request: ReceiveMessages, record: GroupRecord, queue: QueueNumber, count: int, size: int
     ) -> _Taken | StoreError:
-        """Leases messages of one queue; settles what has expired, and moves dead letters."""
+        """Leases messages of one queue; settles expired ones, and moves dead letters."""
         terms = record.terms
         assert terms is not None
         async with self._takes:
@@ -259,7 +259,7 @@ class LeaseGroups:
             return _Taken(received, len(leases))
 
     async def _prepare(self, record: GroupRecord, queue: QueueNumber) -> None:
-        """Ensures that the store lends a queue's messages by the group's terms."""
+        """Ensures that the store leases a queue's messages by the group's terms."""
         terms = record.terms
         assert terms is not None
         backoff_ms, longest_ms = terms.retry_s * 1_000, terms.retry_max_s * 1_000

@@ -35,7 +35,7 @@ class LeaseLetters:
     def check(self, topic: str, address: str) -> None:
         """Raises `Refusal` for an address that nothing may be published to, or of the topic that a group reads itself.
 
-        The group would be lent its own dead letters.
+        The group would lease its own dead letters.
         """
         if self._router.topic_of(address) == topic:
             raise Refusal(Cause.CONFLICT, f"dead_letter: {address!r} is an address of the group's own topic {topic!r}")
@@ -45,7 +45,7 @@ class LeaseLetters:
     async def move(
         self, name: str, record: GroupRecord, queue: QueueNumber, owner: int, letters: Sequence[Letter]
     ) -> None:
-        """Publishes the dead letters of messages that an owner was lent, and settles these.
+        """Publishes the dead letters of messages that an owner leases, and settles these.
 
         Keeps back those whose dead letters are refused. Raises `StoreError`: then they come back in time.
         """
@@ -107,6 +107,6 @@ class LeaseLetters:
 
 
 def _native(message: Message) -> dict[str, Any] | None:
-    """Returns what protocols keep of a message, without AMQP's bytes, which know of no dead letter, and its copies."""
+    """Returns a message's native data, without AMQP's bytes, which know of no dead letter, and its copies."""
     kept = {name: value for name, value in (message.native or {}).items() if name != _AMQP}
     return kept or None

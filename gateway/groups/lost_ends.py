@@ -1,8 +1,8 @@
 """Queues that end in front of where a group is: whether their log has lost its end, or is only known late.
 
 Confirmed messages are lost by an unclean election alone, which a store group or an operator has to allow. Without one,
-an end that is too low is that of a master which does not know yet what it may show, or that it is none any more: it
-passes.
+an end that is too low is temporary: the master does not know yet which messages it may show, or that it is no longer
+the master.
 """
 
 from collections.abc import Callable, Mapping
@@ -25,7 +25,7 @@ class LostEnds:
         self._seen: dict[tuple[str, int], tuple[float, int]] = {}  # since when, and the first end
 
     def certain(self, group: str, ends: Mapping[int, int]) -> dict[int, int]:
-        """Returns the queues that have lost their end, with the end that was seen first: what followed is new."""
+        """Returns the queues that have lost their end, with the end that was seen first: later messages are new."""
         found: dict[int, int] = {}
         now_s = self._clock()
         for queue, end in ends.items():

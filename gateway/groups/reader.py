@@ -128,12 +128,12 @@ class QueueReader:
                 QueueNumber(queue), QueueOffset(at), max_bytes=1, max_rows=1, max_wait_ms=max(1, int(wait_s * 1_000))
             )
         except StoreError:
-            return False  # it is said by who reads it
+            return False  # its reader reports it
         return fetched.next > at
 
 
 def _took(found: GroupRead, queue: int, fetched: Fetched | StoreError, wanted: ReadLimits) -> bool:
-    """Adds what was fetched of a queue; returns whether it may have more."""
+    """Adds the messages fetched of a queue; returns whether it may have more."""
     at = found.positions[queue]
     if isinstance(fetched, OffsetOutOfRange):
         if at > fetched.next:

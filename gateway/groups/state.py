@@ -1,4 +1,4 @@
-"""A consumer group as its keys say, and what one member of it should change: pure.
+"""A consumer group as its keys describe it, and the changes that one member should make: pure.
 
 consumer-groups/names/{group}               `GroupRecord`, for lists
 consumer-groups/state/{group}/group         the same
@@ -37,7 +37,7 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A member. `topic` is what it joined for: one that has joined a group of the same name before is none of it."""
+    """A member. `topic` is the one it joined for: one that has joined a group of the same name before is none of it."""
 
     topic: str
     principal: str
@@ -45,7 +45,7 @@ class MemberRecord(msgspec.Struct, frozen=True, array_like=True):
 
 
 class QueueRecord(msgspec.Struct, frozen=True, array_like=True):
-    """A group's offset in a queue, and the queue's owner: `member` since `generation`, or nobody."""
+    """A group's offset in a queue, and the queue's owner: `member` since `generation`, or none."""
 
     offset: int
     member: str = ""

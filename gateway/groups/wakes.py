@@ -80,7 +80,7 @@ class GroupWakes:
 
 
 def _concerns_others(members: set[str], key: str, change: Change) -> bool:
-    """Returns whether a change concerns others than its author. A member that only renews itself concerns nobody."""
+    """Returns whether a change concerns others than its author. A member that only renews itself concerns no other."""
     kind, _, member = key.partition("/")
     if kind == "m":
         if change.kind != "put":

@@ -68,7 +68,7 @@ class KeyConnection(Protocol):
 
 
 class KeyClient(NamedTuple):
-    """A client that asks: its connection, and what it may do."""
+    """A client that asks: its connection, and its rights."""
 
     connection: KeyConnection
     permissions: Permissions = OPEN
@@ -163,7 +163,7 @@ class KeyValues:
     # ---- ranges
 
     async def list_keys(self, asker: KeyClient, request: ListKeys) -> Page:
-        """Returns a page of what may be read: it is full, and others follow, by that alone."""
+        """Returns a page of readable keys: only these decide whether it is full, and whether others follow."""
         permissions = asker.permissions
         if permissions.access is None:
             return await self._range(request, request.after, request.limit, request.at_revision)
@@ -171,7 +171,7 @@ class KeyValues:
         after, size, revision = request.after, 0, 0
         while True:
             page = await self._range(request, after, max(request.limit, LOOKED_AT_ONCE), request.at_revision)
-            revision = revision or page.revision  # the first one's: what changed since is in a watch from there on
+            revision = revision or page.revision  # the first one's: later changes are in a watch from there on
             for one in page.entries:
                 if not permissions.reads(key_address(request.namespace, one.key)):
                     continue

@@ -9,7 +9,7 @@ NAMESPACE_PATTERN = r"^[A-Za-z0-9][A-Za-z0-9._-]{0,27}\Z"  # of a user's namespa
 
 
 class NamespaceSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[kv.namespaces]]`: what a namespace may hold."""
+    """`[[kv.namespaces]]`: limits of a namespace."""
 
     name: Annotated[str, Meta(pattern=NAMESPACE_PATTERN, description="the namespace")]
     keys_max: Annotated[int, Meta(ge=0, le=1 << 62, description="more keys are refused; 0: no limit")] = 0

@@ -20,7 +20,7 @@ async def configure(
 ) -> tuple[Group, Group]:
     """Changes the settings that are named; the group before and after. Raises `ControllerError`, `ConfigError`.
 
-    The state machine changes these alone, so what another operator changes meanwhile stays.
+    The state machine changes these alone, so another operator's changes of others stay.
     """
     if acknowledge not in {None, *get_args(Acknowledge)}:
         raise ConfigError(f"--acknowledge: {acknowledge!r} is none of {', '.join(get_args(Acknowledge))}")
@@ -40,7 +40,7 @@ async def configure(
 
 
 def effects(before: Group, after: Group) -> Sequence[str]:
-    """Returns sentences that say what is different now, and from when on."""
+    """Returns sentences on the differences, and from when on they hold."""
     was, now = before.config, after.config
     if was == now:
         return ["it is configured so already"]
@@ -58,10 +58,10 @@ def effects(before: Group, after: Group) -> Sequence[str]:
         )
     if was.unclean_election != now.unclean_election:
         said.append(
-            "unclean election is allowed: when nobody in sync is left for 10 s, another replica leads, and what it "
-            "lacks is lost; diverged replicas begin anew"
+            "unclean election is allowed: when no replica in sync is left for 10 s, another one leads; writes that it "
+            "lacks are lost; diverged replicas begin anew"
             if now.unclean_election
-            else "unclean election is not allowed: when nobody in sync is left, the group waits for one of them"
+            else "unclean election is not allowed: when no replica in sync is left, the group waits for one of them"
         )
     return said
 

@@ -1,4 +1,4 @@
-"""Elections that an operator asks for: another master, or the reason why not; and what an unclean one may lose."""
+"""Elections that an operator asks for: another master, or why not; and the possible loss of an unclean one."""
 
 from typing import NamedTuple
 
@@ -9,7 +9,7 @@ from controller.remote.remote import RemoteController
 
 
 class Risk(NamedTuple):
-    """A group of which nobody in sync may be left; what is known of the log of each replica, and which one has most."""
+    """A group that may have no replica in sync left; the known state of each replica's log, and which one has most."""
 
     group: Group
     lines: tuple[str, ...]
@@ -18,7 +18,7 @@ class Risk(NamedTuple):
 async def elect(controller: RemoteController, number: int, replica: int | None) -> Group:
     """Elects this replica, or the best one that is not master now; returns the group then.
 
-    The epoch that is known is said with it, so that a lost answer does not elect twice. Raises `ControllerError`.
+    The request names the known epoch, so that a lost answer does not elect twice. Raises `ControllerError`.
     """
     there = await _known(controller, number)
     return await controller.do(Elect(group=number, candidate=replica, master_epoch=there.master_epoch))
@@ -57,7 +57,7 @@ def _lines(group: Group, route: GroupRoute | None) -> list[str]:
 
 
 def _advice(group: Group, route: GroupRoute | None) -> list[str]:
-    """Names the replica that loses least: the one with the newest epoch in its log, and of these the longest log."""
+    """Names the replica that loses least: the newest epoch in its log decides, then the log's length."""
     alive = [one for one in route.replicas if one.alive and one.id in group.voters] if route is not None else []
     best = max(alive, key=lambda one: (one.log_epoch, one.log_end), default=None)
     return (
@@ -79,5 +79,5 @@ def _line(group: Group, id_: int, said: RouteReplica | None, furthest: tuple[int
     if furthest is None:
         return f"{line}; how much it lacks is not known"
     if said.log_epoch != furthest[0]:
-        return f"{line}; it lacks what was written since epoch {said.log_epoch}, the newest is {furthest[0]}"
-    return f"{line}; it lacks {max(furthest[1] - said.log_end, 0)} bytes that the controllers know, and what came later"
+        return f"{line}; it lacks writes since epoch {said.log_epoch}, the newest is {furthest[0]}"
+    return f"{line}; it lacks {max(furthest[1] - said.log_end, 0)} bytes that the controllers know, and later ones"

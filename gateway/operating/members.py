@@ -9,7 +9,7 @@ from store.base.process_errors import ConfigError
 async def add(controller: RemoteController, id_: int, address: str) -> str | None:
     """Adds a controller, or says where one is now; returns the address that it had, None for a new one.
 
-    Raises `ConfigError` for what is no address, `ControllerError`.
+    Raises `ConfigError` for an invalid address, `ControllerError`.
     """
     try:
         NodeAddress.parse(address)

@@ -29,7 +29,7 @@ FETCH_BYTES = 1
 class QueueLine(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as `topics list` shows it. `records` None: its group does not answer.
 
-    `unread` is what the consumer group that is furthest behind has not committed.
+    `unread` counts the messages that the consumer group furthest behind has not committed.
     """
 
     number: int

@@ -44,7 +44,7 @@ async def forget(controller: RemoteController, number: int, replica: int) -> Gro
 async def verify(controller: RemoteController, number: int, replica: int, credentials: Any = None) -> Verified:
     """Asks a replica to read all of its log; returns its findings. Raises `ControllerError`, `CannotVerify`.
 
-    It repairs what is damaged by itself, from another replica, and continues when no command waits for it any more.
+    It repairs damage by itself, from another replica, and continues when no command waits for it any more.
     """
     await controller.barrier()
     there = controller.group(number)

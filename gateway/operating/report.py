@@ -65,7 +65,7 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
 
 
 def troubles(found: ClusterReport) -> Sequence[str]:
-    """Returns the faults, a line each: controllers first, then what groups refuse, then single replicas."""
+    """Returns the faults, a line each: controllers first, then groups that refuse writes, then single replicas."""
     silent = [address for address, status in found.controllers.items() if status is None]
     lost = [
         f"controller {status.id} at {address} knows no leader: it is not part of a majority"

@@ -17,7 +17,7 @@ from store.base.streams.event_wait import wait_at_most
 ROLES = ("controller", "store", "proxy")  # in the order in which they are started
 WATCH_S = 0.5  # between two looks whether all processes run
 
-# Shows a line to the operator: of progress, of somebody who is waited for, or of a process that has ended.
+# Shows a line to the operator: of progress, of a process that is waited for, or of one that has ended.
 Show: TypeAlias = Callable[[str, Literal["progress", "waiting", "ended"]], object]
 
 

@@ -43,7 +43,7 @@ def why_silent(address: str, credentials: Any) -> str:
 
 
 def _without(probe: socket.socket) -> str:
-    """Returns what is wrong, seen without a certificate of ours."""
+    """Returns the fault, as seen without a certificate of ours."""
     any_server = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     any_server.check_hostname = False
     any_server.verify_mode = ssl.CERT_NONE  # only whether it speaks TLS is asked
@@ -58,7 +58,7 @@ def _without(probe: socket.socket) -> str:
 
 
 def _with(probe: socket.socket, tls: ssl.SSLContext, host: str) -> str:
-    """Returns what is wrong, seen with a certificate of ours, where theirs is wanted."""
+    """Returns the fault, as seen with a certificate of ours, where one is required."""
     try:
         with tls.wrap_socket(probe, server_hostname=host) as secured:
             secured.settimeout(PROBE_S)

@@ -37,7 +37,7 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class BindingReport(msgspec.Struct, frozen=True, kw_only=True):
-    """One binding that was made: what comes to `source` and matches goes to `destination`."""
+    """One declared binding: messages that come to `source` and match go to `destination`."""
 
     vhost: str
     source: str
@@ -68,7 +68,7 @@ class ListingRows(msgspec.Struct, Generic[T], frozen=True, kw_only=True):
 
 
 class CloseConnections(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """The connections to close: those of `ids`, of a user, of a virtual host; what is given has to be true of all."""
+    """The connections to close: those of `ids`, of a user, of a virtual host; all fields given have to match."""
 
     ids: Sequence[str] | None = None
     user: str | None = None
@@ -143,7 +143,7 @@ class ImportOrder(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
 class ImportStep(msgspec.Struct, frozen=True, kw_only=True):
     """One thing of the definitions: `made`, there already (`kept`), taken in part (`partly`), or `refused`.
 
-    `why` is a sentence of what is refused, or of what is not taken over of it.
+    `why` is the reason of a refusal, or the part that is not taken over.
     """
 
     what: str  # "queue 'orders' in vhost '/'"

@@ -12,7 +12,7 @@ log = logs.get(__name__)
 
 
 def announce(listening: Sequence[Listening], *, data_dir: str, console: Console | None = None) -> None:
-    """Says what listens where."""
+    """Prints the listeners and their addresses."""
     console = Console(stderr=True) if console is None else console
     if not console.is_terminal:
         for one in listening:

@@ -8,7 +8,7 @@ from prometheus_client.registry import Collector
 from controller.elections.health import GroupHealth
 
 _FIGURES: dict[str, tuple[str, Callable[[GroupHealth], float]]] = {
-    "writable": ("Whether what is published to the group is stored", lambda one: float(one.writable)),
+    "writable": ("Whether the group stores what is published to it", lambda one: float(one.writable)),
     "in_sync": ("Replicas in the group's SyncStateSet that are alive", lambda one: float(one.in_sync)),
     "damages": ("Damaged ranges of the logs of all its replicas", lambda one: float(one.damages)),
 }

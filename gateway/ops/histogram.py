@@ -11,7 +11,7 @@ from prometheus_client.utils import floatToGoString
 class Distribution(Collector):
     """The distribution of a value, as the metrics of one histogram.
 
-    The bounds of `buckets` are inclusive and ascending; a last bucket takes what is greater.
+    The bounds of `buckets` are inclusive and ascending; a last bucket takes greater values.
     """
 
     def __init__(self, name: str, documentation: str, buckets: Sequence[float]) -> None:

@@ -1,8 +1,8 @@
 """The gateway's metrics, by the names that its dashboards know.
 
 Counted once a batch, never once a message: `messages_in("mqtt", "telemetry", "stored").inc(1_000)`. The child of each
-combination of labels is kept, so that an increment is a dictionary look-up and an addition. No label ever holds what a
-peer can choose without limit: there is no device, client or address among them, and topics are bounded.
+combination of labels is kept, so that an increment is a dictionary look-up and an addition. No label ever holds a value
+that a peer can choose without limit: there is no device, client or address among them, and topics are bounded.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,7 +20,7 @@ from store.integrity.figures import DamageFigures
 TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
 OTHER_TOPICS = "_other"
 
-disable_created_metrics()  # type: ignore[no-untyped-call]  # a second series for each counter that nobody asked for
+disable_created_metrics()  # type: ignore[no-untyped-call]  # an unwanted second series for each counter
 
 _APPEND_SECONDS = (0.0005, 0.001, 0.002, 0.003, 0.005, 0.01, 0.02, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 10.0)
 _BATCH_MESSAGES = (1, 3, 10, 30, 100, 300, 1_000, 3_000, 10_000)
@@ -43,7 +43,7 @@ def _sum_of(metric: Counter, protocol: str) -> int:
 
 
 class Metrics:
-    """One registry with everything in it. `process` adds what the interpreter and the system say of this process."""
+    """One registry with everything in it. `process` adds the interpreter's and the system's figures of this process."""
 
     def __init__(self, *, process: bool = True) -> None:
         self.registry = process_registry() if process else CollectorRegistry()
@@ -169,7 +169,7 @@ class Metrics:
     def watch_damage(self, *, damages: Callable[[], float], scrubbed: Callable[[], float] | None) -> None:
         """Reads the known damage and the progress of the scrub at each scrape.
 
-        `scrubbed` is None where log and views are another process's, which says what only it knows.
+        `scrubbed` is None where log and views are another process's, which has these metrics itself.
         """
         self.log_damages.set_function(damages)
         if scrubbed is None:

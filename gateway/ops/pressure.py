@@ -1,4 +1,4 @@
-"""The pressure on memory and disk: whether what is published may have to be refused soon.
+"""The pressure on memory and disk: whether publishes may have to be refused soon.
 
 Memory is short while this process holds more than a limit, and while its log has had more to write than it is read for
 some time; disk is short where a store says so. Both end a little later than they begin, so that nothing flutters.
@@ -34,7 +34,7 @@ class Pressure:
         self._memory_bytes_max = memory_bytes_max
         self._crowded = crowded
         self._resident = resident
-        self._looks = 0  # in a row that speak against what is held to be so
+        self._looks = 0  # in a row that contradict the present state
         self._overrun = False  # too much has waited to be written for some time
         self._large = False  # this process holds too much
 

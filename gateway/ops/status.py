@@ -60,7 +60,7 @@ class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ViewDamageStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Entries of a view that are not what was written; they are never served."""
+    """Entries of a view that differ from those written; they are never served."""
 
     view: str
     why: str
@@ -70,7 +70,7 @@ class ViewDamageStatus(msgspec.Struct, frozen=True, kw_only=True):
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One store group of a cluster, as this process knows it. `reached`: its master answers here.
 
-    `writable`: what is published to it is stored, as far as is known here. `troubles` say what is wrong, if anything.
+    `writable`: it stores publishes, as far as is known here. `troubles` are its faults, if any.
     """
 
     number: int

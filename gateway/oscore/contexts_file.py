@@ -98,7 +98,7 @@ def read_contexts(path: Path) -> Sequence[FileContext]:
 
 
 def check_context(one: FileContext) -> None:
-    """Raises ValueError, its text beginning with the field, for what cannot be a context (RFC 8613, 3.2 and 3.3)."""
+    """Raises ValueError, its text beginning with the field, for an invalid context (RFC 8613, 3.2 and 3.3)."""
     try:
         check_user_name(one.user)
     except ValueError as error:

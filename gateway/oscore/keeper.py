@@ -1,4 +1,4 @@
-"""The owners of security contexts, and the sender sequence numbers that nobody uses twice.
+"""The owners of security contexts, and the sender sequence numbers, of which none is used twice.
 
 A context is a name that one process owns (`gateway.ownership.owners`), and in that process one socket uses it. Numbers
 are reserved before they are used, many at a time (RFC 8613, B.1.1): after a crash those that were reserved are lost,
@@ -43,7 +43,7 @@ class ContextKeeper:
         owners.serve(PREFIX, self)
 
     async def find_keys(self, request: FindKeys) -> ContextKeys:
-        """Returns the keys of a context, which whoever uses it goes on using. Raises `Refusal`."""
+        """Returns the keys of a context, which its present user goes on using. Raises `Refusal`."""
         return self._find(request.kid, request.id_context).keys()
 
     def _find(self, kid: bytes, id_context: bytes | None) -> FileContext:
@@ -59,7 +59,7 @@ class ContextKeeper:
         async with self._turns.at(name):
             taken = await self._take(socket, name, proven=request.proven)
             numbers = min(request.numbers, NUMBERS_MAX)
-            if taken:  # a context of which a number is reserved was used
+            if taken:  # a context with a reserved number was used
                 numbers = max(numbers, 1)
             first, unused = await self._reserve(name, numbers)
             if taken is not None:
@@ -106,7 +106,7 @@ class ContextKeeper:
             try:
                 await self._store.keys.put(key, b"%d" % (first + count), expected_revision=revision)
             except (RevisionConflict, AppendOutcomeUnknown):
-                continue  # another process has reserved some, or what was written is not used
+                continue  # another process has reserved some, or the written ones are not used
             return first, entry is None
 
     async def _confirm(self, name: str) -> None:
@@ -172,7 +172,7 @@ class ContextKeeper:
         await (await take()).release()
 
     async def on_fenced(self) -> None:
-        """See `owners.OwnershipListener`: others may use what this process did."""
+        """See `owners.OwnershipListener`: others may use this process's contexts."""
         self._owned.clear()
         for name in list(self._users):
             self._lose(name)

@@ -4,7 +4,7 @@
                              who was away and comes back late changes nothing.
     proxies/alive/{proxy}    is there while the proxy is (`gateway.ownership.presence`)
     proxies/wanted/{name}    another proxy asks the owner for it; the newest one who asks is given it
-    proxies/heirs/{proxy}    who does for a proxy that is gone what it has left to do
+    proxies/heirs/{proxy}    the proxy that finishes the work of one that is gone
 
 A name is taken by making its key, or, when its owner is gone, or does not let go of it in time, by replacing it: always
 by compare-and-set, so one wins. The owner sees by its watch that it is asked, writes its last word and the new owner in
@@ -59,7 +59,7 @@ from store.base.streams.event_wait import wait_at_most
 
 PROXIES = "proxies"
 TAKEOVER_S = 3.0  # that a living owner has to let go of a name
-RELEASE_REQUEST_TTL_MS = 60_000  # of what was asked for and never answered
+RELEASE_REQUEST_TTL_MS = 60_000  # of a request that was never answered
 TAKEN_OVER_COUNT = 64
 RETRY_S = 1.0
 RENEW_RETRY_S = 0.25  # until a failed renewal of the presence key is tried again
@@ -95,7 +95,7 @@ class ClusterOwners:
         self.takeover_s = takeover_s
         self._listeners: dict[str, OwnershipListener] = {}  # by prefix
         self._waiting: dict[str, PendingTakeover] = {}
-        self._owned: WeakValueDictionary[str, OwnedName] = WeakValueDictionary()  # as long as somebody uses them
+        self._owned: WeakValueDictionary[str, OwnedName] = WeakValueDictionary()  # as long as they are used
         self._deaths = asyncio.Event()  # set when a proxy may have ended and left names behind
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
@@ -216,10 +216,10 @@ class ClusterOwners:
                 retry_after_ms=1_000,
             )
 
-    # ---- what others do
+    # ---- changes by others
 
     async def _watch(self) -> None:
-        """Reads what the other proxies ask for, and which of them are gone."""
+        """Reads the other proxies' requests, and which of them are gone."""
         await follow_keys(
             self.store,
             below(PROXIES),
@@ -396,7 +396,7 @@ class ClusterOwners:
                 await asyncio.sleep(RETRY_S)
 
     async def look_for_dead(self) -> bool:
-        """Takes over what proxies that are gone have left; False when something is still to be done."""
+        """Takes over the names of proxies that are gone; False when something is still to be done."""
         left: dict[str, list[tuple[str, int]]] = {}
         there: dict[str, bool] = {}
         async for entry in stored_entries(self.store, OWNERS):

@@ -1,9 +1,10 @@
 """Leases of an outage: proxies go on while the owners' keys cannot be reached, as long as no other can take over.
 
-A proxy cannot know whether others reach what it does not. So it asks the controllers' leader: while the leader says
-that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time that it asked.
-A proxy that takes over a dead proxy's names asks first whether any proxy may still hold such a lease. Both are bounded:
-nobody goes on for more than `outage_s`, and a successor that no controller answers waits for as long.
+A proxy cannot know whether others reach a store group that it does not. So it asks the controllers' leader: while the
+leader says that the home group is not served (`AskService`), the proxy goes on for `OUTAGE_LEASE_MS` after each time
+that it asked. A proxy that takes over a dead proxy's names asks first whether any proxy may still hold such a lease.
+Both are bounded: no proxy goes on for more than `outage_s`, and a successor that no controller answers waits for as
+long.
 """
 
 import asyncio
@@ -39,7 +40,7 @@ class OutageLease:
         self._going_on = False
 
     async def run(self) -> None:
-        """Asks whenever this proxy could not renew its key for a while. Returns only where it has nobody to ask."""
+        """Asks whenever this proxy could not renew its key for a while. Returns only without controllers to ask."""
         while self._service is not None:
             await pause(ASK_S if self._going_on else self._presence.interval_s / 2)
             await self.look()
@@ -78,7 +79,7 @@ class OutageLease:
         )
 
     def forget(self, proxy: str | None = None) -> None:
-        """Forgets a proxy that is there again, or gone with all it had; None: any of which neither is known."""
+        """Forgets a proxy that is there again, or gone with all its names; None: all proxies."""
         if proxy is None:
             self._gone_s.clear()
         else:

@@ -15,7 +15,7 @@ from store.base import logs
 from store.base.errors import AppendOutcomeUnknown, NotWritable, RevisionConflict, StoreFull, StoreUnreachable
 from store.base.streams.backoff import Backoff
 
-AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until what the store did not take is tried again: of many sessions, maybe
+AGAIN_MIN_S, AGAIN_MAX_S = 0.1, 2.0  # until a change that the store refused is tried again: of many sessions, maybe
 OWNERS, RELEASE_REQUESTS = "owners", "proxies/wanted"
 
 
@@ -80,7 +80,7 @@ class OwnedName:
     def __init__(
         self, owners: Owning, name: str, revision: int, *, user: SessionUser | None = None, as_seen: bool = False
     ) -> None:
-        """Begins to own a name; `user` is whom its key names."""
+        """Begins to own a name; `user` is the user that its key names."""
         self.as_seen = as_seen
         self._user = user
         self._owners = owners
@@ -143,7 +143,7 @@ class OwnedName:
         return decode_cursor(entry.value)
 
     async def _transact_again(self, operations: Operations) -> None:
-        """Makes changes that may be made twice: what is compared is not among them."""
+        """Makes changes that may be made twice: values that are compared are not among them."""
         backoff = Backoff(AGAIN_MIN_S, AGAIN_MAX_S)
         while True:
             try:

@@ -58,7 +58,7 @@ class Owned(Protocol):
         """Makes sure that it is owned still. Raises `OwnershipLost`, `StoreError`."""
 
     async def belong(self, user: SessionUser | None) -> None:
-        """Gives the name to a user from now on, whom the other proxies see. Raises `OwnershipLost`, `StoreError`."""
+        """Gives the name to a user from now on, visible to the other proxies. Raises `OwnershipLost`, `StoreError`."""
 
     async def write(self, operations: Operations = (), *, cursor: Cursor | None = None) -> None:
         """Makes changes, all or none, and moves the name's cursor. Raises `OwnershipLost`, `StoreError`."""
@@ -82,7 +82,7 @@ class OwnershipListener(Protocol):
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """Releases soon, or loses, a name of this process that another proxy waits for.
 
-        `user` is for whom; a name that another proxy owns now is not released.
+        `user` is the user it is for; a name that another proxy owns now is not released.
         """
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
@@ -124,8 +124,8 @@ class Owners(Protocol):
         """Takes a name, for a user where it matters who asks. Calls for one name may not overlap.
 
         A living owner is asked for it, and given up after a while; without `wait` that raises `Taken`. Raises `Taken`
-        too when another proxy asks for it meanwhile; `NotItsUser` when what a living owner has is another user's, who
-        then hears nothing of it; `StoreError`. `seen` are keys that were read, and their revisions (`Owned.as_seen`).
+        too when another proxy asks for it meanwhile; `NotItsUser` when a living owner has it for another user, who then
+        hears nothing of it; `StoreError`. `seen` are keys that were read, and their revisions (`Owned.as_seen`).
         """
 
 

@@ -65,24 +65,24 @@ class Publish(msgspec.Struct, frozen=True, gc=False):
     messages: Sequence[Message]
     token: Token
     once: int = 0  # stored once under this number, however often it is published, and by whichever process; 0: as ever
-    who: Principal | None = None  # publishes; None: whom the connection has named last
+    who: Principal | None = None  # publishes; None: the connection's last principal
     marks: Marks | None = None  # stored with the messages, in the same frames
     key: IdempotencyKey | None = None  # stored once under this key; refused with `KeyRepeated` when it was before
     fence: Fence | None = None  # stored unless its publisher's name has a later owner; refused with a conflict then
-    transaction: SettlingTransaction | None = None  # done as a whole, with what it settles
+    transaction: SettlingTransaction | None = None  # done as a whole, with its settlements
     copied: bool = False  # some of the messages are routed by other addresses too (`store.api.message.COPIES`)
     mandatory: Sequence[int] = ()  # messages that a named queue has to take: `Outcome.unrouted` says which none took
 
 
 class Subscribe(Value, frozen=True, kw_only=True):
-    """Deliver what is published to matching addresses from now on, or from `start` on.
+    """Deliver messages published to matching addresses from now on, or from `start` on.
 
-    `pattern` is as `gateway.domain.filters` says, already checked. All subscriptions of a connection share one cursor,
-    which a `start` in the past moves back: what other subscriptions have had since comes to them again. A log that
-    `start` says nothing of is read from its beginning. An address that several of a connection's subscriptions match is
-    delivered once, with all their ids. With `where`, a condition as `gateway.domain.sql92` says and already checked,
-    only messages that pass are. With a token, `completed` brings where it begins in each log, a `Cursor`, in
-    `Outcome.value`: at once, ahead of all that is delivered.
+    `pattern` is a filter of `gateway.domain.filters`, already checked. All subscriptions of a connection share one
+    cursor, which a `start` in the past moves back: messages that other subscriptions have had since come to them again.
+    A log that `start` does not name is read from its beginning. A message that several of a connection's subscriptions
+    match is delivered once, with all their ids. With `where`, a condition of `gateway.domain.sql92`, already checked,
+    only messages that pass are delivered. With a token, `completed` brings the beginning in each log, a `Cursor`, in
+    `Outcome.value`: at once, ahead of all deliveries.
     """
 
     sub: SubscriptionId
@@ -103,8 +103,8 @@ class Settled(Value, frozen=True, kw_only=True):
     """Progress of the deliveries taken: `oldest` has the oldest one still unacknowledged, of each log that has one.
 
     Emit it when the adapter can take more after having taken less than offered, and, for a durable session, when
-    `oldest` has moved: what lies before it will not be delivered again, even after a crash. Nor will anything of a log
-    that it leaves out.
+    `oldest` has moved: earlier messages will not be delivered again, even after a crash. Nor will any of a log that it
+    leaves out.
     """
 
     oldest: Cursor = ()
@@ -152,7 +152,7 @@ class SettleLeased(Value, frozen=True, kw_only=True):
 class Ready(Value, frozen=True, kw_only=True):
     """A consumer's readiness for deliveries, after it took fewer than offered, or all that it had credit for.
 
-    `credit` is how many from now on, whatever was said before; None: as many as before.
+    `credit` is how many from now on, in place of the credit before; None: as many as before.
     """
 
     consumer: ConsumerId
@@ -174,7 +174,7 @@ class Call(Value, frozen=True, kw_only=True):
 
 
 class Close(Value, frozen=True, kw_only=True):
-    """Write what `take_output` still holds, then close. `reason` is for the log; "" when all is well."""
+    """Write the rest of `take_output`, then close. `reason` is for the log; "" when all is well."""
 
     reason: str = ""
     again: bool = False  # for something that the client is likely to send again
@@ -196,7 +196,7 @@ Effect: TypeAlias = (
 )
 
 
-# ---- requests: what a Call carries. Each subject has a file of them; `gateway.runtime.requests` has the table of all
+# ---- requests, carried by a Call. Each subject has a file of them; `gateway.runtime.requests` has the table of all
 
 
 class Request(Value, Generic[A], frozen=True, kw_only=True):
@@ -230,13 +230,13 @@ class Authenticate(Request[Principal | Challenge], frozen=True, kw_only=True):
 class CancelTimer(Request[bool], frozen=True, kw_only=True):
     """Forget a message that is to be delivered later, by its ticket (`gateway.port.tickets.timer_ticket`).
 
-    Answers whether it was still pending. Refused with NOT_FOUND for what is no ticket of this principal's.
+    Answers whether it was still pending. Refused with NOT_FOUND for a ticket that is not this principal's.
     """
 
     timer: str
 
 
-# ---- answers and deliveries: what the gateway tells an adapter
+# ---- answers and deliveries, from the gateway to an adapter
 
 
 class Outcome(Value, frozen=True, kw_only=True):
@@ -269,7 +269,7 @@ class Deliveries(msgspec.Struct, frozen=True, gc=False):
     """Messages for the subscriptions of one connection, all of one log, in its order.
 
     `picks` are indexes into `batch.messages`, ascending; `subs[n]` are the subscriptions that `picks[n]` matched.
-    A batch is shared by all its subscribers: what is encoded once can be kept in `batch.memo`.
+    A batch is shared by all its subscribers: an encoding can be kept in `batch.memo` for all.
     """
 
     batch: Batch
@@ -291,14 +291,14 @@ class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
     """Offered to `deliver` in place of messages: the consumer has ended, as its queue is gone. Takes nothing."""
 
     consumer: ConsumerId
-    denied: bool = False  # the queue is there, and the right to what its shared subscription matches was revoked
+    denied: bool = False  # the queue is there, and the right to read its shared subscription was revoked
 
 
 Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled
 
 
 class Adapter(Protocol):
-    """One stream connection of one protocol. An adapter that derives from it inherits what is not abstract.
+    """One stream connection of one protocol. An adapter that derives from it inherits its concrete methods.
 
     That is enough for a protocol without sessions and deadlines, whose connections hold nothing besides memory.
     """
@@ -323,7 +323,7 @@ class Adapter(Protocol):
         """Returns how many deliveries it took, counted from the first; the rest is offered again after `Settled`."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due: `deadline_ms` has come."""
+        """Runs the timers due: `deadline_ms` has come."""
         return ()
 
     def deadline_ms(self) -> int | None:
@@ -349,7 +349,7 @@ class Adapter(Protocol):
 
 @runtime_checkable
 class Responder(Protocol):
-    """An adapter that holds long responses until its peer takes them; all of a process share what they may hold."""
+    """An adapter that holds long responses until its peer takes them; all of a process share one limit on bytes."""
 
     @property
     def unread_bytes(self) -> int:

@@ -4,8 +4,8 @@ A message with such a body has none of its own. It names the parts, which are st
 (`store.format.body_parts`), and goes to named queues alone: subscribers and readers of topics, who take messages whole,
 never meet it.
 
-To publish one: `BeginBody`, `StorePart` for each part in order, of which several may be in flight, and `PublishBody`
-once all are answered. To deliver one: `ReadPart` for each of its frames.
+To publish one: `BeginBody`, `StorePart` for each part in order, where several may be in flight, and `PublishBody` once
+all are answered. To deliver one: `ReadPart` for each of its frames.
 """
 
 from collections.abc import Mapping, Sequence
@@ -37,7 +37,7 @@ class StoredBody(msgspec.Struct, frozen=True, kw_only=True):
 class BeginBody(Request[Sequence[int]], frozen=True, kw_only=True):
     """Asks for the store groups that the parts of a body are for: where the queues lie that want the message.
 
-    Refused as publishing it is, and with PRECONDITION for what a body in parts cannot have, a delay or `retain`.
+    Refused as publishing it is, and with PRECONDITION for a delay or `retain`, which a body in parts cannot have.
     """
 
     message: Message

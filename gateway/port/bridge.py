@@ -6,7 +6,7 @@ acknowledged upstream only when the gateway has said that the batch is durable (
 time, and all messages that come meanwhile are the next one.
 
 Where a library keeps the connection, as for AMQP 0-9-1, an adapter gives a `BrokerCodec` in place of a state machine:
-it says what the properties of a broker's message mean, and what properties a message of ours is forwarded with.
+it reads the properties of a broker's message, and makes those of a message that is forwarded.
 
 `BrokerPublisher` and `EventCodec` are for the sinks of subscriptions: messages as events, whatever they were before.
 """
@@ -25,7 +25,7 @@ LOOPED: Final = "looped"  # why a message is skipped that has been here before
 class Scheme(NamedTuple):
     """The meaning of a URL's scheme."""
 
-    port: int  # where none is said
+    port: int  # where none is given
     secure: bool = False  # TLS
     subprotocol: str = ""  # over WebSocket, by this name
 
@@ -59,7 +59,7 @@ class ClientTerms(msgspec.Struct, frozen=True, kw_only=True):
     keep_alive_s: int  # 0: none
     answer_timeout_ms: int  # to be let in, and to be subscribed
     receive_maximum: int  # messages from the broker that are not acknowledged
-    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": to nobody
+    gateway: str = ""  # the id that this gateway, or its cluster, is known by to others; "": unknown to others
     older: str = 'write version = "3.1.1"'  # the advice for a broker that does not know MQTT 5.0
 
 

@@ -20,7 +20,7 @@ class DatagramAdapter(Protocol):
         """Returns how many of the deliveries it took."""
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due: `deadline_ms` has come."""
+        """Runs the timers due: `deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
         """Returns when to call `tick` next."""

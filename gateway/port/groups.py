@@ -1,7 +1,7 @@
 """Consumer groups at the port: requests that adapters make by `Call`, and why they are refused.
 
 A group reads one topic, in one of two ways. A *cursor group* has members, each of which reads queues of its own in
-order and commits offsets. A *lease group* lends single messages to any client that asks, by handles, until they are
+order and commits offsets. A *lease group* leases single messages to any client that asks, by handles, until they are
 settled, given back, or their time is over (`store.api.leases`).
 
 A group is there from its first member, or its creation, on until it is deleted, with or without members. A name is a
@@ -23,8 +23,8 @@ TTL_S = 30  # unless it says something else
 WAIT_MS_MAX = 60_000  # for messages
 MESSAGES_COUNT_MAX = 1_000  # in one answer
 CURSOR_CHARS_MAX = 40_000  # a thousand queues, the largest numbers
-LEASED = "leases"  # in the place of a strategy: the group lends messages
-LEASE_S_MAX = 12 * 3_600  # that a message may be lent for at a time
+LEASED = "leases"  # in the place of a strategy: the group leases messages
+LEASE_S_MAX = 12 * 3_600  # that a message may be leased for at a time
 LEASE_S = 30  # unless the group says something else
 ATTEMPTS_MAX = 1_000  # deliveries before a message is a dead letter
 RETRY_S_MAX = 24 * 3_600  # that a message may be kept back for
@@ -127,10 +127,10 @@ class Polled(Value, frozen=True, kw_only=True):
 
 
 class PollGroup(Request[Polled], frozen=True, kw_only=True):
-    """Messages of the queues that a member has, from `after` on or from what is committed.
+    """Messages of the queues that a member has, from `after` on or from the committed offset.
 
-    Lets go of queues that are to be another's and of which `after` says nothing that is not committed, and takes those
-    that are to be this one's and free. Waits up to `wait_ms` for a message; one poll of a member at a time.
+    Releases queues that are to be another's, unless `after` has an uncommitted offset of them, and takes free ones that
+    are to be this member's. Waits up to `wait_ms` for a message; one poll of a member at a time.
     """
 
     group: str
@@ -143,7 +143,7 @@ class PollGroup(Request[Polled], frozen=True, kw_only=True):
 class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
     """Commits offsets: all messages before them are processed. Answers the committed offset of each queue.
 
-    All are committed or none: refused with `NotOwned`. One that is lower than what is committed changes nothing.
+    All are committed or none: refused with `NotOwned`. One that is lower than the committed offset changes nothing.
     Refused with MALFORMED for an offset behind a queue's end.
     """
 
@@ -153,11 +153,11 @@ class CommitOffsets(Request[Mapping[int, int]], frozen=True, kw_only=True):
 
 
 class LeaseTerms(Value, frozen=True, kw_only=True):
-    """The rules by which a lease group lends messages.
+    """The rules by which a lease group leases messages.
 
-    A message is lent for `lease_s`, unless it is asked for otherwise. One that comes back is lent again after
+    A message is leased for `lease_s`, unless it is asked for otherwise. One that comes back is leased again after
     `retry_s`, twice that the next time, and so on up to `retry_max_s`. After `attempts` deliveries it goes to the
-    address `dead_letter`; both are given, or neither: then it is lent forever. An `ordered` group lends no two
+    address `dead_letter`; both are given, or neither: then it is leased without end. An `ordered` group leases no two
     messages of one key at the same time, and those of one key in their order.
     """
 
@@ -191,7 +191,7 @@ class CreateLeaseGroup(Request[LeaseGroup], frozen=True, kw_only=True):
 
 
 class Received(NamedTuple):
-    """A message that was lent. `deliveries` is how often, this time included; the holder of `handle` may settle it."""
+    """A leased message. `deliveries` is how often, this time included; the holder of `handle` may settle it."""
 
     queue: int
     offset: int
@@ -220,7 +220,7 @@ class SettleReceived(Request[Sequence[Refusal | None]], frozen=True, kw_only=Tru
 
 
 class ReturnReceived(Request[Sequence[Refusal | None]], frozen=True, kw_only=True):
-    """Gives messages back, to be lent again after `delay_s` or as the group says. Answers as `SettleReceived`."""
+    """Gives messages back, to be leased again after `delay_s` or as the group says. Answers as `SettleReceived`."""
 
     group: str
     handles: Sequence[str]
@@ -239,7 +239,7 @@ class ExtendReceived(Request[Sequence[Refusal | str]], frozen=True, kw_only=True
 
 
 class GroupName(Value, frozen=True, kw_only=True):
-    """A group, and how it reads what."""
+    """A group, its topic, and its kind."""
 
     group: str
     topic: str
@@ -263,7 +263,8 @@ class ListGroups(Request[GroupsPage], frozen=True, kw_only=True):
 class QueueDescription(Value, frozen=True, kw_only=True):
     """A group's `offset` in a queue that can be read from `first` to `end`; `member` is "" where none has the queue.
 
-    Of a lease group it is the first offset that is neither settled nor lent, and `waiting` says how many are.
+    Of a lease group it is the first offset that is neither settled nor leased, and `waiting` is the number of such
+    messages.
     """
 
     queue: int
@@ -302,9 +303,10 @@ class ResetGroup(Request[Mapping[int, int]], frozen=True, kw_only=True):
     """Go back, or forward, in all queues or some. Answers where the group is in each of them now.
 
     One of: `to` "earliest" or "latest", `time_ms` the first message stored then or later, `offsets`. An offset outside
-    of a queue is moved to its nearer end. The queues are nobody's then: what their owners had read cannot be committed
-    any more. A lease group goes on at the end alone ("latest"), which settles all that is not lent. Refused with
-    NOT_FOUND for a group or a queue that is not there, CONFLICT for what a lease group cannot do.
+    of a queue is moved to its nearer end. The queues have no owner then: messages that their owners had read cannot be
+    committed any more. A lease group goes on at the end alone ("latest"), which settles all messages that are not
+    leased. Refused with NOT_FOUND for a group or a queue that is not there, CONFLICT for a reset that a lease group
+    cannot do.
     """
 
     group: str

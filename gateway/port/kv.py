@@ -17,7 +17,7 @@ from store.api.keys import EXISTS, Changes, Delete, Entry, Page, Put, Transacted
 
 
 class KeyConflict(Refusal):
-    """A compare that did not hold: `revision` is what the key is at, 0 when it is not there."""
+    """A compare that did not hold: `revision` is the key's, 0 when it is not there."""
 
     def __init__(self, key: str, revision: int) -> None:
         where = f"is at revision {revision}" if revision else "is not there"

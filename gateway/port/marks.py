@@ -1,4 +1,4 @@
-"""Marks: what a session's log says of its messages, so that none is stored twice (MQTT's QoS 2).
+"""Marks: notes on a session's messages in its log, so that none is stored twice (MQTT's QoS 2).
 
 A mark travels in the same frame as its message: a log has both or neither, whatever happens to the gateway meanwhile.
 """
@@ -19,13 +19,13 @@ class Fence(NamedTuple):
 class Marks(msgspec.Struct, frozen=True, gc=False):
     """The marks of some messages of one `Publish`.
 
-    They replace what the session's logs have in the same slot, which is for the adapter to reuse once its saved session
-    says the same.
+    They replace the marks of the session's logs in the same slot; the adapter may reuse the slot once its saved session
+    holds the same.
     """
 
     key: str  # as `OpenedMarks` says
     slot: int
-    of: Mapping[int, bytes]  # by the message's index, what only the adapter reads
+    of: Mapping[int, bytes]  # by the message's index, bytes that only the adapter reads
     stored: frozenset[int] = frozenset()  # the store groups that have the message already, which is the only one
     fence: Fence | None = None  # as `OpenedMarks` says
 

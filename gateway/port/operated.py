@@ -43,4 +43,4 @@ class SessionFactory(Protocol):
         """Returns the subscriptions of a connection that is open, one of this factory's."""
 
     def saved_subscriptions(self, state: bytes) -> Sequence[SubscribedFilter] | None:
-        """Returns the subscriptions in what `SaveSession` has stored; None for bytes that are not understood."""
+        """Returns the subscriptions in the state stored by `SaveSession`; None for bytes that are not understood."""

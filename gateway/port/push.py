@@ -79,8 +79,8 @@ class SubscriptionSpec(_Value, frozen=True, kw_only=True):
 class DeliveryStatus(msgspec.Struct, frozen=True, kw_only=True):
     """The status of a subscription, as its owner stored it last: some seconds old at most while anything happens.
 
-    `state` is `pending` (nobody runs it yet, or the sink has not consented), `active`, `failing` (its breaker is open),
-    `paused`, or `gone` (the sink answered 410; resume it, or change the sink).
+    `state` is `pending` (no process runs it yet, or the sink has not consented), `active`, `failing` (its breaker is
+    open), `paused`, or `gone` (the sink answered 410; resume it, or change the sink).
     """
 
     state: str = "pending"

@@ -33,10 +33,10 @@ DEATHS = "deaths"  # the content of `x-death`, as plain values
 EXPIRATION = "expiration"  # the text of the property
 PRIORITY = "priority"  # the property
 COPY_KEYS = "cc"  # the routing keys of the header CC
-ADDED = "added"  # of what is delivered: headers besides those of the message, as plain values
-STORED = "stored"  # beside it: what `native["amqp"]` was in the log
+ADDED = "added"  # of a delivery: headers besides those of the message, as plain values
+STORED = "stored"  # beside it: `native["amqp"]` as it was in the log
 TYPED = "typed"  # the headers that are no texts, as plain values; where it is missing, the types are not known
-SHOWN = "shown"  # names and texts of what has no field of a message, for protocols that have a place for such
+SHOWN = "shown"  # names and texts of properties without a field, for protocols that have a place for such
 
 Arguments: TypeAlias = Mapping[
     str, Any
@@ -84,7 +84,7 @@ class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):
     """A queue as its declaration is answered."""
 
     name: str
-    messages: int  # neither settled nor lent
+    messages: int  # neither settled nor leased
     consumers: int
 
 
@@ -130,7 +130,7 @@ class DeleteExchange(Request[None], frozen=True, kw_only=True):
 class DeclareQueue(Request[QueueInfo], frozen=True, kw_only=True):
     """Creates a queue, or agrees with the one that exists.
 
-    An empty name asks for a new, unique one, and `REPLIES` for one of a queue for answers, which anybody may ask
+    An empty name asks for a new, unique one, and `REPLIES` for one of a queue for answers, which any client may ask
     for. `passive` only asks whether it exists.
     """
 
@@ -151,13 +151,13 @@ class DeleteQueue(Request[int], frozen=True, kw_only=True):
 
 
 class PurgeQueue(Request[int], frozen=True, kw_only=True):
-    """Settles every message of a queue that is not lent. Answers how many."""
+    """Settles every message of a queue that is not leased. Answers how many."""
 
     name: str
 
 
 class BindQueue(Request[None], frozen=True, kw_only=True):
-    """Puts what is published to an exchange, and matches, into a queue from now on."""
+    """Puts messages that are published to an exchange, and match, into a queue from now on."""
 
     queue: str
     exchange: str
@@ -175,7 +175,7 @@ class UnbindQueue(Request[None], frozen=True, kw_only=True):
 
 
 class BindExchange(Request[None], frozen=True, kw_only=True):
-    """Routes what is published to an exchange, and matches, through another exchange too from now on."""
+    """Routes messages that are published to an exchange, and match, through another exchange too from now on."""
 
     destination: str
     source: str
@@ -205,7 +205,7 @@ class GetMessage(Request[Got | None], frozen=True, kw_only=True):
 def text_of(value: object) -> str | None:
     """Returns the text of a typed header value, by which other protocols read it.
 
-    None for what has no text: nothing, bytes, arrays and tables.
+    None for values without a text: nothing, bytes, arrays and tables.
     """
     match value:
         case bool():

@@ -1,4 +1,4 @@
-"""Requests that read what is stored: last values, retained messages, addresses, and messages by key, address or id."""
+"""Requests that read stored data: last values, retained messages, addresses, and messages by key, address or id."""
 
 from collections.abc import Sequence
 
@@ -30,7 +30,7 @@ class LastValuesPage(Value, frozen=True, kw_only=True):
 class LastValues(Request[LastValuesPage], frozen=True, kw_only=True):
     """The newest messages at the addresses that a filter matches, by address.
 
-    A page may be short, or empty, though more follow. Refused with MALFORMED for what is no filter.
+    A page may be short, or empty, though more follow. Refused with MALFORMED for an invalid filter.
     """
 
     pattern: str
@@ -68,7 +68,7 @@ class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
 class FoundMessages(Value, frozen=True, kw_only=True):
     """A page of messages, their ids filled in. `after` is for asking for the next, None when there is none.
 
-    It is sealed for an asker whom rules restrict.
+    It is sealed for an asker restricted by rules.
     """
 
     messages: Sequence[Message]

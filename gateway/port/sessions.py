@@ -21,7 +21,7 @@ class Will(Value, frozen=True, kw_only=True):
 
 
 class OpenedSession(Value, frozen=True, kw_only=True):
-    """A session that this connection now holds. Its two parts are what `SaveSession` last stored, b"" at first."""
+    """A session that this connection now holds. Its two parts were stored by the last `SaveSession`, b"" at first."""
 
     present: bool
     state: bytes = b""
@@ -46,8 +46,8 @@ class OpenSession(Request[OpenedSession], frozen=True, kw_only=True):
 class SaveSession(Request[None], frozen=True, kw_only=True):
     """Store the session durably, as bytes only the adapter reads, in two parts: None leaves a part as it is.
 
-    `exchanges` is what changes with every message and should be small; `state` is the rest. When both are given,
-    `exchanges` is stored first. `marked` is to be stored before a message has `Marks`.
+    `exchanges` is the part that changes with every message and should be small; `state` is the rest. When both are
+    given, `exchanges` is stored first. `marked` is to be stored before a message has `Marks`.
     """
 
     state: bytes | None = None

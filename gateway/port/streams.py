@@ -1,4 +1,4 @@
-"""The parts of the port for queues of the type stream: where a consumer begins, and what it wants of the messages."""
+"""The parts of the port for queues of the type stream: where a consumer begins, and which messages it wants."""
 
 import re
 from collections.abc import Sequence
@@ -6,7 +6,7 @@ from typing import Final
 
 import msgspec
 
-OFFSET_HEADER: Final = "x-stream-offset"  # a header of what is delivered, and an argument of consumers
+OFFSET_HEADER: Final = "x-stream-offset"  # a header of deliveries, and an argument of consumers
 FILTER_VALUE: Final = "x-stream-filter-value"  # the header that consumers filter by
 FIRST, LAST, NEXT, OFFSET, TIME, AGO = "first", "last", "next", "offset", "time", "ago"
 AGE_MS_MAX: Final = 1 << 53
@@ -39,6 +39,6 @@ class StreamRead(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def age_ms(text: object) -> int | None:
-    """Returns the ms of an interval such as "7D" or "1h", in RabbitMQ's units; None for what is none."""
+    """Returns the ms of an interval such as "7D" or "1h", in RabbitMQ's units; None for any other text."""
     match = _AGE.fullmatch(text) if isinstance(text, str) else None
     return None if match is None else min(int(match[1]) * _UNITS_MS[match[2]], AGE_MS_MAX)

@@ -55,7 +55,7 @@ if TYPE_CHECKING:
 
 ACCEPT_BACKLOG = 1024
 TLS_HANDSHAKE_S = 10.0  # a peer that takes longer is cut off; until then it is no connection that is counted
-BOUNDS_S = 1.0  # in which a store group says what a queue holds, for /status; the page has a few seconds
+BOUNDS_S = 1.0  # in which a store group returns a queue's bounds, for /status; the page has a few seconds
 PAGES = "/healthz /readyz /metrics /status"
 
 log = logs.get(__name__)
@@ -346,7 +346,7 @@ async def _run(
 
     One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
     brings configurations whose users and access rules are to count in place of those before. Raises `ServerFailed`, and
-    what the backend raises.
+    the backend's errors.
     """
     following = None if news is None else news()
     run.trimming.memory_bytes_max = memory_limit_bytes(config.gateway.memory_high_bytes)

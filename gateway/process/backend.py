@@ -65,7 +65,7 @@ class Backend(Protocol):
 
     @property
     def low_disk(self) -> bool:
-        """Returns whether a disk has little room, so that what is published may be refused soon."""
+        """Returns whether a disk has little room, so that publishes may be refused soon."""
 
     def log(self) -> LogStatus:
         """Returns the positions of the log; in a cluster the home group's."""
@@ -209,7 +209,7 @@ class ClusterBackend:
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:
-        """See `Backend`. Controllers that do not answer are no trouble, only a warning: what there is goes on.
+        """See `Backend`. Controllers that do not answer are only a warning: the present masters and topics go on.
 
         Nor is one store group of several that takes nothing: it takes nothing from clients of other proxies either.
         """
@@ -222,7 +222,7 @@ class ClusterBackend:
 
     def warnings(self) -> Sequence[str]:
         """See `Backend`."""
-        unfollowed = [] if self.controller.connected else ["no controller answers: nobody is elected, no topic is made"]
+        unfollowed = [] if self.controller.connected else ["no controller answers: no elections, no new topics"]
         return [*self._health().warnings, *unfollowed, *([] if self._watch is None else self._watch.warnings)]
 
     @property
@@ -255,7 +255,7 @@ class ClusterBackend:
         return LogStatus(end=confirmed, confirmed=confirmed, pending_bytes=self.store.log.pending_bytes)
 
     def damages(self) -> Sequence[DamageStatus]:
-        """See `Backend`: store nodes say what is theirs."""
+        """See `Backend`: store nodes report their own."""
         return ()
 
     async def lost(self) -> Sequence[LostStatus]:
@@ -263,7 +263,7 @@ class ClusterBackend:
         return ()
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
-        """See `Backend`: store nodes say what is theirs."""
+        """See `Backend`: store nodes report their own."""
         return ()
 
     def scrub(self) -> ScrubStatus:

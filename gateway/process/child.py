@@ -35,7 +35,7 @@ def module_command(module: str, *args: str, at_our_end: signal.Signals = signal.
 
 
 class Child:
-    """One child process, the leader of a session of its own: what is typed at a terminal is for its parent alone."""
+    """One child process, the leader of a session of its own: signals of a terminal go to its parent alone."""
 
     def __init__(self, name: str, process: subprocess.Popen[bytes], log: Path | None) -> None:
         self.name, self.process, self.log = name, process, log

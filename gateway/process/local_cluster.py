@@ -1,7 +1,7 @@
 """A whole cluster on this machine, for trying and testing: which processes, with which configuration, in which order.
 
-Everything lies in one directory: a TOML file and a log for each process, and what it keeps below `data`. Started again
-in the same directory it is the same cluster. Ports are fixed, so that clients find it again:
+Everything lies in one directory: a TOML file and a log for each process, and its data below `data`. Started again in
+the same directory it is the same cluster. Ports are fixed, so that clients find it again:
 
     controllers  8082, 8092, 8102 ...    admin 8582, 8592, 8602 ...
     stores       9100 + 10 a group + 1 a replica    admin 9600 and on
@@ -22,7 +22,7 @@ LOOPBACK = "127.0.0.1"
 PROXY_LISTENERS = ("mqtt", "mqtt-ws", "coap", "coap-tcp", "http", "amqp")
 PROXY_STEP = 100
 STOP_S = 20.0  # from SIGTERM to SIGKILL
-TROUBLE_BYTES_MAX = 4096  # of what a process says of itself
+TROUBLE_BYTES_MAX = 4096  # of a process's own status
 
 
 class ClusterPlan(NamedTuple):
@@ -110,7 +110,7 @@ def _config(plan: ClusterPlan, name: str, own: str, admin_port: int) -> str:
 class LocalCluster(Supervisor):
     """The processes of a plan, kept by a supervisor that starts none again.
 
-    `under` says what command each is run under, if any: it has to become the process, as `nsenter` does.
+    `under` is the command that each is run under, if any: it has to become the process, as `nsenter` does.
     """
 
     def __init__(self, plan: ClusterPlan, *, under: Callable[[str], Sequence[str]] = lambda name: ()) -> None:

@@ -16,7 +16,7 @@ NO_CONTROLLERS = 'cluster.controllers: is empty; write where the controllers are
 
 
 def check_serve(config: Config) -> None:
-    """Raises `ConfigError` for what `headgate serve` refuses."""
+    """Raises `ConfigError` for a configuration that `headgate serve` refuses."""
     if config.rpc.enabled:
         node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
     if config.tls.enabled:
@@ -28,7 +28,7 @@ def check_serve(config: Config) -> None:
 
 
 def check_proxy(config: Config) -> None:
-    """Raises `ConfigError` for what `headgate proxy` refuses."""
+    """Raises `ConfigError` for a configuration that `headgate proxy` refuses."""
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host="localhost", key="cluster")
@@ -36,7 +36,7 @@ def check_proxy(config: Config) -> None:
 
 
 def check_store(config: Config) -> None:
-    """Raises `ConfigError` for what `headgate store` refuses."""
+    """Raises `ConfigError` for a configuration that `headgate store` refuses."""
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
@@ -44,7 +44,7 @@ def check_store(config: Config) -> None:
 
 
 def check_controller(config: Config, *, join: bool = False) -> None:
-    """Raises `ConfigError` for what `headgate controller` refuses."""
+    """Raises `ConfigError` for a configuration that `headgate controller` refuses."""
     controller_start(config, join=join)
     node_credentials(config.cluster, host=config.controller.host, key="controller.host")
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})

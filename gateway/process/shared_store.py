@@ -2,7 +2,8 @@
 
 It is a cluster of one: one store group with one replica, one controller that votes alone. Both lie where a gateway in
 one process has them, in the same form, so that either continues with the other's directory. The workers reach them by
-Unix sockets in a directory that only this user may enter: what can write is not offered on a port to everybody here.
+Unix sockets in a directory that only this user may enter: a service that can write is not offered on a port to every
+user of the machine.
 """
 
 import asyncio

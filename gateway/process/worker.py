@@ -52,7 +52,7 @@ async def _more() -> AsyncIterator[Config]:
 def serve() -> int:
     """Runs a worker; returns its exit status. Raises `ServerFailed`, `HeadgateError`: there are no orders."""
     orders = _first()
-    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent sends it what has changed
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)  # the parent sends it the changes
     from gateway.process.app import serve_worker  # noqa: PLC0415 - the parent of workers need not load a gateway
 
     logs.configure(orders.config.log)

@@ -1,4 +1,4 @@
-"""The messages by which `headgate serve --workers` tells its workers what to do.
+"""The messages by which `headgate serve --workers` directs its workers.
 
 A message is msgpack of `WorkerOrders` behind its length. It has the whole configuration of the process that sends it,
 secrets included, and so goes through a pipe that no other process has. A failure to send, or another kind of message,
@@ -19,11 +19,11 @@ from gateway.port.adapter import AdapterFactory
 from store.base.process_errors import HeadgateError
 
 LENGTH = Struct("!I")  # of the message behind it
-MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # a configuration file of 1 MiB and what the files that it names hold
+MESSAGE_BYTES_MAX = 64 * 1024 * 1024  # a configuration file of 1 MiB and the files that it names
 
 
 class WorkerMessageError(HeadgateError):
-    """Bytes that are no message to a worker, or a configuration of which none can be made."""
+    """Bytes that are no message to a worker, or an invalid configuration."""
 
 
 class WorkerOrders(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

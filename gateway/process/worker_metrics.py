@@ -34,7 +34,7 @@ _Key: TypeAlias = tuple[str, str, tuple[tuple[str, str], ...]]  # family, sample
 
 
 class WorkerMetrics(Collector):
-    """A collector over `own`, what this process counts, and `texts`, what each worker said last, by its name."""
+    """A collector over `own`, this process's metrics, and `texts`, each worker's last metrics, by its name."""
 
     def __init__(self, own: CollectorRegistry, texts: Callable[[], Mapping[str, str]], *, name: str) -> None:
         self._own = own

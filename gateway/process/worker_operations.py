@@ -132,7 +132,7 @@ async def _connections(worker: Worker, query: Mapping[str, str]) -> Sequence[Con
 
 
 async def _ask(worker: Worker, path: str, query: Mapping[str, str], body: bytes | None = None) -> bytes:
-    """Returns what a worker answers. Raises `ActionRefused`."""
+    """Returns a worker's answer. Raises `ActionRefused`."""
     target = f"{path}?{urlencode(query)}" if query else path
     try:
         return await worker.ask(target, body=body, timeout_s=PAGE_TIMEOUT_S if body is None else ACTION_TIMEOUT_S)

@@ -21,7 +21,7 @@ POLL_S = 1.0  # between two looks at how a worker is
 METRICS_S = 5.0  # between two requests for its metrics, without scrapes
 ASK_S = 2.0  # for one answer
 PAGE_BYTES_MAX = 16 * 1024 * 1024  # of one answer
-STOP_S = 10.0  # from SIGTERM to SIGKILL, besides what connections are given to end
+STOP_S = 10.0  # from SIGTERM to SIGKILL, besides the time that connections have to end
 
 log = logs.get(__name__)
 
@@ -100,7 +100,7 @@ class Worker:
             self.metrics = (await self.ask("/metrics")).decode()
 
     async def ask(self, page: str, *, body: bytes | None = None, timeout_s: float = ASK_S) -> bytes:
-        """Returns a page, or with a body what an action answers. Raises `WorkerSilent`."""
+        """Returns a page, or with a body an action's answer. Raises `WorkerSilent`."""
         try:
             async with asyncio.timeout(timeout_s):
                 reader, writer = await asyncio.open_unix_connection(self.pages)

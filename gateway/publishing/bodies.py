@@ -174,7 +174,7 @@ class Bodies:
             if record is not None:
                 return part_of(record, frame)
             if not await self._is_trimmed(frame):
-                raise StoreUnreachable(f"the store does not have what it has confirmed at log offset {frame}")
+                raise StoreUnreachable(f"the store lacks a frame that it has confirmed, at log offset {frame}")
             why = f"a part of a body is gone: it lay at log offset {frame}"
         except CorruptFrame as error:
             why = f"a part of a body is lost: {error}"

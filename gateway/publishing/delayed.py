@@ -7,8 +7,8 @@ filled in as of then: the place where subscribers find it.
 A timer lies in the log that its rows are for. A message for the queues of several store groups waits in a timer in each
 of them; the ids of these, joined, are the message's.
 
-A publisher gets a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So nobody
-calls off what another principal has published, and nobody anything without having been told of it.
+A publisher gets a ticket: the id with a MAC by a secret of its principal's, because ids can be guessed. So no principal
+can cancel another's message, nor one whose ticket it was not given.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,9 +1,8 @@
 """Fences: the owner of a session or a bridge closes the logs to frames that a former owner may still send.
 
-A proxy that was stopped and goes on, or that was cut off, sends what its clients had written to it, to any group. It is
-told to stop by nobody. So a process that takes over raises the fence of the name in every log, and only then reads what
-the logs, or a bridge's upstream, have: frames of the owner before are refused from there on, whatever they carry
-(`store.guards`).
+A proxy that was stopped and goes on, or that was cut off, sends its clients' messages, to any group. Nothing tells it
+to stop. So a process that takes over raises the fence of the name in every log, and only then reads the logs, or a
+bridge's upstream: frames of the owner before are refused from there on, whatever they carry (`store.guards`).
 """
 
 import asyncio
@@ -29,7 +28,7 @@ def fence_of(name: str, owned: Owned) -> Fence | None:
 def fence_change(fence: Fence, pos: int, *, covers: int, expires_at_ms: int = 0) -> tuple[bytes, bytes]:
     """Returns the guard row and the record that raise a fence; the record will stand at `pos` of the payload.
 
-    The `covers` rows before it are stored only if nobody has raised the fence higher.
+    The `covers` rows before it are stored only if the fence was not raised higher.
     """
     record = fence_record(fence.name, fence.epoch, expires_at_ms=expires_at_ms)
     return guard_row(pos, len(record), fence.name, covers=covers, epoch=fence.epoch), record

@@ -1,7 +1,7 @@
-"""Moves messages that are lent: what takes their place is stored, and they are settled, as one where that can be.
+"""Moves leased messages: their replacements are stored, and they are settled, atomically where that is possible.
 
-A frame is in one log. What belongs into the store group of the queue that the messages leave is stored in the frame
-that settles them; what belongs elsewhere is stored there first, so that a crash in between may double it.
+A frame is in one log. Rows for the store group of the queue that the messages leave are stored in the frame that
+settles them; rows for other groups are stored there first, so that a crash in between may double them.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Mover:
-    """Moves what queues of a store have lent."""
+    """Moves messages leased from queues of a store."""
 
     store: StoreClient
     controller: ControllerClient
@@ -48,7 +48,7 @@ class Mover:
     async def move(
         self, parts: Parts, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
     ) -> None:
-        """Stores what takes the place of messages that an owner holds, and settles these. Raises `StoreError`."""
+        """Stores the replacements of messages that an owner holds, and settles these. Raises `StoreError`."""
         rows, payload = parts.take_here()
         await self.store_elsewhere(parts)
         named = {"group": group} if group else {}  # the lanes of a named queue know of no other group
@@ -59,7 +59,7 @@ class Mover:
         self.appended(parts.named)
 
     async def store_elsewhere(self, parts: Parts) -> None:
-        """Stores what belongs into other store groups. Raises `StoreError`."""
+        """Stores the rows for other store groups. Raises `StoreError`."""
         if elsewhere := parts.elsewhere():
             await asyncio.gather(*(self._append(*part) for part in elsewhere))
 

@@ -32,7 +32,9 @@ from store.guards.rows import guard_row
 
 FRAME_PAYLOAD_BYTES: Final = 512 << 10  # a frame is closed when its payload has grown past this
 FRAME_ROWS: Final = 16_384
-_DAMAGED_TEXT: Final = "what the store needs for this is damaged on its disk, and cannot be read until it is made anew"
+_DAMAGED_TEXT: Final = (
+    "data that the store needs for this is damaged on its disk; it cannot be read until it is made anew"
+)
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
@@ -41,7 +43,7 @@ class PublishSource(Protocol):
 
     @property
     def principal(self) -> Principal | None:
-        """The owner of the topics that it creates; None: they are nobody's."""
+        """The owner of the topics that it creates; None: they have no owner."""
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         """Takes the outcome of one `Publish`; `size_bytes` of it are no longer held."""
@@ -182,7 +184,7 @@ class Receipt:
         self.publisher = publisher
         self.who = effect.who
         self.token: Token = effect.token
-        self.messages: Sequence[Message] = messages  # of which all indexes are, but those of `denied`
+        self.messages: Sequence[Message] = messages  # to which all indexes refer, but those of `denied`
         self.denied = denied
         self.marks: Marks | None = effect.marks
         self.key: IdempotencyKey | None = effect.key
@@ -193,7 +195,7 @@ class Receipt:
         self.pinned = effect.key is not None or effect.once != 0
         self.failed: tuple[Building, ...] = ()  # the frames in which its guard has failed
         self.size_bytes = size_bytes
-        self.counts: dict[str, int] = {}  # by topic, what will be stored
+        self.counts: dict[str, int] = {}  # by topic, messages to be stored
         self.refused: dict[int, Refusal] = {}
         self.overflowed: tuple[int, ...] = ()  # messages that a full queue has not taken
         self.unrouted: tuple[int, ...] = ()  # mandatory messages that are for no named queue

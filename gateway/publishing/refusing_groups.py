@@ -1,4 +1,4 @@
-"""The store groups that take nothing for now: what needs one of them beside another is not stored in part.
+"""The store groups that take nothing for now: a message for one of them and for others is not stored in part.
 
 A message that goes to two groups is two frames, and only one of them may be stored. That cannot be undone, and a
 publisher that is refused sends the message again. So such a message is refused before any of it is stored, as soon

@@ -43,7 +43,7 @@ class Singles:
         self._message_bytes_max = message_bytes_max
         self._waiting: list[WaitingSingle] = []
         self.size_bytes = 0  # of the reads that brought them
-        self._seen = 0  # of them, none of which is answered without a sync; <= len(_waiting)
+        self._seen = 0  # of them; none is answered without a sync; <= len(_waiting)
 
     def __bool__(self) -> bool:
         return bool(self._waiting)

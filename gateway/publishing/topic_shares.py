@@ -6,8 +6,8 @@ from typing import Final
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 
-ANYBODY: Final = "anybody"  # has one share: all without a name, and guests, whose password everybody knows
-REMEMBERED_S: Final = 1.0  # how long the controllers are not asked again for somebody whose share is used up
+ANYBODY: Final = "anybody"  # has one share: all without a name, and guests, whose password is public
+REMEMBERED_S: Final = 1.0  # how long the controllers are not asked again for a creator whose share is used up
 REMEMBERED_COUNT_MAX: Final = 1_000  # creators; beyond, all are forgotten
 
 

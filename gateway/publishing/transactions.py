@@ -1,4 +1,4 @@
-"""Transactions: a `Publish` that is done as a whole, and what it settles."""
+"""Transactions: a `Publish` that is done as a whole, and its settlements."""
 
 from collections.abc import MutableMapping
 
@@ -11,7 +11,7 @@ from store.format.frame import origin_of
 
 
 def complete(receipt: Receipt, building: MutableMapping[int, Building], router: Router) -> None:
-    """Adds what a transaction settles to its frames, which are all of `building`; takes all back if any is refused."""
+    """Adds a transaction's settlements to its frames, which are all of `building`; takes all back if any is refused."""
     assert receipt.transaction is not None
     if receipt.refused or receipt.denied:
         _refuse(receipt, building, router)
@@ -45,7 +45,7 @@ def _refuse(receipt: Receipt, building: MutableMapping[int, Building], router: R
 
 
 async def commit(store: StoreClient | None, frame: Building) -> Appended | StoreError:
-    """Stores a frame and settles what belongs to it; returns the error instead of raising it."""
+    """Stores a frame and its settlements; returns the error instead of raising it."""
     if store is None:
         return StoreUnreachable(f"store group {frame.group} is not known here")
     try:

@@ -77,7 +77,7 @@ def _check_settings(settings: ProtocolSettings, spec: SubscriptionSpec) -> None:
 
 
 def _check_protocol(spec: SubscriptionSpec, kind: SinkKind) -> None:
-    """Raises `FilterError` for settings of other protocols, and for what the protocol itself cannot do."""
+    """Raises `FilterError` for settings of other protocols, and for ones that the protocol itself cannot follow."""
     given, defaults = msgspec.structs.asdict(spec.protocolsettings), msgspec.structs.asdict(ProtocolSettings())
     for name, value in given.items():
         if value != defaults[name] and name not in COMMON and name not in kind.settings:

@@ -74,7 +74,7 @@ class Totals:
 
 
 class PushContext(msgspec.Struct, frozen=True, kw_only=True):
-    """Holds what all subscriptions of a gateway share: its store, its limits, its counts and its clock."""
+    """The parts that all subscriptions of a gateway share: its store, its limits, its counts and its clock."""
 
     store: StoreClient
     fanout: Fanout

@@ -1,8 +1,8 @@
 """One subscription at work: events from the logs to its sink, as long as this process owns its name.
 
-The outbox decides what is attempted. Events that it has no room for stay in the log: the fan-out keeps a cursor for it.
-The subscription's own cursor is committed every `COMMIT_S` while it moves, never past an event that is not settled, so
-that a crash repeats what was delivered since and loses nothing.
+The outbox decides which events are attempted. Events that it has no room for stay in the log: the fan-out keeps a
+cursor for it. The subscription's own cursor is committed every `COMMIT_S` while it moves, never past an event that is
+not settled, so that a crash repeats later deliveries and loses nothing.
 """
 
 import asyncio

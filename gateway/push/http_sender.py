@@ -36,7 +36,7 @@ class HttpSender:
         self._client = SinkClient(context.guard, connections_max=settings.concurrency, tls=context.trust.http)
 
     async def consent(self) -> Consent:
-        """Asks the sink as Web Hooks, 4, says, unless the configuration asks nobody."""
+        """Asks the sink (Web Hooks, 4), unless the configuration turns that off."""
         if self._context.config.validation == "off":
             return Consent("")
         rate = self._spec.protocolsettings.rate

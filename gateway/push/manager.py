@@ -241,13 +241,13 @@ class _Runner:
             await owned.write(delivery.changed_status(with_cursor=True), cursor=offsets_of(cursor))
         except StoreError as error:
             log.warning(
-                "a subscription's last cursor was not committed: what was delivered since the one before is repeated",
+                "a subscription's last cursor was not committed: deliveries since the one before are repeated",
                 subscription=self._name,
                 error=str(error),
             )
 
     async def _sink_gone(self) -> None:
-        """Pauses the subscription until somebody resumes it; if it has changed meanwhile, that counts."""
+        """Pauses the subscription until a client resumes it; if it has changed meanwhile, that counts."""
         record = msgspec.structs.replace(self._record, paused=True, gone=True)
         put = Put(subscription_key(record.id), msgspec.msgpack.encode(record))
         try:

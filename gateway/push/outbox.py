@@ -2,8 +2,8 @@
 
 Events of one key are delivered one after the other, each after the one before it was; those of different keys do not
 wait for each other. An event whose delivery fails is tried again after a pause that doubles, and holds up its key
-alone. Several failures in a row, none of which was the event's own fault, open the breaker: then there is one attempt
-after each of its pauses, until one is successful.
+alone. Several failures in a row that are not the event's own fault open the breaker: then there is one attempt after
+each of its pauses, until one is successful.
 
     held -> in flight -> settled
              |  ^

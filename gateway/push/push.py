@@ -26,7 +26,7 @@ from store.api.client import StoreClient
 from store.base.clock import now_ms
 
 ORIGIN: Final = "headgate"  # of WebHook-Request-Origin, where the configuration does not say
-ID_BITS: Final = 96  # of a subscription's id: nobody guesses one
+ID_BITS: Final = 96  # of a subscription's id: too many to guess one
 
 
 class PushHost(Protocol):
@@ -61,7 +61,7 @@ class Push:
         self._guard = guard
 
     def speak(self, kinds: SinkKinds) -> None:
-        """Adds protocols of sinks, before anybody asks for a subscription."""
+        """Adds protocols of sinks, before the first request for a subscription."""
         self._kinds.update(kinds)
 
     def start(self, codec: SinkFactory, registry: CollectorRegistry) -> None:

@@ -154,7 +154,7 @@ class PushRegistry:
     # ---- inside
 
     async def _check(self, permissions: Permissions, spec: SubscriptionSpec) -> None:
-        """Raises `Refusal` for what cannot be, and for what the asker may not read or publish to."""
+        """Raises `Refusal` for an invalid subscription, and for addresses that the asker may not read or publish to."""
         check_spec_before(spec, self._guard, self._kinds)
         for pattern in spec.config.addresses:
             permissions.check_filter(pattern)

@@ -1,7 +1,7 @@
 """The way to a sink in any protocol: `gateway.push.http_sender` is one, others are registered when a process starts.
 
-A sender keeps what connections it needs, and opens them when an attempt asks for it. It attempts nothing again by
-itself: when an event is attempted, and when once more, is the outbox's to decide, for all protocols alike.
+A sender keeps the connections that it needs, and opens them when an attempt asks for it. It attempts nothing again by
+itself: the outbox decides when an event is attempted, and when again, for all protocols alike.
 """
 
 from collections.abc import Mapping

@@ -53,7 +53,7 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def subscription_mistakes(config: SubscriptionsConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes that no single key shows: the key, and what to write."""
+    """Yields the mistakes that no single key shows: the key, and a remedy."""
     for index, one in enumerate(config.private_sinks):
         try:
             ip_network(one)

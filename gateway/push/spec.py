@@ -1,7 +1,7 @@
-"""Subscriptions as they are stored, and what their deliveries follow from.
+"""Subscriptions as they are stored, and the settings of their deliveries.
 
 push/subscriptions/{id}    the subscription, its owner's identity, where it began
-push/status/{id}           what the process that runs it has stored of it last
+push/status/{id}           the last state stored by the process that runs it
 """
 
 from typing import Any, Final

@@ -11,7 +11,7 @@ _CAUSES_MAX: Final = 8  # of an error, one below the other
 
 
 class SinkTrust:
-    """The TLS contexts of connections to sinks. The file is read at once: what is done to it later does no harm."""
+    """The TLS contexts of connections to sinks. The file is read at once: later changes of it have no effect."""
 
     def __init__(self, ca_file: Path | None) -> None:
         """Raises OSError."""

@@ -53,7 +53,7 @@ class DeadLetters:
         self._publishing: asyncio.Task[None] | None = None
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
-        """Moves messages that their owner wants no more, or settles them. Raises `StoreError`: they are lent again."""
+        """Moves messages that their owner rejects, or settles them. Raises `StoreError`: they are leased again."""
         if queue.rules.dead_letter_exchange is None:
             await self._store.leases.settle(queue.number, owner, offsets)
             return
@@ -65,7 +65,7 @@ class DeadLetters:
                 await self._store.leases.settle(queue.number, owner, lost)
 
     async def dead_letter(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
-        """Moves messages that an owner holds, or settles them. Raises `StoreError`: they are lent again."""
+        """Moves messages that an owner holds, or settles them. Raises `StoreError`: they are leased again."""
         offsets = [letter.offset for letter in letters]
         if queue.rules.dead_letter_exchange is None:
             await self._store.leases.settle(queue.number, owner, offsets)
@@ -80,14 +80,14 @@ class DeadLetters:
 
     @contextmanager
     def _held(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> Iterator[None]:
-        """Notes that something is being moved; gives back what could not be."""
+        """Notes messages that are being moved; gives back those that could not be."""
         done = asyncio.get_running_loop().create_future()
         self._moving.setdefault(owner, set()).add(done)
         try:
             yield
         except BaseException as error:
             self._store.leases.requeue(queue.number, owner, offsets, delivered=False)
-            if not isinstance(error, LeaseLost):  # lent to another owner meanwhile, which moves it
+            if not isinstance(error, LeaseLost):  # leased to another owner meanwhile, which moves it
                 raise
         finally:
             done.set_result(None)
@@ -121,7 +121,7 @@ class DeadLetters:
         return letters
 
     def publish_soon(self, queue: Queue, message: Message) -> None:
-        """Publishes what a full queue has not taken to its dead-letter exchange; nobody was promised anything."""
+        """Publishes a message that a full queue has refused to its dead-letter exchange, without a promise."""
         if queue.rules.dead_letter_exchange is None:
             return
         if len(self._outside) >= OUTSIDE_COUNT_MAX:

@@ -1,4 +1,4 @@
-"""The keeper of a process's queues: moves away what leaves them without having been consumed, and what is unused."""
+"""The keeper of a process's queues: moves messages that leave them unconsumed, and removes unused queues."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
@@ -74,7 +74,7 @@ class QueueKeeper:
             gate.limit(rules.max_length, rules.max_bytes)
             self._router.gates.update(dict.fromkeys(queue.numbers, gate))
         elif gate is not None:
-            gate.limit(None, None)  # it stays: what is on its way through it lands there
+            gate.limit(None, None)  # it stays: messages on their way through it land there
         self._uses.used(number)
         if rules.watched:
             self._upkeep.changed(number)
@@ -108,7 +108,7 @@ class QueueKeeper:
         return [number for number, queue in self._queues.items() if queue.rules.watched and number == queue.number]
 
     async def look_after(self, number: int) -> int | None:
-        """Removes from a queue what is not to be there any more; returns when to look again. Raises `StoreError`."""
+        """Removes expired and excess messages from a queue; returns when to look again. Raises `StoreError`."""
         queue = self._queues.get(number)
         if queue is None or not queue.rules.watched:
             return None
@@ -123,7 +123,7 @@ class QueueKeeper:
         return min((due for due in dues if due is not None), default=None)
 
     async def _expire_messages(self, queue: Queue) -> int | None:
-        """Removes what has expired or is too much. A queue whose consumers take what comes is theirs to look at."""
+        """Removes expired and excess messages. A queue whose consumers take every message is left to them."""
         if queue.pump.has_ready_consumer:
             return None
         due_ms = await queue.pump.head.trim(OWNER)

@@ -1,7 +1,7 @@
 """Named queues of this process, after AMQP 0-9-1, over the store's leases.
 
-A queue is a queue number whose rows the router adds to what is published (`gateway.queues.topology.registry` keeps
-them); here are its consumers, and what they, and those who fetch one message at a time, hold of it.
+A queue is a queue number whose rows the router adds to published messages (`gateway.queues.topology.registry` keeps
+them); here are its consumers, and the messages held by them and by clients that fetch one at a time.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ from store.base.errors import StoreError
 from store.base.streams import Backoff
 from store.format.frame import QueueNumber, QueueOffset
 
-FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts to remove what could not be: at first, and at most
+FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts of a failed removal: at first, and at most
 
 T = TypeVar("T")
 
@@ -61,7 +61,7 @@ class _Gone(Exception):
 class NamedQueues:
     """Handles the requests of `gateway.port.queues` and the port's lease effects for all connections of this process.
 
-    It belongs to the event loop. At `load` a process clears away what its own `instance` of a cluster left behind.
+    It belongs to the event loop. At `load` a process removes the remains of its own `instance` of a cluster.
     """
 
     def __init__(
@@ -139,11 +139,11 @@ class NamedQueues:
         return self._registry
 
     async def load(self) -> None:
-        """Loads what was declared durable, and clears away what was not."""
+        """Loads durable definitions, and removes the others."""
         await self._registry.load()
 
     async def follow(self) -> None:
-        """Follows what other proxies declare, forever."""
+        """Follows the declarations of other proxies, forever."""
         await self._registry.follow()
 
     async def follow_members(self) -> None:
@@ -151,7 +151,7 @@ class NamedQueues:
         await self._shares.follow()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.OwnershipListener`: what is here is kept."""
+        """See `owners.OwnershipListener`: queues here are kept."""
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.OwnershipListener`: exclusive queues and consumers go with their connections."""
@@ -269,7 +269,7 @@ class NamedQueues:
             await self._registry.drop_unused(unused)
 
     async def settle(self, conn: ConsumerConnection, effect: SettleLeased) -> None:
-        """Settles or gives back what a connection holds of a queue. Raises `StoreError`."""
+        """Settles or gives back messages that a connection holds of a queue. Raises `StoreError`."""
         await self._settlements.settle(conn.id, effect)
 
     def settle_soon(self, conn: ConsumerConnection, effect: SettleLeased) -> "asyncio.Future[None] | None":
@@ -277,7 +277,7 @@ class NamedQueues:
         return self._settlements.settle_soon(conn.id, effect)
 
     async def connection_lost(self, conn: ConsumerConnection) -> None:
-        """Gives back what a connection held that has ended, and removes what was its own."""
+        """Gives back the messages of a connection that has ended, and removes its exclusive queues."""
         self._registry.vhosts.leave(conn.id)
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [c.queue for c in ended if self._remove(c)]
@@ -303,7 +303,7 @@ class NamedQueues:
             queue.pump.wake()
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
-        """Wakes queues of which rows have become visible."""
+        """Wakes queues whose rows have become visible."""
         by_number, numbers = self._registry.by_number, tuple(queue_numbers)
         self._laned.came(numbers)
         for number in numbers:

@@ -1,4 +1,4 @@
-"""Settling what connections hold of queues: consumed, rejected, or given back."""
+"""Settling messages that connections hold: consumed, rejected, or given back."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
@@ -14,7 +14,7 @@ from store.format.frame import QueueOffset
 
 
 class Settlements:
-    """Settles what connections say of messages that they hold.
+    """Carries out the settlements of connections.
 
     `find` returns a queue by its name, `reject` moves dead letters for a reason, and `changed` is called with the
     returned messages.
@@ -34,7 +34,7 @@ class Settlements:
         self._changed = changed
 
     async def settle(self, owner: int, effect: SettleLeased) -> None:
-        """Settles or gives back what an owner holds of a queue. Raises `StoreError`."""
+        """Settles or gives back messages that an owner holds of a queue. Raises `StoreError`."""
         queue = self._queue_of(effect)
         if queue is None:
             return
@@ -66,7 +66,7 @@ class Settlements:
         return settling
 
     async def consumed(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
-        """Settles messages. Those that cannot be settled are lent again. Raises `StoreError`."""
+        """Settles messages. Those that cannot be settled are leased again. Raises `StoreError`."""
         try:
             await self._store.leases.settle(queue.number, owner, offsets)
         except StoreError:
@@ -83,7 +83,7 @@ class Settlements:
     def _give_back(
         self, queue: Queue, owner: int, effect: SettleLeased
     ) -> tuple[list[QueueOffset], list[tuple[str, list[QueueOffset]]]]:
-        """Gives back messages to requeue; returns what is consumed, and by reasons what becomes dead letters."""
+        """Gives back messages to requeue; returns the consumed ones, and, by reason, those that become dead letters."""
         done, letters = list[QueueOffset](), dict[str, list[QueueOffset]]()
         last_tries, moves = queue.pump.last_tries, queue.rules.dead_letter_exchange is not None
         for disposition in effect.dispositions:

@@ -1,4 +1,4 @@
-"""The AMQP side of a running gateway, over its admin port: what `headgate amqp` uses."""
+"""The AMQP side of a running gateway, over its admin port, for `headgate amqp`."""
 
 from collections.abc import Iterator, Sequence
 from typing import Any, TypeVar
@@ -68,7 +68,7 @@ class RemoteAmqp:
         return closed.ids
 
     def import_definitions(self, definitions: bytes, *, dry_run: bool) -> ImportReport:
-        """Imports RabbitMQ's definitions, or says what that would do."""
+        """Imports RabbitMQ's definitions, or reports the steps that it would take."""
         order = ImportOrder(definitions=msgspec.Raw(definitions), dry_run=dry_run)
         report: ImportReport = self._read("POST", IMPORT_PATH, ImportReport, msgspec.json.encode(order))
         return report

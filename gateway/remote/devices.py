@@ -1,4 +1,4 @@
-"""Devices that publish to a running gateway over MQTT and CoAP: what `headgate spark generate` and `replay` use.
+"""Devices that publish to a running gateway over MQTT and CoAP, for `headgate spark generate` and `replay`.
 
 Over MQTT each device has a connection of its own, with its name as the client identifier; over CoAP all share one
 endpoint, and the address names the device. Messages of one device are sent in their order, QoS 1 or Confirmable, and
@@ -26,7 +26,7 @@ from gateway.remote.http import RemoteRefused, Unreachable
 from store.api.message import Message
 from store.base.streams import Backoff
 
-# The library's errors are raised, too; what it logs of them is tracebacks.
+# The library's errors are raised, too; its log of them is tracebacks.
 _LIBRARY: Final = logging.getLogger(f"{__name__}.aiocoap")
 _LIBRARY.setLevel(logging.CRITICAL + 1)
 

@@ -1,4 +1,4 @@
-"""The consumer groups of a running gateway, over its HTTP port: what `headgate groups` uses."""
+"""The consumer groups of a running gateway, over its HTTP port, for `headgate groups`."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeVar

@@ -1,4 +1,4 @@
-"""A running gateway, spoken to over its own HTTP port: what `headgate pub`, `sub`, `find` and `topics` use."""
+"""A client of a running gateway's HTTP port, for `headgate pub`, `sub`, `find` and `topics`."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping

@@ -1,4 +1,4 @@
-"""The keys and values of a running gateway, over its HTTP port: what `headgate kv` uses."""
+"""The keys and values of a running gateway, over its HTTP port, for `headgate kv`."""
 
 import time
 from base64 import b64decode, b64encode
@@ -160,7 +160,8 @@ class GatewayKeys:
     def import_from(self, path: Path) -> Imported:
         """Stores the entries of a file of one namespace here. Raises `DamagedExport`, OSError, `HeadgateError`.
 
-        As `store.api.kv_export.import_from` does: the file is checked first, and what is here already is skipped.
+        As `store.api.kv_export.import_from` does: the file is checked first, and entries that are here already are
+        skipped.
         """
         stored = unchanged = expired = 0
         now_ms = time.time_ns() // 1_000_000

@@ -1,6 +1,6 @@
 """The rights that requests at the port need: one function for each kind, named in the table of requests.
 
-A function raises `Refusal` (FORBIDDEN) unless the permissions allow the request; only askers whom rules restrict are
+A function raises `Refusal` (FORBIDDEN) unless the permissions allow the request; only askers restricted by rules are
 checked.
 """
 
@@ -68,7 +68,7 @@ def check_consume(permissions: Permissions, effect: Consume) -> None:
 
 
 def own(_hub: Hub, _permissions: Permissions, _request: Request[Any]) -> None:
-    """Needs nothing: the request is about what the asker itself has or has done."""
+    """Needs nothing: the request is about the asker's own state."""
 
 
 def publishes(_hub: Hub, permissions: Permissions, request: BeginBody | PublishBody) -> None:
@@ -104,7 +104,7 @@ def opens_vhost(_hub: Hub, permissions: Permissions, request: OpenVhost) -> None
 
 
 def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExchange) -> None:
-    """Needs the right to manage the exchange; to lead what it cannot route to an alternate, as to bind that to it."""
+    """Needs the right to manage the exchange; an alternate exchange needs the same right as a binding to it."""
     _manages(permissions, exchange_address(request.name), passive=request.passive)
     alternate = request.arguments.get(ALTERNATE)
     if isinstance(alternate, str) and not request.passive:
@@ -176,7 +176,7 @@ def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
 def _check_bound(hub: Hub, permissions: Permissions, name: str, routing_key: str) -> None:
     """Checks the right to read all that a binding to an exchange takes.
 
-    The refusal names all of a declared exchange, so that it does not tell whether that is there, and of which type.
+    The refusal names all of a declared exchange, so that it does not reveal whether that is there, nor its type.
     """
     exchange, whole = hub.queues.exchange(name), Exchange(name=name, kind="fanout")
     if exchange is None:  # or one that is not known here yet: then all that may be published to it
@@ -206,7 +206,7 @@ def writes_key(_hub: Hub, permissions: Permissions, request: StoreKey | RemoveKe
 
 
 def transacts(_hub: Hub, permissions: Permissions, request: TransactKeys) -> None:
-    """Needs the right to write what is written, and to read what is only compared: a compare tells of its key."""
+    """Needs the right to write the keys written, and to read keys only compared: a compare reveals its key."""
     written = {operation.key for operation in request.operations}
     for key in written:
         permissions.check("publish", key_address(request.namespace, key))

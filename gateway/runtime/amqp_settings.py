@@ -132,7 +132,7 @@ class AmqpSettings:
         return wanted
 
     async def delete_vhost(self, body: bytes) -> VhostOrder:
-        """Deletes a virtual host with all that is in it, and with what users were allowed there."""
+        """Deletes a virtual host with its contents, and with the users' rights there."""
         wanted = read_order(body, VhostOrder)
         registry = self._hub.queues.registry
         await done(registry.check_deletable(wanted.vhost))

@@ -2,8 +2,8 @@
 
 `/sessions?client=NAME` finds the connections whose client identifier, user or device has this name, and the stored
 sessions of this client identifier. With `user=NAME` the answer is for that user: subscriptions that it may not read are
-left out without a word, and so are sessions of others of which nothing is left. It finds those by client identifier
-alone: which clients a user has is not told to others.
+left out silently, and so are sessions of others without a readable one. It finds those by client identifier alone:
+which clients a user has is not told to others.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -102,7 +102,7 @@ class ClientSessions:
         return _with(report, self._factories()[protocol].saved_subscriptions(record.state))
 
     def _shown_to(self, reader: str | None, client: str) -> Callable[[SessionReport], SessionReport | None]:
-        """Returns what makes of a report what a user may see of it; None for one that the user sees nothing of."""
+        """Returns a function that cuts a report down to the part a user may see, or to None."""
         if reader is None:
             return _whole
         principal = Principal(name=reader)
@@ -117,7 +117,7 @@ class ClientSessions:
 
 
 def read_query(query: Mapping[str, str]) -> tuple[str, str | None]:
-    """Returns the client that is asked for, and the user whom the answer is for. Raises `ActionRefused`."""
+    """Returns the client that is asked for, and the user that the answer is for. Raises `ActionRefused`."""
     if unknown := query.keys() - _PARAMETERS:
         raise ActionRefused(HTTPStatus.BAD_REQUEST, f"{min(unknown)[:64]!r} is no parameter: there are client and user")
     if not (client := query.get("client")):
@@ -140,7 +140,7 @@ def _whole(report: SessionReport) -> SessionReport:
 
 
 def _readable(access: Access, reader: str, client: str, report: SessionReport) -> SessionReport | None:
-    """Returns a report with the subscriptions of which a user may read something; None where there is none."""
+    """Returns a report with the subscriptions that a user may read in part; None where there is none."""
     if report.user == reader:
         return _whole(report)
     every = (report.subscriptions or ()) if report.client == client else ()

@@ -12,9 +12,9 @@ log = logs.get(__name__)
 class ClosingPeer(asyncio.Protocol):
     """A connection that has said everything, until its peer has read that and goes, or takes too long.
 
-    Closed while the peer still sends, a socket is reset, and the peer never sees what it had not read. Bytes that the
-    peer has not read count in the process's budget until most of them are read, as they did while the connection was
-    open.
+    Closed while the peer still sends, a socket is reset, and the peer loses the bytes that it had not read. Bytes that
+    the peer has not read count in the process's budget until most of them are read, as they did while the connection
+    was open.
     """
 
     def __init__(

@@ -99,7 +99,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._hub.turn.received(((self, data),))
 
     def receive(self, data: bytes) -> None:
-        """Reads what is not a single message, or may not go the short way."""
+        """Reads input that is not a single message, or may not take the short path."""
         if self.gone:
             return
         if self.has_session and self._hub.pauses.holds(self, data):
@@ -115,7 +115,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         return alone if isinstance(alone, Publish) else cast(SingleAdapter, self.adapter).publish_of(single)
 
     def settled(self) -> None:
-        """Sees what follows from its last message being acknowledged, besides the acknowledgement."""
+        """Handles the effects of its last message's acknowledgement, besides the acknowledgement itself."""
         if not self.reading or self.ended:
             self.flush()
         if self.unanswered is not None:
@@ -163,7 +163,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.alone = self.publish_of(self.alone)
 
     def _count_early(self, size_bytes: int) -> None:
-        """Counts what a peer that has not proven anything has sent without anything coming of it; 0: something did."""
+        """Counts the bytes of an unauthenticated peer that led to nothing yet; 0: they did."""
         strange = self.principal is self._hub.access.unauthenticated(self.protocol)
         early = self.early_bytes + size_bytes if strange and size_bytes else 0
         if early != self.early_bytes:
@@ -171,7 +171,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             UNAUTHENTICATED.hold(self, self._network, early)
 
     def _count_unread(self) -> None:
-        """Counts what the peer makes us hold of responses; beyond the limit for all, a connection is cut off."""
+        """Counts the responses held for the peer; beyond the limit for all, a connection is cut off."""
         unread = self.unread_now()
         if unread != self.unread_bytes:
             self.unread_bytes = unread
@@ -195,7 +195,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.abort()
 
     def eof_received(self) -> bool:
-        """Reads no more, but still answers what the peer has asked (not over TLS, which has no half)."""
+        """Reads no more, but still answers the peer's requests (not over TLS, which has no half-close)."""
         self.ended = True
         return self._asked and not self._secure
 
@@ -204,7 +204,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         return self.outstanding_count > 0 or self._hub.calls_under_way(self) > 0
 
     def pause_writing(self) -> None:
-        """Stops reading a peer that reads too slowly, for what it asks has answers."""
+        """Stops reading a peer that reads too slowly, as its requests have answers."""
         self.writable = False
         assert self.transport is not None
         self._stall = WriteStall(self.hub.later, self.transport, self._stalled)
@@ -217,7 +217,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.abort()
 
     def resume_writing(self) -> None:
-        """Reads again a peer that has read what was held."""
+        """Reads again a peer that has read the held output."""
         self.writable = True
         if self._stall is not None:
             self._stall.cancel()
@@ -243,10 +243,10 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._hub.left(self)
 
     def _read_the_rest(self) -> None:
-        """Reads what the peer sent before it went away.
+        """Reads the bytes that the peer sent before it went away.
 
-        A write to a peer that has closed fails, and the event loop gives up the connection; what the peer sent before
-        that, its last acknowledgements or its good-bye, has arrived all the same.
+        A write to a peer that has closed fails, and the event loop gives up the connection; bytes that the peer sent
+        before that, its last acknowledgements or its DISCONNECT, have arrived all the same.
         """
         assert self.transport is not None
         try:
@@ -319,7 +319,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.close("turned away")
 
     def close(self, reason: str) -> None:
-        """Writes what is left, then closes; a peer that does not read it is cut off."""
+        """Writes the rest of the output, then closes; a peer that does not read it is cut off."""
         transport = self.transport
         if self.gone or transport is None or transport.is_closing():
             return
@@ -365,7 +365,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.act(self.adapter.receive(effect.data, now_ms=now_ms()))
 
     def _know_adapter(self) -> None:
-        """Notes what the adapter can do besides the least."""
+        """Notes the adapter's optional methods."""
         self.singles = self.adapter.singles if isinstance(self.adapter, SingleAdapter) else None
         self._responder = self.adapter if isinstance(self.adapter, Responder) else None
 

@@ -1,6 +1,6 @@
 """The datagram shell: one UDP socket, whatever its protocol.
 
-The socket is read until it is empty at each wake, so that an adapter sees what arrived together as one batch.
+The socket is read until it is empty at each wake, so that an adapter sees datagrams that arrived together as one batch.
 """
 
 import asyncio
@@ -102,7 +102,7 @@ class DatagramEndpoint(Endpoint):
         self.flush()
 
     def guard(self, work: Callable[[], None]) -> None:
-        """Does something with the adapter; if it raises, what it was doing is lost, as datagrams may be."""
+        """Calls the adapter; if it raises, the work in progress is lost, as datagrams may be."""
         try:
             work()
         except Exception:  # our own bug, whatever it is, must not end the protocol for everybody

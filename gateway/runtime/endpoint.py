@@ -142,7 +142,7 @@ class Hub(ABC):
 
     @abstractmethod
     def system_page(self, request: Retained, *, readable: Callable[[str], bool] | None = None) -> RetainedPage:
-        """Returns what the gateway tells of itself at `$SYS` addresses."""
+        """Returns the gateway's own values at `$SYS` addresses."""
 
 
 class Endpoint:
@@ -209,10 +209,10 @@ class Endpoint:
         self.host, self.loopback = address, is_loopback(address)
 
     def reconnecting_client(self, client: str) -> ReconnectingClient:
-        """Returns what this endpoint's client is known by when it is closed for the same again and again."""
+        """Returns the identity of this endpoint's client, by which repeated closes for one reason are recognised."""
         return ReconnectingClient(self.protocol, network_of(self.host), self.principal.name, client)
 
-    # ---- what a shell provides
+    # ---- provided by a shell
 
     def force_close(self, reason: str) -> None:
         """Closes the connection for an operator; does nothing where its adapter knows no words for that."""
@@ -223,7 +223,7 @@ class Endpoint:
 
     @abstractmethod
     def close(self, reason: str) -> None:
-        """Writes what is left, then closes."""
+        """Writes the rest of the output, then closes."""
 
     @abstractmethod
     def hand_over(self, effect: HandOver) -> None:
@@ -248,7 +248,7 @@ class Endpoint:
     # ---- from the adapter
 
     def act(self, effects: Sequence[Effect], size_bytes: int = 0) -> None:
-        """Carries out effects, in order. `size_bytes` is what the input that caused them took."""
+        """Carries out effects, in order. `size_bytes` is the size of the input that caused them."""
         for effect in effects:
             if type(effect) is Publish:
                 if len(effect.messages) <= LARGE_COUNT:  # a large message came in several reads
@@ -366,7 +366,7 @@ class Endpoint:
         return taken
 
     def resumed(self) -> None:
-        """Offers a peer that reads again what it missed."""
+        """Offers a peer that reads again the deliveries that it missed."""
         self.hub.fanout.wake(self.subscriber)
         for consumer in sorted(self.consumers):
             self.hub.queues.ready(self, Ready(consumer=consumer))

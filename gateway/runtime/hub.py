@@ -1,4 +1,4 @@
-"""The hub: what all connections of a process share, and the tasks that work for them."""
+"""The hub: the state that all connections of a process share, and the tasks that work for them."""
 
 import asyncio
 import random
@@ -208,7 +208,7 @@ class ProcessHub(StreamHub):
         self._sys_topics = SysTopics(self, node=config.cluster.node, now_ms=now_ms)
 
     async def start(self) -> None:
-        """Loads what the store remembers and begins the periodic work."""
+        """Loads the stored state and begins the periodic work."""
         await self.topics.configure()
         await self.queues.load()
         await self.keys.start()
@@ -306,7 +306,7 @@ class ProcessHub(StreamHub):
             await self._changed.wait()
 
     def system_page(self, request: Retained, *, readable: Callable[[str], bool] | None = None) -> RetainedPage:
-        """Returns what this process tells of itself at `$SYS` addresses."""
+        """Returns this process's own values at `$SYS` addresses."""
         return self._sys_topics.page(request, readable=readable)
 
     @property
@@ -318,7 +318,7 @@ class ProcessHub(StreamHub):
         """Notes an endpoint that is not read from because it is crowded, to have it look again when that is over."""
         self._paused[endpoint] = None
         if self._relief is None:
-            # The crowd may be of the store's own records, whose end nobody announces.
+            # The crowd may be of the store's own records, whose end is not announced.
             self._relief = self.later(RELIEF_INTERVAL_S, self._relieve)
 
     def _relieve(self) -> None:
@@ -330,7 +330,7 @@ class ProcessHub(StreamHub):
     def _drained(self) -> None:
         self._changed.set()
 
-    # ---- what effects ask for
+    # ---- carrying out effects
 
     def call(self, endpoint: Endpoint, call: Call) -> None:
         """Answers a request: in a task of its own, unless nothing has to be waited for."""

@@ -108,7 +108,7 @@ log = logs.get(__name__)
 R = TypeVar("R")
 T = TypeVar("T")
 
-_CURSORS: Final = "\0cursors of "  # with a user's name, what its cursors are sealed by; no user has such a name
+_CURSORS: Final = "\0cursors of "  # with a user's name, the name of its cursors' key; no user has such a name
 
 
 class RequestContext(NamedTuple):
@@ -120,15 +120,15 @@ class RequestContext(NamedTuple):
 
     @property
     def permissions(self) -> Permissions:
-        """Returns what the principal may do."""
+        """Returns the principal's rights."""
         return self.who.permissions
 
 
 class Served(NamedTuple):
     """The handler of requests of one type, and the right that they need.
 
-    `needs` raises `Refusal` unless an asker whom rules restrict has the right. `on_grid` answers such an asker on a
-    grid of time (`gateway.delivery.time_grid`), as the request looks among things that it may not know of.
+    `needs` raises `Refusal` unless an asker restricted by rules has the right. `on_grid` answers such an asker on a
+    grid of time (`gateway.delivery.time_grid`), as the request searches among data that it may not know of.
     """
 
     answer: Callable[[RequestContext, Any], Awaitable[Any]]

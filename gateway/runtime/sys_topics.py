@@ -1,7 +1,7 @@
-"""`$SYS/broker/...`: what a gateway tells MQTT clients of itself (docs/mqtt.md has the list).
+"""`$SYS/broker/...`: a gateway's own values for MQTT clients (docs/mqtt.md has the list).
 
-Nothing of it is in the log. It is answered as retained messages are, always at QoS 0, and speaks of the process that
-one is connected to; what it counts are MQTT's own clients and messages. Nobody can publish there.
+Nothing of it is in the log. It is answered as retained messages are, always at QoS 0, and describes the process that
+the client is connected to; it counts MQTT's own clients and messages. No client can publish there.
 """
 
 import math

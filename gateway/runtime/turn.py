@@ -1,7 +1,7 @@
-"""The reads of one turn of the poller, together: what is one plain message each takes the short way as one batch.
+"""The reads of one turn of the poller, together: reads of one plain message each take the short path as one batch.
 
-A message that is alone on its connection is what devices send. For many of them a turn asks the adapter once, the
-ingest once, and writes the acknowledgements of a frame in one loop (docs/decisions/0038).
+Devices mostly send one message at a time. For many of them a turn asks the adapter once, the ingest once, and writes
+the acknowledgements of a frame in one loop (docs/decisions/0038).
 """
 
 import asyncio
@@ -53,7 +53,7 @@ class StreamEndpoint(Endpoint):
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
-        """Reads what is not a single message, or may not go the short way."""
+        """Reads input that is not a single message, or may not take the short path."""
 
     @abstractmethod
     def publish_of(self, single: Single) -> Publish:
@@ -69,7 +69,7 @@ class StreamEndpoint(Endpoint):
 
     @abstractmethod
     def settled(self) -> None:
-        """Sees what follows from its last message being acknowledged, besides the acknowledgement."""
+        """Handles the effects of its last message's acknowledgement, besides the acknowledgement itself."""
 
     @abstractmethod
     def dismiss(self) -> None:
@@ -119,7 +119,7 @@ class ReadBatch:
         self._batches = batches
 
     def received(self, reads: Sequence[Read]) -> None:
-        """Takes what was read in this turn, at most one read of each connection."""
+        """Takes the reads of this turn, at most one of each connection."""
         slept = self._hub.pauses.slept
         others: list[Read] = []
         taken: list[Read] = []
@@ -257,7 +257,7 @@ class ReadBatch:
         """Writes the acknowledgement of one message by its connection's transport, or has the adapter say it."""
         transport = connection.transport
         if (
-            connection.alone is not single  # the adapter knows of it, and says what is to be said
+            connection.alone is not single  # the adapter knows of it, and answers
             or transport is None
             or connection.gone
             or not connection.writable

@@ -10,12 +10,12 @@ from store.base.listening import PeerBudget
 UNREAD_FREE: Final = 2  # of a connection, in write buffers: event streams take as much in a burst, and do not count
 IDLE_S: Final = 5.0  # that a peer has read nothing for, after which it makes way before those that read
 CLOSE_TIMEOUT_S: Final = 5.0  # that a peer has to close its side once it has read everything
-STALL_TIMEOUT_S: Final = 60.0  # a peer that reads less than READ_BYTES_MIN in it of what waits for it is cut off
+STALL_TIMEOUT_S: Final = 60.0  # a peer that reads less than READ_BYTES_MIN of its waiting output in it is cut off
 READ_BYTES_MIN: Final = 4 << 10
 
 
 class Written(Protocol):
-    """A transport, as far as it says what waits for its peer."""
+    """A transport, as far as it reports the output that waits for its peer."""
 
     def get_write_buffer_size(self) -> int:
         """Returns how many bytes wait."""
@@ -96,7 +96,7 @@ class UnreadBudget(PeerBudget[UnreadHolder]):
 
 
 class WriteStall:
-    """Gives up a peer that does not read what waits for it; one that reads slowly goes on.
+    """Gives up a peer that does not read its waiting output; one that reads slowly goes on.
 
     It looks once every `every_s`. In `looks_max` looks the peer has to have read READ_BYTES_MIN; where nothing waits
     any more it has until the next look to go.

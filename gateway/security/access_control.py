@@ -1,9 +1,8 @@
 """Access at work in one process: the permissions of each principal, and their change when a user's rights change.
 
 The rules of the configuration stand until it is read again. Those of the cluster's users are metadata: when they
-change, all permissions of that name are looked at again, and `changed` is called, so that what was remembered of who
-reads what is forgotten. A user with rules of its own that is removed leaves connections behind: they may do nothing any
-more.
+change, all permissions of that name are looked at again, and `changed` is called, so that cached rights are forgotten.
+A user with rules of its own that is removed leaves connections behind: they may do nothing any more.
 """
 
 from collections.abc import Callable
@@ -19,7 +18,7 @@ from gateway.ops.metrics import Metrics
 from store.api.message import Message
 from store.base import logs
 
-LOG_INTERVAL_S = 1.0  # between two lines of what was denied; what comes in between is counted
+LOG_INTERVAL_S = 1.0  # between two lines of refusals; those in between are counted
 
 log = logs.get(__name__)
 
@@ -60,7 +59,7 @@ class AccessControl:
         return permissions
 
     def permissions_of(self, identity: Identity) -> Permissions:
-        """Returns the permissions of somebody who was let in before, and may be gone; they change as others' do."""
+        """Returns the permissions of a client that was let in before, and may be gone; they change as others' do."""
         permissions = Permissions(identity, self._access(identity), self._on_denied)
         self._permissions.add(permissions)
         return permissions
@@ -119,7 +118,7 @@ class AccessControl:
         self._changed()
 
     def _denied(self, permissions: Permissions, action: Action, address: str, count: int) -> None:
-        """Counts what was refused, and says so, not too often."""
+        """Counts refusals, and logs them, not too often."""
         who = permissions.identity
         self._metrics.access_denied(who.protocol, action).inc(count)
         now_s = self._clock()

@@ -233,7 +233,7 @@ class Authenticator:
         principal = self._principal(Claim(exchange.name))
         return _with(principal, final=answer)
 
-    # ---- what is known of names
+    # ---- lookups by name
 
     def _hash_of(self, name: str) -> str | None:
         """Returns the hash that passwords of a name are compared with."""

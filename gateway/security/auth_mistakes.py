@@ -11,7 +11,7 @@ from store.base.process_errors import ConfigError
 
 
 def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes that no single key of the two sections shows: the key, and what to write."""
+    """Yields the mistakes that no single key of the two sections shows: the key, and a remedy."""
     yield from _tls_mistakes(tls)
     # Users may prove otherwise who they are.
     otherwise = auth.jwt.enabled or tls.client_certificates != "off"
@@ -33,7 +33,7 @@ def auth_mistakes(auth: AuthConfig, tls: TlsConfig) -> Iterator[tuple[str, str]]
             try:
                 check_hash(user.password_hash.reveal())
             except ValueError as error:
-                yield f"auth.users.{name}.password_hash", f"{error}; write what `headgate hash-password` prints"
+                yield f"auth.users.{name}.password_hash", f"{error}; write the output of `headgate hash-password`"
     yield from _key_mistakes(auth.jwt)
 
 

@@ -25,13 +25,13 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
     client_certificates: Annotated[
         Literal["off", "optional", "required"], Meta(description="whether clients show certificates on TLS ports")
     ] = "off"
-    client_ca_file: Annotated[Path | None, Meta(description="PEM: who vouches for clients; nobody else does")] = None
+    client_ca_file: Annotated[Path | None, Meta(description="PEM: the authorities that vouch for clients")] = None
     client_crl_file: Annotated[
         Path | None, Meta(description="PEM: revoked certificates, a list of each CA; read again when it changes")
     ] = None
     client_identity: Annotated[
         Literal["cn", "dns", "uri", "email"],
-        Meta(description="what names a client: its subject's common name, or its one alternative name of a kind"),
+        Meta(description="the name of a client: its subject's common name, or its one alternative name of a kind"),
     ] = "cn"
     client_user_agrees: Annotated[
         bool, Meta(description="whether a user name, where a client gives one, has to be its certificate's")
@@ -44,12 +44,10 @@ class TlsConfig(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class UserConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[auth.users.NAME]`: somebody who may connect, with a password, a certificate or a token in this name."""
+    """`[auth.users.NAME]`: a user who may connect, with a password, a certificate or a token in this name."""
 
     password: Annotated[Secret | None, Meta(description="named by password_file")] = None
-    password_hash: Annotated[
-        Hash | None, Meta(description="in its place, what `headgate hash-password` makes of it")
-    ] = None
+    password_hash: Annotated[Hash | None, Meta(description="in its place, its hash by `headgate hash-password`")] = None
     trusted_gateway: Annotated[bool, Meta(description="may speak for other devices")] = False
 
 
@@ -62,16 +60,16 @@ class JwtKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class JwtConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[auth.jwt]`: tokens that admit whom they name, in a password's place or as `Bearer` (RFC 7519)."""
+    """`[auth.jwt]`: tokens that admit the user they name, in a password's place or as `Bearer` (RFC 7519)."""
 
     jwks_file: Annotated[Path | None, Meta(description="a JSON Web Key Set; read again when it changes")] = None
     algorithms: Annotated[
-        tuple[Algorithm, ...], Meta(description="what keys of jwks_file are used for; others of it are left out")
+        tuple[Algorithm, ...], Meta(description="algorithms of the keys in jwks_file; other keys are left out")
     ] = ("ES256", "EdDSA", "RS256")
     keys: Annotated[tuple[JwtKey, ...], Meta(description="keys in files of their own: [[auth.jwt.keys]]")] = ()
-    issuer: Annotated[tuple[str, ...], Meta(description='"iss" has to be one of these; none: any')] = ()
+    issuer: Annotated[tuple[str, ...], Meta(description='"iss" has to be among these; none: any')] = ()
     audience: Annotated[
-        tuple[str, ...], Meta(description='"aud" has to have one of these; none: a token for somebody is refused')
+        tuple[str, ...], Meta(description='"aud" has to have one of these; none: a token with "aud" is refused')
     ] = ()
     leeway_s: Annotated[int, Meta(ge=0, le=600, description="seconds by which clocks may differ")] = 10
     username_claim: Annotated[str, Meta(min_length=1, description="the claim that names who it is")] = "sub"

@@ -1,8 +1,7 @@
 """Work that takes a processor for long, in a few threads, shared fairly by those who cause it.
 
 Each network has a line of its own, and they are served in turn, a piece of work from each. When too much waits, the
-longest line gets no longer: what came to it last is refused. So a client that asks for a lot waits, and others hardly
-do.
+longest line gets no longer: its newest work is refused. So a client that asks for a lot waits, and others hardly do.
 """
 
 import asyncio
@@ -49,7 +48,7 @@ class FairWork:
         return found
 
     def _make_room(self, length: int) -> None:
-        """Refuses what came last to the longest line. Raises `Refusal` where that is the one that is to be longer."""
+        """Refuses the newest work of the longest line. Raises `Refusal` where the new work belongs to that line."""
         network, longest = max(self._lines.items(), key=lambda one: len(one[1]), default=("", deque[_Piece]()))
         if len(longest) <= length + 1:
             raise _refused()

@@ -9,7 +9,7 @@ MiB = 1024 * 1024
 
 
 class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True):
-    """`[limits]`: what one connection, and one address, may ask of this process. 0 is no limit."""
+    """`[limits]`: limits of one connection, and of one address. 0 is no limit."""
 
     connections_per_address: Annotated[
         int, Meta(ge=0, description="open connections from one address (of IPv6: one /64 network); 0: no limit")
@@ -28,5 +28,5 @@ class LimitsConfig(msgspec.Struct, frozen=True, kw_only=True):
     bytes_burst: Annotated[int, Meta(ge=1, description="bytes at once, after a quiet time")] = MiB
     on_excess: Annotated[
         Literal["wait", "refuse"],
-        Meta(description='"wait": a connection is read no faster; "refuse": what is too much is refused'),
+        Meta(description='"wait": a connection is read no faster; "refuse": excess requests are refused'),
     ] = "wait"

@@ -1,8 +1,8 @@
 """Passwords: hashes of them, and the comparison off the event loop.
 
 A hash is argon2id's (RFC 9106), a verifier of SCRAM's (`gateway.security.scram`), or both with a space between:
-argon2id's is what a password that was sent is compared with, for trying passwords against it costs most. Users who came
-from RabbitMQ may have its hash (`gateway.security.rabbitmq_hashes`).
+a password that was sent is compared with argon2id's, for trying passwords against it costs most. Users who came from
+RabbitMQ may have its hash (`gateway.security.rabbitmq_hashes`).
 
 A comparison costs some 20 ms of a processor and 19 MiB, on purpose. Devices connect again and again with the same
 password, so a right password is remembered for a while, by a digest under a key of this process's own.
@@ -38,7 +38,7 @@ ARGON2 = "$argon2id$"
 HASH_MEMORY_KIB_MAX = 256 * 1024  # of a hash that was made elsewhere
 HASH_PASSES_COUNT_MAX = 32
 
-KINDS_COUNT_MAX = 64  # of hashes, by what a comparison costs
+KINDS_COUNT_MAX = 64  # of hashes, by the cost of a comparison
 REFUSAL_TIMES = 2.0  # the slowest kind: comparisons that take longer than the average do not show
 NEWS_WEIGHT = 1 / 8  # of the last comparison in the average
 
@@ -221,7 +221,7 @@ class Passwords:
         return _Compared(right, _kind(found), self._clock_s() - began_s)
 
     async def work(self, work: Callable[[], T], *, network: str = "") -> T:
-        """Does what takes long in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
+        """Runs long work in one of the threads. Raises `Refusal` (OVERLOAD) where too many wait for it."""
         return await self._work.do(work, network=network)
 
     def _decoyed(self) -> str:

@@ -3,8 +3,8 @@
 A client of MQTT 3.1.1 that sends a message over a limit can be told so by nothing but the end of its connection. Most
 of them connect again and send it again, forever and as fast as they can.
 
-A client is recognised by its address and its user, besides the client identifier, which anybody can say: a client that
-uses another's identifier does not slow down the other.
+A client is recognised by its address and its user, besides the client identifier, which any client can claim: a client
+that uses another's identifier does not slow down the other.
 """
 
 from collections import OrderedDict

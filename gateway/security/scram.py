@@ -49,7 +49,7 @@ class Verifier(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> "Verifier":
-        """Parses a verifier. Raises ValueError, which does not repeat what was given."""
+        """Parses a verifier. Raises ValueError, which does not repeat the text."""
         found = _WRITTEN.fullmatch(text)
         try:
             if found is None:
@@ -86,7 +86,7 @@ def derive(password: str, *, salt: bytes, iterations: int = ITERATIONS) -> Verif
 
 
 def load_library() -> None:
-    """Imports what exchanges need, which takes a tenth of a second the first time."""
+    """Imports the library that exchanges need, which takes a tenth of a second the first time."""
     import scramp  # noqa: F401, PLC0415
 
 

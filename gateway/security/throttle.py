@@ -1,6 +1,6 @@
 """Addresses that try wrong credentials too often are refused for a while, whatever they offer.
 
-Of IPv6, where everybody has many, what counts is the /64 network.
+Of IPv6, where a host has many addresses, the /64 network counts.
 """
 
 from collections import OrderedDict

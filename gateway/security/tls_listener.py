@@ -1,8 +1,8 @@
 """A TLS port: it accepts connections itself, so that handshakes are counted by where they come from.
 
-Until its handshake is over a connection is nobody's, and a peer can have it wait for `handshake_s`. When too many
-handshakes are in progress, the oldest one of the network that has most is given up, so that a flood makes way for those
-that come later, and takes nothing from another network.
+Until its handshake is over a connection is unauthenticated, and a peer can have it wait for `handshake_s`. When too
+many handshakes are in progress, the oldest one of the network that has most is given up, so that a flood makes way for
+those that come later, and takes nothing from another network.
 """
 
 import asyncio

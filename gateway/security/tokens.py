@@ -1,7 +1,7 @@
-"""Tokens: signed by somebody whose keys we have, they say who their bearer is and until when (RFC 7519, RFC 8725).
+"""Tokens: signed with a key that we have, they name their bearer and their end (RFC 7519, RFC 8725).
 
 A key is good for one algorithm, which is said where the key is and never taken from a token. Keys in files are read
-again when the files change; until a changed file can be read, what it held before stays in force.
+again when the files change; until a changed file can be read, its former keys stay in force.
 """
 
 import json
@@ -24,9 +24,9 @@ KEYS_FILE_BYTES_MAX = 1024 * 1024
 KEYS_COUNT_MAX = 256
 TRIES_COUNT_MAX = 8  # of keys for one token, where it does not say by which it is signed
 LOOK_INTERVAL_MS = 2_000  # between two looks whether files have changed
-_TIME_MAX = 1 << 40  # s since 1970; what is later is no time
+_TIME_MAX = 1 << 40  # s since 1970; later values are refused
 
-# How PyJWT is to check what it checks; times are ours to check, by the clock that is passed in.
+# The checks of PyJWT; this module checks times, by the clock that is passed in.
 _OPTIONS: Any = {
     "require": ["exp"],
     "verify_exp": False,
@@ -81,14 +81,14 @@ class Tokens:
                 except jwt.InvalidSignatureError:
                     continue
         except jwt.InvalidAudienceError:
-            raise _refused("is for somebody else") from None
+            raise _refused("is for another audience") from None
         except jwt.InvalidIssuerError:
             raise _refused("is of an unknown issuer") from None
         except jwt.MissingRequiredClaimError as error:
             raise _refused(f"does not say {error.claim!r}") from None
         except (jwt.PyJWTError, ValueError, TypeError, KeyError, RecursionError):
             raise _refused("is none, or not one that is good here") from None
-        raise _refused("is signed by nobody who is known here")
+        raise _refused("is signed with a key that is not known here")
 
     def _candidates(self, header: dict[str, Any]) -> Sequence[_Key]:
         """Returns the keys that may have signed a token with this header."""

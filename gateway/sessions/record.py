@@ -136,7 +136,7 @@ class Ended(Protocol):
     """
 
     async def __call__(self, session: str, owned: Owned, *, lasting: bool = True) -> None:
-        """Does what is to be done. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
+        """Does the work. Raises `StoreError`: then it is done again later; `OwnershipLost`."""
 
 
 async def ignore_end(session: str, owned: Owned, *, lasting: bool = True) -> None:

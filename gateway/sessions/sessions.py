@@ -1,14 +1,14 @@
 """Durable sessions: a record in the KV, a cursor in the log, and one connection that holds them.
 
-The record is what the adapter saved, opaque here, beside the session's expiry; what changes with every message has a
-record of its own, so that a large session does not make small messages large. The cursor is where deliveries go on, in
-each log; it is committed every `COMMIT_INTERVAL_MS` while it moves and when the connection ends, so a crash repeats at
-most what was acknowledged since. A log that the cursor does not name has joined since it was committed, and the session
-gets its messages from its beginning on.
+The record holds the adapter's saved state, opaque here, beside the session's expiry; the part that changes with every
+message has a record of its own, so that a large session does not make small messages large. The cursor is where
+deliveries go on, in each log; it is committed every `COMMIT_INTERVAL_MS` while it moves and when the connection ends,
+so a crash repeats at most the messages acknowledged since. A log that the cursor does not name has joined since it was
+committed, and the session gets its messages from its beginning on.
 
 A session is served by the process that owns it (`gateway.ownership.owners`), from before its connection is let in until
-the last word behind it is written. A connection elsewhere takes it over by asking its owner; of an owner that is gone,
-one that is left does what the end of the connections would have done.
+its last record is written. A connection elsewhere takes it over by asking its owner; when an owner is gone, another
+process does the work of its connections' ends.
 """
 
 import asyncio
@@ -81,7 +81,7 @@ class Sessions:
         self._owners.serve(f"{SESSIONS}/", self)
 
     async def load(self) -> list[str]:
-        """Returns, before anybody connects, the sessions for `end_orphans`. Raises `StoreError`."""
+        """Returns, before the first connection, the sessions for `end_orphans`. Raises `StoreError`."""
         return list(await self._wills.load()) if self._owners.alone else []
 
     async def end_orphans(self, orphans: list[str]) -> None:
@@ -96,7 +96,7 @@ class Sessions:
         """Returns whether a connection of this process has a session, or the session's last record is not written."""
         return key in self.held or key in self.unclosed
 
-    # ---- what connections ask for
+    # ---- requests of connections
 
     async def open(self, holder: SessionHolder, request: OpenSession, user: SessionUser | None = None) -> OpenedSession:
         """Gives a connection its session, taking it from its holder.
@@ -128,7 +128,7 @@ class Sessions:
             raise
 
     async def _take(self, key: str, user: SessionUser | None) -> tuple[Owned, SessionRecord | UnsetType | None]:
-        """Owns a session that nobody holds, its last holder's last word written; and its record, if that is known."""
+        """Owns a session without a holder, after its last holder's last record; returns its record, too, if known."""
         before = self.held.get(key) or self.unclosed.get(key)
         if before is None:
             entry = await self._store.keys.get(key)
@@ -305,7 +305,7 @@ class Sessions:
         if self._release(held):
             held.holder.supersede()
 
-    # ---- what other proxies ask for, or leave behind
+    # ---- requests and remains of other proxies
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `owners.OwnershipListener`."""
@@ -317,7 +317,7 @@ class Sessions:
                 await self._close(held)
             elif name in self.unclosed:
                 await self._close_late(name)
-            else:  # handed to us when nobody here waited for it any more
+            else:  # handed to us when no connection here waited for it any more
                 await (await self._owners.take(name, wait=False)).release()
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
@@ -351,7 +351,7 @@ class Sessions:
             if self._release(held):
                 held.holder.shut_down()
 
-    # ---- what time asks for
+    # ---- periodic work
 
     async def commit(self) -> None:
         """Commits the cursors that have moved. Call it every `COMMIT_INTERVAL_MS`."""

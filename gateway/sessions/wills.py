@@ -5,7 +5,7 @@ without a connection, another one or this one after a crash, publishes it in the
 the owner of the session does anything to its will. In order:
 
     armed        the connection is there
-    publishing   it is gone: what is to be published, and when, is settled
+    publishing   it is gone: the message, and the time to publish it, are settled
     waiting      it is kept by a timer (`gateway.publishing.delayed`), until the session is taken up again, or ends, or
                  its time has come
     due          its session has ended, so it is called in from its timer
@@ -88,7 +88,7 @@ class Wills:
         self._known: dict[str, None] | None = None  # the sessions with a record; None: only the store knows
 
     async def load(self) -> Sequence[str]:
-        """Loads all records from now on, which nobody else changes.
+        """Loads all records, which only this process changes from now on.
 
         The sessions whose connection ended with a former run.
         """

@@ -38,7 +38,7 @@ class BatchCalls(Protocol):
         """Writes to each socket the bytes at the same place in the other list.
 
         Returns of each that did not take all: the index, and how many bytes it took, or its error's number below 0.
-        Raises ValueError and TypeError, with nothing written; after any other error it is unknown what was written.
+        Raises ValueError and TypeError, with nothing written; after any other error it is unknown how much was written.
         """
 
 

@@ -14,8 +14,9 @@ READ_BYTES: Final = 256 << 10  # of one socket in one turn
 NOTHING_YET: Final = frozenset([errno.EAGAIN, errno.EWOULDBLOCK, errno.EINTR])
 NO_SIGNAL = 0x4000  # a peer that has gone is an error, not a signal
 
-# `receive` and `send` themselves are for those who count calls: `read` and `write` say what they mean. Without declared
-# types a call takes 0.3 us instead of 0.6: what is passed are numbers below 2**31, `BUFFER` and bytes, which it knows.
+# `receive` and `send` are for callers that handle the result codes themselves; others use `read` and `write`. Without
+# declared types a call takes 0.3 us instead of 0.6: the arguments are numbers below 2**31, `BUFFER` and bytes, which it
+# knows.
 _libc = ctypes.PyDLL(None, use_errno=True)
 receive, send = _libc.recv, _libc.send
 receive.restype = send.restype = c_ssize_t
@@ -24,7 +25,7 @@ BUFFER: Any = (ctypes.c_char * READ_BYTES)()  # of the one thread that turns: th
 
 
 def read(number: int) -> bytes | None:
-    """Returns what a socket has, at most `READ_BYTES`; empty at its end, None when nothing is there. Raises OSError."""
+    """Returns a socket's received bytes, at most `READ_BYTES`; empty at its end, None without any. Raises OSError."""
     count = receive(number, BUFFER, READ_BYTES, 0)
     if count >= 0:
         data: bytes = BUFFER[:count]

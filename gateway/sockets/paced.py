@@ -1,7 +1,7 @@
 """A TLS connection whose output is kept where it can be counted.
 
-The event loop's TLS takes whatever it is given, encrypts it at once and hands all of it to the socket's transport,
-whose buffer nobody above sees: a response of 16 MiB that the peer does not read counts as nothing, and the protocol is
+The event loop's TLS takes all output, encrypts it at once and hands it to the socket's transport, whose buffer is
+hidden from the layers above: a response of 16 MiB that the peer does not read counts as nothing, and the protocol is
 not asked to pause. So output is passed on in pieces, and no more of it while the socket does not take any.
 """
 
@@ -123,7 +123,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         return self._closing or self._inner.is_closing()
 
     def close(self) -> None:
-        """Writes what is kept, then closes; nothing is read meanwhile."""
+        """Writes the kept output, then closes; nothing is read meanwhile."""
         if self._closing:
             return
         self._closing = True
@@ -145,7 +145,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
     # ---- whose it is
 
     def get_extra_info(self, name: str, default: Any = None) -> Any:
-        """Returns what the transport below knows."""
+        """Returns the value of the transport below."""
         return self._inner.get_extra_info(name, default)
 
     def get_protocol(self) -> asyncio.BaseProtocol:
@@ -153,6 +153,6 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Gives what comes to another protocol."""
+        """Gives later input to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
         self.data_received = self._protocol.data_received  # type: ignore[method-assign]  # no call more for each read

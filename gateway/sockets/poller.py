@@ -2,7 +2,7 @@
 
 The event loop sees a single file descriptor. When it is readable, one turn reads every socket that has something, once.
 The reads of sockets that have a reader are handed over in one call for all of them, those of others each to its
-protocol. What all of them have to be stored for then goes to the log in the same batch.
+protocol. Their messages then go to the log in the same batch.
 """
 
 import asyncio
@@ -15,7 +15,7 @@ from gateway.sockets.batches import CALLS, BatchCalls
 from store.base import logs
 
 SOCKETS_A_TURN: Final = 1_024  # then others of the event loop have their turn
-LOOKS_A_TURN: Final = 4  # for what has come while the reads of the look before were handed over: it joins their frame
+LOOKS_A_TURN: Final = 4  # for input that came while the reads of the look before were handed over: it joins their frame
 LOOK_AGAIN_BYTES: Final = 1 << 10  # of a read of the turn on average; beyond, a frame is large enough as it is
 TOGETHER_BYTES: Final = 1 << 20  # of reads that are handed over together; the other sockets of a look are read alone
 
@@ -67,7 +67,7 @@ class Poller:
         self.sockets[number] = socket
 
     def change(self, number: int, events: int) -> None:
-        """Looks at it for other events, or for the same again: what is there already counts as new."""
+        """Looks at it for other events, or for the same again: input that is there already counts as new."""
         self._epoll.modify(number, events | _ON_CHANGE)
 
     def remove(self, number: int) -> None:
@@ -100,7 +100,7 @@ class Poller:
                 self._epoll, count_max, self.readers, calls.READ_BYTES, TOGETHER_BYTES
             )
         except Exception:
-            log.exception("sockets cannot be read: all their connections end, as what they sent may be lost")
+            log.exception("sockets cannot be read: all their connections end, as input may be lost")
             for socket in list(sockets.values()):
                 socket.abort()
             return 0, 0

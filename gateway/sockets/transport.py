@@ -19,8 +19,9 @@ _ENDING = EPOLLRDHUP | _BROKEN  # there may be nothing new to tell of it, though
 class SocketTransport(asyncio.Transport):
     """A connection that was accepted. Everything happens in the event loop's thread.
 
-    `write` hands over to the kernel at once what it takes, and keeps the rest; the protocol is asked to pause when more
-    than the high water mark is kept. `connection_lost` comes in a turn of its own, as with every asyncio transport.
+    `write` hands over to the kernel at once as much as it takes, and keeps the rest; the protocol is asked to pause
+    when more than the high water mark is kept. `connection_lost` comes in a turn of its own, as with every asyncio
+    transport.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class SocketTransport(asyncio.Transport):
         *,
         together: bool = False,
     ) -> None:
-        """Begins the connection. Raises OSError, and what the protocol raises.
+        """Begins the connection. Raises OSError, and the protocol's errors.
 
         `together`: the protocol's reads are handed over with those of others (`Poller`), not by `data_received`.
         """
@@ -45,7 +46,7 @@ class SocketTransport(asyncio.Transport):
         self._together = protocol if together else None
         self.writable_number = (
             self._number
-        )  # of the socket, while it is written to at once; -1: `write` keeps what it gets
+        )  # of the socket, while it is written to at once; -1: `write` keeps its input
         self._kept: list[bytes] = []  # written, and not taken by the kernel yet
         self._kept_bytes = 0
         self._high_bytes = WRITE_BUFFER_BYTES
@@ -139,7 +140,7 @@ class SocketTransport(asyncio.Transport):
     # ---- writing
 
     def write(self, data: bytes | bytearray | memoryview) -> None:
-        """Writes, or keeps what the kernel does not take."""
+        """Writes, and keeps the bytes that the kernel does not take."""
         if self._number < 0 or self._ends:
             return
         if self._kept:
@@ -236,7 +237,7 @@ class SocketTransport(asyncio.Transport):
         return self._closing
 
     def close(self) -> None:
-        """Writes what is kept, then closes."""
+        """Writes the kept output, then closes."""
         if self._closing:
             return
         self._closing = True
@@ -274,7 +275,7 @@ class SocketTransport(asyncio.Transport):
         return self._protocol
 
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
-        """Gives what comes to another protocol."""
+        """Gives later input to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
         self._together = None
         self._poller.readers.pop(self._number, None)

@@ -1,8 +1,8 @@
 """Admission: on loopback everybody who asks for this host, elsewhere users with a password (HTTP Basic, RFC 7617).
 
-The names that a browser may call the host by are checked on loopback, so that a page of a stranger's, whose name
-was bound to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time, and more are turned away:
-whoever sends many of them leaves threads for those who are logged in.
+The names that a browser may call the host by are checked on loopback, so that a stranger's page, whose name was bound
+to 127.0.0.1, reads nothing. Wrong passwords are answered slowly, a few at a time, and more are turned away: a client
+that sends many of them leaves threads for users who are logged in.
 """
 
 import hashlib
@@ -52,7 +52,7 @@ def guard(server: Flask, *, check: CheckPassword | None) -> None:
     @server.before_request
     def _refuse() -> Any:
         if request.method not in _SAFE and not _is_ours():
-            return Response("This request comes from a page of somebody else's.\n", 403, content_type="text/plain")
+            return Response("This request comes from a page of another site.\n", 403, content_type="text/plain")
         if users is not None:
             return users.refuse()
         host = request.host.rsplit(":", 1)[0] if not request.host.endswith("]") else request.host

@@ -53,7 +53,7 @@ class DashboardOptions(NamedTuple):
     gateway: str = "http://127.0.0.1:8080"  # its HTTP port: consumer groups, messages, commands
     host: str = "127.0.0.1"
     port: int = 8050
-    check: CheckPassword | None = None  # None: nobody logs in, which loopback alone allows
+    check: CheckPassword | None = None  # None: no login, which loopback alone allows
 
 
 def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:

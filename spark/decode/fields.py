@@ -13,7 +13,7 @@ _NO_RULE: Final = DecodeRule()
 
 
 def read(rows: Rows, parsed: object, leaf: str, rule: DecodeRule = _NO_RULE) -> None:
-    """Adds what a parsed body says. A bare value and the field `value` are the metric `leaf`. Raises `Undecodable`."""
+    """Adds a parsed body's metrics. A bare value and the field `value` are the metric `leaf`. Raises `Undecodable`."""
     if not rule.each:
         _element(rows, parsed, leaf, rule, None)
         return

@@ -11,7 +11,7 @@ from store.api.devices import DeviceRule
 
 
 class DecodeRules(msgspec.Struct, frozen=True, kw_only=True):
-    """The rules of a job: which device a message is of, and what its body says. The first that matches applies."""
+    """The rules of a job: a message's device, and the format of its body. The first that matches applies."""
 
     devices: tuple[DeviceRule, ...] = ()
     decode: tuple[DecodeRule, ...] = ()

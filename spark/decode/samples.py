@@ -1,7 +1,7 @@
-"""Messages to samples: what each reports, by its format, and what is to be said of a message that reports nothing.
+"""Messages to samples: the metrics of each, by its format, and the quality of a message that reports none.
 
-The format is the rule's for the address (`spark.decode.rules`), else what Sparkplug's topic names or the content type
-say, else JSON (RFC 8259). Of an object every number, boolean and text is a metric, nested ones by their path
+The format is the rule's for the address (`spark.decode.rules`), else that of Sparkplug's topic names or the content
+type, else JSON (RFC 8259). Of an object every number, boolean and text is a metric, nested ones by their path
 (`motor.temp`), except that `value` is the metric named by the last level of the address, as in `{"value": 21.5}`
 published to `site1/dev42/temperature`; a bare value is the same. Nulls are skipped.
 """

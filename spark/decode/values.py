@@ -9,7 +9,7 @@ DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
 
 OK = "ok"
 NO_METRICS = "no_metrics"  # read, but without a number or state where one would count
-BAD_BODY = "bad_body"  # not what its content type, its topic's format or its first byte says
+BAD_BODY = "bad_body"  # it contradicts its content type, its topic's format or its first byte
 ENCODED = "encoded"  # compressed by its sender: not looked into
 TOO_MANY = "too_many_metrics"  # the first METRICS_MAX were taken
 
@@ -28,7 +28,7 @@ class Rows:
         self.texts: list[str | None] = []
         self.units: list[str | None] = []
         self.times_us: list[int | None] = []  # None: the message's
-        self.aliases: list[int | None] = []  # of Sparkplug: what stands for a name that a BIRTH told
+        self.aliases: list[int | None] = []  # of Sparkplug: the alias of a name that a BIRTH gave
         self.quality: list[str] = []
         self.reasons: list[str | None] = []
 
@@ -59,7 +59,7 @@ class Rows:
             self.state(metric, value, unit, time_us)
 
     def alias(self, alias: int) -> None:
-        """Says what stands for the name of the row added last."""
+        """Sets the alias for the name of the row added last."""
         if len(self.metrics) > self.bounds[-1]:
             self.aliases[-1] = alias
 

@@ -1,4 +1,4 @@
-"""Messages as CloudEvents in one request: what the gateway's HTTP port takes."""
+"""Messages as CloudEvents in one request to the gateway's HTTP port."""
 
 from collections.abc import Callable, Sequence
 

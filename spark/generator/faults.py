@@ -28,7 +28,7 @@ from spark.telemetry.liveness import BACK, FLAPPING, SILENT
 GAP, FLOOD, DRIFT, SKEW, AHEAD, DUPLICATES = "gap", "flood", "drift", "skew", "ahead", "duplicates"
 SPIKE_SIGMAS, SHIFT_SIGMAS, DRIFT_SIGMAS = (12.0, 30.0), (8.0, 15.0), 3.0
 FLOOD_COPIES, SKEW_MS, AHEAD_MS = 20, -45_000, 3_600_000
-WARM_MESSAGES, FLOOD_WARM_S = 60, 660.0  # before the first fault: until then the job learns what is usual
+WARM_MESSAGES, FLOOD_WARM_S = 60, 660.0  # before the first fault: until then the job learns the usual values
 
 
 class FaultKind(NamedTuple):

@@ -27,7 +27,7 @@ async def send_due(
     now_ms: Callable[[], int],
     sleep: Callable[[float], Awaitable[None]],
 ) -> None:
-    """Sends messages in their order, those that are due together; raises what `send` raises."""
+    """Sends messages in their order, those that are due together; raises the errors of `send`."""
     waiting = iter(readings)
     first = next(waiting, None)
     while first is not None:

@@ -5,8 +5,8 @@ label says so. Times may differ by the tolerance: silence is noticed after a whi
 of its minute. Only devices that the labels name are judged, and only within their `run`, where there is one.
 
 Clocks ahead and duplicates are no findings; the table `quality` counts them by device. Such a label is found when its
-device has a count, and a device with a count is right when it has such a label. What nothing tells, as a clock that is
-behind, is listed and not counted.
+device has a count, and a device with a count is right when it has such a label. Faults that leave no trace, as a clock
+that is behind, are listed and not counted.
 """
 
 from collections import Counter, defaultdict
@@ -106,7 +106,7 @@ def score(labels: Iterable[Label], findings: Iterable[Finding], tolerance_s: flo
 
 
 def findings_of(tables: Tables, labels: Sequence[Label]) -> list[Finding]:
-    """Returns the findings in a job's tables, and what `quality` counts of the columns that labels name."""
+    """Returns the findings in a job's tables, and the counts of `quality` in the columns that labels name."""
     found = [
         Finding(row["device"], row["kind"], round(row["time"].timestamp() * 1_000), row["metric"] or "")
         for row in tables.table("anomalies").select(["device", "kind", "time", "metric"]).to_pylist()

@@ -1,6 +1,6 @@
 """The store's time while nothing new comes, so that windows settle and silence is noticed without a record.
 
-The newest record that the job has read says what the store's clock was. While every queue is read to its end, that
+The newest record that the job has read has the time of the store's clock. While every queue is read to its end, that
 clock has gone on since by as much as this process has waited; so no difference between two machines' clocks counts.
 Time in which the store did not answer is left out: no device could have been read in it.
 """

@@ -44,7 +44,7 @@ def compact(place: Location, *, history_h: int = 6) -> int:
 
 
 def vacuum(place: Location, *, history_h: int = 6) -> int:
-    """Deletes what was replaced longer ago than so many hours, and what no commit names; returns how many files."""
+    """Deletes files that were replaced longer ago than so many hours, or that no commit names; returns how many."""
     commits = _opened(place, history_h)
     try:
         return commits.vacuum(all_files=True)

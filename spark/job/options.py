@@ -40,7 +40,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     session_s: float = 1_800.0  # a longer pause of a device ends its session of activity
     progress_s: float = 10.0  # seconds between two lines of progress; 0: none
     samples: bool = False  # each number and state is a row of the table `samples`
-    tick_s: float = 5.0  # while no record comes: seconds between two looks at what time alone changes
+    tick_s: float = 5.0  # while no record comes: seconds between two looks at state that time alone changes
     findings: str | None = None  # URLs, with commas, of HTTP ports where findings are published; None: table only
     findings_age_s: float = 3_600.0  # findings of longer ago are no news: they are in the table only
     history_h: int = 6  # hours in which replaced rows stay readable

@@ -1,4 +1,4 @@
-"""The package that `spark-submit --py-files` ships: what executors need of Headgate, as a zip of Python alone.
+"""The package that `spark-submit --py-files` ships: the part of Headgate that executors need, as a zip of Python alone.
 
 The packages that Headgate itself needs (msgspec, grpcio, numpy, pyarrow and the like) are the workers' own, installed
 there or shipped as a packed virtual environment: they have parts that are built for a machine.

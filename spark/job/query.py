@@ -5,8 +5,8 @@
 One streaming query, with Spark's checkpoint for its position in the log, calls `_Job.batch` for every micro-batch
 (`foreachBatch`). The records are spread over buckets by their device's hash; each bucket's task has the state of the
 batch before, writes the new state and the files of the tables, and answers with their names. The driver commits them
-(`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and what is committed of it
-already is skipped. Why so: `docs/decisions/0039-delta-tables.md`.
+(`spark.tables.commits`). A batch that Spark repeats after a crash gives the same rows, and tables that have them
+committed already are skipped. Why so: `docs/decisions/0039-delta-tables.md`.
 
 **Watermark.** A record counts in the window of its own time (`time`). The watermark is the time up to which every queue
 has been read, less `watermark_s`: a window that ends before it is settled. A record that is stored later than that is
@@ -64,7 +64,7 @@ _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on 
 
 def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) -> None:
     """Runs the telemetry job, as `spark.job.run` says."""
-    find_java_home()  # a missing JDK and wrong options, a file of rules among them, are said before anything is written
+    find_java_home()  # a missing JDK and wrong options, a file of rules among them, are reported before any write
     SourceOptions.parse(_source_options(options))
     commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
     try:
@@ -334,7 +334,7 @@ class _Job:
         return f"{held[0]}, for {now_s - held[1]:.0f} s until now"
 
     def tick(self, clock_ms: int) -> bool:
-        """Settles what is settled at a time by the store's clock, and finds who is silent; returns whether it could.
+        """Settles windows up to a time by the store's clock, and finds silent devices; returns whether it could.
 
         It cannot while a batch is in progress, or half committed. Raises `SparkError`.
         """

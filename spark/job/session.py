@@ -153,7 +153,7 @@ def register(session: SparkSession) -> None:
 
     context = session.sparkContext
     if (context.master or "").startswith("local") and context.pythonExec == _PYTHON:
-        context.pythonExec = sys.executable  # the session was there before anybody could say which Python it needs
+        context.pythonExec = sys.executable  # the session was there before its Python could be chosen
     pushes = str(session.conf.get(PUSHDOWN, "false")).lower() == "true"
     session.dataSource.register(PushingDataSource if pushes else HeadgateDataSource)
 

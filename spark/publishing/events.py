@@ -1,7 +1,7 @@
 """Rows to CloudEvents in JSON (CloudEvents JSON format 1.0.2, 4), as many in one request as belong together.
 
 A column with the name of a message's field is that field; without a column `body` the other columns are the body, as a
-JSON object. The same rows give the same requests, byte by byte: that is what makes a repetition recognisable.
+JSON object. The same rows give the same requests, byte by byte, so a repetition can be recognised.
 """
 
 import base64

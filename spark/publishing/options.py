@@ -28,14 +28,14 @@ class WriterOptions(msgspec.Struct, frozen=True, kw_only=True):
     contentType: str = "application/json"  # noqa: N815  # of rows without a column `content_type`
     qos: int = 1
     retain: bool = False
-    batch: str = ""  # names a batch write: what a write of this name has published is not published again
+    batch: str = ""  # names a batch write: messages published by a write of this name are not published again
     rowsPerRequest: int = 500  # noqa: N815
     bytesPerRequest: int = 512 << 10  # noqa: N815  # of bodies, about; the gateway's max_body_bytes has to be larger
     retrySeconds: float = 60.0  # noqa: N815  # how long an absent gateway is waited for
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "WriterOptions":
-        """Parses options as Spark hands them over. Raises `BadOption`, naming the option and what a typo meant."""
+        """Parses options as Spark gives them. Raises `BadOption`, naming the option and the nearest right name."""
         given = {name: text for name, text in options.items() if name.lower() not in _SPARKS}
         found = parsing.parse_options(cls, given, _PARSERS, {})
         if found.rowsPerRequest > ROWS_MAX:

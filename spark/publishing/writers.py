@@ -2,7 +2,7 @@
 
 **Once.** A key names the write, the partition and the request's first row. The gateway's log remembers keys
 (`Idempotency-Key`, for `adapters.http.idempotency_window_s`), in the frame of their messages: a task that Spark
-repeats, at whichever proxy and whatever has died, publishes what is missing and nothing twice.
+repeats, at whichever proxy and whatever has died, publishes the missing messages and none twice.
 
 - A streaming write is named by its query and micro-batch: both survive a restart with the same checkpoint.
 - A batch write is named by chance, so that only the tasks of one job know each other; or by the option `batch`, and

@@ -1,7 +1,7 @@
 """The data source's columns: their Spark types, and how each is made from a chunk of the log.
 
-A chunk becomes one Arrow record batch, built column by column. Only what the asked-for columns need is done: where
-none of them comes from the message itself, no record is decoded. Records that a query does not want
+A chunk becomes one Arrow record batch, built column by column. Only the work that the requested columns need is done:
+where none of them comes from the message itself, no record is decoded. Records that a query does not want
 (`spark.source.selection`) are left out before: by their addresses first, for which no more than that is decoded.
 """
 
@@ -154,7 +154,7 @@ class RecordColumns:
 
 
 class _Chunk:
-    """One chunk; what several columns share is made once, on demand. `picked` are the wanted records, None: all."""
+    """One chunk; values shared by columns are made once, on demand. `picked` are the wanted records, None: all."""
 
     def __init__(
         self,

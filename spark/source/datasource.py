@@ -71,7 +71,7 @@ class HeadgateDataSource(DataSource):
 
 
 class PushingDataSource(HeadgateDataSource):
-    """The same for sessions that have `PUSHDOWN` set: filters of a query bound what is read."""
+    """The same for sessions that have `PUSHDOWN` set: filters of a query bound the records to read."""
 
     def reader(self, schema: StructType) -> BatchReader:
         """Returns a batch reader of these columns, which takes filters."""

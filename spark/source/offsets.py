@@ -13,7 +13,7 @@ from store.api.queues import Bounds
 
 
 class OffsetRange(NamedTuple):
-    """Records `start` (inclusive) to `end` (exclusive) of one queue: what one task reads."""
+    """Records `start` (inclusive) to `end` (exclusive) of one queue, read by one task."""
 
     queue: int
     start: int

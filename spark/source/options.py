@@ -64,7 +64,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @classmethod
     def parse(cls, options: Mapping[str, str]) -> "SourceOptions":
-        """Parses options as Spark hands them over. Raises `BadOption`, naming the option and what a typo meant."""
+        """Parses options as Spark gives them. Raises `BadOption`, naming the option and the nearest right name."""
         found = parsing.parse_options(cls, options, _PARSERS, _ALIASES)
         files = {"caFile": found.caFile, "certFile": found.certFile, "keyFile": found.keyFile}
         if any(files.values()) and (missing := [name for name, path in files.items() if path is None]):
@@ -75,7 +75,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def targets(self) -> tuple[str, ...]:
-        """The addresses, of which any will do."""
+        """The addresses; any of them will do."""
         return tuple(self.target.split(","))
 
 

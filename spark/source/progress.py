@@ -1,7 +1,7 @@
 """The offsets of a streaming query as those of a consumer group, so that the gateway shows how far it is behind.
 
 Spark's checkpoint alone decides where a query goes on. The group learns it after a micro-batch, every few seconds, and
-what cannot be told is logged and told with the next: an unreachable gateway does not stop a query.
+a failed report is logged and made up for by the next: an unreachable gateway does not stop a query.
 """
 
 import logging
@@ -70,7 +70,7 @@ class GroupProgress:
             self._report()
 
     def close(self) -> None:
-        """Tells what is left, and closes the connection."""
+        """Reports the last offsets, and closes the connection."""
         if self._next is not None:
             self._report()
         self._client.close()

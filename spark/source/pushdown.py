@@ -1,6 +1,6 @@
 """Filters of a query, as Spark hands them to a source, to queues and offsets that need not be read.
 
-Spark looks at every row again, so what cannot be used here costs time and nothing else.
+Spark looks at every row again, so a filter that cannot be used here costs time and nothing else.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -28,7 +28,7 @@ class PushedBounds:
     selection: Selection = field(default_factory=Selection)
 
     def take(self, filters: Iterable[Filter]) -> None:
-        """Narrows by filters, all of which hold."""
+        """Narrows by filters; all of them have to hold."""
         for one in filters:
             attribute: tuple[str, ...] = getattr(one, "attribute", ())
             value: Any = getattr(one, "value", None)

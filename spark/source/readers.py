@@ -14,7 +14,7 @@ records again. Spark keeps positions in its checkpoint; starting options count o
 - A queue that is gone with its topic keeps its place in the position and is not read.
 - While the store is away the query waits for `retrySeconds`, then fails; started again, it goes on where it was.
 
-Only what the store has confirmed is ever read, so no failover can take back records that a query has seen.
+Only confirmed records are ever read, so no failover can take back records that a query has seen.
 """
 
 import time
@@ -106,7 +106,7 @@ class _Reader:
             self._client = None
 
     def _queues(self, *, must_exist: bool) -> dict[int, str]:
-        """Returns the queues that may hold what is wanted, and their topics."""
+        """Returns the queues that may hold wanted records, and their topics."""
         chosen = offsets.chosen_queues(self._store.topics(), self._options.topic, must_exist=must_exist)
         topics, queues = self._pushed.topics, self._pushed.queues
         named = self._pushed.selection.first_levels()
@@ -214,7 +214,7 @@ class PushingReader(BatchReader):
     """The same, bounded by a query's filters."""
 
     def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:  # noqa: N802  # Spark's name
-        """Takes what it can of the filters, and gives all back: Spark looks at every row again."""
+        """Uses the filters that it can, and gives all back: Spark looks at every row again."""
         self._pushed.take(filters)
         return filters
 
@@ -224,7 +224,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
 
     def __init__(self, options: SourceOptions, schema: StructType) -> None:
         super().__init__(options, schema)
-        self._target: dict[int, Bounds] | None = None  # set once: what `availableNow` is to read up to
+        self._target: dict[int, Bounds] | None = None  # set once: the ends that `availableNow` reads up to
         self._newest: dict[int, int] = {}
         self._sizes = RecordSizes()
         self._progress: GroupProgress | None = None
@@ -266,7 +266,7 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         return offsets.encode(end)
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
-        """Returns the end of every queue when it was last looked at: what the query's progress is measured against."""
+        """Returns the end of every queue when it was last looked at, to measure the query's progress against."""
         return offsets.encode(self._newest)
 
     def partitions(self, start: dict[str, int], end: dict[str, int]) -> list[InputPartition]:

@@ -1,4 +1,4 @@
-"""The mean size of a queue's records, by samples: what a limit in bytes of a micro-batch is measured with."""
+"""The mean size of a queue's records, by samples, to keep a micro-batch's limit in bytes."""
 
 from typing import Final
 
@@ -23,7 +23,7 @@ class RecordSizes:
         self._turn += 1
 
     def of(self, store: RemoteReader, queue: int, offset: int) -> float:
-        """Returns the mean size in bytes of the records from an offset on, of which there must be one."""
+        """Returns the mean size in bytes of the records from an offset on; there must be at least one."""
         turn, size = self._found.get(queue, (-TURNS, 0.0))
         if self._turn - turn >= TURNS:
             size = _sampled(store, queue, offset)
@@ -38,6 +38,6 @@ def _sampled(store: RemoteReader, queue: int, offset: int) -> float:
         for frame, rows, _ in store.fetch(queue, offset, end):
             size += int(frame.rows["len"][rows].sum()) + ROWS_DTYPE.itemsize * len(rows)
             count += len(rows)
-    except (OffsetOutOfRange, CorruptFrame):  # the reader says what is to be done about it
+    except (OffsetOutOfRange, CorruptFrame):  # the reader reports it with a remedy
         pass
     return size / count if count else UNKNOWN_BYTES

@@ -30,13 +30,13 @@ _decode = msgspec.msgpack.Decoder(_Addressed).decode
 
 
 def address_of(record: bytes) -> str:
-    """Returns the address of an encoded message: 0.1 us, a third of the whole. Raises what decoding raises."""
+    """Returns the address of an encoded message: 0.1 us, a third of the whole. Raises the errors of decoding."""
     return _decode(record).address
 
 
 @dataclass
 class Selection:
-    """The conditions, all of which a record has to meet. Pickled to the executors."""
+    """The conditions that a record has to meet, all of them. Pickled to the executors."""
 
     filters: tuple[str, ...] = ()  # of addresses; any of them
     equal: dict[str, frozenset[str]] = field(default_factory=dict)  # of `FIELDS`: any of these texts

@@ -3,10 +3,10 @@
 `begin` gives the plan of a pass, or nothing when the pass is done. Executors write data files and a new state each
 (`spark.job.bucket`). `commit` then, in this order:
 
-1. commits each table of which a file changed: the files to add and those that give way, in one Delta transaction that
+1. commits each table with a changed file: the files to add and those that give way, in one Delta transaction that
    carries the job's id and the pass. A table that has the pass already is skipped;
 2. replaces the manifest, which names the new states;
-3. removes what is superseded.
+3. removes superseded files.
 
 The manifest names the files of new findings too, until they are published (`findings_published`).
 
@@ -57,7 +57,7 @@ class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
     forget_ms: int = 30 * 86_400_000
     samples: bool = False  # kept, each as a row
     findings: bool = False  # published after each pass (`spark.findings`)
-    history_h: int = 6  # how long what was replaced stays readable: time travel, and readers that lag
+    history_h: int = 6  # how long replaced files stay readable: time travel, and readers that lag
 
 
 class Commits:

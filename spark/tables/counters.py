@@ -20,8 +20,8 @@ def progress_after(
     """Returns the progress that a pass brings; `batch` is None for a tick, `watermark_ms` is the job's setting.
 
     The job has read every queue up to a time: a queue with records in the batch, up to its newest; a queue without
-    had none waiting when the batch was planned, and what comes later is stored later. So this time is the least of
-    the newest; it never goes back.
+    had none waiting when the batch was planned, and later records are stored later. So this time is the least of the
+    newest; it never goes back.
     """
     offsets, newest, records = dict(before.offsets), dict[int, int](), 0
     corrected, devices, series = before.corrected, before.forgotten_devices, before.forgotten_series

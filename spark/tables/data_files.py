@@ -52,13 +52,13 @@ def kind_of(path: str) -> str:
 
 
 def bucket_of(path: str) -> int:
-    """Returns the bucket that wrote a file; -1 for a file of somebody else."""
+    """Returns the bucket that wrote a file; -1 for a file of another writer."""
     parts = path.rpartition("/")[2].split("-")
     return int(parts[1]) if len(parts) > 1 and parts[0] in (OPEN, SETTLED) and parts[1].isdecimal() else -1
 
 
 def pass_of(path: str) -> int:
-    """Returns the pass whose rows a file was written for; -1 for one merged or rewritten, or of somebody else."""
+    """Returns the pass whose rows a file was written for; -1 for one merged or rewritten, or of another writer."""
     parts = path.rpartition("/")[2].removesuffix(".parquet").split("-")
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() and bucket_of(path) >= 0 else -1
 
@@ -68,7 +68,7 @@ def take_settled(
 ) -> tuple[pa.Table, list[NewFile], list[str]]:
     """Takes the settled rows of some (device, metric, starts) out of their files.
 
-    Returns the rows, the files that hold what else was in theirs, and the paths of those that give way. The table is
+    Returns the rows, the files that hold the other rows of theirs, and the paths of those that give way. The table is
     read as of the version that the plan continues, so that a repeated pass takes the same rows again.
     """
     spec = SPECS[table]

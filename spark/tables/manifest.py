@@ -28,7 +28,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = -1  # the last one committed; -1: none yet
     records: int = 0  # counted in all
     offsets: dict[int, int] = msgspec.field(default_factory=dict)  # queue -> the next offset to count
-    read_to_ms: int = 0  # every queue has been read up to what was stored then; watermark_ms <= read_to_ms
+    read_to_ms: int = 0  # every queue has been read up to this time of storage; watermark_ms <= read_to_ms
     watermark_ms: int = 0  # windows that end at or before it are settled
     stored_at_ms: int = 0  # when the newest record counted was stored
     committed_at_ms: int = 0

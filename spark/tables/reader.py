@@ -38,7 +38,7 @@ class Tables:
         return {protocol: sum(by.values()) for protocol, by in sorted(self._manifest().counts.items())}
 
     def quality(self) -> dict[str, int]:
-        """Counts records by what is to be said of them: `ok`, `bad_json`, `late` and so on."""
+        """Counts records by quality: `ok`, `bad_json`, `late` and so on."""
         found: dict[str, int] = {}
         for by in self._manifest().counts.values():
             for quality, count in by.items():

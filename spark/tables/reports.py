@@ -10,7 +10,7 @@ from spark.telemetry.forgetting import Capacity
 
 
 class PassPlan(msgspec.Struct, frozen=True, kw_only=True):
-    """The driver's word to every bucket: which pass this is, and what it continues."""
+    """The driver's message to every bucket: the number of this pass, and the version that it continues."""
 
     place: Location
     pass_: int
@@ -53,7 +53,7 @@ class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
     bucket: int
     state: str | None  # None: as before
     files: list[NewFile]
-    replaced: list[str]  # tables of which this bucket's open file gives way to those of `files`, if any
+    replaced: list[str]  # tables whose open file of this bucket gives way to those of `files`, if any
     removed: dict[str, list[str]]  # table -> settled files that give way to those of `files`, if any
     queues: list[QueueCount]
     traffic: list[TrafficRow]

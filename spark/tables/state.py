@@ -1,4 +1,4 @@
-"""The state of one bucket: what the next pass continues, in one file of several Arrow tables, one after another.
+"""The state of one bucket, which the next pass continues, in one file of several Arrow tables, one after another.
 
     state/0003-42000000-77c1.arrow
 

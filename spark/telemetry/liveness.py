@@ -27,7 +27,7 @@ SILENT_S_MIN, FACTOR, JITTERS = 10.0, 3.0, 6.0
 WEIGHT = 0.1  # of the newest distance in the means
 FLAPS_COUNT_MIN, FLAP_WINDOW_S = 3, 3_600.0
 
-COUNTS = ("late", "ahead", "rejected", "duplicates", "out_of_order")  # of records, by what is to be said of them
+COUNTS = ("late", "ahead", "rejected", "duplicates", "out_of_order")  # of records, by quality
 _NONE = -1
 _TIMES = ("first_seen", "last_seen", "silent_since", "flaps_since", "last_time", "minute")
 _FLOATS = ("interval_s", "jitter_s", "skew_s", "rate", "rate_spread")

@@ -1,8 +1,8 @@
 """Findings of samples that were reported and may be found again: a finding is in its table once.
 
-A finding is identified by device, metric, kind and time. The same one is found again when a device resends what it has
-sent before, or when two samples of one time are both strange. A sample is judged only until its window is settled, so
-a finding is kept until then and no longer.
+A finding is identified by device, metric, kind and time. The same one is found again when a device resends samples, or
+when two samples of one time are both strange. A sample is judged only until its window is settled, so a finding is kept
+until then and no longer.
 """
 
 import numpy as np

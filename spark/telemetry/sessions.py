@@ -54,7 +54,7 @@ def closed_before(
     """Returns the sessions that nothing can be added to, and the others.
 
     Now is the time, by the store's clock, up to which every queue has been read. Where more than `open_max` would stay
-    open, those of them that ended first are closed too, and what still comes for them begins another session.
+    open, those of them that ended first are closed too, and later records for them begin another session.
     """
     last = column(sessions, "last_seen")
     closed = last < (now_ms - pause_ms) * 1000

@@ -1,8 +1,8 @@
 """Arithmetic on windows and latest values, as Arrow tables.
 
-A window's row is a sum: two rows of one (device, metric, start) make one, in any order and any grouping, so what a
-batch adds is merged into what was there, and how the log was cut into batches does not show; percentiles of windows
-with more than `digest.EXACT_MAX` samples are the exception, within the digest's error.
+A window's row is a sum: two rows of one (device, metric, start) make one, in any order and any grouping, so a batch's
+rows are merged into the rows before, and how the log was cut into batches does not show; percentiles of windows with
+more than `digest.EXACT_MAX` samples are the exception, within the digest's error.
 
 `first` and `last` are the values with the least and the greatest (time, offset, queue): by the device's clock, and
 among equals by the order in the log. `m2` is the sum of squared differences from the mean, merged as in Chan, Golub and
@@ -75,7 +75,7 @@ def partials_of(samples: pa.Table, window_ms: int = WINDOW_MS) -> pa.Table:
 
 
 def coarser(windows: pa.Table, window_ms: int) -> pa.Table:
-    """Returns the same samples in longer windows, of which each holds a whole number of the shorter."""
+    """Returns the same samples in longer windows; each holds a whole number of the shorter."""
     start = column(windows, "start")
     at = windows.schema.get_field_index("start")
     wide = windows.set_column(at, PARTIALS.field("start"), pa.array(start - start % (window_ms * 1000), INSTANT))

@@ -3,15 +3,15 @@
 A client (`client`) has six subjects. Each is a protocol in a file of its name, with the values that it takes and gives:
 
     store.log       appends frames, follows, reads and finds them; lists addresses
-    store.queues    reads a queue, says how long it is kept, forgets it, tells of what it can lend
+    store.queues    reads a queue, sets its retention, forgets it, announces messages that can be leased
     store.keys      gets, puts, transacts, lists and watches keys and values
     store.groups    has the offsets that consumer groups have committed
-    store.leases    lends single messages of a queue, settles them, takes them back
-    store.timers    has what is to be stored later
+    store.leases    leases single messages of a queue, settles them, takes them back
+    store.timers    has records that are to be stored later
 
 Four clients have them. `LocalStore` (`store.local`) has the store in its own process: its subjects share a core, which
-says whether it is open, runs what may wait for a disk in threads, and waits for views and repairs. `RemoteStore`
-(`store.remoting`) asks a node: `store.rpc` has what travels, `store.serving` answers over any client. `NearStore` is
+says whether it is open, runs work that may wait for a disk in threads, and waits for views and repairs. `RemoteStore`
+(`store.remoting`) asks a node: `store.rpc` has the messages, `store.serving` answers over any client. `NearStore` is
 one whose reads a replica near by answers. `ClusterStore` (`store.cluster`) has the clients of all groups: a call that
 names a queue goes to the group of the queue; its keys, and where consumer groups are, are the home group's.
 

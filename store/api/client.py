@@ -19,8 +19,8 @@ from store.api.timers import TimerCalls
 class StoreClient(Protocol):
     """One store group, or all groups of a cluster behind one. Its calls raise `StoreError` and its kind.
 
-    Each group has a log of its own. Whatever names a queue goes to the group that the queue lies in; keys and values,
-    group offsets and addresses are in the home group; what is looked up or counted without a queue, in all of them.
+    Each group has a log of its own. A call that names a queue goes to the group that the queue lies in; keys and
+    values, group offsets and addresses are in the home group; a search or a count without a queue covers all of them.
     """
 
     @property

@@ -15,7 +15,7 @@ class DecodeRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
 
     filter: str = "#"  # of addresses, with + and #
     format: Format = "auto"  # none: the body is no telemetry
-    each: str = ""  # the path of an array, each element of which is read by itself
+    each: str = ""  # the path of an array whose elements are read one by one
     time: str = ""  # the path of the time: ISO 8601, or seconds, ms, us or ns since 1970
     metrics: dict[str, str] = {}  # metric -> path; none: every field
     metric: str = ""  # the path of the metric's name, where each element is one value

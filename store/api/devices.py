@@ -3,7 +3,7 @@
 `Message.device` says who spoke: an authenticated identity, a client identifier, or the peer's host. That is the
 device for most fleets, and not for others: a backend that publishes for its devices, an AMQP user that all share, a
 client identifier made up at every start. Rules, first match first, say where the device's name is instead. They are
-applied where the log is read, so what was computed can be computed again by other rules.
+applied where the log is read, so results can be computed again by other rules.
 
 Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
 client library, is `guest`, or is the host of a peer. Then it is Sparkplug's edge node and device (Sparkplug 3.0.0,

@@ -16,4 +16,4 @@ class GroupCalls(Protocol):
         """Returns the offsets that a group has committed, by queue."""
 
     async def delete(self, group: str) -> None:
-        """Forgets a group: its offsets, what it has settled, in all store groups, and how it is lent messages."""
+        """Forgets a group: its offsets, settlements and lease policies, in all store groups."""

@@ -26,7 +26,7 @@ _MAC_BYTES = 16
 
 
 class LeaseHandle(NamedTuple):
-    """The fields of a lease's handle. `deliveries` is how often the message had been lent before."""
+    """The fields of a lease's handle. `deliveries` is how often the message had been leased before."""
 
     queue: QueueNumber
     group: str
@@ -44,7 +44,7 @@ class LeaseHandle(NamedTuple):
 
     @classmethod
     def decode(cls, text: str, key: bytes) -> "LeaseHandle":
-        """Decodes a handle. Raises `BadHandle` unless it is exactly what a holder of the key has made."""
+        """Decodes a handle. Raises `BadHandle` unless a holder of the key has made exactly this text."""
         if len(text) > HANDLE_CHARS_MAX:
             raise BadHandle(f"a handle has at most {HANDLE_CHARS_MAX} characters")
         try:
@@ -88,7 +88,7 @@ def group_of_handle(text: str) -> str | None:
 
 
 class Grant:
-    """The common part of all messages lent by one `take`; their leases share it, so that lending one costs nothing.
+    """The common part of all messages leased by one `take`; their leases share it, so that a lease costs nothing.
 
     `visible_at_ms` is by the store's steady clock, which a wall clock set back leaves ahead.
     """

@@ -66,7 +66,7 @@ class Transacted(NamedTuple):
 
 
 class Namespace(NamedTuple):
-    """A namespace of the KV: what it holds, and its limits (0: none). Expired keys count until they are swept."""
+    """A namespace of the KV: its size and its limits (0: none). Expired keys count until they are swept."""
 
     name: str
     keys: int
@@ -133,7 +133,7 @@ class KeyCalls(Protocol):
         It ends at `limit` entries or some MiB, whichever is first, but not before the first entry. A page is the state
         at one revision, the newest by default; so are several pages with the `at_revision` that `hold` returned.
         Otherwise each page is newer than the one before, and a watch that begins behind the first page's revision has
-        what changed meanwhile. Raises `RevisionCompacted` for a state that is not held.
+        the changes made meanwhile. Raises `RevisionCompacted` for a state that is not held.
         """
 
     async def count(self, start: str = "", end: str | None = None, *, namespace: str = "") -> int:
@@ -162,4 +162,4 @@ class KeyCalls(Protocol):
         """Lists all namespaces that hold something or have limits, by name."""
 
     async def limit(self, namespace: str, *, keys_max: int = 0, size_bytes_max: int = 0) -> None:
-        """Limits what a namespace may hold from now on; 0: no limit. Entries that it has already stay."""
+        """Limits a namespace's keys and bytes from now on; 0: no limit. Entries that it has already stay."""

@@ -109,7 +109,7 @@ class ExportWriter:
                 self._flush()
 
     def finish(self) -> None:
-        """Writes what is left, and the end."""
+        """Writes the last block, and the end."""
         self._flush()
         self._write(_END_COUNT, _END.pack(self.entries, self._sequence))
 
@@ -128,7 +128,7 @@ class ExportWriter:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file to write to that gets its name, over what had it, when all went well. Raises OSError."""
+    """Opens a file for writing that replaces the file of its name when all went well. Raises OSError."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
@@ -152,7 +152,7 @@ async def export_to(
 ) -> Exported:
     """Writes the state as it is now, of some namespaces (None: all that there are), to a file.
 
-    One page is in memory at a time. Raises what `KeyCalls.hold` and `KeyCalls.range` raise, and OSError.
+    One page is in memory at a time. Raises the errors of `KeyCalls.hold` and `KeyCalls.range`, and OSError.
     """
     at = await store.keys.hold()
     try:
@@ -253,7 +253,7 @@ async def import_from(store: StoreClient, path: Path, *, now_ms: int) -> Importe
     The whole file is checked first: nothing of a damaged one is stored. Then entries are stored some hundred at a time,
     those together atomically. An import that was broken off is repeated: entries that the store has with the same value
     and expiry are skipped. Revisions and versions are the importing store's own. Raises `DamagedExport`, OSError, and
-    what `KeyCalls.put` and `KeyCalls.transact` raise.
+    the errors of `KeyCalls.put` and `KeyCalls.transact`.
     """
     stored = unchanged = expired = 0
     with path.open("rb") as file:

@@ -355,7 +355,7 @@ def _bits(void: Sequence[bool]) -> bytes | None:
 
 
 def changes_of(at: int, record: KvRecord, void: bytes | None) -> Iterator[tuple[str, Change]]:
-    """Yields what a record changed at revision `at`, each with its namespace, in order; `void` as in `Verdict`."""
+    """Yields a record's changes at revision `at`, each with its namespace, in order; `void` as in `Verdict`."""
     if void == b"":
         return
     nothing = int.from_bytes(void or b"", "little")

@@ -11,10 +11,10 @@ from store.format.policy import LeasePolicy
 
 
 class Lease(NamedTuple):
-    """A message lent to a consumer: `deliveries` is how often it had been lent before, and counted.
+    """A message leased to a consumer: `deliveries` is how often it had been leased before, and counted.
 
-    That is known since the start of the master; what was lent at an earlier one counts as once, or as never. `earlier`
-    says that the message is older than the master, so that an earlier one may have lent it.
+    The count begins with the start of the master; leases of an earlier master count as one, or as none. `earlier`
+    says that the message is older than the master, so that an earlier one may have leased it.
     """
 
     offset: QueueOffset
@@ -30,7 +30,7 @@ class Lease(NamedTuple):
         return self.deliveries or int(self.earlier)
 
     def handle(self) -> str:
-        """Returns the text by which anybody can settle, give back or extend this lease, from any proxy.
+        """Returns the text by which its holder can settle, give back or extend this lease, from any proxy.
 
         Signed when it is asked for. Raises ValueError for a lease that lasts as long as its owner.
         """
@@ -57,12 +57,12 @@ class LeaseCalls(Protocol):
         group: str = "",
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
-        """Lends up to `max_count` messages that are not settled and not lent, lowest offset first.
+        """Leases up to `max_count` messages that are not settled and not leased, lowest offset first.
 
         A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
-        policy says, 0: no such limit). After that the message is lent again. No more are lent for a time than
-        `store.format.policy.TIMED_LEASES_MAX`. In an ordered group at most one message of a key is lent at a time, and
-        those behind it wait.
+        policy says, 0: no such limit). After that the message can be leased again. No more are leased for a time than
+        `store.format.policy.TIMED_LEASES_MAX`. In an ordered group at most one message of a key is leased at a time,
+        and those behind it wait.
         """
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
@@ -76,7 +76,7 @@ class LeaseCalls(Protocol):
     ) -> "asyncio.Future[None]":
         """Settles these as `settle` does, a few ms later maybe: with the next frame, without a sync of its own.
 
-        From now on they are not lent again, unless the future fails, with `StoreError`.
+        From now on they are not leased again, unless the future fails, with `StoreError`.
         """
 
     async def forward(
@@ -125,7 +125,7 @@ class LeaseCalls(Protocol):
     ) -> None:
         """Gives these back; `delivered` says whether the attempt counts.
 
-        They are lent again after `delay_ms` (None: as the policy says), or given up by the policy.
+        They are leased again after `delay_ms` (None: as the policy says), or given up by the policy.
         """
 
     async def extend(
@@ -139,8 +139,8 @@ class LeaseCalls(Protocol):
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """Settles by `Lease.handle`; returns for each handle None, `BadHandle` or `LeaseLost`.
 
-        A lease that has ended can still be settled until the message is lent again. Raises when the
-        settlements could not be stored; some may have been.
+        A lease that has ended can still be settled until the message is leased again. Raises when the settlements could
+        not be stored; some may have been.
         """
 
     async def requeue_handles(
@@ -155,16 +155,16 @@ class LeaseCalls(Protocol):
         """
 
     async def set_policy(self, queue: QueueNumber, policy: LeasePolicy, *, group: str = "") -> None:
-        """Sets, durably, how a group's messages of a queue are lent from now on."""
+        """Sets, durably, the policy of a group's leases of a queue from now on."""
 
     async def policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
-        """Returns how a group's messages of a queue are lent."""
+        """Returns the policy of a group's leases of a queue."""
 
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
-        """Returns how many messages of a queue are neither settled nor lent."""
+        """Returns how many messages of a queue are neither settled nor leased."""
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
-        """Returns the lowest offset that is neither settled nor lent, None where there is none; it is not lent."""
+        """Returns the lowest offset that is neither settled nor leased, None where there is none; does not lease it."""
 
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
-        """Settles all that is not lent; returns how many that were."""
+        """Settles all messages that are not leased; returns how many they were."""

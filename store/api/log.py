@@ -1,4 +1,4 @@
-"""The log of a store group: what is appended, what is confirmed, and finding records in it."""
+"""The log of a store group: appending to it, its confirmed end, and finding records in it."""
 
 from collections.abc import Callable, Sequence
 from enum import IntEnum
@@ -56,11 +56,11 @@ class LogCalls(Protocol):
     def confirmed(self) -> LogOffset:
         """The log offset behind the last frame that readers may see. Raises `StoreError` while nothing is known of it.
 
-        While a group cannot be reached it is what was heard last.
+        While a group cannot be reached it is the last known offset.
         """
 
     def tail(self, listener: TailListener) -> Callable[[], None]:
-        """Calls `listener` on the event loop with every frame confirmed from now on, in order. Returns what stops it.
+        """Calls `listener` on the event loop with every newly confirmed frame, in order. Returns a function to stop it.
 
         From `confirmed` on, or, while that is unknown, from its value when the group is reached. After an
         unclean election they go on further back, where the new master's log does: with frames of a later epoch.

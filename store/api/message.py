@@ -1,10 +1,10 @@
-"""The domain message: what every protocol is turned into and made from."""
+"""The domain message, into which every protocol's messages are turned, and from which they are made."""
 
 from typing import Any
 
 import msgspec
 
-EVENT = "cloudevents"  # key in `Message.native` of what an event said besides the fields: `subject` among it
+EVENT = "cloudevents"  # key in `Message.native` of an event's attributes that are no fields, such as `subject`
 REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
 COPIES = "copies"  # key in `Message.native["amqp"]`: addresses that it is routed to queues by, besides its own
 
@@ -38,7 +38,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     traceparent: str | None = None
     principal: str | None = None  # the authenticated principal, when that is not the device
     properties: tuple[tuple[str, str], ...] = ()  # ordered, repeats kept
-    native: dict[str, Any] | None = None  # by protocol name: what only that protocol understands, kept as it came
+    native: dict[str, Any] | None = None  # by protocol name: data that only that protocol understands, kept as it came
 
     def expired(self, now_ms: int) -> bool:
         """Returns whether its time to live is over at `now_ms`."""

@@ -48,7 +48,7 @@ class QueueCalls(Protocol):
         """
 
     async def bounds(self, queue: QueueNumber) -> Bounds:
-        """Returns what can be read of a queue, which its limits may cut short; (0, 0) if it was never written."""
+        """Returns a queue's readable offsets, which its limits may cut short; (0, 0) if it was never written."""
 
     async def offset_at_time(self, queue: QueueNumber, time_ms: int) -> QueueOffset:
         """Returns the first offset of a queue stored at or after a time; `next` when there is none."""
@@ -60,7 +60,7 @@ class QueueCalls(Protocol):
         """Returns the configuration of a queue, None when it has none and the store's defaults hold."""
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
-        """Calls `listener` with queues that have got something to lend by themselves. Returns what stops it.
+        """Calls `listener` with queues whose messages became available without a call. Returns a function to stop it.
 
         That is: a timer has fired, a lease has expired or a delay has ended, a message was given up into a queue.
         """

@@ -1,15 +1,15 @@
-"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and what a process adds to them.
+"""The admin port: `/healthz`, `/readyz`, `/metrics` and `/status` over HTTP/1.1, and a process's own pages.
 
 Small on purpose: one answer a connection, nothing read but a bounded request. Its answers are asked of the runtime at
 the moment of the request, so it cannot be truer or falser than the gateway itself.
 
 Actions are asked for by POST, with a body that says it is JSON: no page of another origin can send that without being
-asked first. They are for this machine alone: the port may be open to others who read figures there. What has come
-of their bodies counts in the budget of unauthenticated input.
+asked first. They are for this machine alone: the port may be open to others who read figures there. Received parts of
+their bodies count in the budget of unauthenticated input.
 
-It asks for no password, so a page of any site could read it by the browser of somebody who reaches it (DNS rebinding).
-Browsers therefore have to call it by an address, by localhost or by a name that is configured, and pages of other
-origins are refused (`store.base.browsers`). Tools that are no browsers may call it by any name.
+It asks for no password, so a page of any site could read it through the browser of a user who reaches it (DNS
+rebinding). Browsers therefore have to call it by an address, by localhost or by a name that is configured, and pages of
+other origins are refused (`store.base.browsers`). Tools that are no browsers may call it by any name.
 """
 
 import asyncio
@@ -54,7 +54,7 @@ log = logs.get(__name__)
 StatusSource: TypeAlias = Callable[[], Any]  # a `gateway.ops.status.Status`, a mapping, or an awaitable of one
 
 
-# Functions that a process adds: they take the query, or the body of an action, and return what JSON can carry.
+# Functions that a process adds: they take the query, or the body of an action, and return a value for JSON.
 Listing: TypeAlias = Callable[[Mapping[str, str]], Awaitable[Any]]
 Action: TypeAlias = Callable[[bytes], Awaitable[Any]]
 _Holds: TypeAlias = Callable[[int], None]  # told how many bytes of a body have come
@@ -109,7 +109,7 @@ class AdminAddress(NamedTuple):
 class ReadyState(NamedTuple):
     """The readiness of a process to serve. `reasons` say why not; `alive` is False when only a restart helps.
 
-    `warnings` are what some of its clients suffer from, or what is no longer there for the next failure.
+    `warnings` are faults that some of its clients meet, or losses of redundancy.
     """
 
     ready: bool
@@ -156,7 +156,7 @@ class AdminServer:
         gather: Callable[[], Awaitable[None]] | None = None,
         operations: Operations = NO_OPERATIONS,
     ) -> "AdminServer":
-        """Listens. `status` gives what `/status` shows. Raises `ServerFailed` when the port is taken.
+        """Listens. `status` gives the content of `/status`. Raises `ServerFailed` when the port is taken.
 
         `gather` is awaited before `/metrics` is made.
         """
@@ -222,7 +222,7 @@ class AdminServer:
                     writer.write(_encode(answer, only_head=only_head))
                     await writer.drain()
         except (ConnectionError, TimeoutError):
-            pass  # the peer has gone or does not read; there is nobody to tell
+            pass  # the peer has gone or does not read; no one is left to tell
         except asyncio.CancelledError:  # it makes way, or the server stops; asyncio would log that as an error
             writer.transport.abort()
         finally:

@@ -2,7 +2,7 @@
 
 A page of any site can send requests to the machine it is shown on, and open a WebSocket to it. Its browser says whose
 page it is, and no page can keep it from saying so. A site can also let a name of its own lead to this machine (DNS
-rebinding): then the gateway is the origin of its pages. Such a name is what `knows_host` finds.
+rebinding): then the gateway is the origin of its pages. `knows_host` finds such a name.
 """
 
 import re

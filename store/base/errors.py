@@ -1,4 +1,4 @@
-"""The errors of a store; each tells whether what was being written is stored, is not, or may be."""
+"""The errors of a store; each tells whether the write is stored, is not stored, or may be."""
 
 
 class StoreError(Exception):
@@ -66,7 +66,7 @@ class AppendOutcomeUnknown(StoreError):
 
 
 class BadArgument(StoreError):
-    """Not stored, nor looked for: a number or a text that the store cannot hold; a frame that says what is not so."""
+    """Not stored, nor looked for: a number or a text that the store cannot hold; a frame that contradicts the store."""
 
 
 class FrameTooLarge(StoreError):
@@ -161,7 +161,7 @@ class BadHandle(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease of a handle has ended: the message was given back, or is lent to another consumer."""
+    """The lease of a handle has ended: the message was given back, or is leased to another consumer."""
 
 
 class CorruptFrame(StoreError):
@@ -177,7 +177,7 @@ class CorruptFrame(StoreError):
 
 
 class NotRebuildable(StoreError):
-    """The views are not all there and hold what the log does not any more: keys, group offsets and settlements.
+    """The views are incomplete, and the log has lost records that they hold: keys, group offsets and settlements.
 
     The views of a copy of the data directory can be put in their place, or the loss be accepted
     (`headgate store rebuild-views --force`).
@@ -185,7 +185,7 @@ class NotRebuildable(StoreError):
 
 
 class ViewsDamaged(StoreError):
-    """The requested data lies in the views, and is not what was written there.
+    """The requested data lies in the views, and differs from the data written there.
 
     It is never served. The views are made anew from the log when the store is opened again; a replica opens it again
     by itself.
@@ -208,7 +208,7 @@ class SnapshotUnusable(StoreError):
 
 
 class TruncationRefused(StoreError):
-    """The log cannot be cut there: no frame begins there, or the views hold what would be cut off."""
+    """The log cannot be cut there: no frame begins there, or the views hold records that would be cut off."""
 
 
 class WrongGroup(StoreError):
@@ -230,7 +230,7 @@ class MetadataWentBack(StoreError):
 
 
 class ForeignCluster(StoreError):
-    """A data directory, a client or a node is of another cluster than whom it has to do with."""
+    """A data directory, a client or a node belongs to another cluster than its counterpart."""
 
 
 class DataDirLocked(StoreError):

@@ -22,7 +22,7 @@ class Listeners(Generic[P]):
         return bool(self._held)
 
     def add(self, listener: Callable[P, object]) -> Callable[[], None]:
-        """Adds a listener. Returns what stops it; again that does nothing."""
+        """Adds a listener. Returns a function that stops it; a second call does nothing."""
         number = self._count
         self._count += 1
         self._held[number] = listener

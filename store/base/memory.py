@@ -1,6 +1,6 @@
 """The memory that a process holds, its limit, and freed memory that goes back to the system.
 
-glibc keeps what is freed in its heap: after a flood of handshakes a process held hundreds of MB of which it used a
+glibc keeps freed memory in its heap: after a flood of handshakes a process held hundreds of MB of which it used a
 fifth. `HeapTrimming` decides when to have it give that back, and `heap_trim` returns the call that does so
 (malloc_trim(3)).
 """
@@ -64,7 +64,7 @@ class HeapTrimming:
     def __init__(self, memory_bytes_max: int) -> None:
         """Begins with nothing trimmed."""
         self.memory_bytes_max = memory_bytes_max
-        self._calm = False  # a flood was over at the last look; what it held is freed by the next one
+        self._calm = False  # a flood was over at the last look; its memory is freed by the next one
         self._trimmed_ms: int | None = None
         self._futile = False
 

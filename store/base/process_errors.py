@@ -13,7 +13,7 @@ class HeadgateError(Exception):
 
 
 class ConfigError(HeadgateError):
-    """A configuration that cannot be used; the text names the key and says what to write instead."""
+    """A configuration that cannot be used; the text names the key and a value to write instead."""
 
 
 class NothingAnswers(HeadgateError):

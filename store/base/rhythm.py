@@ -1,9 +1,9 @@
 """Periodic work in step: all that a process does at multiples of one time shares the wakes of the process.
 
-A wake of an idle process costs more than most of what is done in it: the kernel's part, and caches that others have
-filled meanwhile. So what is done every second is done at whole seconds of the event loop's clock, what is done twice a
-second at half ones, and so on. The clock is the machine's: processes of one machine are in step too, and those of
-several are not.
+A wake of an idle process costs more than most of its work: the kernel's part, and caches that others have filled
+meanwhile. So the work of every second is done at whole seconds of the event loop's clock, work of twice a second at
+half ones, and so on. The clock is the machine's: processes of one machine are in step too, and those of several are
+not.
 """
 
 import asyncio
@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Final
 
 PHASE_S: Final[ContextVar[float]] = ContextVar("PHASE_S", default=0.0)  # of this process; simulations vary it
-_SOON: Final = 0.1  # of a period: what would be done again sooner than that is done one period later
+_SOON: Final = 0.1  # of a period: work due again sooner than that is done one period later
 _EARLY_S: Final = 0.002  # by which timers ring too early
 
 
@@ -32,7 +32,7 @@ async def pause(period_s: float) -> None:
 
 
 class Reminder:
-    """The time by which something is to be said again, whatever was said before: in step with other periodic work."""
+    """The time at which a message is to be sent again, in step with other periodic work."""
 
     def __init__(self, period_s: float) -> None:
         """Begins with something to say at once."""
@@ -40,11 +40,11 @@ class Reminder:
         self._due_s = asyncio.get_running_loop().time()
 
     def said(self) -> None:
-        """Notes that something is said now."""
+        """Notes that a message is sent now."""
         self._due_s = asyncio.get_running_loop().time() + until_next_s(self._period_s)
 
     @property
     def left_s(self) -> float:
-        """Returns the time until something is to be said; 0: now."""
+        """Returns the time until a message is to be sent; 0: now."""
         left_s = self._due_s - asyncio.get_running_loop().time()
         return left_s if left_s > _EARLY_S else 0.0

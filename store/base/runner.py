@@ -82,7 +82,7 @@ def hangups() -> asyncio.Event:
 def run_server(serve: Callable[[ServerRun], Awaitable[None]]) -> int:
     """Runs a server in this process until SIGTERM or SIGINT; a second signal ends it at once. Returns the exit status.
 
-    Raises what `serve` raises.
+    Raises the errors of `serve`.
     """
     hard = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
     resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))  # every connection is a file

@@ -1,8 +1,8 @@
 """All store groups of a cluster as one `StoreClient`.
 
-Whatever names a queue goes to the group in which the queue lies; keys and values, group offsets and addresses are in
-the home group; what is looked up without a queue, in all groups. Calls on one log (`scan`, `read`) go to the log that
-their position is in. Groups come and go as the controller says.
+A call that names a queue goes to the group in which the queue lies; keys and values, group offsets and addresses are in
+the home group; a search without a queue covers all groups. Calls on one log (`scan`, `read`) go to the log that their
+position is in. Groups come and go as the controller says.
 
 Orders across groups mean nothing: merged results are ordered by position, so pages continue where they ended, and
 "newest first" holds within each group.
@@ -53,7 +53,7 @@ def connect_remote(controller: ControllerClient, *, zone: str | None = None, **o
 
 
 def _near(group: Group, zone: str | None) -> Replica | None:
-    """Returns a replica in a zone that has all that was acknowledged; None: the master is there itself, or nobody."""
+    """Returns a replica in a zone that is in sync; None: the master is there itself, or no such replica is."""
     there = [one for one in group.replicas if one.zone == zone and one.id in group.sync_set]
     if any(one.id == group.master for one in there):
         return None

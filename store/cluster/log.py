@@ -1,4 +1,4 @@
-"""The logs of a cluster as one: what goes to one of them, and what is looked up in all."""
+"""The logs of a cluster as one: calls that go to one of them, and searches in all."""
 
 import asyncio
 from collections.abc import Callable, Sequence

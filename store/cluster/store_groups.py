@@ -123,7 +123,7 @@ class StoreGroups:
         return await asyncio.gather(*map(ask, self.logs.values()))
 
     def listen(self, listen: Callable[[StoreClient], Callable[[], None]]) -> Callable[[], None]:
-        """Listens to all groups, those that come later too; `listen` returns what stops it."""
+        """Listens to all groups, those that come later too; `listen` returns the function that stops it."""
         number = self._listener_count
         self._listener_count += 1
         self._listeners[number] = listen

@@ -26,8 +26,9 @@ class WallClock:
     """The machine's clock, but for leaps ahead that it takes back soon; any thread may ask.
 
     Stored times never go back, so a single wrong reading would last forever: everything with an end would expire, and
-    retention would delete what is older. A clock that is set ahead by more than `LEAP_MS`, which no correction does, is
-    followed when it has stayed so for `BELIEF_MS`; until then time goes on as before. The first reading is believed.
+    retention would delete all older records. A clock that is set ahead by more than `LEAP_MS`, which no correction
+    does, is followed when it has stayed so for `BELIEF_MS`; until then time goes on as before. The first reading is
+    believed.
     """
 
     def __init__(self, wall_ms: Callable[[], int] = _wall_ms, monotonic_ms: Callable[[], int] = _monotonic_ms) -> None:
@@ -64,8 +65,8 @@ class WallClock:
 class RisingClock:
     """Milliseconds since 1970 that never go back; any thread may ask.
 
-    While the clock it is made of is set back it stands still. So what was over once stays over, and a frame is never
-    stored before a moment that a reader has already seen.
+    While the clock it is made of is set back it stands still. So a time limit that has passed stays passed, and a frame
+    is never stored before a moment that a reader has already seen.
     """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:

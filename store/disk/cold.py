@@ -2,7 +2,7 @@
 
 Cached pages stay; pages that had to be fetched are let go when the reader has passed them. For that to be known the
 kernel must not read ahead by itself, so this does: nothing for single reads, more and more for a reader that goes on
-where it was. Linux; where the file system does not say what is cached, everything stays as the kernel has it.
+where it was. Linux; where the file system does not say which pages are cached, everything stays as the kernel has it.
 """
 
 import os
@@ -34,7 +34,7 @@ class ColdReads:
         os.posix_fadvise(fd, 0, 0, os.POSIX_FADV_RANDOM)
 
     def before(self, size: int, offset: int) -> None:
-        """Notes bytes about to be read that are not cached, fetches ahead, and lets go what was passed."""
+        """Notes bytes about to be read that are not cached, fetches ahead, and releases pages already read."""
         end = offset + size
         if any(window.start <= offset and end <= window.end for window in self._windows) or not self._cold(end):
             return

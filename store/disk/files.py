@@ -11,7 +11,7 @@ from store.disk.cold import ColdReads
 
 FILE_MODE = 0o600  # messages, and the key that handles are signed with: no other user reads them
 DIRECTORY_MODE = 0o700
-_UNUSABLE: Final = {  # errors that another path does not have; no room, or a disk that fails, is said elsewhere
+_UNUSABLE: Final = {  # errors that another path does not have; a full or failing disk is reported elsewhere
     errno.EACCES,
     errno.EEXIST,
     errno.ENOENT,
@@ -30,8 +30,7 @@ class File(Protocol):
     def pread(self, size: int, offset: int) -> bytes:
         """Returns up to `size` bytes at an offset; fewer at the end of the file.
 
-        Bytes that are not in the page cache are not kept there, so that reads of old data do not push out what is in
-        use.
+        Bytes that are not in the page cache are not kept there, so that reads of old data do not push out pages in use.
         """
 
     def size(self) -> int:
@@ -82,7 +81,7 @@ class OsFile:
         self._cold = ColdReads(fd)
 
     def __del__(self) -> None:
-        self.close()  # a file that was deleted while somebody read it closes with the last reader
+        self.close()  # a file that was deleted while it was read closes with the last reader
 
     def pwritev(self, parts: Sequence[bytes | memoryview], offset: int) -> int:
         """See `File`."""
@@ -184,7 +183,7 @@ def write_whole(file: File, data: bytes | memoryview, offset: int) -> None:
 
 @contextlib.contextmanager
 def said_of_data_dir(path: Path) -> Iterator[None]:
-    """Says of a data directory that cannot be made or written what to do. Raises OSError, of the same number."""
+    """Adds a remedy to the error of a data directory that cannot be made or written: an OSError of the same number."""
     try:
         yield
     except OSError as error:

@@ -1,7 +1,7 @@
 """Tells whether an LMDB file has all its pages, and whether they fit together, without mapping it.
 
-Reading a missing page kills the process, and so does a page that is not what LMDB expects: it asserts on it, or follows
-an offset in the page beyond the file.
+Reading a missing page kills the process, and so does a page that LMDB does not expect: it asserts on it, or follows an
+offset in the page beyond the file.
 
 A file may lawfully end before its last page number: pages that a transaction took and gave back were never written. So
 where it does, the trees are walked and only pages in use count. The layout is LMDB's on a little-endian machine of
@@ -35,7 +35,7 @@ _LOOK = 64  # pages between two looks at the clock
 
 
 class _Short(Exception):
-    """A page in use is not in the file, or is not what its place wants."""
+    """A page in use is not in the file, or is of another kind than its place needs."""
 
 
 def is_cut_short(path: Path) -> bool:
@@ -100,7 +100,7 @@ def leads_astray(path: Path, *, within_s: float) -> bool:
 
 
 class _OpenFile(NamedTuple):
-    """A data file, and what its newest transaction says."""
+    """A data file, and its newest transaction's metadata."""
 
     fd: int
     size: int  # bytes
@@ -214,7 +214,7 @@ class _Walk:
 
 
 class _StrictWalk(_Walk):
-    """A walk that refuses whatever LMDB would stumble over: kinds of pages, depths, and what leads out of a page."""
+    """A walk that refuses pages that LMDB would fail on: wrong kinds, depths, and offsets that leave the page."""
 
     leaf_flags = _BIG  # that nodes of leaves may have
 
@@ -267,7 +267,7 @@ class _StrictWalk(_Walk):
 
 
 class _BranchWalk(_StrictWalk):
-    """A walk over the main tree, the list of free pages, and what is above the leaves of the named trees."""
+    """A walk over the main tree, the list of free pages, and the branches of the named trees."""
 
     leaf_flags = _BIG | _SUBTREE
 
@@ -319,7 +319,7 @@ class _BranchWalk(_StrictWalk):
         return children[:1] if of_leaves and on_leaf is None else children
 
     def _place(self, pages: Sequence[int]) -> None:
-        """Notes the place of pages, of which each has one. Raises `_Short`."""
+        """Notes the pages' places; each page has one. Raises `_Short`."""
         known = self._known
         for page in pages:
             if not _METAS <= page < len(known) or known[page]:

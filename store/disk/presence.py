@@ -10,7 +10,7 @@ from pathlib import Path
 
 from store.disk.files import Files
 
-PRESENCE_LOOK_S = 1.0  # between two looks: what is acknowledged in between, without replicas, may be lost
+PRESENCE_LOOK_S = 1.0  # between two looks: writes acknowledged in between, without replicas, may be lost
 LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
 
 Identity = tuple[int, int] | None  # device and inode; None: there is no such file
@@ -27,7 +27,7 @@ class DirectoryWatch:
         self._opened = {path: identity_of(path) for path in (data_dir / LOCK, data_dir / VIEWS)}
 
     def look(self) -> str | None:
-        """Returns why what is written now would be lost, None while all is in its place."""
+        """Returns why writes would be lost now, None while all files are in place."""
         for path, opened in self._opened.items():
             if identity_of(path) != opened:
                 return self._removed_text(path)

@@ -40,7 +40,7 @@ def read_small_file(files: Files, path: Path, kind: type[T]) -> T | None:
 def write_small_file(files: Files, path: Path, content: msgspec.Struct) -> None:
     """Replaces a file, durably and in one step. Raises OSError."""
     written = path.with_name(path.name + ".new")
-    if written.name in files.names(path.parent):  # of somebody who was cut short
+    if written.name in files.names(path.parent):  # left by a write that was cut short
         files.unlink(written)
     text = msgspec.json.encode(content)
     file = files.open(written, create=True)

@@ -1,4 +1,4 @@
-"""Room on the disk: writing is refused while some is left, so that what must be written still can be.
+"""Room on the disk: writing is refused while some is left, so that essential writes still succeed.
 
 The log's records have to go into the views too, so the room that they will take is counted as gone already.
 """
@@ -33,7 +33,7 @@ _MARGIN = 8  # a refusal ends when an eighth more than the reserve is free, so t
 
 @contextmanager
 def no_room_is_full(path: Path) -> Iterator[None]:
-    """Raises `StoreFull` where opening what is at `path` meets a full disk, or has no file descriptors."""
+    """Raises `StoreFull` where opening `path` meets a full disk, or has no file descriptors."""
     try:
         yield
     except OSError as error:
@@ -72,7 +72,7 @@ class Space:
         self._allowed = 0  # bytes that may be written before the next look
         self.refusal: StoreFull | None = None  # why nothing may be written now
         self.low = False  # room is short: writing goes on, and may be refused soon
-        self._known = True  # the free space, when it was looked at last: that it is not is said once
+        self._known = True  # the free space, when it was looked at last: a failure is logged once
 
     def before_write(self, size: int) -> StoreFull | None:
         """Returns why that many bytes may not be written. Costs a subtraction, and now and then a look."""
@@ -108,7 +108,7 @@ class Space:
 
     @property
     def free_bytes(self) -> int:
-        """Returns what the file system has left; -1 when it does not say."""
+        """Returns the file system's free bytes; -1 when it does not say."""
         try:
             free = self._files.free_bytes(self._path)
         except OSError as error:

@@ -1,8 +1,8 @@
 """The write path: two threads, so that the next commit batch is written while the one before is being synced.
 
-The commit thread takes whatever was appended since its last write, places it and writes it. The sync thread brings what
-was written to disk and only then lets readers and senders know. Frames marked `FRAME_ASYNC` are answered when they are
-written; their sync follows within an interval, and readers see them after it, like any other.
+The commit thread takes the frames appended since its last write, places them and writes them. The sync thread syncs
+written frames to disk and only then lets readers and senders know. Frames marked `FRAME_ASYNC` are answered when they
+are written; their sync follows within an interval, and readers see them after it, like any other.
 
 Where both are idle, `commit_here` does the work of both on the thread that calls it: the event loop's, when the disk is
 fast (`store.engine.loop_commits`). One lock says who writes.
@@ -31,7 +31,7 @@ from store.log.run import FrameRun, RunBuilder
 
 logger = logging.getLogger(__name__)
 
-BATCH_BYTES_MAX = 8 << 20  # in one write: what arrives later need not wait for more than that
+BATCH_BYTES_MAX = 8 << 20  # in one write: later frames need not wait for more than that
 UNSYNCED_BYTES_MAX = 64 << 20  # written and not on disk: beyond, nothing more is written until it is
 FLUSH_INTERVAL_MS = 20  # acknowledged frames without a sync are on disk after this and the time of a sync
 
@@ -120,7 +120,7 @@ class Committer:
         self._error = error
         self._loop_commits = loop_commits
         self._tell_written = written
-        self._broken: Exception | None = None  # from a write or a sync: what is not on disk now is never known to be
+        self._broken: Exception | None = None  # from a write or a sync: frames not on disk now are never known to be
         self._appends: deque[_Append] = deque()
         self._wake_queue: SimpleQueue[None] = SimpleQueue()  # wakes the commit thread: it looks at _appends, or ends
         self._woken = False  # an item waits in it; cleared before the commit thread looks at _appends
@@ -157,7 +157,7 @@ class Committer:
             self._wake_queue.put(None)
 
     def end(self) -> None:
-        """Stores what was appended and reports it. Again does nothing."""
+        """Stores the appended frames and reports them. A second call does nothing."""
         self._ended = True
         self._wake_queue.put(None)
         self._committing.join()
@@ -166,7 +166,7 @@ class Committer:
     # ---- the caller's thread
 
     def commit_here(self) -> bool:
-        """Writes, syncs and reports what was appended before it returns, where that is plain and both threads are idle.
+        """Writes, syncs and reports appended frames before it returns, where that is simple and both threads are idle.
 
         That saves two hand-overs between threads. Returns False where the commit thread does it: frames that wait for
         the views, a segment's end or a sync in progress, and those that are answered before a sync.

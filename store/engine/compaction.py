@@ -1,8 +1,8 @@
 """Compaction: the newest record of each key outlives its segment, by being stored again at the end of the log.
 
 A record stored again must not come behind a newer one of its key, or readers would end up with the older value. The
-views know the newest of the records that they have applied; what was placed since is watched as it is placed, in the
-commit thread; and the frame of the copies is made there too, when its place in the log is certain.
+views know the newest of the records that they have applied; later records are watched as they are placed, in the commit
+thread; and the frame of the copies is made there too, when its place in the log is certain.
 """
 
 import logging
@@ -42,7 +42,7 @@ _OVERHEAD = ROW.size
 
 
 class RowWatch:
-    """The keys that get a record while somebody watches. The commit thread tells of rows and asks; another watches."""
+    """The keys that get a record during a watch. The commit thread reports rows and asks; another thread watches."""
 
     def __init__(self) -> None:
         self._queues: list[int] | None = None
@@ -63,11 +63,11 @@ class RowWatch:
             self.spoiled = False
 
     def saw(self, packed: Buffer) -> None:
-        """Notes rows that were placed. Costs a comparison while nobody watches."""
+        """Notes rows that were placed. Costs a comparison while there is no watch."""
         if self._queues is None:
             return
         rows = np.frombuffer(packed, ROWS_DTYPE)
-        if (rows["queue"] == QUEUES_QUEUE).any():  # one may be deleted, and what it had is not to come back
+        if (rows["queue"] == QUEUES_QUEUE).any():  # one may be deleted, and its records are not to come back
             self.spoiled = True
         for row in rows[np.isin(rows["queue"], self._queues)]:
             self._keys.add(CompactKey(int(row["queue"]), int(row["key_hash"]), int(row["address_hash"])))

@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 LINGER_S = 0.1  # how long runs gather
 EAGER_BYTES = 16 << 20  # when the views are so far behind, they do not wait for more to gather
-LAG_BYTES_MAX = 256 << 20  # the views may be behind before writers wait for them: bounds what memory holds for them
+LAG_BYTES_MAX = 256 << 20  # the views may be behind before writers wait for them: bounds the memory held for them
 TRANSACTION_BYTES = 16 << 20  # of the log in one transaction
 # The most that the views take for a row and for a byte of the log, with the pages that a transaction copies: rows of
 # one byte in many queues, all indexed, took 570; keys and timers hold values themselves.
@@ -80,7 +80,7 @@ class Dispatcher:
         return self._given_bytes - self._applied_bytes
 
     def apply_views(self, until: LogOffset) -> None:
-        """Brings the views soon up to a log offset that somebody waits for."""
+        """Brings the views soon up to a log offset that a caller waits for."""
         self._wanted = max(self._wanted, until)
         self._hurry.set()
 
@@ -103,7 +103,7 @@ class Dispatcher:
         self._progress.set()
 
     def end(self) -> None:
-        """Applies what was given, as far as there is room for it. Again does nothing."""
+        """Applies the runs given, as far as there is room for them. A second call does nothing."""
         self._ending.set()
         self._given.put(None)
         self.apply_views(self._ahead())

@@ -1,8 +1,8 @@
 """The engine: the threads around the log and the views.
 
-On a master the committer's threads write, sync and report what is appended (`store.engine.commit`), on a replica the
-receiver's what comes from the master (`store.engine.receiver`). The dispatcher's follows behind with the views
-(`store.engine.dispatcher`). Readers use the log and the views directly.
+On a master the committer's threads write, sync and report appended frames (`store.engine.commit`), on a replica the
+receiver's threads those that come from the master (`store.engine.receiver`). The dispatcher's follows behind with the
+views (`store.engine.dispatcher`). Readers use the log and the views directly.
 """
 
 import logging
@@ -53,12 +53,12 @@ class Engine:
     engine's threads. The views follow only as far as the runs reported were given back to `dispatch`. `on_failed` is
     called once, when `error` has been set. None of them may block or raise.
 
-    With `on_written` there are other replicas. A master tells how far the log is written, and what is on its disk is
-    confirmed by nobody but the owner. A replica tells how far its log is on disk, by `on_flushed`.
+    With `on_written` there are other replicas. A master tells how far the log is written, and only the owner confirms
+    frames on its disk. A replica tells how far its log is on disk, by `on_flushed`.
 
     `on_damaged` is called when the log, or a view, is damaged where that was not known before, and once where it is
-    when opened, `on_repaired` when a range was repaired; `lost` says whether no replica has what is damaged at a log
-    offset.
+    when opened, `on_repaired` when a range was repaired; `lost` says whether no replica has the data that is damaged at
+    a log offset.
     """
 
     def __init__(
@@ -94,10 +94,10 @@ class Engine:
         """Opens and recovers a data directory; takes as long as the views are behind.
 
         The owner calls `take_unconfirmed` for the frames that a master of several replicas has behind `confirmed`
-        (None: nothing). A replica's log is cut at `truncate_to`, and what it has lost behind that need not come again;
-        it gives up what it has lost from `give_up_from` on. Raises `DataDirLocked`, `WrongGroup`, `NotRebuildable`,
-        `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError; `CorruptFrame`: the views of a master have not
-        followed what is damaged, and it is not `lost`.
+        (None: nothing). A replica's log is cut at `truncate_to`, and frames that it has lost behind that need not come
+        again; it gives up the frames that it has lost from `give_up_from` on. Raises `DataDirLocked`, `WrongGroup`,
+        `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError; `CorruptFrame`: the views of a
+        master have not followed the damaged range, and it is not `lost`.
         """
         assert (truncate_to is None and give_up_from is None) or role == "replica"
         assert confirmed is None or on_written is not None
@@ -273,7 +273,7 @@ class Engine:
 
     @property
     def low(self) -> bool:
-        """Returns whether the disk has little room, or none: what is written may be refused soon."""
+        """Returns whether the disk has little room, or none: writes may be refused soon."""
         return self.space.low or self.space.refusal is not None
 
     @property
@@ -289,7 +289,7 @@ class Engine:
 
     @property
     def dropped(self) -> StoreFull | None:
-        """Returns why a replica has dropped what its master sent, and takes nothing until it is reopened; or None."""
+        """Returns why a replica has dropped its master's frames, and takes none until it is reopened; or None."""
         return self.receiver.dropped if self.role == "replica" else None
 
     def _repaired(self, on_repaired: Callable[[], None]) -> None:
@@ -322,7 +322,7 @@ class Engine:
         self._committer.wake()
 
     def commit_here(self) -> bool:
-        """Stores and reports what was appended before it returns; False where that is left to the commit thread."""
+        """Stores and reports the appended frames before it returns; False where that is left to the commit thread."""
         if self._dispatcher.is_near():
             return self._committer.commit_here()
         self._committer.wake()
@@ -337,11 +337,11 @@ class Engine:
         self._dispatcher.give(run)
 
     def apply_views(self, until: LogOffset) -> None:
-        """Brings the views soon up to a log offset that somebody waits for."""
+        """Brings the views soon up to a log offset that a caller waits for."""
         self._dispatcher.apply_views(until)
 
     def end_appends(self) -> None:
-        """Stores what was appended and reports it. Again does nothing."""
+        """Stores the appended frames and reports them. A second call does nothing."""
         self._keeper.stop()
         self.scrub.save()
         self._ending.set()
@@ -353,7 +353,7 @@ class Engine:
         self._dispatcher.end()
 
     def close(self) -> None:
-        """Ends all threads and closes. Again does nothing. Nobody may be reading."""
+        """Ends all threads and closes. A second call does nothing. There must be no readers."""
         self.end_appends()
         self.end_dispatch()
         self._opened.close()
@@ -384,7 +384,7 @@ class Engine:
 
     @property
     def _ahead(self) -> LogOffset:
-        """Returns how far the views could have come, or will: on a replica what is not confirmed does not count."""
+        """Returns how far the views could have come, or will: on a replica unconfirmed frames do not count."""
         return self.log.confirmed if self.role == "replica" else self.log.end
 
     def _look_for_files(self) -> None:

@@ -35,7 +35,7 @@ class Gate:
         self._pass()
 
     def confirm(self, end: LogOffset, acknowledged: LogOffset) -> None:
-        """Records that what lies before these log offsets is where it has to be.
+        """Records that the frames before these log offsets are where they have to be.
 
         Neither offset ever goes back.
         """
@@ -44,7 +44,7 @@ class Gate:
         self._pass()
 
     def give_up(self) -> None:
-        """Gives up confirming: what waits, and what is still to come, may be stored or not."""
+        """Gives up confirming: frames that wait, and later ones, may be stored or not."""
         self._given_up = True
         self._answered.clear()
         self._pass()
@@ -66,7 +66,7 @@ class Gate:
             self._empty.set()
 
     def _next(self) -> Committed | None:
-        """Returns what can be let through now."""
+        """Returns the batch that can be let through now."""
         if self._given_up:
             return _unknown(self._held.popleft()) if self._held else None
         if self._answered and self._answered[0].end <= self._confirmed:

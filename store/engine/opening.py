@@ -69,7 +69,7 @@ def open_data_dir(
     files.sync_directory(path)
     files.sync_directory(path.resolve().parent)
     if log.end > log.first and not (path / "views" / "data.mdb").exists():
-        set_aside(path / "views")  # they are gone, and what new ones lack in their place is to be asked for
+        set_aside(path / "views")  # they are gone, and records that new ones lack are to be asked for
     health = ViewsHealth(path)
     opened.callback(health.close)
     views = Views(
@@ -83,7 +83,7 @@ def open_data_dir(
     if views.dispatched < log.first:
         raise NotRebuildable(f"{path / 'views'} ends where the log does not begin yet: {log.first}")
     from_snapshot = begun is not None and views.dispatched == begun.dispatched
-    # Alone, what the log has lost of its end keeps its place: no log offset, and none of a queue, is used twice.
+    # Alone, the lost end of the log keeps its place: no log offset, and none of a queue, is used twice.
     reached = max(views.dispatched, log.floor) if alone and not from_snapshot else log.end
     first = max(views.first, log.origin, 0 if begun is None else begun.first)
     hold_against_seals(log, seals, LogOffset(first), reached)

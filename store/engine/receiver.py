@@ -1,4 +1,4 @@
-"""The write path of a replica: what its master sends is written and synced as it is, and applied when it is confirmed.
+"""The write path of a replica: its master's frames are written and synced as they are, and applied when confirmed.
 
 One thread writes whatever has arrived since its last sync, and syncs it; the next frames arrive meanwhile. Another one
 follows with the frames that the master has confirmed, as far as they are on this disk: it builds the runs that readers
@@ -79,17 +79,17 @@ class ReplicaReceiver:
         self._arrived.put(placed)
 
     def confirm(self, end: LogOffset) -> None:
-        """Confirms what lies before a log offset, as the master has."""
+        """Confirms the frames before a log offset, as the master has."""
         if end > self._goal:
             self._goal = end
             self._go_on.set()
 
     def repaired(self) -> None:
-        """Lets what waits in front of a damaged range follow, which is sound again."""
+        """Lets work that waits in front of a damaged range go on, as the range is sound again."""
         self._go_on.set()
 
     def end(self) -> None:
-        """Writes and syncs what has arrived, and applies no more. Again does nothing."""
+        """Writes and syncs the received frames, and applies no more. A second call does nothing."""
         self._arrived.put(None)
         self._receiving.join()
         self._ending.set()
@@ -142,7 +142,7 @@ class ReplicaReceiver:
         self._go_on.set()
 
     def _drop(self, full: StoreFull) -> None:
-        """Drops what is not written, for want of room: the master sends it again when the log is open again."""
+        """Drops unwritten frames, for want of room: the master sends them again when the log is open again."""
         logger.warning("frames from the master are dropped, and sent again later: %s", full)
         self.dropped = full
         self._flushed(self._log.flushed)

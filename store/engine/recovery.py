@@ -39,13 +39,12 @@ def recover(
     floor: LogOffset | None = None,
     may_pass_over: Callable[[LogOffset], bool] = lambda _at: True,
 ) -> list[FrameRun]:
-    """Brings the views up, and cuts a torn tail off the log; the runs of what is behind `confirmed` (None: nothing is).
+    """Brings the views up, and cuts a torn tail off the log; returns the runs behind `confirmed` (None: none).
 
     `floor` is how far the log is known to have been on disk, where the log does not know that itself.
 
-    Where views are made anew the old ones pass on what they know; with `force` unknown parts are left out. The
-    views skip damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not,
-    `StoreFull`, OSError.
+    Where views are made anew the old ones pass on their data; with `force` unknown parts are left out. The views skip
+    damage where `may_pass_over` says so. Raises `NotRebuildable`, `CorruptFrame`: they may not, `StoreFull`, OSError.
     """
     if views.dispatched > log.end:
         _begin_again(log, views)
@@ -141,9 +140,10 @@ def settle(log: CommitLog, views: Views, whole_at: LogOffset) -> None:
 
 
 def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> None:
-    """Cuts what a replica's log has, or had and has lost, at and behind a log offset, before it is settled.
+    """Cuts the frames that a replica's log has, or has lost, at and behind a log offset, before it is settled.
 
-    Raises `TruncationRefused`, also where views hold some of it: then they have followed what was never confirmed.
+    Raises `TruncationRefused`, also where views hold some of it: then they have followed frames that were never
+    confirmed.
     """
     if at < min(views.dispatched, log.end):
         raise TruncationRefused(f"the views have followed the log to {views.dispatched}, beyond {at}")
@@ -153,13 +153,13 @@ def cut_off(log: CommitLog, views: Views, seals: SealFile, at: LogOffset) -> Non
         log.truncate(at, views.dispatched)
         logger.warning("the log was cut where it differs from the master's", extra={"at": at, "bytes": end - at})
     elif at < log.floor:
-        logger.warning("what the log has lost behind its master's end need not come again", extra={"at": at})
+        logger.warning("frames that the log has lost behind its master's end need not come again", extra={"at": at})
         log.lower_floor(at)
     log.damages.forget(at, END)
 
 
 def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to: LogOffset | None) -> None:
-    """Gives up, for good, what a replica's log has lost of its end from a log offset on: an operator accepts the loss.
+    """Gives up, for good, the lost end of a replica's log from a log offset on: an operator accepts the loss.
 
     `cut_to`: the frames from there on are not the group's. The views are made anew where they hold more than is
     left. Each step can be done again after a crash; until the last one the log has lost its end. Raises
@@ -170,14 +170,14 @@ def give_up(log: CommitLog, views: Views, seals: SealFile, at: LogOffset, cut_to
     if views.dispatched > end:
         if not views.rebuildable:
             raise NotRebuildable(
-                f"the views hold what the log has lost from {end} to {views.dispatched}, and the log does not have all "
-                "of what they are made from: stop the node, accept the loss with headgate store rebuild-views --force, "
+                f"the views hold records that the log has lost from {end} to {views.dispatched}, and it lacks others "
+                "that they are made from: stop the node, accept the loss with headgate store rebuild-views --force, "
                 "start it and elect again; or elect another replica"
             )
         views.reset()
     if at < lost:
         logger.critical(
-            "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST", at, lost
+            "the log is given up from %d to %d, as an unclean election was accepted: its records are LOST", at, lost
         )
     if cut_to is not None:
         cut_off(log, views, seals, cut_to)
@@ -214,10 +214,10 @@ def replay(
 
 
 def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder, *, force: bool) -> None:
-    """Lets views made anew hold of a damaged stretch what the old ones do: how many records of which queue.
+    """Copies the old views' counts of a damaged stretch, records by queue, into views made anew.
 
-    So what lies behind keeps its offsets, which consumers and settlements name. Raises `NotRebuildable` where the old
-    ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
+    So the records behind it keep their offsets, which consumers and settlements name. Raises `NotRebuildable` where the
+    old ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
     """
     if old.dispatched:  # frames behind it have no offsets in queues yet
         known, _ = split_at(bad, old.dispatched)
@@ -226,7 +226,7 @@ def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder
         bad = known
     chunks = old.chunks(bad.start, bad.end)
     if chunks is None:
-        lost = "what lies behind it gets other offsets in its queues than consumers and settlements name"
+        lost = "the records behind it get other offsets in their queues than consumers and settlements name"
     elif own := sum(chunk.row_count for queue, chunk in chunks if queue < FIRST_QUEUE and queue != PARTS_QUEUE):
         lost = f"with it {own} changes of keys, group offsets, settlements, timers or queues are lost to new views"
     else:

@@ -195,7 +195,7 @@ class StoppedStore:
         return VerifiedLog(frames, records, size, self._log.damages.open(), torn, self._longer(seals))
 
     def _sealed(self) -> dict[LogOffset, Seal]:
-        """Returns the seals by their segments' beginnings. Bytes missing of these are damaged, not gone."""
+        """Returns the seals by their segments' beginnings. Bytes that these lack are damaged, not deleted."""
         marks = read_marks(self._views_path)
         first = self.first if marks is None else LogOffset(max(marks.first, self._log.origin))
         begun = filling(self._data_dir, self._files)
@@ -254,7 +254,7 @@ class StoppedStore:
         Takes the room of the old ones again meanwhile: they are kept until it is done. Cuts a torn tail off the log, as
         every start does. Raises `NotRebuildable`, and leaves the views as they were, where the log has lost its
         beginning, and with it keys, group offsets and settlements of that time, or where it is damaged and the old
-        views cannot say what is missing; not with `force`.
+        views do not know the missing records; not with `force`.
 
         Those of a replica are only set aside: how much of its log is confirmed is for the group to say, and its views
         follow that when it is started.
@@ -282,7 +282,7 @@ class StoppedStore:
     def _check_rebuildable(self) -> None:
         if self.first > self._log.origin:
             raise NotRebuildable(
-                f"the log begins at {self.first}: what the views know of the time before cannot be made from it"
+                f"the log begins at {self.first}: the views' data of the time before cannot be made from it"
             )
 
     # ---- stats

@@ -32,7 +32,7 @@ class ReplicationHooks(StoreListener, Protocol):
     """The hooks of a store with replicas: they get the log's progress, and answer about damage."""
 
     def lost(self, at: LogOffset) -> bool:
-        """Returns whether no replica has what is damaged at a log offset: readers get an error then and do not wait.
+        """Returns whether no replica has the data damaged at a log offset: readers get an error and do not wait.
 
         Any thread may ask.
         """

@@ -5,8 +5,8 @@ that installs one begins its log where the master's began, so that it comes to h
 its views are ahead of its log until that has been filled up to where the snapshot was taken. The file `filling` says
 so.
 
-Installing is one rename: of the directory `incoming`, in which the new views lie, to `installed`. Whatever is cut short
-before it has not happened, and what comes behind it is done again when the data directory is opened next.
+Installing is one rename: of the directory `incoming`, in which the new views lie, to `installed`. Steps cut short
+before it have no effect, and the steps behind it are done again when the data directory is opened next.
 """
 
 import logging
@@ -37,7 +37,7 @@ from store.views.old import old_path
 
 logger = logging.getLogger(__name__)
 
-SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot use again what changes
+SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot reuse changed pages
 _PIPE_BYTES = 1 << 20
 SNAPSHOT_VIEWS = "data.mdb"
 _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
@@ -69,7 +69,7 @@ def take_snapshot(
     files.make_directory(directory)
     path = directory / SNAPSHOT_VIEWS
     size = _copy(views, path, abandoned)
-    dispatched, first = _dispatched(path), log.first  # after the copy: what was deleted meanwhile is not to be had
+    dispatched, first = _dispatched(path), log.first  # after the copy: frames deleted meanwhile cannot be fetched
     if first > dispatched:
         raise SnapshotUnusable(f"the log begins at {first} by now, behind the copy of the views at {dispatched}")
     info = SnapshotInfo(group=group_of(first), first=first, dispatched=dispatched, size_bytes=size)
@@ -79,7 +79,7 @@ def take_snapshot(
 
 
 def describe_snapshot(directory: Path, info: SnapshotInfo) -> None:
-    """Says what the copy of the views in a directory is of: from now on it is a snapshot. Raises OSError."""
+    """Writes the description of the copy of the views in a directory: from now on it is a snapshot. Raises OSError."""
     write_small_file(OsFiles(), directory / _INFO, info)
 
 
@@ -144,9 +144,9 @@ def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | No
     info = snapshot_info(snapshot)
     path = snapshot / SNAPSHOT_VIEWS
     if not path.is_file() or path.stat().st_size != info.size_bytes or _dispatched(path) != info.dispatched:
-        raise SnapshotUnusable(f"{path} is not what {snapshot / _INFO} says it is")
+        raise SnapshotUnusable(f"{path} differs from its description in {snapshot / _INFO}")
     if not origin_of(info.group) <= info.first <= info.dispatched < origin_of(info.group + 1):
-        raise SnapshotUnusable(f"{snapshot / _INFO} says what cannot be")
+        raise SnapshotUnusable(f"{snapshot / _INFO} contradicts itself")
     files = OsFiles()
     files.make_directory(data_dir)
     lock = DataDirLock(data_dir)

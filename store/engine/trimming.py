@@ -1,4 +1,4 @@
-"""Trimming: segments that nobody's limits keep any more are deleted, in front of the log only.
+"""Trimming: segments that no queue's limits keep any more are deleted, at the front of the log only.
 
 The master decides and records it in the log: `LogTrimmed` carries where the log begins from then on. Views remove their
 entries of the earlier part when they apply the record, on every replica and in every rebuild alike, and only then are
@@ -45,7 +45,7 @@ class Trimmer:
 
     `append` stores a frame that is made when its place is certain, `watch` sees rows as they are placed,
     `apply_views` makes the views follow at once, `gone` says that waiting makes no sense any more, `lost` that no
-    replica has what is damaged at a log offset.
+    replica has the data that is damaged at a log offset.
     """
 
     def __init__(
@@ -73,7 +73,7 @@ class Trimmer:
         self._tried = LogOffset(0), LogOffset(0)  # the ends of log and segments when compaction was not worth while
 
     def run(self) -> None:
-        """Deletes what is past all limits; does nothing when nothing is."""
+        """Deletes the segments that are past all limits, if any."""
         self.delete()
         try:
             ends = self._trimmable()
@@ -152,7 +152,7 @@ class Trimmer:
     # ---- doing
 
     def _compact(self, ends: list[LogOffset], compacted: dict[int, LogOffset]) -> LogOffset:
-        """Stores again what compacted queues need of the segments, and returns where the log may begin then."""
+        """Stores again the records that compacted queues need of the segments; returns where the log may begin then."""
         log = self._log
         log_end, segments_end = self._tried
         if ends[-1] == segments_end and log.end < log_end + log.segment_size_bytes:
@@ -195,7 +195,7 @@ class Trimmer:
             raise _Abandoned
 
     def _until(self, end: LogOffset) -> None:
-        """Waits until the views hold what lies before a log offset."""
+        """Waits until the views hold the records before a log offset."""
         while self._views.dispatched < min(end, self._log.end):  # which goes back when a write is taken back
             self._apply_views(end)
             sleep(_POLL_S)

@@ -12,7 +12,7 @@ Integers: TypeAlias = npt.NDArray[np.int64]
 
 
 class Chunk(NamedTuple):
-    """The records of one queue in one frame: what the consume queue's index is made of."""
+    """The records of one queue in one frame, of which the consume queue's index is made."""
 
     first: QueueOffset
     row_count: int

@@ -1,4 +1,4 @@
-"""Messages that were given up, and what is known of why.
+"""Messages that were given up, and the known reasons.
 
 A dead letter is the same record in another queue: its bytes are copied into a new frame, unread, with a row that has
 `ROW_DEAD`, and a `DeadLettered` record in the same frame says where it came from, why, and after how many deliveries;

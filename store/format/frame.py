@@ -13,8 +13,8 @@ Layout, little-endian, so that NumPy reads it in place:
 integrity is end to end; the store fills in `log_offset`, `epoch`, `stored_at_ms` and `header_crc32c`. A row with
 `ROW_EXTRA` set indexes a record that another row of the same frame has already placed in its topic's queue.
 
-`unsynced` is how many bytes in front of the frame were not on disk when it was given its place: what lies before them
-was. So recovery can tell a page that a crash has kept from being written from one that was damaged later.
+`unsynced` is how many bytes in front of the frame were not on disk when it was given its place: all bytes before them
+were. So recovery can tell a page that a crash has kept from being written from one that was damaged later.
 
 With `FRAME_ZSTD` the payload is one zstd frame that announces its content's size; `payload_len` and `body_crc32c` are
 those of the stored bytes, so a frame is verified, kept and replicated without being decompressed. With `FRAME_ASYNC`
@@ -89,7 +89,7 @@ assert HEADER.size == 64
 assert ROW.size == 48 == ROWS_DTYPE.itemsize
 
 _U32_MAX = (1 << 32) - 1
-_CRC_START = 8  # the header's checksum covers what follows magic and itself
+_CRC_START = 8  # the header's checksum covers the bytes behind magic and itself
 ROW_EXTRA = 1  # row flag: this record already has a row in its topic's queue
 ROW_DEAD = 2  # row flag: a dead letter; the frame says why (store.format.dead_letters)
 ROW_INDEX_KEY = 0x10  # row flag: the record is to be found by its key
@@ -399,7 +399,7 @@ class Frame(msgspec.Struct, frozen=True, gc=False, eq=False):
 
     @property
     def memory_bytes(self) -> int:
-        """Returns what the frame may come to hold in memory: its records a second time when they are compressed."""
+        """Returns the most memory that the frame may hold: its records a second time when they are compressed."""
         return self.header.size_bytes + (self.plain_size if self.header.flags & FRAME_ZSTD else 0)
 
     def record(self, row: int) -> bytes:

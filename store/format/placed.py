@@ -6,7 +6,7 @@ from store.format.frame import HEADER, Frame, Header, LogOffset, UnplacedFrame, 
 
 
 class Placed(msgspec.Struct, gc=False, eq=False):
-    """A frame that has its place in the log. Not to be changed; what is asked of every frame several times is kept."""
+    """A frame that has its place in the log. Not to be changed; it keeps values that are asked for several times."""
 
     start: LogOffset
     stored_at_ms: int

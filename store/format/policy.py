@@ -1,9 +1,9 @@
-"""The lending of messages: the kinds of consumer groups, and their limits.
+"""Lease policies: the kinds of consumer groups, and their limits.
 
 There are three kinds. A *cursor* group (`commit_offsets`) has one offset a queue; it costs a few bytes however long the
 queue is, and messages are done with in order. A *lease* group takes single messages and settles each on its own
-(`take`); it costs memory for messages that are lent or wait for another try, and disk for each gap between settled
-ones. An *ordered* lease group lends no two messages of one key at the same time, and those of one key in their order;
+(`take`); it costs memory for messages that are leased or wait for another try, and disk for each gap between settled
+ones. An *ordered* lease group leases no two messages of one key at the same time, and those of one key in their order;
 it looks ahead of a blocked key by at most `PASSED_OVER_MAX` messages.
 """
 
@@ -15,18 +15,18 @@ from msgspec import Meta
 from store.format.frame import QueueNumber
 
 INVISIBLE_MS_MAX = 12 * 3600 * 1000  # how long one lease may be asked for; it can be extended again and again
-BACKOFF_MS_MAX = 24 * 3600 * 1000  # how long a message may be kept back before it is lent again
-TIMED_LEASES_MAX = 100_000  # messages of one queue that a group has lent for a time, or keeps back
+BACKOFF_MS_MAX = 24 * 3600 * 1000  # how long a message may be kept back before it is leased again
+TIMED_LEASES_MAX = 100_000  # messages of one queue that a group has leased for a time, or keeps back
 PASSED_OVER_MAX = 10_000  # messages an ordered group holds back, of one queue, behind those of their keys
 
 _Milliseconds = Annotated[int, Meta(ge=0, le=BACKOFF_MS_MAX)]
 
 
 class LeasePolicy(msgspec.Struct, frozen=True, array_like=True):
-    """The rules by which a group's messages of one queue are lent. Stored with the queue: they outlive their author.
+    """The rules of a group's leases of one queue. Stored with the queue: they outlive their author.
 
     A message that comes back `max_deliveries` times is given up: it goes to `dead_letter_queue`, or is settled where
-    there is none. One that comes back is lent again after `backoff_ms`, twice that the next time, and so on up to
+    there is none. One that comes back is leased again after `backoff_ms`, twice that the next time, and so on up to
     `backoff_max_ms`, unless its consumer says when.
     """
 

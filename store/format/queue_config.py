@@ -15,7 +15,8 @@ class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
     """The retention of a queue's records, from the end of its frame on; it replaces the configuration before.
 
     None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end. With
-    `until_settled` the default is to keep what the queue's own consumers (the group "") have not settled, only that.
+    `until_settled` the default is to keep only the messages that the queue's own consumers (the group "") have not
+    settled.
     """
 
     queue: _Queue

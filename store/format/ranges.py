@@ -51,7 +51,7 @@ class RangeSet:
         return i > 0 and n < self._ends[i - 1]
 
     def add(self, start: int, end: int) -> None:
-        """Adds a range, which may overlap what is there."""
+        """Adds a range, which may overlap others."""
         if start >= end:
             return
         starts, ends = self._starts, self._ends

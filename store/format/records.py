@@ -1,4 +1,4 @@
-"""The store's own records: what reserved queues hold, so that one log makes all state durable.
+"""The store's own records, in reserved queues, so that one log makes all state durable.
 
 A record is a MessagePack array whose first item is its kind. Fields are only ever added at the end.
 """
@@ -168,7 +168,7 @@ class DeadLettered(msgspec.Struct, frozen=True, array_like=True, tag=33):
 
 
 class LeasePolicySet(msgspec.Struct, frozen=True, array_like=True, tag=34):
-    """The policy by which a group's messages of a queue are lent from now on."""
+    """The policy of a group's leases of a queue from now on."""
 
     queue: _Queue
     group: str

@@ -30,7 +30,7 @@ _VOID = ROW.pack(VOID_QUEUE, 0, 0, 0, 0, 0, 0, 0)
 
 
 class Guard(NamedTuple):
-    """One guard of a frame: its row, the first row that it covers, and what it depends on."""
+    """One guard of a frame: its row, the first row that it covers, and its subject."""
 
     row: int
     first: int

@@ -39,7 +39,7 @@ class _UnviewedStatement(NamedTuple):
 class GuardTable:
     """Decides for each guard whether the rows that it covers are stored. Belongs to the commit thread.
 
-    The log's own order decides: what a guard depends on is what frames in front of it have said.
+    The log's own order decides: a guard depends on the content of the frames in front of it.
     """
 
     def __init__(self, kept: ViewQueries) -> None:
@@ -48,7 +48,7 @@ class GuardTable:
         self._seen: dict[bytes, int] = {}  # epochs as the views have them; at most FENCES_SEEN_MAX
         self._added: list[
             tuple[tuple[bool, bytes], _UnviewedStatement | None]
-        ] = []  # since `keep`, and what they replaced
+        ] = []  # since `keep`, and the values they replaced
 
     def admit(self, frame: UnplacedFrame, now_ms: int) -> Admitted:
         """Returns a new frame as it is to be stored, and which of its guards hold."""
@@ -82,7 +82,7 @@ class GuardTable:
         return failed
 
     def add(self, guards: Sequence[Guard], start: LogOffset) -> None:
-        """Notes what guards say that hold, of a frame that was given its place."""
+        """Notes the effects of guards that hold, of a frame that was given its place."""
         self._trim()
         for guard in guards:
             if guard.once or guard.epoch > self._epoch(guard.name):
@@ -97,11 +97,11 @@ class GuardTable:
             self.keep()
 
     def keep(self) -> None:
-        """Keeps what was added, as it is stored: it is not taken back any more."""
+        """Keeps the additions, as they are stored: they are not taken back any more."""
         self._added.clear()
 
     def take_back(self) -> None:
-        """Undoes what was added since the last `keep`: it was not stored after all."""
+        """Undoes the additions since the last `keep`: they were not stored after all."""
         for key, before in reversed(self._added):
             self._ahead.pop(key, None)
             if before is not None:

@@ -9,7 +9,7 @@ Layout, little-endian, twice, so that a torn write leaves the older one: at byte
 
     24 B  magic u32 | crc32c u32 | write u64 | log_offset u64
 
-`crc32c` covers what follows it. Of two valid slots the one with the higher `write`, a count, is true.
+`crc32c` covers the bytes behind it. Of two valid slots the one with the higher `write`, a count, is true.
 """
 
 import logging

@@ -1,6 +1,6 @@
 """The ledger of damages: stretches of the log that hold no sound frame and are not repaired yet.
 
-It outlives the process, in the file `damages` of the data directory, so that a restart knows at once what is damaged.
+It outlives the process, in the file `damages` of the data directory, so that a restart knows the damage at once.
 """
 
 import logging
@@ -47,7 +47,7 @@ class DamageLedger:
     """
 
     def __init__(self, files: Files | None = None, path: Path | None = None) -> None:
-        """Reads what an earlier process has left at `path`. Raises OSError."""
+        """Reads the file of an earlier process at `path`. Raises OSError."""
         self._files = files
         self._path = path
         self._lock = Lock()
@@ -100,7 +100,7 @@ class DamageLedger:
         self.on_damage()
 
     def repaired(self, start: LogOffset, end: LogOffset) -> None:
-        """Closes what is open of a range, which holds sound frames again."""
+        """Closes the open damages of a range, which holds sound frames again."""
         with self._lock:
             left = self._without(start, end)
             if left == self._open:
@@ -112,7 +112,7 @@ class DamageLedger:
         self.on_repair()
 
     def verified(self, start: LogOffset, end: LogOffset) -> None:
-        """Closes what is open of a range that was read and found sound: it was repaired, or the finder was wrong.
+        """Closes the open damages of a range that was read and found sound: it was repaired, or the finder was wrong.
 
         Damages that were found by the digest of a whole segment stay: each of its frames is sound by itself.
         """
@@ -121,7 +121,7 @@ class DamageLedger:
                 self.repaired(max(start, one.start), min(end, one.end))
 
     def forget(self, start: LogOffset, end: LogOffset) -> None:
-        """Drops what is open of a range that does not belong to the log any more: deleted or cut off."""
+        """Drops the open damages of a range that does not belong to the log any more: deleted or cut off."""
         if not self.overlapping(start, end):
             return
         with self._lock:

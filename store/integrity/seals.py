@@ -1,4 +1,4 @@
-"""Seals: what each closed segment of the log holds, so that a missing, short, long or exchanged file is recognised.
+"""Seals: digests of the log's closed segments, so that a missing, short, long or exchanged file is recognised.
 
 A seal is made from the segment itself, once, when it is closed, by reading it: that is its first verification. The
 seals of two replicas can be compared where they begin and end at the same log offsets.
@@ -9,8 +9,8 @@ the log then. Layout, little-endian:
     header   16 B  magic u32 | version u32 | crc32c u32 | count u32
     entries  count x 48 B: start u64 | end u64 | digest 16 B | chain 16 B
 
-`crc32c` covers what follows it. `digest` is BLAKE2b over the headers of the segment's frames, each of which holds the
-checksum of its body; `chain` is BLAKE2b over the chain of the seal before (nothing for the first one made) and the
+`crc32c` covers the bytes behind it. `digest` is BLAKE2b over the headers of the segment's frames, each of which holds
+the checksum of its body; `chain` is BLAKE2b over the chain of the seal before (nothing for the first one made) and the
 digest.
 """
 
@@ -36,7 +36,7 @@ _HEADER = struct.Struct("<IIII")
 _ENTRY = struct.Struct("<QQ16s16s")
 _MAGIC = 0x4C534748  # "HGSL"
 _VERSION = 1
-_CRC_END = 12  # the checksum covers what follows it
+_CRC_END = 12  # the checksum covers the bytes behind it
 _FILE_BYTES_MAX = 64 << 20  # the seals of more than a million segments
 assert _HEADER.size == 16
 assert _ENTRY.size == 48
@@ -117,7 +117,7 @@ def _parse(data: bytes) -> list[Seal] | None:
 
 
 class SealFile:
-    """The seals of one log, each of which begins where the one before ends. Any thread may read `all`."""
+    """The seals of one log; each begins where the one before ends. Any thread may read `all`."""
 
     def __init__(self, files: Files, path: Path) -> None:
         self._files = files

@@ -1,7 +1,7 @@
-"""Reading around what a disk cannot read: a bad sector costs the frames that it holds, and nothing else.
+"""Reading around sectors that a disk cannot read: a bad sector costs the frames that it holds, and nothing else.
 
 Unreadable bytes come as zeros. No checksum lets those pass, so readers find damage, which is reported and repaired like
-any other. `pieces` leaves it out, for callers that write back what they read.
+any other. `pieces` leaves it out, for callers that write the bytes back.
 """
 
 import errno
@@ -13,7 +13,7 @@ from store.disk.files import File
 logger = logging.getLogger(__name__)
 
 PAGE_BYTES = 4096  # the least that is given up
-# EIO mostly; what file systems and block devices say of failed checksums and of media errors.
+# EIO mostly, and the errors of file systems and block devices for failed checksums and bad media.
 UNREADABLE = frozenset(
     {errno.EIO, errno.EUCLEAN, errno.EBADMSG, errno.ENODATA, errno.EILSEQ, errno.EREMOTEIO, errno.ETIMEDOUT}
 )
@@ -40,7 +40,7 @@ def read_around(file: File, size: int, at: int) -> bytes:
 
 
 def pieces(file: File, size: int, at: int) -> Iterator[tuple[int, bytes]]:
-    """Yields what the disk can read of a stretch of a file, in order, each with its place. Raises any other OSError."""
+    """Yields the readable parts of a stretch of a file, in order, each with its place. Raises any other OSError."""
     try:
         yield at, file.pread(size, at)
         return

@@ -1,8 +1,8 @@
-"""The health of a data directory's views: what is damaged in them, and whether they are to be made anew.
+"""The health of a data directory's views: their known damage, and whether they are to be made anew.
 
 Two small files tell the next process. `views.damaged` is there from the moment in which damage is met until the views
 were set aside, so that a restart makes them anew. `views.watch` says whether a thread works on pages that may kill the
-process (LMDB maps its file, and follows what a flipped bit points to) and how often a process has died there: after
+process (LMDB maps its file, and follows a pointer with a flipped bit) and how often a process has died there: after
 `DEATHS_MAX` times the views are not opened again.
 """
 
@@ -57,7 +57,7 @@ class ViewsHealth:
     """
 
     def __init__(self, data_dir: Path | None = None) -> None:
-        """Reads what was left; without a directory nothing is kept. Raises OSError."""
+        """Reads an earlier process's files; without a directory nothing is kept. Raises OSError."""
         self._files = OsFiles()  # LMDB has no other
         self._data_dir = data_dir
         self._lock = RLock()
@@ -79,7 +79,7 @@ class ViewsHealth:
         names = self._files.names(data_dir)
         if _MARKER in names:
             found = read_small_file(self._files, data_dir / _MARKER, _Marker)
-            self._left = f"{found.view}: {found.why}" if found is not None else "what was not kept"
+            self._left = f"{found.view}: {found.why}" if found is not None else "unknown damage"
         if _WATCH in names:
             state = (data_dir / _WATCH).read_bytes()
             self.deaths = int(state[1:2]) if state[1:2].isdigit() else 0
@@ -91,7 +91,7 @@ class ViewsHealth:
 
     @property
     def condemned(self) -> str:
-        """Returns why the views are to be made anew before anybody reads them; empty: they are not."""
+        """Returns why the views are to be made anew before they are read; empty: they are not."""
         if self.may_crash:
             return f"{self.deaths} processes in a row have died while they opened or verified the views"
         return f"the views are damaged: {self._left}" if self._left else ""
@@ -113,7 +113,7 @@ class ViewsHealth:
             return list(self._damages.values())
 
     def report(self, view: str, why: str, found_by: str = "read") -> ViewsDamaged:
-        """Reports a damage that was met: it is logged and kept the first time. Returns what to raise."""
+        """Reports a damage that was met: it is logged and kept the first time. Returns the error to raise."""
         error = ViewsDamaged(f"the store's view {view!r} is damaged: {why}. {_REMEDY[self.rebuildable]}")
         with self._lock:
             if (view, why) in self._damages or self.count >= DAMAGES_KEPT:
@@ -129,7 +129,7 @@ class ViewsHealth:
         return error
 
     def remember(self) -> None:
-        """Takes over what an earlier process has met, as the views stay."""
+        """Takes over the damage that an earlier process has met, as the views stay."""
         self.report(*(self._left.partition(": ")[::2]), found_by="restart")
 
     def _mark(self, data_dir: Path, view: str, why: str) -> None:
@@ -153,7 +153,7 @@ class ViewsHealth:
                 self._files.unlink(self._data_dir / name)
             self._files.sync_directory(self._data_dir)
 
-    # ---- what may kill
+    # ---- work that may kill the process
 
     @contextmanager
     def at_risk(self) -> Iterator[None]:

@@ -1,4 +1,4 @@
-"""The messages of a queue that nobody holds and that may not be lent, as an operation on them is in flight."""
+"""The messages of a queue that are not held and may not be leased, as an operation on them is in flight."""
 
 import asyncio
 from collections.abc import Iterable, Iterator
@@ -18,7 +18,7 @@ class InFlight:
         self._waiters: list[tuple[int, asyncio.Future[None]]] = []
 
     def __iter__(self) -> Iterator[Range]:
-        """Yields the ranges that will be settled, given up, or lent again."""
+        """Yields the ranges that will be settled, given up, or leased again."""
         yield from self.settling
         yield from self.apart
 

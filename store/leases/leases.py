@@ -1,8 +1,8 @@
-"""Leases: which messages of a queue are lent to whom. Soft state; what is settled, and the policies, are in the log.
+"""Leases: the messages of a queue that each owner holds. Soft state; settlements and policies are in the log.
 
-Every offset of a queue is, for each group, in one of six states: lendable; held by an owner; kept back until a time;
+Every offset of a queue is, for each group, in one of six states: available; held by an owner; kept back until a time;
 given up; on its way to be settled, or to where dead letters go, or being looked at (`store.leases.in_flight`); settled.
-Where a group keeps the order of keys, what `store.leases.ordering` knows of is lendable only when it says so.
+Where a group keeps the order of keys, messages known to `store.leases.ordering` are available only when it says so.
 """
 
 import asyncio
@@ -73,29 +73,29 @@ class LeaseQueue:
         self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
         self.kept = False  # a record in flight has to find this object when it is applied
         self._schedule = schedule
-        self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also what is not written yet
-        self._seen = 0  # below, what is not settled counts as delivered once before
+        self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also offsets not written yet
+        self._seen = 0  # below, messages not settled count as delivered once before
         for start, end in settled:
             self._lendable.remove(start, end)
             self._seen = end
         self._held: dict[int, set[int]] = {}  # by owner
         self._grants: dict[int, Grant] = {}  # of those held that end by themselves
-        self._kept_back: dict[int, int] = {}  # when they may be lent again
+        self._kept_back: dict[int, int] = {}  # when they may be leased again
         self._given_up: list[int] = []  # and not yet fetched by `take_given_up`
         self.in_flight = InFlight()
         self.gone = False  # the queue or the group was deleted, and others keep their later leases
         self._was_blocked = False  # and its owner was not told that it has ended
         self._unmet = RangeSet()  # out since before there was an order, which does not know their keys
-        self._deliveries: dict[int, int] = {}  # of offsets not settled, where it is not what `_seen` says
+        self._deliveries: dict[int, int] = {}  # of offsets not settled, where `_seen` is wrong
         self.order: KeyOrder | None = None
         self.looking = asyncio.Lock()  # held by the one call that looks at messages whose keys are not known
         self.policy = DEFAULT
         self.set_policy(policy)
 
     def set_policy(self, policy: LeasePolicy) -> None:
-        """Lends by this from now on. Lent messages stay lent; others wait behind their key only if they have to.
+        """Leases by this from now on. Leased messages stay leased; others wait behind their key only if they have to.
 
-        Where keys are in order now and were not before, nothing more is lent until the current leases have ended.
+        Where keys are in order now and were not before, nothing more is leased until the current leases have ended.
         """
         self.policy = policy
         if policy.ordered and self.order is None:
@@ -113,7 +113,7 @@ class LeaseQueue:
 
     @property
     def blocked(self) -> bool:
-        """Returns whether nothing may be lent for now: messages with unknown keys are in flight."""
+        """Returns whether nothing may be leased for now: messages with unknown keys are in flight."""
         return self.gone or len(self._unmet) > 0
 
     def take_unblocked(self) -> bool:
@@ -129,7 +129,7 @@ class LeaseQueue:
 
     @property
     def timed_room(self) -> int:
-        """Returns how many more messages may be lent for a time."""
+        """Returns how many more messages may be leased for a time."""
         return max(0, TIMED_LEASES_MAX - len(self._grants) - len(self._kept_back))
 
     @property
@@ -144,14 +144,14 @@ class LeaseQueue:
         )
 
     def end(self) -> None:
-        """Ends all leases, as the queue or the group was deleted: nothing is lent any more."""
+        """Ends all leases, as the queue or the group was deleted: nothing is leased any more."""
         self.gone = True
         self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
         for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
             kept.clear()
         self.in_flight.end_all()
 
-    # ---- lending
+    # ---- leasing
 
     def lend(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
         """Gives an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
@@ -160,7 +160,7 @@ class LeaseQueue:
         return taken
 
     def lend_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
-        """Gives an owner the lowest offsets whose keys are known and of which nobody holds one."""
+        """Gives an owner the lowest offsets of known keys that have no message held."""
         assert self.order is not None
         taken = ranges_of(self.order.take(count))
         self.hold(owner, taken, grant)
@@ -204,11 +204,11 @@ class LeaseQueue:
         return self._held.get(owner, frozenset())
 
     def grant(self, offset: int) -> Grant | None:
-        """Returns the grant of a message that is lent until a time; None for any other message."""
+        """Returns the grant of a message that is leased until a time; None for any other message."""
         return self._grants.get(offset)
 
     def deliveries(self, offset: int) -> int:
-        """Returns how often a message had been lent before and counted."""
+        """Returns how often a message had been leased before and counted."""
         return self._deliveries.get(offset, 1 if offset < self._seen else 0)
 
     # ---- coming back
@@ -225,7 +225,7 @@ class LeaseQueue:
         return bool(mine)
 
     def expire(self, start: int, end: int, *, at_ms: int, now_ms: int) -> bool:
-        """Ends the leases of a deadline, and returns whether a message is lendable that was not."""
+        """Ends the leases of a deadline, and returns whether messages became available."""
         back: list[int] = []
         free: list[int] = []
         for offset in range(start, end):
@@ -273,7 +273,7 @@ class LeaseQueue:
             self._unmet.remove(start, end)
 
     def take_given_up(self) -> list[Range]:
-        """Takes what has come back too often. It is nobody's until `settle` or `restore`."""
+        """Takes the messages that have come back too often. They have no owner until `settle` or `restore`."""
         given_up, self._given_up = ranges_of(self._given_up), []
         self.in_flight.set_apart(given_up)
         return given_up
@@ -281,19 +281,19 @@ class LeaseQueue:
     # ---- settling
 
     def begin_settling(self, owner: int, offsets: Iterable[int]) -> list[Range]:
-        """Takes an owner's leases of some offsets. It is nobody's until `settle`, or `restore` when that fails."""
+        """Takes an owner's leases of some offsets. They have no owner until `settle`, or `restore` when that fails."""
         ranges = ranges_of(self._drop(owner, offsets))
         self.in_flight.settle(ranges)
         return ranges
 
     def set_apart(self, owner: int, offsets: Iterable[int]) -> list[Range]:
-        """Sets apart what is given up: an owner that asks for it meanwhile has lost it."""
+        """Sets given up messages apart: an owner that asks for one meanwhile has lost it."""
         ranges = ranges_of(self._drop(owner, offsets))
         self.in_flight.set_apart(ranges)
         return ranges
 
     def begin_purge(self, below: int) -> list[Range]:
-        """Reserves all messages under `below` that are not lent, until `settle` or `restore`."""
+        """Reserves all messages under `below` that are not leased, until `settle` or `restore`."""
         taken = RangeSet(self._lendable.take(_OFFSET_MAX, below))
         others = [*self._kept_back, *(self.order.remove_waiting() if self.order is not None else ())]
         self._kept_back.clear()
@@ -303,7 +303,7 @@ class LeaseQueue:
         return list(taken)
 
     def claim(self, offset: int, lease: int) -> HandleClaim:
-        """Takes a message from the holder of this lease, or from nobody when it was lent to nobody since.
+        """Takes a message from the holder of this lease; also when the lease has ended and no other began since.
 
         The messages taken are on their way to be settled, as after `begin_settling`.
         """
@@ -342,7 +342,7 @@ class LeaseQueue:
                     self.order.remove(offset)
 
     def restore(self, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """Makes offsets lendable again; `delivered` says whether the attempt counts."""
+        """Makes offsets available again; `delivered` says whether the attempt counts."""
         if self.gone:
             return
         self.in_flight.end(ranges)
@@ -369,12 +369,12 @@ class LeaseQueue:
                 self.order.settle(((start, end),))
 
     def waiting(self, below: int) -> int:
-        """Returns how many offsets under `below` are neither settled nor lent, those kept back included."""
+        """Returns how many offsets under `below` are neither settled nor leased, those kept back included."""
         known = self.order.waiting if self.order is not None else 0
         return self._lendable.count_below(below) + len(self._kept_back) + known
 
     def first_waiting(self, below: int) -> int | None:
-        """Returns the lowest offset under `below` that may be lent now; of an ordered group, of those not looked at."""
+        """Returns the lowest offset under `below` that may be leased now; of an ordered group, not looked at yet."""
         first = self._lendable.first
         return None if first is None or first >= below else first
 

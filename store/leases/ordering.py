@@ -1,4 +1,4 @@
-"""Decides which messages of a queue may be lent: no two of one key in flight, and none overtakes another."""
+"""Decides which messages of a queue may be leased: no two of one key in flight, and none overtakes another."""
 
 from bisect import bisect_left, insort
 from collections.abc import Iterable
@@ -10,8 +10,8 @@ from store.format.ranges import Range
 class KeyOrder:
     """The messages of one queue whose keys are known: looked at once, and not settled yet.
 
-    Of every key one message is out, or else the first one may be lent; the others are skipped until that one is
-    settled. A message without a key (hash 0) is in nobody's way and not kept here.
+    Of every key one message is out, or else the first one may be leased; the others are skipped until that one is
+    settled. A message without a key (hash 0) blocks no other and is not kept here.
     """
 
     __slots__ = ("_key_of", "_of_key", "_out", "_ready", "_ready_heap")
@@ -19,8 +19,8 @@ class KeyOrder:
     def __init__(self) -> None:
         self._of_key: dict[int, list[int]] = {}  # offsets of a key, ascending
         self._key_of: dict[int, int] = {}
-        self._out: dict[int, int] = {}  # by key: the one that is lent, being settled, or kept back for a time
-        self._ready: set[int] = set()  # the first one of each key of which none is out
+        self._out: dict[int, int] = {}  # by key: the one that is leased, being settled, or kept back for a time
+        self._ready: set[int] = set()  # the first one of each key that has none out
         self._ready_heap: list[int] = []  # holds all of them, and some that are not any more
 
     def __contains__(self, offset: int) -> bool:
@@ -28,7 +28,7 @@ class KeyOrder:
 
     @property
     def waiting(self) -> int:
-        """Returns how many messages are neither lent, nor being settled, nor kept back for a time."""
+        """Returns how many messages are neither leased, nor being settled, nor kept back for a time."""
         return len(self._key_of) - len(self._out)
 
     @property
@@ -50,7 +50,7 @@ class KeyOrder:
         return False
 
     def take(self, count: int) -> list[int]:
-        """Takes the lowest messages that may be lent, at most `count`; they are out now."""
+        """Takes the lowest messages that may be leased, at most `count`; they are out now."""
         taken: list[int] = []
         while len(taken) < count and self._ready_heap:
             offset = heappop(self._ready_heap)
@@ -61,7 +61,7 @@ class KeyOrder:
         return taken
 
     def come_back(self, offset: int) -> bool:
-        """Notes that a message is not out any more and may be lent again. Returns whether it is kept here."""
+        """Notes that a message is not out any more and may be leased again. Returns whether it is kept here."""
         key = self._key_of.get(offset)
         if key is None:
             return False
@@ -83,7 +83,7 @@ class KeyOrder:
         return True
 
     def remove(self, offset: int) -> bool:
-        """Forgets a message; returns whether it was kept here. The next one of its key may be lent if it was out."""
+        """Forgets a message; returns whether it was kept here. The next one of its key may be leased if it was out."""
         key = self._key_of.pop(offset, None)
         if key is None:
             return False
@@ -107,7 +107,7 @@ class KeyOrder:
         return gone
 
     def settle(self, ranges: Iterable[Range]) -> None:
-        """Forgets what is settled."""
+        """Forgets settled messages."""
         for start, end in ranges:
             if end - start < len(self._key_of):
                 for offset in range(start, end):
@@ -117,7 +117,7 @@ class KeyOrder:
                     self.remove(offset)
 
     def _advance(self, key: int) -> None:
-        """Lets the first message of a key, and no other, be lent while none is out."""
+        """Lets the first message of a key, and no other, be leased while none is out."""
         offsets = self._of_key[key]
         if key in self._out:
             return

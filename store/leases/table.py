@@ -1,4 +1,4 @@
-"""The leases of all groups and queues: what the log says of them, and when the next of them ends."""
+"""The leases of all groups and queues, kept in step with the log, and the time at which the next of them ends."""
 
 from collections import deque
 from collections.abc import Callable, Iterable, Sequence
@@ -15,15 +15,15 @@ _COMPACT_MIN = 1_024  # deadlines: with fewer there is nothing to tidy up
 
 
 class LeaseTable:
-    """The leases of all groups and queues that were lent from since the start, and when the next of them ends.
+    """The leases of all groups and queues that had any since the start, and when the next of them ends.
 
     `on_deadline` is called when something ends earlier than anything before.
     """
 
     def __init__(self) -> None:
         self.of_queues: dict[tuple[str, QueueNumber], LeaseQueue] = {}
-        self.groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were lent something of a queue
-        self.owners: dict[int, dict[LeaseQueue, None]] = {}  # of which an owner may hold something
+        self.groups: dict[QueueNumber, dict[str, None]] = {}  # the groups that were leased messages of a queue
+        self.owners: dict[int, dict[LeaseQueue, None]] = {}  # in which an owner may hold something
         self._deadlines: list[tuple[int, int, LeaseQueue, int, int]] = []  # a heap; some of them mean nothing any more
         self._compact_at = _COMPACT_MIN
         self._numbers = count()
@@ -66,7 +66,7 @@ class LeaseTable:
         return list(self.groups)
 
     def trim(self, queue: QueueNumber, first: int) -> None:
-        """Settles what lies in front of an offset: it is gone from the log, and so nobody's any more."""
+        """Settles what lies in front of an offset: it is gone from the log, so no owner holds it any more."""
         for group in self.groups.get(queue, ()):
             self.of_queues[group, queue].settle([(0, first)])
 
@@ -75,7 +75,7 @@ class LeaseTable:
         self.owners.setdefault(owner, {})[leases] = None
 
     def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
-        """Takes everything back from an owner; of what it held something."""
+        """Takes everything back from an owner; returns the queues in which it held something."""
         return [
             leases
             for leases in self.owners.pop(owner, {})
@@ -85,7 +85,7 @@ class LeaseTable:
     def follow(
         self, record: Settled | DeadLettered | LeasePolicySet | QueueDeleted | GroupDeleted, at: int = 0
     ) -> None:
-        """Applies the log's records at an offset. Of what is deleted nothing is held and nothing settled."""
+        """Applies the log's records at an offset. A deleted queue or group has no leases and no settlements."""
         match record:
             case Settled(queue=queue, ranges=ranges, group=group, known=known):
                 leases = self.of_queues.get((group, QueueNumber(queue)))
@@ -115,7 +115,7 @@ class LeaseTable:
         self._anew.append((at, group, queue))
 
     def forget(self, dispatched: int) -> None:
-        """Forgets what was deleted and not lent from since; the views are this far, and it can be loaded again."""
+        """Forgets deleted queues without leases since; the views are this far, so these can be loaded again."""
         while self._anew and self._anew[0][0] < dispatched:
             _, group, queue = self._anew.popleft()
             leases = self.of_queues.get((group, queue))
@@ -151,7 +151,7 @@ class LeaseTable:
         self._compact_at = max(_COMPACT_MIN, 2 * len(self._deadlines))
 
     def expire(self, now_ms: int) -> tuple[list[LeaseQueue], list[LeaseQueue]]:
-        """Ends the leases whose time is over. Returns the queues that can lend more, and all that had such leases."""
+        """Ends the leases whose time is over. Returns queues with newly available messages, and all that had such."""
         more: dict[LeaseQueue, None] = {}
         seen: dict[LeaseQueue, None] = {}
         while self._deadlines and self._deadlines[0][0] <= now_ms:

@@ -1,4 +1,4 @@
-"""Verified frames in memory: what was written or read last."""
+"""Verified frames in memory: those written or read last."""
 
 from collections import OrderedDict
 from collections.abc import Sequence
@@ -19,8 +19,8 @@ class _Shelf:
 
     def __init__(self, bytes_max: int) -> None:
         self.bytes_max = bytes_max
-        self.frames: OrderedDict[LogOffset, tuple[Frame | Placed, int]] = OrderedDict()  # with what it is charged
-        self.size_bytes = 0  # of what `frames` holds; <= bytes_max between calls
+        self.frames: OrderedDict[LogOffset, tuple[Frame | Placed, int]] = OrderedDict()  # with the bytes it is charged
+        self.size_bytes = 0  # of the frames; <= bytes_max between calls
 
     def put(self, frame: Frame | Placed) -> None:
         """Keeps a frame."""

@@ -1,4 +1,4 @@
-"""The part that all subjects of a store share: the engine, what is recent, and waiting for threads and views."""
+"""The part that all subjects of a store share: the engine, recent records, and waiting for threads and views."""
 
 import asyncio
 import logging
@@ -25,7 +25,7 @@ T = TypeVar("T")
 
 READERS = 4  # threads that may wait for a disk
 REPAIR_S_MAX = 5.0  # that a read waits for the repair of the frames that it needs
-LOST_LOOK_S = 0.25  # in which somebody who waits learns that it is lost
+LOST_LOOK_S = 0.25  # in which a waiting caller learns that it is lost
 _QUEUE_MAX = (1 << 32) - 1
 
 
@@ -47,9 +47,9 @@ def _answered() -> bool:
 class Core:
     """The state of a store that its subjects share. Belongs to the thread of the event loop.
 
-    The store sets `engine`, `recent`, `reader` and `recorder` while it opens, before anything is asked of it. On the
-    master of several replicas `agreed` returns when what is confirmed then is the newest there is, and `cut_off` says
-    whether too few replicas answer.
+    The store sets `engine`, `recent`, `reader` and `recorder` while it opens, before its first call. On the master of
+    several replicas `agreed` returns when the confirmed state is the newest there is, and `cut_off` says whether too
+    few replicas answer.
     """
 
     engine: Engine
@@ -101,7 +101,7 @@ class Core:
             raise self.engine.filling
 
     async def check_queue(self, queue: QueueNumber) -> None:
-        """Waits while the views still hold what a deleted queue had. Raises `BadArgument` for a number of no queue."""
+        """Waits while the views still hold a deleted queue's entries. Raises `BadArgument` for a number of no queue."""
         self.check_open()
         if not 0 <= queue <= _QUEUE_MAX:
             raise BadArgument(f"no queue has the number {queue}")
@@ -178,7 +178,7 @@ class Core:
             self._repair_waiters.remove(waiter)
 
     def is_lost(self, at: LogOffset) -> bool:
-        """Returns whether what is damaged at a log offset exists nowhere else. Any thread may ask."""
+        """Returns whether the data damaged at a log offset exists nowhere else. Any thread may ask."""
         return self.hooks is None or self.hooks.lost(at)
 
     def repaired(self) -> None:

@@ -50,7 +50,7 @@ class DeadLetters:
             logger.exception("dead letters could not be moved", extra={"queue": leases.queue})
 
     async def move(self, leases: LeaseQueue, ranges: Sequence[Range], reason: str) -> None:
-        """Moves what is nobody's to where dead letters go, or settles it where there is no such place."""
+        """Moves ranges without an owner to the dead letter queue, or settles them where there is none."""
         target = leases.policy.target
         left = list(offsets_of(ranges))
         try:

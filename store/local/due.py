@@ -73,5 +73,5 @@ class Due:
             logger.exception("timers that are due could not be fired")
             times.append(now_ms + RETRY_MS)
         finally:
-            self._timers_left = timers_left  # until then it says what the last one left: `look` may look meanwhile
+            self._timers_left = timers_left  # until then the previous result stands: `look` may look meanwhile
         return min((ms for ms in times if ms is not None), default=None)

@@ -1,4 +1,4 @@
-"""Finding records by key, address or id, and listing addresses: what is in memory first, then the views."""
+"""Finding records by key, address or id, and listing addresses: in memory first, then in the views."""
 
 from collections.abc import Sequence, Set
 from itertools import islice
@@ -12,7 +12,7 @@ from store.views.index import IndexQuery, find_in_run
 FIND_MAX = 10_000  # positions or addresses in one answer
 
 
-# Any thread may ask. What may not be in the views yet is given with each question, as it was before it.
+# Any thread may ask. Entries that the views may lack are given with each question, as they were before it.
 
 
 def find_positions(engine: Engine, wanted: IndexQuery, recent: Sequence[FrameRun], limit: int) -> list[Position]:

@@ -17,7 +17,7 @@ HOLD_MS: Final = 60_000  # a hold that is not read for so long is released
 
 
 class KeysAtRevision(NamedTuple):
-    """All keys at one revision: those of `snapshot`, and over them what it lacks (`GONE`: the key is not there)."""
+    """All keys at one revision: those of `snapshot`, and over them the changes it lacks (`GONE`: no such key)."""
 
     snapshot: ViewsSnapshot
     views: Views

@@ -1,4 +1,4 @@
-"""Watching: what is past comes from the log, what is new from a feed, and nothing between them is left out.
+"""Watching: past changes come from the log, new ones from a feed, and none between them is left out.
 
 A revision is a place in the log, so the history is the reserved queue of the key-value store, read from there on. The
 records alone do not say which compare-and-set held; the view's list of exceptions does (`KvView.voids`).
@@ -47,7 +47,7 @@ class LogSource(Protocol):
 
     @property
     def first(self) -> LogOffset:
-        """Returns where the log begins: what lies before is gone for readers, if not from the disk."""
+        """Returns where the log begins: earlier frames are gone for readers, if not from the disk."""
 
     def fetch(self, queue: QueueNumber, offset: QueueOffset, *, max_bytes: int) -> Awaitable[Fetched]:
         """See `QueueCalls.fetch`."""

@@ -40,7 +40,7 @@ class LocalKeys:
         self._recent.on_expiry = self._ticker.wake_by
 
     def start(self) -> None:
-        """Begins to remove what expires."""
+        """Begins to remove expired keys."""
         self._ticker.wake_by(0)
 
     async def close(self) -> None:
@@ -52,7 +52,7 @@ class LocalKeys:
     # ---- single keys
 
     async def get(self, key: str, *, namespace: str = "") -> Entry | None:
-        """See `KeyCalls.get`. Raises `NotMaster`, `NotWritable` of a master whom too few replicas answer."""
+        """See `KeyCalls.get`. Raises `NotMaster`, `NotWritable` of a master that too few replicas answer."""
         await self._core.agreed()
         self._core.check_open()
         at = check_slot(namespace, key)
@@ -170,7 +170,7 @@ class LocalKeys:
             return await asyncio.wrap_future(reading)
 
     def _state(self) -> KeysAtRevision:
-        """Returns all keys as they are now. Nothing may come between the transaction and what is laid over it."""
+        """Returns all keys as they are now. Nothing may come between the transaction and the changes laid over it."""
         snapshot = self._views.snapshot()
         return KeysAtRevision(
             snapshot, self._views, self._recent.all_slots(), self._core.recent.confirmed, self.clock()
@@ -239,14 +239,14 @@ class LocalKeys:
             await self.sweep(now_ms)
         except StoreClosed:
             return None
-        ahead_ms = self._recent.next_due_ms()  # first: what is not here any more is in the view
+        ahead_ms = self._recent.next_due_ms()  # first: changes that are not here any more are in the view
         with self._views.reading() as txn:
             due_ms = self._views.kv.next_due_ms(txn)
         times = [ms for ms in (again, ahead_ms, due_ms) if ms is not None]
         return max(min(times), now_ms + SWEEP_INTERVAL_MS) if times else None
 
     async def look(self) -> None:
-        """Does now what is due now."""
+        """Does the work that is due now."""
         await self._ticker.look()
 
     async def sweep(self, now_ms: int) -> int:
@@ -298,6 +298,6 @@ class _History:
     def voids(self, first: int, end: int) -> Mapping[int, bytes]:
         """See `LogSource.voids`."""
         self._core.check_open()
-        recent = self._core.recent.kv.voids()  # first: what is not here any more is in the view
+        recent = self._core.recent.kv.voids()  # first: changes that are not here any more are in the view
         with self._views.reading() as txn:
             return {**dict(self._views.kv.voids(txn, first, end)), **recent}

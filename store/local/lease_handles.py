@@ -1,4 +1,4 @@
-"""Leases by their handles: what the holder of a handle may do with one message, from any process."""
+"""Leases by their handles: operations of a handle's holder on one message, from any process."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -16,9 +16,9 @@ _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
 
 
 class LeaseHandles:
-    """Settles, gives back and extends by handle. `key` is what handles are signed with, `steady_ms` never goes back.
+    """Settles, gives back and extends by handle. `key` signs handles, `steady_ms` never goes back.
 
-    `on_available` is called with queues that have something to lend again.
+    `on_available` is called with queues that have available messages again.
     """
 
     def __init__(
@@ -146,4 +146,4 @@ class LeaseHandles:
 
 
 def _lost(handle: LeaseHandle) -> LeaseLost:
-    return LeaseLost(f"message {handle.offset} of queue {handle.queue} was given back, or is lent to somebody else")
+    return LeaseLost(f"message {handle.offset} of queue {handle.queue} was given back, or is leased to another")

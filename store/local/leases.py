@@ -1,4 +1,4 @@
-"""The leases of a `LocalStore`: lending the messages of queues, by owner or by handle."""
+"""The leases of a `LocalStore`: leasing the messages of queues, by owner or by handle."""
 
 import asyncio
 import secrets
@@ -65,7 +65,7 @@ class LocalLeases:
 
         await self._core.check_queue(queue)
         forgotten = self._core.recent.group(group)
-        if group and forgotten is not None and forgotten.cleared:  # the view may still have what it had settled
+        if group and forgotten is not None and forgotten.cleared:  # the view may still have its settlements
             await self._core.until_dispatched(self._core.recent.confirmed)
         return await self._core.blocking(stored)
 
@@ -113,10 +113,10 @@ class LocalLeases:
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
         """See `LeaseCalls.take`. Raises `NotMaster` on a replica, `NotWritable` where too few replicas answer."""
-        if self._core.cut_off():  # another master may be lending
-            raise NotWritable("too few replicas confirm that this is still the master: no messages are lent")
+        if self._core.cut_off():  # another master may lease messages
+            raise NotWritable("too few replicas confirm that this is still the master: no messages are leased")
         if self._core.engine.role == "replica":
-            raise NotMaster("a replica lends nothing")
+            raise NotMaster("a replica leases no messages")
         check_messages_queue(queue)
         await self._core.check_queue(queue)
         return await self._lending.take(
@@ -124,14 +124,14 @@ class LocalLeases:
         )
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
-        """See `LeaseCalls.settle`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.settle`. When it raises, the messages will be leased again."""
         self._core.check_open()
         await self._lending.settle(queue, owner, offsets, group)
 
     def settle_soon(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
     ) -> "asyncio.Future[None]":
-        """See `LeaseCalls.settle_soon`. When it fails, the messages will be lent again."""
+        """See `LeaseCalls.settle_soon`. When it fails, the messages will be leased again."""
         try:
             self._core.check_open()
             return self._lending.settle_soon(queue, owner, offsets, group)
@@ -148,14 +148,14 @@ class LocalLeases:
         *,
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.forward`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.forward`. When it raises, the messages will be leased again."""
         self._core.check_open()
         await self._lending.forward(queue, owner, offsets, rows, payload, group=group)
 
     async def commit(
         self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
     ) -> None:
-        """See `LeaseCalls.commit`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.commit`. When it raises, the messages will be leased again."""
         self._core.check_open()
         await self._lending.commit(owner, settled, rows, payload)
 
@@ -168,7 +168,7 @@ class LocalLeases:
         reason: str = "rejected",
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.reject`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.reject`. When it raises, the messages will be leased again."""
         self._core.check_open()
         await self._lending.reject(queue, owner, offsets, reason=reason, group=group)
 

@@ -1,6 +1,4 @@
-"""Lending messages of a queue: the leases of `store.leases.leases`, the messages they stand for, and the log
-behind them.
-"""
+"""Leasing messages of a queue: the leases of `store.leases.leases`, the messages they stand for, and their log."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
@@ -21,7 +19,7 @@ from store.local.settling import Recording, Settlements
 from store.recent.recent import Recent
 
 PURGE_RANGES = 10_000  # in one settlement record
-LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be lent
+LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be leased
 RETRY_MS = 1_000  # until a failed release is tried again
 
 
@@ -31,15 +29,15 @@ class StoredLeases(NamedTuple):
     settled: Sequence[Range]
     policy: LeasePolicy
     following: QueueOffset  # the offset that the queue's next record will have
-    deleted_at: int  # log offset; what was lent before that is lost. -1: never
+    deleted_at: int  # log offset; leases from before that are lost. -1: never
 
 
 class Lending:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
     `locate` finds records by their offsets, `stored` reads the views, `record` stores a record, `append` a frame.
-    `key` signs handles. `steady_ms` never goes back. `on_available` is called with queues that have something to lend
-    again. An earlier master may have lent what is in front of the log offset `begun`, and none what is behind it.
+    `key` signs handles. `steady_ms` never goes back. `on_available` is called with queues that have available messages
+    again. An earlier master may have leased messages before the log offset `begun`, and none behind it.
     """
 
     def __init__(
@@ -85,7 +83,7 @@ class Lending:
     async def take(
         self, queue: QueueNumber, owner: int, *, max_count: int, max_bytes: int, group: str, invisible_ms: int | None
     ) -> Sequence[Lease]:
-        """See `LeaseCalls.take`. Messages released while this waits for a disk are not lent."""
+        """See `LeaseCalls.take`. Messages released while this waits for a disk are not leased."""
         while True:
             leases, following = await self.leases(queue, group)
             grant = await self._grant(leases, owner, invisible_ms)
@@ -115,7 +113,7 @@ class Lending:
         return ()
 
     async def _grant(self, leases: LeaseQueue, owner: int, invisible_ms: int | None) -> Grant | None:
-        """Returns the grant that a take's messages are lent by; None: they are lent as long as their owner lives."""
+        """Returns the grant of a take's messages; None: they are leased as long as their owner lives."""
         if invisible_ms is None:
             invisible_ms = leases.policy.invisible_ms
         if not invisible_ms:
@@ -136,7 +134,7 @@ class Lending:
     async def _found(
         self, leases: LeaseQueue, owner: int, lent: Sequence[Range], grant: Grant | None, max_bytes: int
     ) -> tuple[list[Lease], bool]:
-        """Returns the messages that an owner was lent, and whether some are damaged or trimmed.
+        """Returns the messages that were leased to an owner, and whether some are damaged or trimmed.
 
         Messages that do not fit go back.
         """
@@ -169,7 +167,7 @@ class Lending:
     ) -> list[Lease]:
         """Takes messages of keys that have none out: first of those skipped before, then of new ones."""
         found: list[Lease] = []
-        # One at a time: a message must not be lent before all that lie in front of it have been looked at.
+        # One at a time: a message must not be leased before all that lie in front of it have been looked at.
         async with leases.looking:
             if leases.blocked:
                 return []
@@ -203,7 +201,7 @@ class Lending:
         max_count: int,
         max_bytes: int,
     ) -> tuple[list[Lease], int]:
-        """Looks at new messages and lends up to `max_count` of them. Returns the leases, and how many it looked at."""
+        """Looks at new messages and leases up to `max_count` of them. Returns the leases, and how many it looked at."""
         try:
             located = await self._locate(leases.queue, ranges, max_bytes=max_bytes)
         except BaseException:
@@ -231,7 +229,7 @@ class Lending:
     # ---- settling
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> None:
-        """See `LeaseCalls.settle`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.settle`. When it raises, the messages will be leased again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             ranges = leases.begin_settling(owner, offsets)
@@ -239,7 +237,7 @@ class Lending:
                 await self.settlements.settle(leases, ranges, delivered=True)
 
     def settle_soon(self, queue: QueueNumber, owner: int, offsets: Iterable[int], group: str) -> "asyncio.Future[None]":
-        """See `LeaseCalls.settle_soon`. When it fails, the messages will be lent again."""
+        """See `LeaseCalls.settle_soon`. When it fails, the messages will be leased again."""
         leases = self._recent.leases.get(queue, group)
         ranges = leases.begin_settling(owner, offsets) if leases is not None else ()
         if leases is None or not ranges:
@@ -250,7 +248,7 @@ class Lending:
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes, *, group: str
     ) -> None:
-        """See `LeaseCalls.forward`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.forward`. When it raises, the messages will be leased again."""
         await self.commit(owner, [(queue, offsets)], rows, payload, group=group)
 
     async def commit(
@@ -262,7 +260,7 @@ class Lending:
         *,
         group: str = "",
     ) -> None:
-        """See `LeaseCalls.commit`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.commit`. When it raises, the messages will be leased again."""
         found: list[tuple[LeaseQueue, Sequence[QueueOffset]]] = []
         for queue, offsets in settled:
             leases = self._recent.leases.get(queue, group)
@@ -323,7 +321,7 @@ class Lending:
         return [QueueOffset(offset) for offset in leases.extend(owner, offsets, grant)]
 
     async def reject(self, queue: QueueNumber, owner: int, offsets: Iterable[int], *, reason: str, group: str) -> None:
-        """See `LeaseCalls.reject`. When it raises, the messages will be lent again."""
+        """See `LeaseCalls.reject`. When it raises, the messages will be leased again."""
         leases = self._recent.leases.get(queue, group)
         if leases is not None:
             ranges = leases.set_apart(owner, offsets)

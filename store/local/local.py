@@ -5,7 +5,7 @@ a disk run in a small pool of threads. With the engine's threads a write is hand
 that cares for latency under load lowers `sys.setswitchinterval` from 5 ms to 0.5 ms.
 
 Each subject of the interface has its file in this room; they share a `Core`. This puts the parts together, opens and
-closes them, and says what is damaged.
+closes them, and reports damage.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other repl
 class LocalStore(AsyncClosing):
     """A `StoreClient` in process. `async with await LocalStore.open(data_dir) as store: ...`
 
-    `replication` has what replication's driver needs, `core` what the subjects share.
+    `replication` serves replication's driver, `core` has the parts that the subjects share.
     """
 
     def __init__(
@@ -132,16 +132,16 @@ class LocalStore(AsyncClosing):
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
         """Opens a data directory, creating and recovering it as needed, off the loop.
 
-        Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which says
-        what is raised: which `group`'s it is, its `role`, as master the `epoch` and what of the log is known to be
-        `confirmed`, as replica where to cut the log first (`truncate_to`). With `replication` a master answers, and
-        lets be read, what `confirm` says.
+        Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which lists
+        the errors: which `group`'s it is, its `role`, as master the `epoch` and the end of the log that is known to be
+        `confirmed`, as replica where to cut the log first (`truncate_to`). With `replication` a master answers and
+        serves frames up to the offsets of `confirm`.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))
 
     async def close(self) -> None:
-        """Stores what was appended and answers for it, brings the views up, closes. Again waits for the first call.
+        """Stores appended frames and answers for them, brings the views up, closes. A second call waits for the first.
 
         A master waits a moment for unconfirmed frames, and then answers that their outcome is unknown.
         """
@@ -189,7 +189,7 @@ class LocalStore(AsyncClosing):
 
     @property
     def low(self) -> bool:
-        """Returns whether the disk has little room, or none: what is written may be refused soon."""
+        """Returns whether the disk has little room, or none: writes may be refused soon."""
         return self.core.engine.low
 
     @property

@@ -96,7 +96,7 @@ class LocalLog:
                 self._core.loop.call_soon(self._commit)
 
     def _commit(self) -> None:
-        """Commits what was appended in the last turn of the loop, unless the commit thread has to."""
+        """Commits the frames appended in the last turn of the loop, unless the commit thread has to."""
         size, self._gathered_bytes, self._gathering = self._gathered_bytes, 0, False
         engine = self._core.engine
         if not engine.loop_commits.allows(size, monotonic()):  # any more
@@ -129,7 +129,7 @@ class LocalLog:
     # ---- out
 
     def report(self, committed: Committed) -> None:
-        """Takes what the engine reports, on the thread that has committed it."""
+        """Takes the engine's report, on the thread that has committed."""
         self._reports.append(committed)
         if not self._committing:  # else it is taken as soon as that is over
             self._core.post(self._take_reports)
@@ -148,7 +148,7 @@ class LocalLog:
             self._cache.put(*run.placed)
             decided = self._decide(run)
             if decided is None:
-                unknown = AppendOutcomeUnknown("it is in the log, and what it does cannot be decided by damaged views")
+                unknown = AppendOutcomeUnknown("it is in the log, and damaged views cannot decide its effect")
                 for done, _ in committed.outcomes:
                     done(unknown)
                 return

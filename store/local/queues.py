@@ -1,4 +1,4 @@
-"""The queues of a `LocalStore`: reading their records, their retention, and news of messages that can be lent."""
+"""The queues of a `LocalStore`: reading their records, their retention, and news of available messages."""
 
 import asyncio
 import logging
@@ -97,5 +97,5 @@ class LocalQueues:
         return self._listeners.add(listener)
 
     def wake(self, queues: Sequence[QueueNumber]) -> None:
-        """Tells the listeners that some queues have got something to lend."""
+        """Tells the listeners that some queues have available messages."""
         self._listeners.tell(queues)

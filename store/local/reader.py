@@ -82,7 +82,7 @@ class StoreReader:
     ) -> None:
         """Begins a reader. While a write is awaited (`busy`), one thread at a time reads from disk, with pauses.
 
-        `lost` says whether no replica has what is damaged at a log offset.
+        `lost` says whether no replica has the data that is damaged at a log offset.
         """
         self._lost = lost
         self.lost_count = 0  # messages that `locate` has skipped, for good

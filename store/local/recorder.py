@@ -25,7 +25,7 @@ class _UnwrittenRecord(NamedTuple):
 
 
 class Recorder:
-    """Turns records into frames, and what became of them into the results of futures."""
+    """Turns records into frames, and their outcomes into the results of futures."""
 
     def __init__(
         self,
@@ -73,7 +73,7 @@ class Recorder:
             self.flush()
 
     def flush(self) -> None:
-        """Appends what was gathered."""
+        """Appends the gathered records."""
         self._scheduled = False
         if self._lingering is not None:
             self._lingering.cancel()

@@ -103,7 +103,7 @@ class LocalReplication:
         return self._core.writable
 
     def confirm(self, end: LogOffset, acknowledged: LogOffset | None = None) -> None:
-        """Records that what lies before a log offset, at the end of a frame, is on all disks that must have it.
+        """Records that the frames before a log offset, the end of a frame, are on all disks that must have them.
 
         It can be read from then on. Of a master: this one's disk has it too; appends are answered as far as
         `acknowledged`, if that is further. Of a replica: its master says so, perhaps of more than it has; it can be
@@ -138,9 +138,9 @@ class LocalReplication:
         come while that is in flight share the next question, so that under load it costs a round trip and nothing
         else. It raises `NotMaster`, and `NotWritable` where too few replicas answer.
 
-        Messages are lent without asking: settlements are written to the log, which refuses a node that is no longer
-        master. But a master that no replica has answered for a second lends nothing (`cut_off`), so that a master that
-        was cut off and its successor lend the same messages for a moment at most.
+        Messages are leased without asking: settlements are written to the log, which refuses a node that is no longer
+        master. But a master that no replica has answered for a second leases nothing (`cut_off`), so that a master that
+        was cut off and its successor lease the same messages for a moment at most.
         """
         self._core.agreed, self._core.cut_off = agreed, cut_off
 
@@ -186,7 +186,7 @@ class LocalReplication:
     # ---- as either
 
     async def read_log(self, start: LogOffset, max_bytes: int, *, end: LogOffset | None = None) -> bytes:
-        """Returns whole frames as stored, from one on and up to `end` (None: what is written): about `max_bytes`.
+        """Returns whole frames as stored, from one on and up to `end` (None: the written end): about `max_bytes`.
 
         At least one, unless there is none. They may not be confirmed, nor on disk. Raises `OffsetOutOfRange` where the
         log does not reach, `CorruptFrame` where it is damaged.
@@ -217,7 +217,7 @@ class LocalReplication:
         )
 
     async def verify_unfollowed(self) -> None:
-        """Reads the part of the log that the views have not followed, on the disk; `damages` has what is damaged of it.
+        """Reads the part of the log that the views have not followed, on the disk; its damage is in `damages`.
 
         Raises `StoreClosed`, OSError.
         """
@@ -237,9 +237,9 @@ class LocalReplication:
     async def mend(self, start: LogOffset, frames: bytes) -> None:
         """Writes whole frames of another replica in place of the damage that `start` lies in, from there on.
 
-        They are verified, tile what they replace, and are on disk when this returns; `damages` has what is left. Does
-        nothing where nothing is damaged any more. A damage at or behind `mendable_end` is for `receive`.
-        Raises `CorruptFrame` for frames that do not belong there, OSError.
+        They are verified, tile the range they replace, and are on disk when this returns; `damages` has the rest. Does
+        nothing where nothing is damaged any more. A damage at or behind `mendable_end` is for `receive`. Raises
+        `CorruptFrame` for frames that do not belong there, OSError.
         """
         self._core.check_running()
         await self._core.loop.run_in_executor(self._core.pool, mend, self._core.engine.log, start, frames)
@@ -257,7 +257,7 @@ class LocalReplication:
 
 
 def _verify(log: CommitLog, start: LogOffset, end: LogOffset) -> LogOffset:
-    """Reports the damage of a log from a frame's beginning on, and takes what is sound for repaired.
+    """Reports the damage of a log from a frame's beginning on, and takes sound frames for repaired.
 
     Returns how far it has read: about `VERIFIED_BYTES`, or to the end. Raises OSError.
     """

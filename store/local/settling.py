@@ -1,4 +1,4 @@
-"""Settling lent messages: records in the log, and what they change in the leases once they are durable."""
+"""Settling leased messages: records in the log, and their effect on the leases once they are durable."""
 
 import asyncio
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ class Recording(Protocol):
 class Settlements:
     """The settlements of all queues on their way to the log. Belongs to the thread of the event loop.
 
-    `record` stores a record, `append` a frame. `on_available` is called with queues that have something to lend again.
+    `record` stores a record, `append` a frame. `on_available` is called with queues that have available messages again.
     """
 
     def __init__(
@@ -42,7 +42,7 @@ class Settlements:
     def settling(
         self, leases: LeaseQueue, ranges: Sequence[Range], *, delivered: bool, urgent: bool = True
     ) -> "asyncio.Future[Any]":
-        """Settles what is on its way there; the future ends when it is durable, and is not to be cancelled.
+        """Settles messages set apart for it; the future ends when that is durable, and is not to be cancelled.
 
         It is lendable again when that fails; `delivered` as in `restore`.
         """
@@ -68,7 +68,7 @@ class Settlements:
             self._on_available((leases.queue,))
 
     async def append(self, taken: Sequence[tuple[LeaseQueue, Sequence[Range]]], frame: UnplacedFrame) -> None:
-        """Appends a frame that settles what is nobody's. It is lendable again when that fails."""
+        """Appends a frame that settles ranges without an owner. They are available again when that fails."""
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Appended | StoreError) -> None:

@@ -123,7 +123,7 @@ class CommitLog:
             self.damages.report(Damage(segment.path.name, *bad, found_by))
 
     def look_for_missing(self, first: LogOffset, end: LogOffset, found_by: str) -> None:
-        """Says what is missing of a log that is known to be kept from `first` on, and to have reached to `end`."""
+        """Reports the missing parts of a log that is known to be kept from `first` on, and to have reached to `end`."""
         first = max(first, self.origin)
         for start, stop in ((first, self.first), (self.end, end)):
             if start < stop:
@@ -132,7 +132,7 @@ class CommitLog:
 
     @property
     def mendable_end(self) -> LogOffset:
-        """The log offset behind the part that is repaired in place: what lies behind it, the writer brings."""
+        """The log offset behind the part that is repaired in place: the writer brings the rest."""
         return self.written if self._lacking is None else min(self._lacking[0], self.written)
 
     @property
@@ -198,13 +198,13 @@ class CommitLog:
         self.written = self.end
 
     def take_back(self) -> None:
-        """Undoes what was placed and not written, or written in part. Durable with the next `sync`. Raises OSError."""
+        """Undoes frames placed and not written, or written in part. Durable with the next `sync`. Raises OSError."""
         self._parts = []
         self._segments[-1].undo()
         self.end = self.written
 
     def sync(self) -> None:
-        """Brings what was written before the call to disk. Raises OSError: then the log may not be written again.
+        """Syncs frames written before the call to disk. Raises OSError: then the log may not be written again.
 
         May run beside `place` and `write` as long as these do not begin a segment.
         """
@@ -225,7 +225,7 @@ class CommitLog:
             self.sync()
 
     def confirm(self, end: LogOffset) -> None:
-        """Lets readers see what lies before a log offset."""
+        """Lets readers see the frames before a log offset."""
         assert self.confirmed <= end <= self.flushed
         self.confirmed = end
 
@@ -277,7 +277,7 @@ class CommitLog:
             self._files.unlink(segment.path)
 
     def truncate(self, at: LogOffset, sound: LogOffset) -> None:
-        """Cuts what lies at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
+        """Cuts the frames at and behind a log offset, durably. `sound` is a frame's beginning or end at or before it.
 
         Only before `recover`. A crash leaves a log that ends where it did, at the end of a segment, or at `at`.
         Raises `TruncationRefused` where no frame begins or ends, OSError.
@@ -463,16 +463,16 @@ class CommitLog:
     ) -> Iterator[Frame]:
         """Yields the valid frames from a frame boundary on, then cuts the torn tail: the log may be used.
 
-        Readers see what is in front of `confirmed`, or all of it.
+        Readers see the frames in front of `confirmed`, or all of them.
 
         Yielded frames are on disk. The tail begins at the first bad range of the last segment that may not have been
-        synced: pages are written in any order, so there may be valid frames behind it, of which nobody was told. A bad
-        range in front of a frame that knows better is damage: it is reported, kept in `corruptions` and left as it is.
-        So is one in front of `durable`, which is known to have been on disk and to lie between frames.
+        synced: pages are written in any order, so there may be valid frames behind it that were never acknowledged. A
+        bad range in front of a frame that knows better is damage: it is reported, kept in `corruptions` and left as it
+        is. So is one in front of `durable`, which is known to have been on disk and to lie between frames.
         """
         last = self._segments[-1]
         durable = max(durable, self.floor)
-        # A sync that has failed may have left in memory only what the next one takes for written (fsync(2)).
+        # A failed sync may have left pages in memory only, which the next one takes for written (fsync(2)).
         last.rewrite(max(start, last.start))
         sound = start  # from here on all is
         for found in self.scan(start, last.end, around=replica):  # views that skip it would never come back

@@ -24,8 +24,8 @@ def mend(log: CommitLog, start: LogOffset, data: bytes) -> None:
     """Writes whole frames, durably, in place of the damage that `start` lies in, from there on.
 
     Files that are missing are made, short ones grow. Does nothing where no damage is known any more. Raises
-    `CorruptFrame` for anything but sound frames that belong there, also for what lies behind the log's end, which only
-    the writer takes, or behind a gap in the files; OSError.
+    `CorruptFrame` for anything but sound frames that belong there, also for frames behind the log's end, which only the
+    writer takes, or behind a gap in the files; OSError.
     """
     with log.mending:
         known = log.damages.overlapping(start, LogOffset(start + max(len(data), 1)))
@@ -72,7 +72,7 @@ def _placed(log: CommitLog, frames: Sequence[Frame]) -> Iterator[tuple[Segment, 
         if segment is None:  # retention was faster
             raise CorruptFrame(first.start, f"the log begins at {log.first}")
         if first.start > segment.end:
-            raise CorruptFrame(first.start, f"the file ends at {segment.end}: what comes first is repaired first")
+            raise CorruptFrame(first.start, f"the file ends at {segment.end}: an earlier range is repaired first")
         later = bisect_right(log.segments, segment.start, key=_by_start)
         limit = log.segments[later].start if later < len(log.segments) else log.written
         if first.end > limit:
@@ -90,7 +90,7 @@ def restore_removed(log: CommitLog, files: Files) -> None:
     """Writes removed files of closed segments anew, from those that are still open.
 
     A process goes on reading a file that was removed, so that otherwise only its next start would find out. One that is
-    not open any more is damage to whoever reads it.
+    not open any more is damage to its readers.
     """
     names = set(files.names(log.segments[-1].path.parent))
     for segment in [one for one in log.segments[:-1] if one.path.name not in names]:

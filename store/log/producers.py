@@ -84,7 +84,7 @@ class ProducerTable:
         self.restore(producer_id, sequence, [*producer.frames, frame] if producer is not None and goes_on else [frame])
 
     def keep(self) -> None:
-        """Keeps what was added, as it is stored: it is not taken back any more."""
+        """Keeps the additions, as they are stored: they are not taken back any more."""
         self._added.clear()
 
     def take_back(self) -> None:

@@ -1,6 +1,6 @@
-"""The retention of records: what a queue's configuration comes to, and which of its chunks can still be read.
+"""The retention of records: a queue's limits, and which of its chunks can still be read.
 
-Limits are honoured twice. A reader does not see what is past its queue's limits, even while the segment is still
+Limits are honoured twice. A reader does not see records past their queue's limits, even while the segment is still
 there; and a segment is deleted only when all queues with records in it are past theirs (`store.engine.trimming`).
 """
 
@@ -80,7 +80,7 @@ class LimitsTable:
         return self._configs.get(queue)
 
     def kept(self, queue: QueueNumber, log_first: LogOffset, now_ms: int) -> ReadableRange:
-        """Returns what can be read of a queue at a time. The store's own queues have no limits but the log's."""
+        """Returns a queue's readable range at a time. The store's own queues have no limits but the log's."""
         if queue < FIRST_QUEUE:
             return ReadableRange(log_first)
         limits = limits_of(self._configs.get(queue), self._default)

@@ -31,10 +31,10 @@ from store.format.records import PARTS_QUEUE, VOID_QUEUE, QueueDeleted, Record, 
 logger = logging.getLogger(__name__)
 
 _SMALL_ROWS = 8  # up to here counting in plain Python is cheaper than NumPy's fixed cost (8 us here)
-_COLUMNS_MIN = 64  # chunks: from here on NumPy's fixed cost (80 us here) is less than what Python takes for each
+_COLUMNS_MIN = 64  # chunks: from here on NumPy's fixed cost (80 us here) is less than Python's for each
 _COUNTED_MAX = 4_096  # queue numbers: up to here rows of one frame are counted by number, and not sorted
 _LOW = 0xFFFF_FFFF
-_NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that say nothing of what their address had last
+_NOT_LAST = ROW_EXTRA | ROW_OLD  # rows that do not change their address's last record
 _WITHOUT_RECORDS = (VOID_QUEUE, PARTS_QUEUE)
 _start = attrgetter("start")
 
@@ -122,7 +122,7 @@ class RunBuilder:
     """Assigns queue offsets, in log order.
 
     `queue_end` looks up a queue that this builder has not met yet; it sees every run built before but those that
-    this builder remembers. `dispatched` says how far the look-up sees: what was deleted before is not remembered.
+    this builder remembers. `dispatched` says how far the look-up sees: queues deleted before are not remembered.
     """
 
     def __init__(

@@ -1,7 +1,7 @@
 """The scrub: reads the log slowly, again and again, so that a flipped bit is found before a reader needs it.
 
-Of the segment that is written to it reads what has been on disk for a while. After a start the whole log is read once,
-at a higher rate: the files may have changed while the store was stopped.
+Of the segment that is written to, it reads the part that has been on disk for a while. After a start the whole log is
+read once, at a higher rate: the files may have changed while the store was stopped.
 
 A step at a time, bounded in bytes and in time. Where it is outlives the process, in the file `scrub` of the data
 directory: a pass over a large log takes days.
@@ -34,7 +34,7 @@ READ_BYTES = 256 << 10
 REST_MS = 10 * 60 * 1000  # bytes that are on disk for so long are verified: no writer is near them
 START_FACTOR = 8  # times the usual rate, for the first pass after a start: 64 MiB/s
 START_BUSY_S_MAX = 0.5  # of one step of that pass
-WORK_S, PAUSE_S = 2e-3, 2e-3  # of that pass while somebody writes
+WORK_S, PAUSE_S = 2e-3, 2e-3  # of that pass while there are writes
 START_BYTES_MAX = 256 << 20  # a log that is no larger counts as `verifying` until its first pass is over
 SAVE_BYTES = 64 << 20  # read again, at most, after a crash
 
@@ -81,7 +81,7 @@ class Scrub:
         self._left = 0  # of the budget; negative after a frame that was larger than it
         self._saved = self._load()
         self._at = LogOffset(self._saved.at)
-        # Where the pass ends: what is written later is for the next one, and the log may have been cut since.
+        # Where the pass ends: later frames are for the next one, and the log may have been cut since.
         self._to = LogOffset(min(self._saved.to, log.flushed))
         self._marked_ms, self._marked = now_ms(), log.flushed  # the end of the log on disk at that time
         self._rested = log.first  # on disk for REST_MS, <= _marked
@@ -116,7 +116,7 @@ class Scrub:
         return self._starting and self._start_size <= START_BYTES_MAX
 
     def step(self) -> None:
-        """Verifies what a second allows, or waits for the next pass to be due."""
+        """Verifies as much as a second allows, or waits for the next pass to be due."""
         if not self._bytes_per_step:
             return
         if self._hastened:
@@ -157,7 +157,7 @@ class Scrub:
             self.save()
 
     def _take(self, item: Frame | BadRange) -> bool:
-        """Reports what is damaged, and compares the digest of a sealed segment that was read from end to end.
+        """Reports damage, and compares the digest of a sealed segment that was read from end to end.
 
         Whether it is a sound frame.
         """
@@ -169,7 +169,7 @@ class Scrub:
         return isinstance(item, Frame)
 
     def _verified(self, start: LogOffset, end: LogOffset) -> None:
-        """Closes what was damaged of a range of sound frames: all at once, as the list is written for each change."""
+        """Closes the damages of a range of sound frames: all at once, as the list is written for each change."""
         if self._log.damages.count:
             self._log.damages.verified(start, end)
 

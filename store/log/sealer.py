@@ -18,7 +18,7 @@ _BY_START = "start"
 
 
 def hold_against_seals(log: CommitLog, seals: SealFile, first: LogOffset, reached: LogOffset) -> None:
-    """Reports what a log lacks of its closed segments, before anything of it is read.
+    """Reports the missing parts of a log's closed segments, before anything of it is read.
 
     `first` is where it should begin. A log that ends in front of `reached` goes on there, in a new segment. Segments
     whose files are missing are in the log's list from here on, so that their ranges are damaged and not simply gone.
@@ -79,7 +79,7 @@ class SealCheck:
         self._sealing: Sealing | None = None  # of the open segment, read from its beginning
 
     def take(self, item: Frame | BadRange) -> BadRange | None:
-        """Takes what was read next; the segment that ends with it, if its frames are not those that were sealed."""
+        """Takes the next item read; returns the segment that ends with it, if its frames differ from the seal."""
         if not isinstance(item, Frame):
             self._sealing = None
             return None

@@ -108,7 +108,7 @@ class OpenFiles:
 
 
 class Segment:
-    """An append-only file of whole frames. One thread writes; any may read what was written."""
+    """An append-only file of whole frames. One thread writes; any may read written frames."""
 
     __slots__ = ("_file", "_files", "_open_files", "path", "size_bytes", "start")
 
@@ -164,7 +164,7 @@ class Segment:
         self._opened().sync()
 
     def rewrite(self, start: LogOffset) -> None:
-        """Writes what lies from a log offset on once more, and syncs it: read from memory, it may not be on disk.
+        """Writes the frames from a log offset on once more, and syncs them: read from memory, they may not be on disk.
 
         Sectors that the disk cannot read stay as they are.
         """
@@ -175,11 +175,11 @@ class Segment:
         file.sync()
 
     def undo(self) -> None:
-        """Cuts what a failed `write` may have left. Not durable before the next `sync`."""
+        """Cuts the remains of a failed `write`. Not durable before the next `sync`."""
         self._opened().truncate(self.size_bytes)
 
     def truncate(self, end: LogOffset) -> None:
-        """Cuts what lies at and behind a log offset, durably."""
+        """Cuts the frames at and behind a log offset, durably."""
         file = self._opened()
         file.truncate(end - self.start)
         file.sync()
@@ -188,7 +188,7 @@ class Segment:
     def mend(self, start: LogOffset, parts: Sequence[Buffer], *, sealed: bool) -> None:
         """Writes parts back to back from a log offset on, durably, over damaged or missing bytes.
 
-        Only what is `sealed` can grow: elsewhere the writer may be at it beside this. Raises OSError.
+        Only a `sealed` segment can grow: elsewhere the writer may be at it beside this. Raises OSError.
         """
         assert self.start <= start <= self.end
         if sealed:
@@ -251,7 +251,7 @@ class Segment:
     def scan(
         self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
     ) -> Iterator[Frame | BadRange]:
-        """Yields every valid frame between two log offsets, in order, and what lies between them that is none.
+        """Yields every valid frame between two log offsets, in order, and the bad ranges between them.
 
         A bad range is followed by the next frame that is whole and carries its own place, or by nothing. Sectors that
         the disk cannot read are a bad range, too; unless it is to be read `around`, it raises OSError.
@@ -297,8 +297,8 @@ class _Window:
             header = parse_header(self.bytes_at(at, HEADER.size), log_offset=at)
             if header is None:
                 return None, "cut short", self._end
-            # Where the header is sound its length is too, and what lies in the body is not searched: a record could
-            # hold the bytes of a frame.
+            # Where the header is sound its length is too, and the body is not searched: a record could hold the bytes
+            # of a frame.
             resume = LogOffset(min(at + header.size_bytes, self._end))
             frame = Frame.parse(self.bytes_at(at, header.size_bytes), log_offset=at)
         except CorruptFrame as error:

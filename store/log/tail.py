@@ -1,4 +1,4 @@
-"""The newest frames of the log in memory, from when they are written: what is streamed to replicas and applied here."""
+"""The newest frames of the log in memory, from when they are written, to be streamed to replicas and applied here."""
 
 from collections.abc import Sequence
 from threading import Lock
@@ -15,7 +15,7 @@ class LogTail:
     def __init__(self, bytes_max: int = TAIL_BYTES_MAX) -> None:
         self._bytes_max = bytes_max
         self._frames: dict[LogOffset, Placed] = {}  # in log order
-        self._bytes = 0  # of what _frames holds; <= _bytes_max between calls
+        self._bytes = 0  # of _frames; <= _bytes_max between calls
         self._lock = Lock()
 
     def add(self, placed: Sequence[Placed]) -> None:

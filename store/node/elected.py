@@ -30,11 +30,11 @@ async def ask_election(context: ReplicaContext, epoch: int) -> None:
 
 
 async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> bool:
-    """Reads the part of the log that the views have not followed, and waits until what is damaged of it is repaired.
+    """Reads the part of the log that the views have not followed, and waits until its damage is repaired.
 
-    A master assigns positions, and knows producers, by all of its log: it cannot restore later what it has skipped. A
-    range that no replica has is lost, and holds up nobody. Returns False when this replica is not elected any more, or
-    its disk has `failed`. Raises `StoreError`, OSError.
+    A master assigns positions, and knows producers, by all of its log: it cannot restore frames later that it has
+    skipped. A range that no replica has is lost, and is not waited for. Returns False when this replica is not elected
+    any more, or its disk has `failed`. Raises `StoreError`, OSError.
     """
     store = context.disk.store
     assert store is not None
@@ -70,7 +70,7 @@ def _unfollowed(store: LocalStore) -> Sequence[Damage]:
 
 
 def _log_waiting(group: Group, missing: Sequence[Damage], awaited: Sequence[int]) -> None:
-    """Logs which replicas the repair of which ranges waits for, and what to do about it."""
+    """Logs the ranges to be repaired, the replicas that the repair waits for, and a remedy."""
     first = f"the log from {missing[0].start} to {missing[0].end}"
     ranges = first if len(missing) == 1 else f"{first} and {len(missing) - 1} more ranges"
     logger.error(
@@ -89,7 +89,7 @@ def _log_accepted(missing: Sequence[Damage]) -> None:
     for one in missing:
         logger.critical(
             "the log is damaged from %d to %d, and no live replica repairs it, as an unclean election was accepted: "
-            "what it held is LOST",
+            "its records are LOST",
             one.start,
             one.end,
         )

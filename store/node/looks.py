@@ -8,8 +8,8 @@ from store.base.rhythm import pause, until_next_s
 from store.node.replica.context import IDLE_TICK_S, TICK_S
 from store.replication.master import Master
 
-# A replica looks at the time when its master has sent something, and by itself when a heartbeat is late, of which there
-# is one each 250 ms.
+# A replica looks at the time when its master has sent something, and by itself when a heartbeat is late; there is one
+# each 250 ms.
 WITH_MESSAGE_S = 0.1  # after the look before
 LATE_S = 0.3
 SILENT_LOOK_S = 0.2  # between two looks from then on
@@ -43,7 +43,7 @@ class MasterLooks:
 
 
 class ReplicaLooks:
-    """A replica's looks: `look` does one, and `failed` takes its error where nobody else would."""
+    """A replica's looks: `look` does one, and `failed` takes its error where no caller would."""
 
     def __init__(self, look: Callable[[], None], failed: Callable[[Exception], None]) -> None:
         self._loop = asyncio.get_running_loop()

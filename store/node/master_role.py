@@ -1,8 +1,8 @@
 """A replica as the master of one epoch: from being elected until there is a newer epoch.
 
 The core (`store.replication.master`) gets each event; after a turn of the loop with events, their effects are
-done at once for all: readers and senders are answered, replicas are sent what is new, the controller is asked. Frames
-go to the replicas from the memory in which they were written, without waiting for the disk.
+done at once for all: readers and senders are answered, replicas are sent new frames, the controller is asked. Frames go
+to the replicas from the memory in which they were written, without waiting for the disk.
 """
 
 import asyncio
@@ -152,7 +152,7 @@ class MasterRole:
             await asyncio.sleep(TICK_S / 5)
         return found
 
-    # ---- what the store tells
+    # ---- events of the store
 
     def written(self, end: LogOffset) -> None:
         """See `ReplicationHooks`."""
@@ -171,7 +171,7 @@ class MasterRole:
         self.context.repairing.look()
 
     def repair_changed(self) -> None:
-        """Notes that the log has damage to be repaired, or none any more, and tries again what waited for a repair."""
+        """Notes that the log has damage to be repaired, or none any more, and retries work that waited for a repair."""
         self._core.damaged(self.context.repairing.needs_repair)
         self._looks.stir()
         for stream in self._streams.values():
@@ -271,7 +271,7 @@ class MasterRole:
             self._over.set_exception(error)
 
     def _pump(self) -> None:
-        """Does what follows from all that the core was told since the last time."""
+        """Carries out the effects of all events that the core was given since the last time."""
         core = self._core
         if self._store is not None:
             self._tell(self._store)
@@ -295,7 +295,7 @@ class MasterRole:
             self._handing_over = self._spawn(self._hand_over(target), "handing over")
 
     def _tell(self, store: LocalStore) -> None:
-        """Lets the store answer what is safe, and takes or refuses appends."""
+        """Lets the store answer safe appends, and take or refuse new ones."""
         core = self._core
         told = core.confirmed, core.acknowledged
         if told != self._told:

@@ -102,8 +102,8 @@ class StoreNode:
     ) -> "StoreNode":
         """Opens, listens, registers, and takes part. Waits for the controllers as long as that takes.
 
-        `connect` is given what to say to the controllers and what to call with a group that is new, and begins to carry
-        heartbeats. Raises `StoreError` (`DataDirLocked`, `WrongGroup`, `ForeignCluster`, `ForeignLog`), OSError.
+        `connect` is given the heartbeats' source and a callback for new groups, and begins to carry heartbeats. Raises
+        `StoreError` (`DataDirLocked`, `WrongGroup`, `ForeignCluster`, `ForeignLog`), OSError.
         """
         node = cls(settings, controller, credentials or Credentials())
         try:
@@ -195,7 +195,7 @@ class StoreNode:
     # ---- down
 
     async def close(self) -> None:
-        """Ends it: a master hands over first, if anybody can take over."""
+        """Ends it: a master hands over first, if a replica can take over."""
         self._unwatch()
         if self._withdrawal is not None:
             self._withdrawal.cancel()
@@ -376,7 +376,7 @@ class StoreNode:
     # ---- the controllers
 
     def _on_group(self, group: Group) -> None:
-        """Takes in a group that was pushed, or answered to a command: perhaps older than what is known."""
+        """Takes in a group that was pushed, or answered to a command: perhaps older than the known one."""
         if group.number != self.settings.group:
             return
         known = self.group

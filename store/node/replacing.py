@@ -22,7 +22,7 @@ def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
         context.start_over_ms = now_ms + START_OVER_AGAIN_MS
         logger.error(
             "a snapshot of the master is asked for: the views of this replica are damaged (%s), and its "
-            "log, from %d to %d, does not have all of what they are made from",
+            "log, from %d to %d, does not have all the records that they are made from",
             store.view_damages[0],
             store.replication.first,
             store.replication.end,
@@ -33,7 +33,7 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
     """Replaces log and views by the snapshot that was fetched, and opens that. Raises `StoreError`, OSError."""
     store, given_up = context.disk.store, core.given_up
     lost_end = None if store is None else store.replication.lost_end
-    if store is not None and core.starting_over:  # or have acknowledged what it throws away
+    if store is not None and core.starting_over:  # or have acknowledged frames that it throws away
         lost_end = max(store.replication.held, store.replication.followed, store.replication.end)
         logger.error(
             "this replica discards its log, from %d to %d, and starts over from the snapshot: it is not elected "
@@ -46,7 +46,7 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
         lost_end = min(lost_end, core.reach)
     if lost_end is not None and given_up is not None:
         logger.critical(
-            "the log is given up from %d to %d, as an unclean election was accepted: what it held is LOST",
+            "the log is given up from %d to %d, as an unclean election was accepted: its records are LOST",
             given_up.at,
             lost_end,
         )

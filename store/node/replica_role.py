@@ -1,7 +1,7 @@
 """The role of a replica that is not master: follows its group's master, until it is elected or has to begin anew.
 
 One task carries out the effects of the core (`store.replication.replica_core`), one after the other. Another one keeps
-a stream to the master. The store is open as replica all the while and serves readers what is confirmed.
+a stream to the master. The store is open as replica all the while and serves confirmed frames to readers.
 """
 
 import asyncio
@@ -90,7 +90,7 @@ class ReplicaRole:
         self._asking: asyncio.Task[None] | None = None
         self._reach = MasterReachability(context.answers, probe_ms=HINT_MS, complain_ms=COMPLAIN_MS)
         self._syncs = Syncs()
-        self._retired = ""  # why it follows nobody any more: its id is never given again
+        self._retired = ""  # why it follows no master any more: its id is never given again
         self._looks = ReplicaLooks(self._look, self._fail)
         self._refusal = ""  # by a master of something else, as it was logged last
 
@@ -149,7 +149,7 @@ class ReplicaRole:
         elif self._asking is None or self._asking.done():
             self._asking = asyncio.create_task(ask_election(self.context, group.master_epoch), name="ask to be elected")
 
-    # ---- what the store tells
+    # ---- events of the store
 
     def written(self, end: LogOffset) -> None:
         """See `ReplicationHooks`; of masters only."""
@@ -317,7 +317,7 @@ class ReplicaRole:
         if self._stream is not None:
             self._stream.end()
 
-    # ---- what is to be done
+    # ---- effects
 
     def _after(self) -> None:
         """Carries out the core's effects, after each of its inputs."""
@@ -330,7 +330,7 @@ class ReplicaRole:
             self._work_wanted.set()
 
     def _done_at_once(self) -> bool:
-        """Does what takes no time as long as nothing else is before it; returns whether that is all.
+        """Carries out effects that take no time, as long as no other is before them; returns whether all are done.
 
         In a stream nothing else comes, so that a turn of the loop is saved for all that arrives and all that is synced.
         """
@@ -368,7 +368,7 @@ class ReplicaRole:
                     self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
                 logger.warning("frames from the master cannot be stored for now: %s", error)
-                self.broken = True  # before anything else can end it: what is dropped here, nobody will ever write
+                self.broken = True  # before anything else can end it: frames dropped here are never written
                 self.context.send_heartbeat()
                 await asyncio.sleep(AGAIN_S)
                 self._end(Ending.ANEW)
@@ -383,7 +383,7 @@ class ReplicaRole:
             self._work_wanted.clear()
 
     def _check_kept(self) -> None:
-        """Raises `StoreFull` when the store has not kept what it took."""
+        """Raises `StoreFull` when the store has not kept the frames that it took."""
         store = self.context.disk.store
         if store is not None and store.replication.dropped is not None:
             raise store.replication.dropped

@@ -28,7 +28,7 @@ class Rounds:
         self._over = False
 
     async def agreed(self) -> None:
-        """Returns when nobody can have been a newer master when this was called. Raises `NotMaster`, `NotWritable`."""
+        """Returns when it is certain that no newer master existed at the call. Raises `NotMaster`, `NotWritable`."""
         core = self._core
         if core.ended is not None or self._over:
             raise NotMaster(f"this node is not the master of store group {self._context.group} any more")

@@ -51,7 +51,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     group: int
     replica: int | None
     role: str  # "master", `REPLICA`, "changing", "failed"
-    stage: str  # of a replica: what it is doing
+    stage: str  # of a replica: its current state
     master: int | None
     master_epoch: int
     promised_epoch: int
@@ -288,7 +288,7 @@ def _role_reason(node: StoreNode) -> str:
             return "about to be the master"
         return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
     if isinstance(role, ReplicaRole) and role.core.diverged_at is not None:
-        return f"the group lacks what this replica has as confirmed from {role.core.diverged_at} on"
+        return f"the group lacks frames that this replica has as confirmed from {role.core.diverged_at} on"
     if not isinstance(role, ReplicaRole) or not role.streaming:
         return "not connected to a master"
     return "not in sync yet: catching up with the master" if _is_behind(node) else ""
@@ -304,7 +304,7 @@ def _is_behind(node: StoreNode) -> bool:
 
 
 def _warnings(node: StoreNode) -> tuple[str, ...]:
-    """Returns what no replica has, and waiting does not bring back; at the master, also replicas that do not count."""
+    """Returns warnings of ranges that are lost for good; at the master, also of replicas that do not count."""
     repairer = node.repairer
     lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.needs_repair else ()
     if not isinstance(node.role, MasterRole) or node.group is None:

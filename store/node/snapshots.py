@@ -67,7 +67,7 @@ class SnapshotSender:
 async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:
     """Gets the views of the master of an epoch, whole, into a directory beside the log.
 
-    `starts_over`: only from a master of which no damage is known. Raises `StoreError`, OSError.
+    `starts_over`: only from a master without known damage. Raises `StoreError`, OSError.
     """
     directory = context.disk.data_dir / _INCOMING
     await asyncio.to_thread(_begin, directory)
@@ -84,7 +84,7 @@ async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, s
             while at < head.size_bytes:
                 part = wire.decode(await _timely(stream, SILENCE_S), SnapshotPart)
                 if part.at != at or at + len(part.data) > head.size_bytes or value(part.data) != part.crc32c:
-                    raise BadMessage(f"a part at {part.at} is not what belongs at {at}")
+                    raise BadMessage(f"a part begins at {part.at}, not at {at}")
                 await asyncio.to_thread(write_whole, file, part.data, at)
                 at += len(part.data)
             await asyncio.to_thread(file.sync)
@@ -102,7 +102,7 @@ def _begin(directory: Path) -> None:
 
 def _check(head: SnapshotHead, context: ReplicaContext, epoch: int) -> None:
     if head.group != context.group or head.epoch != epoch:
-        raise SnapshotUnusable(f"store group {head.group}, epoch {head.epoch}: not what was asked for")
+        raise SnapshotUnusable(f"store group {head.group}, epoch {head.epoch}: not the snapshot that was asked for")
     try:
         EpochList.of(head.epochs)
     except BadEpochs as error:

@@ -30,7 +30,7 @@ UNREACHABLE_MS = 5_000  # until a master that did not answer, or refused, is ask
 
 
 def check_not_last(disk: Disk, group: Group | None) -> None:
-    """Promises the group's epoch, where the store cannot be opened and perhaps nothing tells what was promised.
+    """Promises the group's epoch, where the store cannot be opened and the promised epoch is perhaps unknown.
 
     So heartbeats with an older one, which knew of no damage, do not count any more. It need not be kept: nothing is
     taken from any master but the newest. Raises `NotRebuildable`: no other replica of the group has a copy.
@@ -71,7 +71,7 @@ async def open_or_start_over(context: ReplicaContext) -> bool:
         with disk.needing_room("a snapshot is"):
             await install_fetched(context, lost_end)
     except (StoreError, OSError) as error:
-        logger.error("this replica cannot start over for now, and keeps what it has: %s", error)
+        logger.error("this replica cannot start over for now, and keeps its log: %s", error)
         if isinstance(error, StoreUnreachable):  # so nothing was copied for it, or not all
             context.start_over_ms = now_ms + UNREACHABLE_MS
         return False

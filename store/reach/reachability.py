@@ -17,7 +17,7 @@ class MasterReachability:
     """`look` is called several times a second, `received` whenever the master has sent something.
 
     `answers` says whether a replica answers at an address; the others are asked after `probe_ms` of silence, so that
-    it is known whom the listener reaches after `complain_ms`. There is a complaint after `hint_ms`.
+    after `complain_ms` it is known which of them the listener reaches. There is a complaint after `hint_ms`.
     """
 
     def __init__(
@@ -86,7 +86,7 @@ class MasterReachability:
         )
 
     async def close(self) -> None:
-        """Ends what is in flight."""
+        """Ends the requests in flight."""
         if self._probing is not None:
             self._probing.cancel()
             await asyncio.gather(self._probing, return_exceptions=True)

@@ -1,4 +1,4 @@
-"""The newest changes of the namespaces that somebody watches, shared by all who do.
+"""The newest changes of watched namespaces, shared by all their watches.
 
 A watcher that keeps up is served from here; one that does not finds that its place is gone and reads the log. So
 a slow watcher costs nothing but its own reading.

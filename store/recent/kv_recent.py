@@ -16,10 +16,10 @@ class StoredKeys(Protocol):
     """The content of the view."""
 
     def get(self, at: bytes) -> SlotContent | None:
-        """Returns what a slot holds."""
+        """Returns a slot's content."""
 
     def space(self, namespace: str) -> KeySpace:
-        """Returns what a namespace holds and may hold."""
+        """Returns a namespace's size and limits."""
 
 
 class Lookups:
@@ -86,7 +86,7 @@ class KvRecent:
     # ---- State
 
     def get(self, at: bytes) -> SlotContent | None:
-        """Returns what a slot holds."""
+        """Returns a slot's content."""
         held = self._slots.get(at)
         if held is None:
             return self._stored.get(at)
@@ -103,12 +103,12 @@ class KvRecent:
         self._slots.put(self._frame, at, GONE)
 
     def space(self, namespace: str) -> KeySpace:
-        """Returns what a namespace holds and may hold."""
+        """Returns a namespace's size and limits."""
         space = self._spaces.get(namespace)
         return space if space is not None else self._stored.space(namespace)
 
     def set_space(self, namespace: str, space: KeySpace) -> None:
-        """Sets what a namespace holds and may hold."""
+        """Sets a namespace's size and limits."""
         self._spaces.put(self._frame, namespace, space)
 
     # ---- reading
@@ -126,7 +126,7 @@ class KvRecent:
         return min((held.expires_at_ms for _, held in self._slots.items() if held.expires_at_ms), default=None)
 
     def spaces(self) -> dict[str, KeySpace]:
-        """Returns what namespaces have become."""
+        """Returns the changed namespaces' sizes and limits."""
         return dict(self._spaces.items())
 
     def voids(self) -> dict[int, bytes]:

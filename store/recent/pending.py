@@ -35,7 +35,7 @@ class Pending(Generic[K, V]):
         return [(key, value) for key, (_, value) in self._values.items()]
 
     def trim(self, below: LogOffset) -> list[K]:
-        """Frees the entries of frames below a log offset: the view has it. Of which keys."""
+        """Frees the entries of frames below a log offset: the view has them. Returns their keys."""
         gone: list[K] = []
         order = self._order
         while order and order[0][0] < below:

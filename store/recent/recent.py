@@ -77,7 +77,7 @@ class Recent:
     # ---- following the log
 
     def add(self, run: FrameRun, stored: StoredKeys) -> dict[Position, Outcome]:
-        """Takes in the next run, and returns its records' outcomes; `stored` is what the key-value view has."""
+        """Takes in the next run, and returns its records' outcomes; `stored` is the state of the key-value view."""
         deleted = deque((at, record) for at, record in run.records if isinstance(record, QueueDeleted))
         if not deleted:
             self.follow(run)
@@ -199,7 +199,7 @@ class Recent:
         return self._groups.get(group)
 
     def deletion(self, queue: QueueNumber) -> LogOffset | None:
-        """Returns where a queue was deleted, while the view may still hold what it had."""
+        """Returns where a queue was deleted, while the view may still hold its entries."""
         return self._deleted.get(queue)
 
     def runs(self) -> Sequence[FrameRun]:
@@ -215,7 +215,7 @@ class Recent:
         return {address for address, _ in self._addresses.items() if address.startswith(prefix) and address > after}
 
     def last(self, address_hash: int) -> Position | None:
-        """Returns the position of the newest record of an address, among what the view may lack."""
+        """Returns the position of the newest record of an address, among those that the view may lack."""
         for run in reversed(self._runs):
             found = run.last(address_hash)
             if found is not None:

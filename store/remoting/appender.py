@@ -1,4 +1,4 @@
-"""The client's side of appends: a window of frames in flight, and what happens to them when the master is another.
+"""The client's side of appends: a window of frames in flight, which are sent again to a new master.
 
 Frames are sent in the order of the calls, and the store keeps it. Frames in flight when the connection broke are
 perhaps stored. A frame of an idempotent producer is sent again to the master of that moment, in its place in the order:
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 PENDING_BYTES_MAX = 64 << 20  # handed to `append` and not answered
 WINDOW_BYTES = 16 << 20  # sent and not answered
-FRAMES_COUNT_MAX = 1024  # sent and not answered: how far back the store recognises what is sent again
+FRAMES_COUNT_MAX = 1024  # sent and not answered: how far back the store recognises repeated frames
 MESSAGE_BYTES = 1 << 20
 PAUSE_S = 0.05  # before frames are sent again to a store that takes nothing for now
 
@@ -174,7 +174,7 @@ class Appender:
         return leave
 
     def _resume(self) -> None:
-        """Sends again what was refused. Told, not read from a clock: a timer may be early by its rounding."""
+        """Sends refused frames again. Told, not read from a clock: a timer may be early by its rounding."""
         self._paused = False
         self._wake()
 
@@ -221,7 +221,7 @@ class Appender:
         self.expire()
 
     def expire(self) -> None:
-        """Answers what has been in trouble for too long; to be called now and then while something is wrong."""
+        """Fails frames that have been in trouble for too long; to be called now and then while something is wrong."""
         limit = self._now_s() - self._budget_s
         waiting = self._waiting
         while waiting and (since := waiting[0].since) is not None and since < limit:
@@ -229,7 +229,7 @@ class Appender:
             self._finish(pending, pending.error or StoreUnreachable(f"no master within reach for {self._budget_s:g} s"))
 
     def expire_held(self) -> None:
-        """Answers what has waited too long while the connection stands; to be called now and then.
+        """Fails frames that have waited too long while the connection stands; to be called now and then.
 
         A frame that the master wrote and that too few replicas have is neither stored nor refused, perhaps forever.
         Its caller learns that the outcome is unknown; the frame stays in the queue, as its producer's later frames are

@@ -1,11 +1,11 @@
-"""The client's side of a session: calls in flight, and what happens to them when the connection breaks.
+"""The client's side of a session: calls in flight, which are sent again or fail when the connection breaks.
 
 A call that was not sent yet waits for the next connection. One that was is sent again if that changes nothing
 (`AGAIN`), or fails as perhaps done (`ONCE`). A refusal by a node that is no master any more, or takes nothing for now,
 changed nothing, so both are sent again then. All of that for `budget_s`.
 
-Two kinds belong to their session and are never sent in another one: `HELD`, of what an owner holds, is lost with it,
-and `SESSION` is for the code that looks after that.
+Two kinds belong to their session and are never sent in another one: `HELD`, of an owner's leases, is lost with it, and
+`SESSION` is for the code that looks after those.
 
 No input or output here: the owner asks for messages to send, and hands over those that come.
 """
@@ -220,7 +220,7 @@ class Caller:
         return pending.mode not in _BOUND and not pending.future.done() and not self._is_late(pending)
 
     def _resume(self) -> None:
-        """Sends again what was refused."""
+        """Sends refused calls again."""
         paused, self._paused = self._paused, []
         self._waiting.extend(paused)
         self._wake()
@@ -253,7 +253,7 @@ class Caller:
         self.expire()
 
     def expire(self) -> None:
-        """Fails what has been in trouble for too long; to be called now and then while something is wrong."""
+        """Fails calls that have been in trouble for too long; to be called now and then while something is wrong."""
         waiting, self._waiting = self._waiting, deque()
         for pending in waiting:
             if self._is_late(pending):

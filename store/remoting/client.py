@@ -39,10 +39,10 @@ def _clock_ms() -> int:
 class RemoteStore(AsyncClosing):
     """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
-    `resolve` says where the group's master is thought to be ("host:port", None: unknown). It is asked before each
+    `resolve` returns the supposed address of the group's master ("host:port", None: unknown). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
-    (`store.rpc.credentials`). With `reading` a replica will do, and only what a replica answers can be asked. `cluster`
-    says of which cluster the store has to be, if that is known.
+    (`store.rpc.credentials`). With `reading` a replica will do, and only calls that a replica answers are allowed.
+    `cluster` is the cluster that the store must belong to, if that is known.
     """
 
     def __init__(

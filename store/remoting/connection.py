@@ -48,8 +48,8 @@ class _Listener:
 class StoreConnection:
     """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
 
-    `resolve` says where the master is thought to be, host and port, or None. With `reading` a replica will do. `lost`
-    is called when the session is over, and returns which queues have something to lend again.
+    `resolve` returns the supposed address of the master, host and port, or None. With `reading` a replica will do.
+    `lost` is called when the session is over, and returns the queues with messages to lease again.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class StoreConnection:
             pending_bytes_max=pending_bytes_max,
         )
         self.frames = FramesKept()  # of the session
-        self.sessions = 0  # how many there were: what belongs to one ends with it
+        self.sessions = 0  # how many there were: leases and watches end with theirs
         self.confirmed = origin_of(group)
         self.timers = TimersHeld(0, 0)
         self.admission: calls.TimerAdmission | None = None  # None: never connected
@@ -99,7 +99,7 @@ class StoreConnection:
         self._tail_wanted = asyncio.Event()
         self._tail_running = False
         self._tailed: LogOffset | None = None  # how far the log was delivered to the listeners
-        self._lent_from: dict[QueueNumber, None] = {}  # queues that were asked for something to lend
+        self._lent_from: dict[QueueNumber, None] = {}  # queues that were asked for messages to lease
         self._hint: str | None = None  # where the newest refusal says that the master is
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         kept = keep_connected(
@@ -165,7 +165,7 @@ class StoreConnection:
         return self._queue_listeners.add(listener)
 
     def lends(self, queue: QueueNumber) -> None:
-        """Notes a queue that is asked for something to lend: on another connection its callers may ask again."""
+        """Notes a queue that is asked for messages to lease: on another connection its callers may ask again."""
         self._lent_from[queue] = None  # no more of them than the cluster has queues
 
     def forget(self, queue: QueueNumber) -> None:
@@ -184,7 +184,7 @@ class StoreConnection:
     # ---- connecting
 
     async def _attempt(self) -> None:
-        """Connects to whom the last refusal named, or to the master that is known, and stays connected."""
+        """Connects to the address that the last refusal named, or to the known master, and stays connected."""
         began_s, sessions = self._loop.time(), self.sessions
         self._retry.clear()
         target, self._hint = self._hint or self._resolve(), None
@@ -250,7 +250,7 @@ class StoreConnection:
             parts += [self._beside(self._send_frames(streams)), self._beside(self._receive_acks(streams))]
         self._greet(streams.greeting)
         try:
-            await until_one_ends(*parts)  # none of which ends without an error
+            await until_one_ends(*parts)  # none ends without an error
         except (Exception, asyncio.CancelledError) as error:
             self._lose()
             if self._left is not None and isinstance(error, StoreError):
@@ -261,7 +261,7 @@ class StoreConnection:
         """Begins a session."""
         if self.sessions and greeting.confirmed < self.confirmed:
             if not self._reading:  # a replica may be a little behind another one
-                logger.error("store group %d has lost what was confirmed from %d on", self._group, greeting.confirmed)
+                logger.error("store group %d has lost confirmed frames from %d on", self._group, greeting.confirmed)
             self.confirmed = LogOffset(greeting.confirmed)
             self._tailed = None if self._tailed is None else min(self._tailed, self.confirmed)
             for listener in self._listeners.values():
@@ -373,7 +373,7 @@ class StoreConnection:
             await asyncio.sleep(POLL_S)
 
     async def _follow_tail(self, streams: NodeStreams) -> None:
-        """Follows the log as long as somebody listens."""
+        """Follows the log as long as there are listeners."""
         while True:
             await self._tail_wanted.wait()
             assert self._tailed is not None

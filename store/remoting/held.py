@@ -1,4 +1,4 @@
-"""The leases that the owners of a client hold, so that they can be told what a broken connection has cost them."""
+"""The leases that the owners of a client hold, so that they can be told which ones a broken connection has ended."""
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from store.api.leases import Lease
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.ranges import Range, ranges_of
 
-OFFSETS_COUNT_MAX = 1 << 20  # named by one call: of a longer range only what the owner holds
+OFFSETS_COUNT_MAX = 1 << 20  # named by one call: of a longer range only the owner's leases
 
 
 @dataclass(slots=True)
@@ -15,7 +15,7 @@ class _Holding:
     """An owner's leases of a group's messages of one queue. Leases that end by themselves are not counted."""
 
     held: set[int] = field(default_factory=set)
-    lost: set[int] = field(default_factory=set)  # with an earlier connection; they are lent to others now
+    lost: set[int] = field(default_factory=set)  # with an earlier connection; they are leased to others now
     timed: bool = False  # some end by themselves
 
 
@@ -59,13 +59,13 @@ class HeldLeases:
     def drop(
         self, owner: int, queue: QueueNumber, group: str, offsets: Sequence[QueueOffset]
     ) -> tuple[Sequence[Range], Sequence[int]]:
-        """Lets go of what an owner is done with; returns what to tell the store of, and what was lost before."""
+        """Drops an owner's leases that it is done with; returns those to tell the store of, and those lost before."""
         return self._split(owner, queue, group, offsets, forget=True)
 
     def known(
         self, owner: int, queue: QueueNumber, group: str, offsets: Sequence[QueueOffset]
     ) -> tuple[Sequence[Range], Sequence[int]]:
-        """Returns the same of what the owner goes on holding."""
+        """Returns the same for leases that the owner keeps."""
         return self._split(owner, queue, group, offsets, forget=False)
 
     def _split(
@@ -96,7 +96,7 @@ class HeldLeases:
         return list(dict.fromkeys((*held, *taking)))
 
     def lose(self) -> Sequence[QueueNumber]:
-        """Forgets all that was held, as the session is over; returns of which queues."""
+        """Forgets all leases, as the session is over; returns their queues."""
         queues: dict[QueueNumber, None] = {}
         for owner, holdings in list(self._owners.items()):
             for (queue, group), one in list(holdings.items()):

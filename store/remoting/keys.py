@@ -1,9 +1,9 @@
 """Keys and values over the network.
 
-A change of keys is not safe to do twice, unless it changes what it compares: a key's revision is never given again, so
-of two attempts one at most takes effect. So such a change is tried again when its connection breaks. If it is refused
-then, because the revision has changed, it is unknown whether this change has done that, and its outcome
-is unknown; as is that of all other changes. (A key that is to be made can be made twice, if it was deleted in between.)
+A change of keys is not safe to do twice, unless it changes the value that it compares: a key's revision is never given
+again, so of two attempts one at most takes effect. So such a change is tried again when its connection breaks. If it is
+refused then, because the revision has changed, it is unknown whether this change has done that, and its outcome is
+unknown; as is that of all other changes. (A key that is to be made can be made twice, if it was deleted in between.)
 """
 
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence

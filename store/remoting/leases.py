@@ -1,4 +1,4 @@
-"""Lending messages over the network."""
+"""Leasing messages over the network."""
 
 import asyncio
 from collections.abc import Callable, Sequence

@@ -1,4 +1,4 @@
-"""A store group of which reads are answered by a replica near by, as far as that has what is asked for."""
+"""A store group whose reads a replica near by answers, as far as it has the records."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -54,7 +54,7 @@ class RemoteQueues(QueueCalls):
             self._configs.update({QueueNumber(config.queue): config for config in some})
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
-        """See `QueueCalls.config`: what was set or asked for here. An unknown one is asked for now."""
+        """See `QueueCalls.config`: the one set or asked for here. An unknown one is asked for now."""
         found = self._configs.get(queue)
         if found is None and queue not in self._unknown_configs and self._remote.connection.up.is_set():
             if not self._unknown_configs:

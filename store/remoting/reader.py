@@ -89,7 +89,7 @@ class RemoteReader:
         self._channel.close()
 
     def _after(self, error: Any, patience: "_RetryLimit") -> None:
-        """Waits before a repetition, and turns to the next target. Raises what is final."""
+        """Waits before a repetition, and turns to the next target. Raises final errors."""
         patience.wait_after(error)
         if len(self._targets) > 1:
             self._channel.close()
@@ -101,7 +101,7 @@ class RemoteReader:
         return {entry.name: entry.queues for entry in self._call(wire.TOPICS, b"", list[wire.TopicEntry])}
 
     def bounds(self, queues: Sequence[int]) -> dict[int, Bounds]:
-        """Returns what can be read of each queue."""
+        """Returns the readable range of each queue."""
         found: dict[int, Bounds] = {}
         for i in range(0, len(queues), wire.QUEUES_MAX):
             some = tuple(queues[i : i + wire.QUEUES_MAX])
@@ -121,7 +121,7 @@ class RemoteReader:
         return self._call(wire.HEALTH, b"", wire.HealthAnswer)
 
     def fetch_chunks(self, queue: int, start: int, end: int | None = None) -> Iterator[Fetched]:
-        """Yields records `start` to `end` (exclusive; None: what there is now) of a queue, many frames at a time.
+        """Yields records `start` to `end` (exclusive; None: the present end) of a queue, many frames at a time.
 
         Ends when all of them have come. Raises `OffsetOutOfRange` when they are not all there, `CorruptFrame`,
         `BadAnswer`, `StoreUnreachable`, `RemoteFailure`.
@@ -183,7 +183,7 @@ class _RetryLimit:
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
 
     def wait_after(self, error: Any) -> None:
-        """Sleeps before the next try; raises what the reader should see when there is to be none."""
+        """Sleeps before the next try; raises the reader's error when there is to be none."""
         status = error.code()
         if status not in _AGAIN:
             refused = wire.ERRORS.ended_with(error.trailing_metadata())

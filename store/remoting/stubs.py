@@ -47,7 +47,7 @@ def _stub(row: Row, method: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _outcomes(body: msgspec.Raw) -> list[str | StoreError | None]:
-    """Decodes what each of some handles led to."""
+    """Decodes the outcome of each of some handles."""
     return [text if described is None else _error(described) for text, described in _handled(body)]
 
 

@@ -1,4 +1,4 @@
-"""The arithmetic of acknowledgements, on its own: what the replicas of a set agree on.
+"""The arithmetic of acknowledgements, on its own: the offset that the replicas of a set agree on.
 
 It serves offsets (how much every replica that may be elected has on disk) and rounds (whether each of them still
 follows this master) alike.

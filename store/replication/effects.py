@@ -1,4 +1,4 @@
-"""The effects of a replica: what is to be done for it, outside of the core."""
+"""The effects of a replica, to be carried out outside of the core."""
 
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
@@ -50,7 +50,7 @@ class AcceptedLoss(NamedTuple):
 class AcceptLoss:
     """The log has lost its end, and the group goes on without: an unclean election was accepted.
 
-    Cut the log to `cut_to` (None: leave it), and let it be whole as soon as it has what lies before `at`. Views that
+    Cut the log to `cut_to` (None: leave it), and let it be whole as soon as it has the frames before `at`. Views that
     hold more than is left are made anew. Then it is kept that the log follows the unclean election of epoch `unclean`.
     """
 

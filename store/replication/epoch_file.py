@@ -13,8 +13,8 @@ _NEW = ".new"
 class EpochFile:
     """Written anew with every change: after a crash there is the old list or the new one, whole.
 
-    Saved before a frame of a new epoch is written, and after what is not of the list any more was cut off the log:
-    so no frame ever lies in an epoch it was not written in.
+    Saved before a frame of a new epoch is written, and after frames that the list no longer covers were cut off the
+    log: so no frame ever lies in an epoch it was not written in.
     """
 
     def __init__(self, files: Files, directory: Path) -> None:
@@ -25,8 +25,8 @@ class EpochFile:
     def load(self) -> tuple[EpochList, int] | None:
         """Returns the list and the newest known epoch; None when nothing was ever saved.
 
-        Raises `BadEpochs` when the file is damaged: `EpochList.of_frames` makes the list from the log, and what was
-        promised must be asked of the controller. Raises OSError.
+        Raises `BadEpochs` when the file is damaged: `EpochList.of_frames` makes the list from the log, and the
+        controller must be asked for the promised epoch. Raises OSError.
         """
         if EPOCH_FILE not in self._files.names(self._directory):
             return None
@@ -37,7 +37,7 @@ class EpochFile:
             file.close()
 
     def save(self, epochs: EpochList, promised: int) -> None:
-        """Replaces what is there; on disk when this returns, an empty list too. Raises OSError."""
+        """Replaces the file; on disk when this returns, an empty list too. Raises OSError."""
         data = encode_epochs(epochs, promised)
         new = self.path.with_name(EPOCH_FILE + _NEW)
         if new.name in self._files.names(self._directory):

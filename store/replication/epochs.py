@@ -6,7 +6,7 @@ where two logs share an entry they are the same up to the lesser of its two ends
 
 Encoded, little-endian:
 
-    magic u32 | crc32c u32 of what follows | promised u64 | count u32 | count x (epoch u64 | start u64)
+    magic u32 | crc32c u32 of the bytes behind it | promised u64 | count u32 | count x (epoch u64 | start u64)
 
 `promised` is the newest epoch that the replica knows, whether or not it has any of it: it takes nothing from the
 master of an older one (design: fence on the epoch at every entry).
@@ -25,7 +25,7 @@ from google_crc32c import value
 from store.format.frame import Header, LogOffset
 from store.replication.errors import BadEpochs
 
-EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within what retention leaves, that were written in
+EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within the retained log, whose epoch has frames
 OFFSET_MAX = (1 << 63) - 1
 _MAGIC = 0x31454748  # "HGE1"
 _HEAD = Struct("<II")
@@ -115,7 +115,7 @@ class EpochList:
     def trim(self, first: LogOffset) -> "EpochList":
         """Returns the list without the epochs that end at or before a log's first offset.
 
-        The start of the epoch that is kept in part stays the same: it is what other lists are compared with.
+        The start of the epoch that is kept in part stays the same: other lists are compared with it.
         """
         return EpochList(self.entries[max(bisect_right(self.entries, first, key=_by_start) - 1, 0) :])
 
@@ -128,7 +128,7 @@ class EpochList:
         return made
 
     def epoch_at(self, at: LogOffset) -> int | None:
-        """Returns the epoch that what begins at a log offset was written in, None in front of the oldest known."""
+        """Returns the epoch of the frame that begins at a log offset, None in front of the oldest known."""
         index = bisect_right(self.entries, at, key=_by_start) - 1
         return self.entries[index].epoch if index >= 0 else None
 

@@ -1,4 +1,4 @@
-"""The master of a store group for one epoch: what is sent, confirmed, and in sync. No input or output.
+"""The master of a store group for one epoch: frames to send, the confirmed end, the SyncStateSet. No input or output.
 
 How to drive it. When the controller has named this replica master of an epoch: sync the log, make a `Master`, save its
 `epochs` (`EpochFile.save(master.epochs, master.epoch)`), and only then take appends, each after a look at `refusal`. A
@@ -93,7 +93,7 @@ class Master:
         self.epochs = epochs.cut(end).trim(first).append(epoch, end)
         self.start = end
         self.first = first
-        self.end = end  # of what is written
+        self.end = end  # of the written frames
         self.flushed = end  # confirmed <= flushed <= end
         self.confirmed = confirmed  # never goes back
         self.ended: int | None = None  # the newer epoch
@@ -107,7 +107,7 @@ class Master:
         self._round = 0
         self._round_sent = False
         self._damaged = False  # its own log
-        self.successor: int | None = None  # to whom it is about to hand over
+        self.successor: int | None = None  # the replica that it is about to hand over to
         self._target_ms = NEVER_MS
         self._out: list[tuple[int, FromMaster]] = []
         self.peers: dict[int, Peer] = {}
@@ -117,8 +117,8 @@ class Master:
     def configure(self, replicas: Mapping[int, bool], *, min_in_sync: int, acknowledge: Acknowledge) -> None:
         """Takes in another configuration of the group.
 
-        With another `acknowledge` it makes the set the master alone, so that no replica is elected that has only what
-        the former rule asked for.
+        With another `acknowledge` it makes the set the master alone, so that no replica is elected that has only the
+        frames that the former rule asked for.
         """
         self._min_in_sync = min_in_sync
         self._acknowledge = acknowledge
@@ -132,7 +132,7 @@ class Master:
                 self.peers[replica] = Peer(replica, learner=learner, now_ms=self._now_ms)
         self._forget()
 
-    # ---- what is promised
+    # ---- promises
 
     @property
     def acknowledged(self) -> LogOffset:
@@ -170,7 +170,7 @@ class Master:
 
     @property
     def standing(self) -> LogRank:
-        """Returns what an election compares; `fenced` has told this master of the election before."""
+        """Returns the rank that an election compares; `fenced` has told this master of the election before."""
         return LogRank(self.epoch, self.flushed)
 
     def is_damaged(self, replica: int) -> bool:
@@ -289,7 +289,7 @@ class Master:
         return out
 
     def _send_confirmed(self, peer: Peer, stream: PeerStream) -> None:
-        """Tells a replica what is confirmed: with data where there are some; alone when it is quiet, or time is up."""
+        """Sends a replica the confirmed end: with data where there are some; alone when it is quiet, or time is up."""
         idle = stream.sent == self.end == peer.acked and self._now_ms - stream.sent_ms >= self._pace.quiet_ms
         due = self._now_ms - stream.confirmed_sent_ms >= self._pace.heartbeat_ms * 3 // 4
         if not (due or stream.round_sent < self._round or (idle and stream.confirmed_sent < self.confirmed)):
@@ -331,13 +331,13 @@ class Master:
         view = memoryview(frames)
         return Data(session=stream.session, epoch=self.epoch, start=start, confirmed=self.confirmed, frames=view)
 
-    # ---- reading what is certain to be the newest
+    # ---- linearizable reads
 
     def ask_round(self) -> int:
         """Begins a linearizable read: if enough follow this epoch still, nothing was acknowledged in a newer one.
 
-        When `round_agreed` is at least what this returns, what is `confirmed` then is the newest state there is. Reads
-        that begin before the next `take` share a round.
+        When `round_agreed` reaches the number returned, `confirmed` is the newest state there is. Reads that begin
+        before the next `take` share a round.
         """
         if self._round_sent or not self._round:
             self._round += 1
@@ -448,7 +448,7 @@ class Master:
         self.successor, self._target_ms = target, self._now_ms
 
     def call_off(self) -> None:
-        """Hands over to nobody: appends are taken again. An election that was asked for may happen all the same."""
+        """Ends a hand-over: appends are taken again. An election that was asked for may happen all the same."""
         self.successor = None
 
     @property
@@ -474,10 +474,10 @@ class Master:
         return agreed(values, members, self._acknowledge, min_in_sync=self._min_in_sync)
 
     def _advance(self) -> None:
-        """Confirms what will be there whichever replica of the set is elected.
+        """Confirms the frames that every electable replica of the set has.
 
         Frames from before this epoch are confirmed when the set in force has them, however small it is after an
-        election; later ones only by a set of `min_in_sync`. A quorum counts from this epoch on: what it had of an older
+        election; later ones only by a set of `min_in_sync`. A quorum counts from this epoch on: its frames of an older
         one may yet lose an election (Raft, 5.4.2).
         """
         if self.ended is not None:
@@ -536,7 +536,7 @@ class Master:
         return more or [members - {replica} for replica in sorted(members - wanted)]
 
     def _joining(self) -> set[int]:
-        """Returns replicas that can join: they have what is confirmed, and have reached this epoch.
+        """Returns replicas that can join: they have the confirmed frames, and have reached this epoch.
 
         Under load they are always a little behind. So confirming waits for those that are near, for a moment.
         """

@@ -9,9 +9,9 @@
                  <-------------------------  Confirmed readers may see up to here; also the heartbeat, which is answered
       Ack        ------------------------->
 
-A replica dials. `session` is a number by chance, chosen anew for every Hello: what belongs to an older stream between
-the same two is ignored. `epoch` is that of the master, also in the messages of its replica. A node that learns of
-a newer epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
+A replica dials. `session` is a number by chance, chosen anew for every Hello: messages of an older stream between the
+same two are ignored. `epoch` is that of the master, also in the messages of its replica. A node that learns of a newer
+epoch than its own is superseded. Offsets have 63 bits and are never narrowed.
 """
 
 from enum import Enum
@@ -67,10 +67,10 @@ class Hello(msgspec.Struct, frozen=True, array_like=True, tag=1, kw_only=True):
 
 
 class Welcome(msgspec.Struct, frozen=True, array_like=True, tag=2, kw_only=True):
-    """The master's log, and from where on it goes on at the replica, who cuts off what lies behind.
+    """The master's log, and the offset from which it goes on at the replica, which cuts off the frames behind it.
 
-    With `needs_snapshot` the master does not have what the replica lacks: it has to take the views at some offset
-    between `first` and what is confirmed, begin its log there, and say Hello again.
+    With `needs_snapshot` the master does not have the frames that the replica lacks: the replica has to take the views
+    at some offset between `first` and the confirmed end, begin its log there, and say Hello again.
     """
 
     session: Number
@@ -137,7 +137,7 @@ _decode = msgspec.msgpack.Decoder(Message).decode
 
 
 def decode(data: bytes | memoryview) -> Message:
-    """Decodes what `encode` was given, and checks its fields against each other. Raises `BadMessage`."""
+    """Decodes a message of `encode`, and checks its fields against each other. Raises `BadMessage`."""
     try:
         message: Message = _decode(data)
         if isinstance(message, Hello | Welcome):

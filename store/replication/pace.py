@@ -17,7 +17,7 @@ class ReplicationPace:
     heartbeat_ms: int = 250  # a master sends something to its replica that often, up to a quarter sooner
     answer_ms: int = 500  # a replica that is asked for nothing answers the first heartbeat after so long
     quiet_ms: int = 20  # the confirmed offset goes with the next data, or alone when there were none for so long
-    lag_ms: int = 2_000  # a replica that has not had for so long what the master had leaves the set
+    lag_ms: int = 2_000  # a replica that has been behind the master for so long leaves the set
     gone_ms: int = 500  # likewise one that is not connected
     stall_ms: int = 4_000  # as long as that without enough replicas, appends are refused rather than left waiting
     silent_ms: int = 3_000  # a peer that says nothing for so long is given up

@@ -42,7 +42,7 @@ class Peer:
         self.stream: PeerStream | None = None
         self.acked = LogOffset(0)  # it has that much on disk
         self.round = 0  # the newest in which it followed this master
-        self.lost = False  # it has lost a part of what it had acknowledged
+        self.lost = False  # it has lost frames that it had acknowledged
         self.damaged = False  # as it said last: its log has damage that is not repaired yet
         self.caught_up_ms = now_ms  # at first the benefit of the doubt
         self._mark = _Mark(LogOffset(0), NEVER_MS)

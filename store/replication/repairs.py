@@ -1,13 +1,13 @@
-"""The order in which damaged ranges of a log are repaired, and whom to ask for them. No input or output.
+"""The order in which damaged ranges of a log are repaired, and the replicas to ask for them. No input or output.
 
 How to drive it. `look` takes the damages that are open now, as the log knows them, and the other replicas, those to be
 asked first in front. `ask` then gives the next request, if one is due: carry it out, write the frames that come, call
 `look` with the remaining damage, and `answered` with the outcome. `due_ms` says when to ask again.
 
-A replica that is asked sends all that it has of a range, also what lies behind a part that it lacks. So what is left of
-a range lacks there, too, and the next replica is asked for it. A range that every other replica has answered for, and
-that is still not whole, is lost: no reader has to wait for it any more, and it is asked for again now and then, as a
-replica may be repaired or come back.
+A replica that is asked sends all that it has of a range, also the frames behind a part that it lacks. So it lacks the
+rest of the range, and the next replica is asked for that. A range that every other replica has answered for, and that
+is still not whole, is lost: no reader has to wait for it any more, and it is asked for again now and then, as a replica
+may be repaired or come back.
 """
 
 from collections.abc import Iterable, Sequence

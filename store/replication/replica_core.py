@@ -4,10 +4,10 @@
                           |                                          |
                           +--needs_snapshot--> SNAPSHOT              +--close, from any of them--> IDLE
                           +--has lost its end, and so has the group--> GIVING_UP (begins anew)
-                          +--would cut off what was confirmed--> DIVERGED (for good)
+                          +--would cut off confirmed frames--> DIVERGED (for good)
 
-How to drive it. Methods take what has happened, and the time; `take` then gives what is to be done, to be carried out
-in the order given, each finished before the next one begins:
+How to drive it. Methods take an event, and the time; `take` then gives the effects, to be carried out in the order
+given, each finished before the next one begins:
 
     Send            encode, and put on the stream that `connect` was called for
     SaveEpochs      `EpochFile.save`
@@ -68,17 +68,17 @@ class Stage(Enum):
 class ReplicaCore:
     """One replica's log while it is not master. From opening the store as replica until it is closed.
 
-    `epochs` and `promised` are what `EpochFile.load` gave (nothing was saved: an empty list and 0). All of the log from
-    `first` to `end` is on disk. `confirmed` is what is known to be: where the views are, or, behind a snapshot, all of
-    the log until it has caught up with them. With `unclean_election` a master that lacks confirmed frames is followed
-    all the same, by way of a snapshot; otherwise such a replica stands still, as the cluster has lost that.
+    `epochs` and `promised` come from `EpochFile.load` (nothing was saved: an empty list and 0). All of the log from
+    `first` to `end` is on disk. `confirmed` is the end known to be confirmed: where the views are, or, behind a
+    snapshot, all of the log until it has caught up with them. With `unclean_election` a master that lacks confirmed
+    frames is followed all the same, by way of a snapshot; otherwise such a replica stops: the cluster has lost them.
 
     All before `held` was on this disk once, and the views have `followed` the log so far, perhaps further than it
     reaches now. It must get back its lost end, except the frames that a master does not have; where the group was
     elected uncleanly in an epoch behind `unclean`, which is the newest such election that the log has followed, the
     rest is given up. `rebuildable`: the views can be made anew. `guessed`: the start of the oldest of `epochs` is
-    unknown; where a master seems to lack what was confirmed, and has confirmed as much, the list is wrong, and a
-    snapshot takes its place and the log's.
+    unknown; where a master seems to lack confirmed frames, and has confirmed as much, the list is wrong, and a snapshot
+    takes its place and the log's.
     """
 
     def __init__(
@@ -108,7 +108,7 @@ class ReplicaCore:
         self.first = first
         self.end = end  # of the frames handed out to be written
         self.flushed = end  # confirmed <= flushed <= end
-        self.confirmed = confirmed  # readers may see what lies before; never goes back
+        self.confirmed = confirmed  # readers may see the frames before it; never goes back
         self.stage = Stage.IDLE
         self.diverged_at: LogOffset | None = None  # of a diverged replica: the master has something else from here on
         self._unclean_election = unclean_election
@@ -119,7 +119,7 @@ class ReplicaCore:
         self._unclean = unclean
         self.given_up: AcceptedLoss | None = None  # with the snapshot that was asked for
         self.starting_over = False  # the snapshot takes the place of a log that is part of the group's
-        self.reach = self._held  # with a snapshot: what was lost behind it is not to be had again
+        self.reach = self._held  # with a snapshot: frames lost behind it cannot be had again
         self._elected_uncleanly = 0  # the group's newest epoch of that kind
         self._pace = pace if pace is not None else ReplicationPace()
         self._session = 0
@@ -140,7 +140,7 @@ class ReplicaCore:
 
     @property
     def standing(self) -> LogRank:
-        """Returns what an election compares: only what is on disk counts."""
+        """Returns the rank that an election compares: only frames on disk count."""
         return LogRank(self.epochs.cut(self.flushed).newest, self.flushed)
 
     # ---- the stream
@@ -239,7 +239,7 @@ class ReplicaCore:
             self._ack()
 
     def flushed_to(self, end: LogOffset) -> None:
-        """Records that what `Write` handed out is on disk up to `end`, and so are the epochs saved before it."""
+        """Records that the frames of `Write` are on disk up to `end`, and so are the epochs saved before them."""
         if self._preparing is not None:
             end = min(end, self.end)  # it was synced before the cut
         assert end <= self.end
@@ -304,7 +304,7 @@ class ReplicaCore:
             self._effects.append(self._preparing)
 
     def _reach(self, message: Welcome) -> LogOffset:
-        """Returns the offset behind which this log has lost only what the master never had, so nothing confirmed."""
+        """Returns the offset behind which this log has lost only frames that the master never had, none confirmed."""
         if self._elected_uncleanly and self._unclean > self.promised:  # it is not known which election the log followed
             return max(self._held, self._followed)
         return max(LogOffset(message.end), self._followed, self.confirmed)
@@ -320,7 +320,7 @@ class ReplicaCore:
         return self.lacks_end and self._elected_uncleanly > self._unclean
 
     def _give_up(self, at: LogOffset, epoch: int) -> bool:
-        """Gives up what the group gave up, having the log up to `at` in common; False: it has all that this log had."""
+        """Gives up the frames that the group gave up, with the log up to `at` in common; False: it has them all."""
         start, followed = self._loss_start(), max(self._followed, self.confirmed)
         if at >= followed and start >= self._held:
             return False
@@ -332,7 +332,7 @@ class ReplicaCore:
         return True
 
     def _loss_start(self) -> LogOffset:
-        """Returns the log offset from which on the group has given up what was in its log. Raises `BadMessage`."""
+        """Returns the log offset from which on the group has given up its log's frames. Raises `BadMessage`."""
         starts = [entry.start for entry in self._master.entries if entry.epoch >= self._elected_uncleanly]
         if not starts:
             raise BadMessage(f"the master's log does not have epoch {self._elected_uncleanly} nor a newer one")
@@ -344,11 +344,11 @@ class ReplicaCore:
             self._diverge(common.at, message.epoch)
         elif message.confirmed < self.confirmed:
             self._diverge(LogOffset(message.confirmed), message.epoch)
-        else:  # one whose epochs are not known may have acknowledged what it throws away
+        else:  # one whose epochs are not known may have acknowledged frames that it throws away
             self._snapshot(message.epoch, starting_over=self._guessed)
 
     def _diverge(self, at: LogOffset, epoch: int) -> None:
-        """Starts over, or stops: the master lacks what was confirmed, by an unclean election or a disk that forgot."""
+        """Starts over, or stops: the master lacks confirmed frames, by an unclean election or a disk that forgot."""
         if self._unclean_election or self._gives_up:
             self._snapshot(epoch)
             return
@@ -359,7 +359,7 @@ class ReplicaCore:
                 self._snapshot(epoch, starting_over=True)
             return
         self.diverged_at = at
-        self._end(f"the master of epoch {epoch} lacks what was confirmed from {at} to {self.confirmed}")
+        self._end(f"the master of epoch {epoch} lacks confirmed frames from {at} to {self.confirmed}")
         self.stage = Stage.DIVERGED
 
     def _snapshot(self, epoch: int, *, starting_over: bool = False) -> None:

@@ -34,7 +34,7 @@ class SyncSet:
         self._contacted_ms = NEVER_MS
 
     def both(self) -> Sequence[frozenset[int]]:
-        """Returns the sets of which one is in force."""
+        """Returns the candidate sets; one is in force."""
         return (self.members,) if self.pending is None else (self.members, self.pending)
 
     def all(self) -> frozenset[int]:

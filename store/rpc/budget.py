@@ -28,7 +28,7 @@ class Budget:
         return size
 
     def release(self, size: int) -> None:
-        """Gives back what `acquire` returned."""
+        """Gives back the bytes that `acquire` returned."""
         self.free += size
         waiting = self._waiting
         while waiting and (waiting[0][1].done() or waiting[0][0] <= self.free):

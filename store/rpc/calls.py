@@ -1,4 +1,4 @@
-"""The stream of calls between a client and a store node: what is asked, and what is answered.
+"""The stream of calls between a client and a store node: requests and answers.
 
 One stream with messages both ways is a session. A message of the client is MessagePack, an array of calls
 
@@ -8,11 +8,10 @@ and one of the server
 
     [confirmed, [[number, kind, body], ...], news]
 
-Everything that is to be said in one turn of the loop goes in one message. `arguments` is the array of one of the
-structs of `store.rpc.arguments`, `body` what the method returns or, with `kind` 1, an error as
-`store.rpc.wire.describe` makes it. Answers come in any order, by the number of their call; a call with number 0 is not
-answered. `confirmed` is the log offset behind the last frame that readers may see, so that nobody who was answered
-falls behind what the answer says.
+All calls of one turn of the loop go in one message. `arguments` is the array of one of the structs of
+`store.rpc.arguments`, `body` the method's result or, with `kind` 1, an error as `store.rpc.wire.describe` makes it.
+Answers come in any order, by the number of their call; a call with number 0 is not answered. `confirmed` is the log
+offset behind the last frame that readers may see, so that a client never reads an older state than its answers.
 
 Arguments are decoded call by call: one that is malformed, or of a method that this version does not know, is refused
 and hurts no other. A message that is no array of calls ends the session.
@@ -38,7 +37,7 @@ encode = msgspec.msgpack.Encoder().encode
 
 
 class StoreCall(msgspec.Struct, frozen=True, array_like=True, gc=False):
-    """One call; its arguments are decoded when it is known what they should be."""
+    """One call; its arguments are decoded once the method is known."""
 
     number: Offset
     method: str
@@ -54,7 +53,7 @@ class CallAnswer(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
 
 class Notice(msgspec.Struct, frozen=True, array_like=True):
-    """A notice without a request: queues with messages to lend, and what timers hold.
+    """A notice without a request: queues with messages to lease, and the size of timers.
 
     The queues are those of `QueueCalls.watch`. With `leave` the node is about to serve nothing any more: the
     client makes no more calls and, once it has all answers, goes to the master at that address if it is known.

@@ -130,7 +130,7 @@ def outcome_of(ack: AppendAck) -> Appended | StoreError:
     error = revive(ack.error)
     if isinstance(error, StoreError):
         return error
-    return AppendOutcomeUnknown(f"the store node answers what is not understood: {ack.error[:200]!r}")
+    return AppendOutcomeUnknown(f"the store node's answer is not understood: {ack.error[:200]!r}")
 
 
 def decode_acks(message: bytes) -> Acks:
@@ -158,7 +158,7 @@ def encode_tailed(frames: Iterable[Frame], following: LogOffset, confirmed: LogO
 
 
 def parse_tailed(message: bytes, *, after: LogOffset) -> Tailed:
-    """Decodes what `encode_tailed` was given, every checksum verified; frames ascend from `after` or behind it.
+    """Decodes a message of `encode_tailed`, every checksum verified; frames ascend from `after` or behind it.
 
     Raises `BadAnswer`, `CorruptFrame`.
     """

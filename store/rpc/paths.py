@@ -1,4 +1,4 @@
-"""The names of a store node's streams, and what both ends agree on about their messages."""
+"""The names of a store node's streams, and the limits of their messages that both ends agree on."""
 
 import msgspec
 

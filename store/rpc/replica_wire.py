@@ -74,7 +74,7 @@ class SnapshotPart(msgspec.Struct, frozen=True, array_like=True):
 class RangeRequest(msgspec.Struct, frozen=True, array_like=True, kw_only=True):
     """A replica asks another one of its group for the sound frames of a range of the log, which it has damaged.
 
-    `epochs` are those of its log, which ends at `log_end`: what both logs have in common is sent, and no more.
+    `epochs` are those of its log, which ends at `log_end`: only frames that both logs have in common are sent.
     `cluster`, `log` and `check` authenticate the replica, as in a `Hello`.
     """
 

@@ -103,7 +103,7 @@ class Shape:
         return asked
 
     def unpack(self, asked: Arguments) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns what to call the method with; may change `asked`."""
+        """Returns the method's arguments; may change `asked`."""
         for name, convert in self.row.unpacks.items():
             setattr(asked, name, convert(getattr(asked, name)))
         values = msgspec.structs.astuple(asked)

@@ -53,7 +53,7 @@ QUEUES_MAX = 4_096  # queues named in one request
 REQUEST_BYTES_MAX = 64 << 10
 CHUNK_BYTES = 512 << 10  # of frames in one message, about: 60 KB to 1 MB is where gRPC is fastest
 CHUNK_BYTES_MIN, CHUNK_BYTES_MAX = 64 << 10, 4 << 20
-CHUNK_ROWS_MAX = 1 << 16  # rows in one chunk: what a reader decodes at a time
+CHUNK_ROWS_MAX = 1 << 16  # rows in one chunk: a reader decodes one at a time
 MESSAGE_BYTES_MAX = FRAME_BYTES_MAX + CHUNK_BYTES_MAX + (1 << 20)  # a frame is never split
 
 Queue = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
@@ -70,7 +70,7 @@ class BadRequest(StoreError):
 
 
 class BadAnswer(StoreError):
-    """Bytes from the server that are not what its method answers."""
+    """Bytes from the server that are no answer of its method."""
 
 
 class TooManyStreams(StoreError):
@@ -151,9 +151,10 @@ def encode_chunk(fetched: Fetched) -> bytes:
 
 
 def decode_chunk(data: bytes, *, queue: int) -> Fetched:
-    """Decodes what `encode_chunk` was given, every checksum verified, every row checked to be of `queue`.
+    """Decodes a message of `encode_chunk`, every checksum verified, every row checked to be of `queue`.
 
-    Raises `BadAnswer` when the bytes are no chunk and `CorruptFrame` when a frame is not what its producer built.
+    Raises `BadAnswer` when the bytes are no chunk and `CorruptFrame` when a frame differs from the one that its
+    producer built.
     """
     if len(data) < _LENGTH.size or len(data) < (body := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
         raise BadAnswer(f"a chunk of {len(data)} bytes is cut short")
@@ -238,5 +239,5 @@ describe, revive = ERRORS.describe, ERRORS.revive
 
 
 def failure_of(described: bytes | memoryview | msgspec.Raw, asked: str) -> RemoteFailure:
-    """Returns what to raise for an error that `revive` does not know; `asked` is what was asked for."""
+    """Returns the exception for an error that `revive` does not know; `asked` describes the request."""
     return RemoteFailure(f"{asked}: {ERRORS.text_of(described)}")

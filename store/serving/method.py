@@ -1,4 +1,4 @@
-"""A method of a session: how its arguments are decoded, and what runs it."""
+"""A method of a session: the decoder of its arguments, and the function that runs it."""
 
 from collections.abc import Awaitable, Callable
 from typing import Any, NamedTuple, TypeAlias
@@ -9,7 +9,7 @@ from store.rpc.budget import Share
 
 VALUE_BYTES = 64 << 10  # reserved for an answer whose size is not known
 
-# Runs a method with the session, its arguments, the number of the call, and a share of the budget for what it reads.
+# Runs a method with the session, its arguments, the number of the call, and a share of the budget for its reads.
 Run: TypeAlias = Callable[[Any, Any, int, Share], Awaitable[bytes]]
 
 

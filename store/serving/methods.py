@@ -37,7 +37,7 @@ def _errors(outcomes: Sequence[str | StoreError | None]) -> bytes:
 
 # ---- the methods
 #
-# Each is run with the session, its arguments, the call's number and a share of the session's budget for what it reads.
+# Each is run with the session, its arguments, the call's number and a share of the session's budget for its reads.
 
 
 def _plain(row: Row) -> Run:

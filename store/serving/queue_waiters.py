@@ -1,4 +1,4 @@
-"""The waiters for a queue to have something to lend: told when another client appends to it or gives something back."""
+"""The waiters for a queue to have messages to lease: told when another client appends to it or gives some back."""
 
 from collections.abc import Callable, Iterable, Sequence
 

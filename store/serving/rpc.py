@@ -39,7 +39,8 @@ _log = logging.getLogger(__name__)
 class StoreService:
     """A running gRPC server over a store and a controller; `start` makes one.
 
-    `store` is what readers are fed from; None while there is none. `node` serves proxies, if it was asked for.
+    `store` is the store that readers are served from; None while there is none. `node` serves proxies, if it was asked
+    for.
     """
 
     def __init__(

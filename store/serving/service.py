@@ -5,7 +5,7 @@
     Tail     the log as it is confirmed (store.rpc.frames)
 
 `serve` names the store and whether the node is its group's master; a replica answers reads of confirmed frames.
-When a role ends, `stand_down` refuses what comes with `NotMaster`, lets the appends in flight be answered and ends all
+When a role ends, `stand_down` refuses new calls with `NotMaster`, lets the appends in flight be answered and ends all
 streams: leases, held states and watches end with them.
 """
 
@@ -52,7 +52,7 @@ class _GrowthSignal:
     """Wakes all streams when the log has grown."""
 
     def __init__(self) -> None:
-        self._events: dict[asyncio.Event, None] = {}  # in order: whom it wakes first speaks first
+        self._events: dict[asyncio.Event, None] = {}  # in order: the first to be woken is the first to send
 
     @contextmanager
     def wakes(self, event: asyncio.Event) -> Iterator[None]:
@@ -138,8 +138,8 @@ class NodeService:
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
 
-        Clients learn it, and their calls in flight are answered: first what has come, then what was on its way, until
-        they go. All that has `grace_s` seconds; closing the store answers what is left.
+        Clients learn it, and their calls in flight are answered: first those received, then those on their way, until
+        they go. All that has `grace_s` seconds; closing the store answers the rest.
         """
         term, self._term = self._term, None
         self._hint = hint

@@ -31,7 +31,7 @@ logger = logging.getLogger(__name__)
 
 CALLS_COUNT_MAX = 1 << 13  # of one session in flight: those that wait for something included
 WATCHES_COUNT_MAX = 1 << 12  # of one session
-OWNERS_COUNT_MAX = 1 << 16  # of one session that were lent something and not released
+OWNERS_COUNT_MAX = 1 << 16  # of one session that have leased messages and were not released
 ANSWERS_BYTES = 32 << 20  # of answers read for one session and not yet sent: beyond, calls that read wait
 READ_BYTES_MAX = 4 << 20  # that one call reads at most, a single frame excepted
 MESSAGE_BYTES = 1 << 20  # a message of answers is sent when it has so many
@@ -99,8 +99,8 @@ class ServingSession:
         self._confirmed_sent = LogOffset(-1)
         self._greeted = False
         self._waits = 0  # calls in flight that only wait for something
-        self._standing_down: NotMaster | None = None  # set: what comes now is refused
-        self._leave: str | None = None  # to be said once
+        self._standing_down: NotMaster | None = None  # set: new calls are refused
+        self._leave: str | None = None  # to be sent once
         self.news = asyncio.Event()  # there may be something to send
         self._unlisten = self.store.queues.watch(self._wake_up) if terms.master else lambda: None
 
@@ -272,7 +272,7 @@ class ServingSession:
         return self._frames.scanned(frames, following)
 
     async def fetch(self, asked: arguments.Fetch, share: Share) -> bytes:
-        """See `QueueCalls.fetch`. Waiting reserves nothing: what has come is read when there is room."""
+        """See `QueueCalls.fetch`. Waiting reserves nothing: records are read when there is room."""
         queue, offset = QueueNumber(asked.queue), QueueOffset(asked.offset)
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
@@ -339,7 +339,7 @@ class ServingSession:
         return _VOID
 
     def owner(self, owner: int) -> int:
-        """Returns the store's owner for one of the client's, which may never have been lent anything."""
+        """Returns the store's owner for one of the client's, which may never have leased anything."""
         return self._owners.get(owner, -1)
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:
@@ -352,7 +352,7 @@ class ServingSession:
         max_bytes = min(asked.max_bytes, READ_BYTES_MAX)
         await share.acquire(max_bytes)
         queue = QueueNumber(asked.queue)
-        self._waiters.wait(queue, self._wake_up)  # first: what comes meanwhile is not overlooked
+        self._waiters.wait(queue, self._wake_up)  # first: messages that come meanwhile are not overlooked
         leases = await self.store.leases.take(
             queue,
             owner,

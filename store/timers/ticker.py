@@ -32,7 +32,7 @@ class Ticker:
         self._timer: asyncio.TimerHandle | None = None
         self._working: asyncio.Task[None] | None = None
         self._closed = False
-        self._put_off = False  # for the time being nothing can be written, which is said once
+        self._put_off = False  # for the time being nothing can be written, which is logged once
 
     def wake_by(self, due_ms: int) -> None:
         """Wakes at a time, or now if that has passed."""
@@ -63,7 +63,7 @@ class Ticker:
         return self._working
 
     async def look(self) -> None:
-        """Does now what is due now: the clock may have been set. Returns when it is done."""
+        """Does the work that is due now: the clock may have been set. Returns when it is done."""
         while self._working is not None:
             await asyncio.wait([self._working])
         if not self._closed:
@@ -75,7 +75,7 @@ class Ticker:
             following = await self._work(now_ms)
             self._put_off = False
         except (NotWritable, StoreFull) as error:
-            (logger.debug if self._put_off else logger.warning)("what is due has to wait: %s", error)
+            (logger.debug if self._put_off else logger.warning)("work that is due has to wait: %s", error)
             self._put_off = True
             following = now_ms + RETRY_MS
         except Exception:

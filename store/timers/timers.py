@@ -1,7 +1,7 @@
 """Timers: rows and records that are appended when their time has come.
 
-Setting, cancelling and firing are records, so a replay of the log knows what is pending. A timer's rows are appended in
-one frame with the record that it has fired: either both are in the log or neither is, so a timer fires exactly once
+Setting, cancelling and firing are records, so a replay of the log knows the pending timers. A timer's rows are appended
+in one frame with the record that it has fired: either both are in the log or neither is, so a timer fires exactly once
 however often the store crashes. Only the process that appends decides when: nothing in applying a record looks at a
 clock.
 
@@ -33,14 +33,14 @@ logger = logging.getLogger(__name__)
 
 DAY_MS = 24 * 3600 * 1000
 TIMERS_COUNT_MAX = 10_000_000
-TIMERS_BYTES_MAX = 8 << 30  # the views hold what is pending, so that much of the disk
+TIMERS_BYTES_MAX = 8 << 30  # the views hold pending timers, so that much of the disk
 HORIZON_MS = 400 * DAY_MS
 TIMER_BYTES_MAX = FRAME_BYTES_MAX // 2  # of one: it has to fit in a frame with the record that it has fired
 FIRED_COUNT_MAX = 2_048  # in one frame
 FIRED_BYTES_MAX = 1 << 20  # in one frame, unless a single timer holds more
 FRAMES_PER_TICK = 8  # then others get their turn
 DUE_SLACK = 1_024  # keys that mean nothing any more, with fewer of which there is nothing to tidy up
-RETRY_MS = 100  # after the store has refused to append what is due
+RETRY_MS = 100  # after the store has refused to append due messages
 
 
 class TimerLimits(NamedTuple):
@@ -123,7 +123,7 @@ class TimerOverlay:
 
     @contextmanager
     def pinned(self) -> Iterator[None]:
-        """Lets nothing go while the view is read: what the read may have missed is still here when it ends."""
+        """Keeps all entries while the view is read: those that the read may have missed are still here when it ends."""
         self._pins += 1
         try:
             yield
@@ -179,8 +179,8 @@ class TimerOverlay:
 class Timers:
     """`TimerCalls` of one group in this process: fires timers and answers for them.
 
-    Belongs to the thread of the event loop. `blocking` runs what may wait for a disk off the loop. `record` stores a
-    record and says what became of it. `fired` is called with the queues that got something. `check_open` raises when
+    Belongs to the thread of the event loop. `blocking` runs work that may wait for a disk off the loop. `record` stores
+    a record and returns its outcome. `fired` is called with the queues that got messages. `check_open` raises when
     nothing can be asked.
     """
 
@@ -251,7 +251,7 @@ class Timers:
                 stored, following = await self.blocking(self._stored_due, now_ms)
                 found = dict(stored)
                 found.update(new)
-                # Where one of the two sources was cut, nothing of the other may overtake what it left out.
+                # Where one of the two sources was cut, no entry of the other may overtake the entries it left out.
                 cut = [stored[-1][0]] if stored and following is not None and following <= now_ms else []
                 cut += [new[-1][0]] if len(new) == FIRED_COUNT_MAX else []
                 size = 0
@@ -290,7 +290,7 @@ class Timers:
             return self._views.timers.size_bytes(txn, key)
 
     async def _fire(self, batch: Sequence[tuple[TimerKey, TimerSet]]) -> bool:
-        """Appends what these timers hold; returns whether that was done."""
+        """Appends the messages of these timers; returns whether that was done."""
         overlay = self._overlay
         fired = asyncio.get_running_loop().create_future()
 

@@ -1,10 +1,10 @@
-"""The views: what is derived from the log, in one LMDB environment, and can be rebuilt from the log.
+"""The views: data derived from the log, in one LMDB environment, which can be rebuilt from the log.
 
 The dispatcher applies runs of frames in one transaction together with the log offset behind them, so after any crash
 the views are a prefix of the log. The contents of a view depend on the frames alone, not on how they were cut into
 runs: a rebuilt view is the same byte for byte.
 
-Nobody but this package has an LMDB transaction: what `reading` and `snapshot` give checks every value (`sealed`).
+Only this package has LMDB transactions: the objects of `reading` and `snapshot` check every value (`sealed`).
 
 Imported by: engine, local, node, recent, timers.
 Imports: api, base, disk, format, integrity, log.
@@ -141,7 +141,7 @@ class Views:
             health.renewed()
         elif health.may_crash:
             raise NotRebuildable(
-                f"{self.path} is not opened any more: {why}; the log does not have all of what it is made from. "
+                f"{self.path} is not opened any more: {why}; the log lacks records that it is made from. "
                 f"Put a copy in its place, or remove {self.path.with_name('views.watch')} to try again"
             )
         else:
@@ -232,9 +232,9 @@ class Views:
         return int.from_bytes(found, "big")
 
     def reset(self, *, map_size_bytes: int = MAP_SIZE_BYTES) -> None:
-        """Sets everything aside and begins where the log began. Nobody may be reading. Raises `NotRebuildable`."""
+        """Sets everything aside and begins where the log began. There must be no readers. Raises `NotRebuildable`."""
         if not self._rebuildable:
-            raise NotRebuildable(f"the log does not have all of what {self.path} is made from any more")
+            raise NotRebuildable(f"the log no longer has all the records that {self.path} is made from")
         self._close_env()
         logger.warning("the views are rebuilt from the log")
         set_aside(self.path)
@@ -390,7 +390,7 @@ class Views:
         self.env.copy(str(path))
 
     def write_copy(self, fd: int) -> None:
-        """Copies it without what is free in it, into an open file or pipe; the map does not grow meanwhile.
+        """Copies it without its free pages, into an open file or pipe; the map does not grow meanwhile.
 
         Raises `lmdb.Error` when writing fails.
         """
@@ -398,6 +398,6 @@ class Views:
             self.env.copyfd(fd, compact=True)
 
     def close(self) -> None:
-        """Syncs and closes. Nobody may be reading."""
+        """Syncs and closes. There must be no readers."""
         self.env.sync(True)
         self.env.close()

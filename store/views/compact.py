@@ -25,7 +25,7 @@ _QUEUE, _ENTRY = b"q", b"k"
 
 
 class CompactKey(NamedTuple):
-    """The key of which a compacted queue keeps the newest record."""
+    """A key whose newest record a compacted queue keeps."""
 
     queue: int
     key_hash: int

@@ -43,7 +43,7 @@ class ConsumeQueueView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
-        """Adds the chunks of some runs; a deleted queue loses those of its frame and before, all lose what was cut."""
+        """Adds the chunks of some runs; a deleted queue loses those of its frame and before, all lose cut ones."""
         listed: list[tuple[QueueNumber, Chunk]] = []
         columns: list[ChunkColumns] = []
         for run in runs:

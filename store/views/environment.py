@@ -27,7 +27,7 @@ DAMAGED = (
 _READERS_MAX = 126
 _SPARE_READERS = 8  # read transactions kept for the next reader
 _OTHER_FORMAT = "data format"  # py-lmdb says so in an error that has no class of its own
-_ROOM_BYTES_MIN = 1 << 20  # for what LMDB writes through a map: without room for that a signal kills the process
+_ROOM_BYTES_MIN = 1 << 20  # for LMDB's writes through a map: without room for them a signal kills the process
 
 
 def open_environment(path: Path, map_size_bytes: int) -> Any:

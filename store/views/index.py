@@ -3,10 +3,10 @@
     part u32 | kind u8 | hash u64 | ~(the frame's place in its part) u32  ->  stored at u64 | rows u32, newest first
     part u32 | 0 u8                                                       ->  stored at u64 of its first entry
 
-All big-endian. A part is `PART_BYTES` of the log, counted from where its store group's begins: what is put goes to the
-end of the environment's key space, so that its cost does not grow with the log, and what retention removes is one
-stretch of keys. Within a part the newest entry of a hash comes first. Time and log offset grow together, so a time is
-found by halving. Hashes collide: the asker compares the records themselves.
+All big-endian. A part is `PART_BYTES` of the log, counted from where its store group's begins: new entries go to the
+end of the environment's key space, so that their cost does not grow with the log, and retention removes one stretch of
+keys. Within a part the newest entry of a hash comes first. Time and log offset grow together, so a time is found by
+binary search. Hashes collide: the asker compares the records themselves.
 """
 
 import struct
@@ -95,7 +95,7 @@ class IndexView:
         """Adds the rows of some runs that are to be found. Costs a put for each frame and hash.
 
         Where the log is trimmed the parts that lie wholly before its beginning are removed; of the part that does not,
-        readers skip what is gone.
+        readers skip the entries of removed frames.
         """
         self._add(txn, runs)
         trimmed = [record.first for run in runs for _, record in run.records if isinstance(record, LogTrimmed)]

@@ -5,9 +5,9 @@
     kv_spaces  b"n" + namespace                                     -> what it holds and may hold (`KeySpace`)
     kv_void    revision u64 -> which operations of the record changed nothing (`Verdict.void`)
 
-The last one is what makes the log's records a history: whether a compare-and-set held cannot be told from the record
-alone. It has entries for the exceptions only, each smaller than the record it is about, and loses them with the log
-when that is trimmed: so it is bounded by the kept part of the log.
+The last one is what makes the log's records a history: the record alone does not tell whether a compare-and-set held.
+It has entries for the exceptions only, each smaller than its record, and loses them with the log when that is trimmed:
+so it is bounded by the kept part of the log.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,11 +47,11 @@ class KvView:
         state.finish()
 
     def state(self, txn: Any) -> "StoredState":
-        """Returns what is stored, for looking up."""
+        """Returns the stored state, for looking up."""
         return StoredState(txn, self._entries, self._expiry, self._spaces)
 
     def held(self, txn: Any, at: bytes) -> SlotContent | None:
-        """Returns what a slot holds."""
+        """Returns a slot's content."""
         data = txn.get(at, db=self._entries)
         return None if data is None else SlotContent.unpack(data)
 
@@ -62,7 +62,7 @@ class KvView:
         return None if held is None else held.entry(at)
 
     def slots(self, txn: Any, first: bytes, end: bytes) -> Iterator[tuple[bytes, SlotContent]]:
-        """Yields what the slots from `first` to `end` (exclusive) hold, in order."""
+        """Yields the slots from `first` to `end` (exclusive) with their content, in order."""
         with txn.cursor(db=self._entries) as cursor:
             found = cursor.set_range(first)
             while found and (at := cursor.key()) < end:
@@ -94,7 +94,7 @@ class KvView:
                 found = cursor.next()
 
     def forget_voids(self, txn: Any, below: int) -> None:
-        """Removes what is only needed to read records that the log no longer has: those below a revision."""
+        """Removes the entries of records that the log no longer has: those below a revision."""
         with txn.cursor(db=self._void) as cursor:
             found = cursor.first()
             while found and int.from_bytes(cursor.key(), "big") < below:
@@ -118,7 +118,7 @@ class StoredState:
         self._changed: dict[str, KeySpace] = {}
 
     def get(self, at: bytes) -> SlotContent | None:
-        """Returns what a slot holds."""
+        """Returns a slot's content."""
         data = self._txn.get(at, db=self._entries)
         return None if data is None else SlotContent.unpack(data)
 
@@ -140,7 +140,7 @@ class StoredState:
             self._txn.delete(_expiry_key(before), db=self._expiry)
 
     def space(self, namespace: str) -> KeySpace:
-        """Returns what a namespace holds and may hold."""
+        """Returns a namespace's size and limits."""
         space = self._changed.get(namespace)
         if space is None:
             data = self._txn.get(_space_key(namespace), db=self._spaces)
@@ -152,7 +152,7 @@ class StoredState:
         self._changed[namespace] = space
 
     def finish(self) -> None:
-        """Writes what namespaces hold; one that is empty and without limits is forgotten."""
+        """Writes the namespaces' sizes; one that is empty and without limits is forgotten."""
         for namespace, space in self._changed.items():
             if space == _NO_SPACE:
                 self._txn.delete(_space_key(namespace), db=self._spaces)

@@ -83,7 +83,7 @@ def check_pages(file: Path) -> None:
 
 @contextmanager
 def opened_to_read(path: Path, *, subdir: bool = True) -> Iterator[Any]:
-    """Opens an environment that nobody writes, without changing anything. Raises `lmdb.Error`."""
+    """Opens an environment that no process writes, without changing anything. Raises `lmdb.Error`."""
     file = path / "data.mdb" if subdir else path
     check_pages(file)
     options: dict[str, Any] = {"map_size": MAP_BYTES_MAX, "max_dbs": DBS_MAX, "readonly": True, "create": False}

@@ -1,4 +1,4 @@
-"""The settled ranges of each leased queue, and how its messages are lent, for each group.
+"""The settled ranges and the lease policy of each leased queue, for each group.
 
 b"s" + (group, queue u32, first offset u64) -> end u64; b"p" + (group, queue u32) -> policy; b"g" + (queue u32, group)
 -> nothing, for the groups with a name, so that a queue's deletion finds them; b"d" + (queue u32) and b"e" + (group) ->
@@ -38,7 +38,7 @@ class SettledView:
     # ---- writing
 
     def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
-        """Adds what some runs settle; a deleted queue, or group, loses everything."""
+        """Adds the settlements of some runs; a deleted queue, or group, loses everything."""
         added: dict[tuple[str, int], RangeSet] = {}
         for run in runs:
             for at, record in run.records:
@@ -89,7 +89,7 @@ class SettledView:
                 pass
 
     def _trim(self, txn: Any, first: int) -> None:
-        """Deletes notes of deletions that retention removed from the log, with the messages lent before them."""
+        """Deletes notes of deletions that retention removed from the log, with the messages leased before them."""
         if first <= self._number(txn, _TRIMMED):
             return
         txn.put(_TRIMMED, _OFFSET.pack(first), db=self._db)
@@ -157,7 +157,7 @@ class SettledView:
         )
 
     def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
-        """Returns how a group's messages of a queue are lent."""
+        """Returns the policy of a group's leases of a queue."""
         value = txn.get(_POLICY + _key(group, queue), db=self._db)
         return DEFAULT if value is None else _decode(value)
 

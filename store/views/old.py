@@ -1,8 +1,8 @@
-"""The views from before a rebuild: the new ones take from them what the log does not hold any more.
+"""The views from before a rebuild: the new ones take from them the data that the log does not hold any more.
 
 While views are made anew the old ones lie beside them, in a directory of their own; an empty one where there were none
 to keep. They know how far the log was on disk, so that damage there is not taken for a torn end left by a crash; and
-how many records of which queue a damaged stretch of it holds, so that what lies behind it keeps its offsets.
+how many records of which queue a damaged stretch of it holds, so that the records behind it keep their offsets.
 """
 
 import logging
@@ -45,7 +45,7 @@ def set_aside(path: Path, *, readable: bool = True) -> None:
 
 
 class OldViews:
-    """Views in a directory where nobody writes them."""
+    """Views in a directory in which they are not written any more."""
 
     def __init__(self, path: Path) -> None:
         """Opens the views at `path`, which may be unreadable."""
@@ -63,7 +63,7 @@ class OldViews:
         return self._marks is not None and self._marks.format in {FORMAT, UNSEALED}
 
     def chunks(self, start: LogOffset, end: LogOffset) -> list[tuple[QueueNumber, Chunk]] | None:
-        """Returns what the frames between two log offsets hold, by queue; None where that is not known.
+        """Returns the chunks of the frames between two log offsets, by queue; None where they are not known.
 
         Costs some searches a queue.
         """

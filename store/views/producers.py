@@ -24,7 +24,7 @@ class ProducersView:
         self._db = db
 
     def apply(self, txn: Any, runs: Sequence[FrameRun]) -> None:
-        """Adds the frames of idempotent producers in log order: what is forgotten depends on that order alone."""
+        """Adds the frames of idempotent producers in log order: that order alone decides which ones are forgotten."""
         many, once = _Newest(txn, self._db, once=False), _Newest(txn, self._db, once=True)
         for producer_id, first, frames in _series(runs):
             newest = once if producer_id & ONCE_PRODUCER else many

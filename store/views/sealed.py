@@ -42,7 +42,7 @@ class SealedRows(Protocol):
 
 
 class Report(Protocol):
-    """Keeps what is wrong in a view; returns what to raise."""
+    """Notes damage of a view; returns the error to raise."""
 
     def __call__(self, view: str, why: str, found_by: str = "read", /) -> ViewsDamaged:
         """Takes a report of damage; `found_by`: "read" or "verification"."""
@@ -55,7 +55,7 @@ def seal(salt: int, key: bytes, data: bytes) -> bytes:
 
 
 def unseal(salt: int, key: bytes, held: bytes) -> bytes | None:
-    """Returns the value; None where it is not what was sealed."""
+    """Returns the value; None where it differs from the sealed one."""
     return held[:-CRC_BYTES] if len(held) >= CRC_BYTES and extend(salt, key + held) == RESIDUE else None
 
 
@@ -125,23 +125,23 @@ class Table:
             self._walked_new = (before[0] + count, before[1] + total)
 
     def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
-        """Notes a damaged entry, and returns what to raise. Where its key may be damaged, the table serves nothing.
+        """Notes a damaged entry, and returns the error to raise. If its key may be damaged, the table serves nothing.
 
         Another key than the one that was written is not found by a search for that.
         """
         if not _is_in_value(self.salt, key, held):
             self.broken = (
-                f"an entry, found at key {key[:64].hex()}, is not what was written, perhaps not its key either"
+                f"an entry, found at key {key[:64].hex()}, differs from the one written, as perhaps does its key"
             )
             return self.report(self.name, self.broken, found_by)
-        return self.report(self.name, f"the value of key {key[:64].hex()} is not what was written", found_by)
+        return self.report(self.name, f"the value of key {key[:64].hex()} differs from the one written", found_by)
 
     def sums(self) -> bytes:
         """Returns number and sum, the open transaction's changes included."""
         return _SUMS.pack(self.count + self._new[0], (self.total + self._new[1]) & _MASK)
 
     def load(self, sums: bytes) -> None:
-        """Begins with what `sums` returned."""
+        """Begins with the sums that `sums` returned."""
         self.count, self.total = _SUMS.unpack(sums)
 
     def commit(self) -> None:
@@ -348,7 +348,7 @@ class WriteTxn(ReadTxn):
         return True
 
     def pop(self, key: bytes, *, db: Table) -> bytes | None:
-        """Deletes an entry; returns what it held. Raises `ViewsDamaged`."""
+        """Deletes an entry; returns its value. Raises `ViewsDamaged`."""
         held = self._txn.pop(key, db=db.handle)
         if held is None:
             return None

@@ -9,7 +9,7 @@ from store.base.errors import SnapshotLost
 
 
 class ViewsSnapshot:
-    """The views as they were at one moment. While it is open, LMDB cannot use again what has changed since.
+    """The views as they were at one moment. While it is open, LMDB cannot reuse pages that have changed since.
 
     Several threads may read, one at a time. The views take it back when their map has to grow, which no transaction
     may see: reading then raises `SnapshotLost`.

@@ -3,8 +3,8 @@
 b"t" + (due u64, log offset of the frame that set it u64, row u32) -> size of the rows u32, the rows, the payload;
 b"held" -> how many are pending u64, and their bytes u64; missing when there are none. Big-endian.
 
-The view holds what is to be appended itself and not where it lies in the log: a timer set months ahead outlives the
-segment it came in, and keeping old segments for the sake of a few timers would keep everything else in them too.
+The view holds the messages themselves and not their places in the log: a timer set months ahead outlives the segment it
+came in, and keeping old segments for the sake of a few timers would keep everything else in them too.
 """
 
 import struct

@@ -2,7 +2,7 @@
 
 It checks the checksum of every entry, and of every view the number of entries and the sum of their checksums with the
 counts kept as they were written. So entries that are missing are found too, and pages that are older than they should
-be. A step keeps the writer waiting; what is written between two steps to where the walk has been is counted there.
+be. A step keeps the writer waiting; entries written between two steps to where the walk has been are counted there.
 """
 
 from collections.abc import Callable, Mapping

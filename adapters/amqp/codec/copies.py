@@ -1,7 +1,7 @@
 """Sender-selected distribution: the headers CC and BCC, which name more routing keys (RabbitMQ's extension).
 
-Both are arrays of texts. A message is routed by all keys together, and stored once. BCC is taken out before anybody
-sees it.
+Both are arrays of texts. A message is routed by all keys together, and stored once. BCC is taken out before any
+consumer sees it.
 """
 
 from typing import Any, Final

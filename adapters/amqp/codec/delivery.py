@@ -69,7 +69,7 @@ def _route(address: str) -> bytes:
 
 
 def _properties(message: Message, size_max: int, now_ms: int) -> bytes:
-    """Returns the properties of a message, without what does not fit a frame.
+    """Returns the properties of a message, without those that do not fit a frame.
 
     A message whose properties cannot be written is a fault of ours, and only its own: it is delivered without them, and
     neither its consumer nor the messages behind it are hurt.

@@ -1,4 +1,4 @@
-"""Properties cut down to what a consumer's frames hold: a content header is one frame (AMQP 0-9-1, 4.2.6.1)."""
+"""Properties cut down to the size of a consumer's frames: a content header is one frame (AMQP 0-9-1, 4.2.6.1)."""
 
 from typing import Final
 

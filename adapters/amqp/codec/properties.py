@@ -1,9 +1,9 @@
 """Content properties and the domain message.
 
 A message that came by AMQP keeps its properties as the bytes they were (`native["amqp"]["properties"]`), and leaves by
-AMQP with these bytes. The fields of the domain message are what other protocols see of them. A header that has a place
-of its own there is no property; headers exchanges still match it, by `native["amqp"]["mapped"]`, and those that are no
-texts by `native["amqp"]["typed"]`.
+AMQP with these bytes. Other protocols see them as the fields of the domain message. A header that has a place of its
+own there is no property; headers exchanges still match it, by `native["amqp"]["mapped"]`, and those that are no texts
+by `native["amqp"]["typed"]`.
 """
 
 import re
@@ -202,7 +202,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
 
 
 def _shown(found: Mapping[str, Any]) -> list[list[str]]:
-    """Returns what other protocols are shown of properties that have no field, as names and texts."""
+    """Returns the properties without a field that other protocols are shown, as names and texts."""
     properties = (("id", "message_id"), ("replyto", "reply_to"), ("appid", "app_id"))
     shown = [[name, found[of]] for name, of in properties if found.get(of)]
     for name, value in (found.get("headers") or {}).items():

@@ -1,4 +1,4 @@
-"""Consumers of streams: what their arguments say."""
+"""Consumers of streams: the meaning of their arguments."""
 
 from typing import Final
 

@@ -30,7 +30,7 @@ TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
 CONNECTION_FORCED, FRAME_ERROR, SYNTAX_ERROR, COMMAND_INVALID, CHANNEL_ERROR = 320, 501, 502, 503, 504
 UNEXPECTED_FRAME, RESOURCE_ERROR, NOT_ALLOWED, NOT_IMPLEMENTED, INTERNAL_ERROR = 505, 506, 530, 540, 541
-REPLY_NAMES: Final = {  # of these in the specification; RabbitMQ begins its reply texts with them
+REPLY_NAMES: Final = {  # names in the specification; RabbitMQ begins its reply texts with them
     CONNECTION_FORCED: "CONNECTION_FORCED",
     ACCESS_REFUSED: "ACCESS_REFUSED",
     NOT_FOUND: "NOT_FOUND",
@@ -70,7 +70,7 @@ _SIGNED_MAX: Final = (1 << 63) - 1
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
 
-# ---- reading: within this module what is malformed raises ValueError, IndexError or struct.error; the caller makes
+# ---- reading: within this module malformed input raises ValueError, IndexError or struct.error; the caller makes
 #      one of them: ValueError of a table, `ProtocolError` of a method
 
 
@@ -250,7 +250,7 @@ def read_method(payload: bytes) -> Frame:
     kind: type[Frame] | None = INDEX_MAPPING.get(index)
     if kind is None:
         raise ProtocolError(NOT_IMPLEMENTED, f"there is no method {index >> 16}.{index & 0xFFFF}")
-    method: Frame = kind.__new__(kind)  # pamqp's constructors check, and some warn: what a peer sends is set as it is
+    method: Frame = kind.__new__(kind)  # pamqp's constructors check, and some warn: a peer's values are set as they are
     at, bit = 4, 0
     try:
         for name in kind.__slots__:

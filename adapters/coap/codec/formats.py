@@ -23,7 +23,7 @@ def media_type(number: int) -> tuple[str, str | None] | None:
 def number_of(content_type: str, content_encoding: str | None) -> int | None:
     """Returns the number of a media type and coding; None where there is none.
 
-    White space and case do not count. UTF-8 is what JSON always is and what text is here, said or unsaid.
+    White space and case do not count. JSON is always UTF-8, and so is text here, with or without a charset.
     """
     coding = (content_encoding or IDENTITY).lower()
     parts = [part.strip() for part in content_type.lower().split(";")]

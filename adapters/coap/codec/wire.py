@@ -1,4 +1,4 @@
-"""CoAP's message format, strict: what is not exactly a message is refused.
+"""CoAP's message format, strict: bytes that are not exactly a message are refused.
 
     |Ver 2|T 2|TKL 4|  Code 8  |  Message ID 16  | Token, TKL bytes | Options | 0xFF | Payload   (RFC 7252, 3)
 

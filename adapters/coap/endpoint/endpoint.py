@@ -84,7 +84,7 @@ class CoapEndpoint:
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._publishing_count = 0  # requests in _publishing
-        self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge what is not answered by then
+        self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge requests without an answer
         self._later: list[Exchange] = []  # of this wake: blocks that are not the last, and PUTs that wait
 
     @property
@@ -221,7 +221,7 @@ class CoapEndpoint:
         return effects
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
-        """Answers what was stored, or refused, or reads; lets peers in."""
+        """Answers requests that were stored or refused, and reads; lets peers in."""
         if token == self.admission.token:
             return self._complete_admission(outcome, now_ms)
         exchanges = self._publishing.pop(token, None)
@@ -275,7 +275,7 @@ class CoapEndpoint:
         return self.observers.deliver(deliveries, now_ms) if isinstance(deliveries, Deliveries) else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Acknowledges what is not answered yet, sends again what was not acknowledged, forgets what is old."""
+        """Acknowledges requests without an answer yet, retransmits unacknowledged messages, forgets old exchanges."""
         while self._slow and self._slow[0][0] <= now_ms:
             _, token = self._slow.popleft()
             reading = self._readings.waiting(token)
@@ -319,7 +319,7 @@ class CoapEndpoint:
         return effects
 
     def _complete_admission(self, outcome: Outcome, now_ms: int) -> Sequence[Effect]:
-        """Keeps a refusal for good; answers by one that may pass what is parked, and the next datagrams ask again."""
+        """Keeps a permanent refusal; answers parked requests by a passing one, and the next datagrams ask again."""
         if isinstance(outcome.value, Principal):
             self.admit(outcome.value)
         effects = self.receive(self.admission.answered(outcome), now_ms=now_ms)
@@ -374,7 +374,7 @@ class CoapEndpoint:
     def _look_up(
         self, exchange: Exchange, message: Message, condition: Condition | None, now_ms: int
     ) -> Sequence[Effect]:
-        """Lets a request wait until it is known what the last value of its address is."""
+        """Lets a request wait until the last value of its address is known."""
         self._publishing_count += 1
         self._later.append(exchange)
         token = self._token(now_ms)
@@ -387,7 +387,7 @@ class CoapEndpoint:
         return ()
 
     def _settle(self, settlement: Settlement, error: Refusal | None, now_ms: int) -> Sequence[Effect]:
-        """Publishes what waited for the last value of an address, and answers what is not done."""
+        """Publishes requests that waited for the last value of an address, and answers those whose condition fails."""
         self._publishing_count -= len(settlement.failed)
         answer = Answer(PRECONDITION_FAILED) if error is None else refused(error, max_body_bytes=0)
         for exchange in settlement.failed:

@@ -2,9 +2,9 @@
 
 A PUT that creates is answered 2.01, one that changes 2.04 (RFC 7252, 5.8.3), and a request with If-Match or
 If-None-Match is done or not (5.10.8), so the gateway is asked before the message is published. An address that had a
-value is not asked for again for `KNOWN_MS`, unless there is a condition. While an address is asked for, whatever else
-is published to it waits behind, so that messages keep their order. Where a condition was among what waited, that lasts
-until all of it is stored: of two requests of one socket with the same condition one alone is done.
+value is not looked up again for `KNOWN_MS`, unless there is a condition. While an address is looked up, later requests
+to it wait behind, so that messages keep their order. Where one of them had a condition, that lasts until all of them
+are stored: of two requests of one socket with the same condition one alone is done.
 """
 
 from collections.abc import Callable
@@ -42,13 +42,13 @@ class Lookups:
     """The addresses that are asked for, and those that had a value of late."""
 
     def __init__(self) -> None:
-        self.waiting: dict[str, Token] = {}  # by address: the lookup in flight, or what it had published
+        self.waiting: dict[str, Token] = {}  # by address: the lookup in flight, or the publish that it led to
         self._lookups: dict[Token, list[_Waiting]] = {}
         self._behind: dict[str, list[_Waiting]] = {}  # requests that came while the lookup's messages are being stored
         self._known: dict[str, int] = {}  # addresses that had a value, and until when that counts
 
     def must_wait(self, exchange: Exchange, address: str, condition: Condition | None, now_ms: int) -> bool:
-        """Returns True for a PUT to an address of which nothing is known, for a condition, and for what is behind."""
+        """Returns True for a PUT to an unknown address, for a condition, and for requests behind those."""
         if condition is not None or address in self.waiting:
             return True
         if exchange.head[1] == DELETED:
@@ -80,7 +80,7 @@ class Lookups:
         etags: Callable[[], frozenset[bytes]],
         now_ms: int,
     ) -> Settlement | None:
-        """Settles the codes of the responses, and returns what to publish now; None for a token of something else.
+        """Settles the codes of the responses, and returns the requests to publish now; None for another's token.
 
         A peer that may not read the address is not told whether there was a value, and is not asked for again at once:
         each time counts as a denied read. Where the gateway cannot say, no condition holds.
@@ -96,7 +96,7 @@ class Lookups:
                 self._known.clear()
             self._known[address] = now_ms + KNOWN_MS
         settlement = Settlement(address, [], [], [])
-        present: frozenset[bytes] | None = None  # the ETags of what is there when the next request's turn comes
+        present: frozenset[bytes] | None = None  # the ETags of the representation when the next request's turn comes
         conditional = False
         for exchange, message, condition in waiting:
             if condition is not None:
@@ -132,4 +132,4 @@ class Lookups:
 
 
 _UNNAMED = frozenset((b"",))
-"""The ETags of a representation that is not stored yet: nobody can know its ETag."""
+"""The ETags of a representation that is not stored yet: no client can know its ETag."""

@@ -11,7 +11,7 @@ from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError
 
 PLANS_MAX = 16_384  # option lists remembered with their meaning
-PLAN_KEY_BYTES_MAX = 256  # of such a list; what is longer is read each time
+PLAN_KEY_BYTES_MAX = 256  # of such a list; a longer one is parsed each time
 
 
 class Plans:
@@ -32,7 +32,7 @@ class Plans:
             self.known.clear()
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[MessagePlan, bytes] | None:
-        """Returns what a datagram publishes whose token ends at `end`; None for a block that is not the last.
+        """Returns the publish of a datagram whose token ends at `end`; None for a block that is not the last.
 
         Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
         """

@@ -60,7 +60,7 @@ class Readings:
         reliable: bool,
         now_ms: int,
     ) -> Sequence[Effect] | None:
-        """Answers a request at once, or returns what is asked of the gateway; None where it is answered.
+        """Answers a request at once, or returns a request to the gateway; None where it is answered.
 
         Raises `ProtocolError` and `Refusal`.
         """

@@ -1,4 +1,4 @@
-"""Responses, before they are put into a message: what is refused, and in which code (RFC 7252, 5.9)."""
+"""Responses, before they are put into a message, and the codes of refusals (RFC 7252, 5.9)."""
 
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ def _diagnostic(text: str) -> bytes:
 
 
 def wrong(error: ProtocolError, *, max_body_bytes: int) -> Answer:
-    """Returns the response to a request that is at fault; 4.13 says what would have been taken (RFC 7959, 2.9.3)."""
+    """Returns the response to a request that is at fault; 4.13 carries the acceptable size (RFC 7959, 2.9.3)."""
     if isinstance(error, EchoRequired):
         return Answer(error.code, ((ECHO, error.echo),))
     options: tuple[Option, ...] = ()

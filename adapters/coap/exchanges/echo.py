@@ -16,7 +16,7 @@ KEY_BITS = 256
 MAC_BYTES = 8
 TIME_BYTES = 4
 TICK_MS = 100
-FREE_BYTES = 136  # of a response to anybody (RFC 9175, 2.4)
+FREE_BYTES = 136  # of a response to an unverified peer (RFC 9175, 2.4)
 REACHED_MS = 600_000  # an endpoint counts as verified for so long after its last Echo
 REACHED_COUNT_MAX = 65_536  # endpoints remembered as verified; the one that was verified first is asked again
 
@@ -59,7 +59,7 @@ class EchoVerifier:
     def room(self, peer: Peer, echo: bytes, request_bytes: int, now_ms: int) -> int | None:
         """Returns how large the response to a request may be, in bytes; None where nothing limits it.
 
-        An endpoint that sends an Echo value back is verified: it receives what is sent to its address.
+        An endpoint that sends an Echo value back is verified: it receives datagrams sent to its address.
         """
         if not self._amplification_max:
             return None

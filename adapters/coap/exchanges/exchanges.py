@@ -62,7 +62,7 @@ class Exchanges:
         return self._count
 
     def room(self, now_ms: int) -> int:
-        """Returns how many more can be remembered, after giving up what is old enough to make room."""
+        """Returns how many more can be remembered, after giving up those old enough to make room."""
         if self._count >= self.total_max or len(self.by_peer) >= self.peers_max:
             self._make_room(now_ms)
         return self.total_max - self._count
@@ -127,7 +127,7 @@ class Exchanges:
         return self._wakes[0][0] + self.lifetime_ms + EXPIRY_SLACK_MS if self._wakes else None
 
     def _make_room(self, now_ms: int) -> None:
-        """Gives up, from the oldest on, what has been replaced by a later use of its Message ID or is sent no more."""
+        """Gives up, from the oldest on, exchanges whose Message ID was used again or that are sent no more."""
         horizon = now_ms - min(MAX_TRANSMIT_SPAN_MS, self.lifetime_ms)
         given_up = 0
         while self._wakes and given_up < DROPPED_PER_TICK_MAX:

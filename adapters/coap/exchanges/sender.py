@@ -42,7 +42,7 @@ class Sender:
         self.output.append((exchange.response, exchange.peer))
 
     def fail(self, exchange: Exchange, error: ProtocolError | Refusal, now_ms: int) -> None:
-        """Answers what went wrong, as far as the message layer lets it be answered."""
+        """Answers with an error, as far as the message layer allows an answer."""
         if isinstance(error, Refusal):
             self.answer(exchange, refused(error, max_body_bytes=self.max_body_bytes), now_ms)
         elif isinstance(error, MessageFormatError):

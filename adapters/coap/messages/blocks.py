@@ -105,7 +105,7 @@ class _Transfers(Generic[B]):
             self.drop(peer, key)
 
     def expire(self, now_ms: int) -> None:
-        """Forgets what has been silent for too long."""
+        """Forgets transfers that have been silent for too long."""
         while self._transfers:
             (peer, key), transfer = next(iter(self._transfers.items()))
             if transfer.received_ms + self._settings.exchange_lifetime_ms > now_ms:
@@ -203,7 +203,7 @@ class BlockTransfers:
         self.snapshots.drop_all(peer)
 
     def expire(self, now_ms: int) -> None:
-        """Forgets what has been silent for too long."""
+        """Forgets transfers that have been silent for too long."""
         self.uploads.expire(now_ms)
         self.snapshots.expire(now_ms)
 
@@ -214,7 +214,7 @@ class BlockTransfers:
 
 
 class SharedTransfers(BlockTransfers):
-    """Transfers of several endpoints, none of which has to be woken for them: who shares them calls `expire`."""
+    """Transfers of several endpoints, none of which has to be woken for them: their owner calls `expire`."""
 
     def deadline_ms(self) -> None:
         """Returns None: silent transfers are forgotten with the next input."""

@@ -98,7 +98,7 @@ class Block(NamedTuple):
 class Condition(NamedTuple):
     """If-Match and If-None-Match of one request (RFC 7252, 5.10.8)."""
 
-    etags: tuple[bytes, ...] | None = None  # If-Match: one of these, b"" for any representation; None: not given
+    etags: tuple[bytes, ...] | None = None  # If-Match: any of these, b"" for any representation; None: not given
     absent: bool = False  # If-None-Match: there is no representation
 
     def holds(self, etags: Collection[bytes]) -> bool:
@@ -194,10 +194,10 @@ class Target(NamedTuple):
 
 
 def resolve(path: tuple[str, ...], *, bare_paths: bool) -> Target:
-    """Returns what a Uri-Path names; raises `ProtocolError` (4.04, 4.02).
+    """Returns the target of a Uri-Path; raises `ProtocolError` (4.04, 4.02).
 
     Addresses stand below /t/ and /ps/, and with `bare_paths` anywhere else but below /.well-known/. A segment is any
-    text (RFC 7252, 5.10.1), and one level of the address: what a level may not hold is escaped.
+    text (RFC 7252, 5.10.1), and one level of the address: characters that a level may not hold are escaped.
     """
     if not path:
         raise ProtocolError(NOT_FOUND, "addresses stand below /t/")

@@ -31,7 +31,7 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     dedup_total_max: Annotated[
         int, Meta(ge=1, le=16_000_000, description="messages remembered of all peers, about 200 bytes each")
     ] = 1_000_000
-    peers_max: Annotated[int, Meta(ge=1, le=4_000_000, description="peers of whom messages are remembered")] = 200_000
+    peers_max: Annotated[int, Meta(ge=1, le=4_000_000, description="peers whose messages are remembered")] = 200_000
     requests_outstanding_max: Annotated[
         int, Meta(ge=1, le=1_000_000, description="requests taken in and not answered yet")
     ] = 16_384

@@ -15,7 +15,7 @@ WAITING_COUNT_MAX = 64  # addresses whose newest message waits for one observer
 
 
 def next_sequence(last: int, now_ms: int) -> int:
-    """Returns the number of the next notification, of which the lower 24 bits are sent (RFC 7641, 4.4).
+    """Returns the number of the next notification; its lower 24 bits are sent (RFC 7641, 4.4).
 
     It is the clock in milliseconds, so it rises over restarts and where another process takes over, or one above `last`
     where that is more: at most 2**23 notifications may be sent in 128 s, which the acknowledgements do not allow.

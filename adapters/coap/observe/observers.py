@@ -3,8 +3,8 @@
 An observed address or filter is one subscription, however many observe it. A notification is Non-confirmable; every
 `observe_confirm_every`-th is Confirmable. While a Confirmable one is in flight only the newest message of each address
 waits; they are sent in one notification, Confirmable, after the acknowledgement: a burst takes one round trip for each
-notification. A filter of which too many addresses have changed by then is observed no more: the client begins anew.
-An observer who wants each message has every notification Confirmable, in the order of the log, one in flight.
+notification. When too many addresses of a filter have changed by then, its observation ends: the client begins anew. An
+observer that wants each message has every notification Confirmable, in the order of the log, one in flight.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
@@ -114,7 +114,7 @@ class Observers:
         self._count += 1
 
     def _observe(self, observable: Observable, now_ms: int) -> Observed:
-        """Subscribes to an address or filter that nobody observes yet."""
+        """Subscribes to an address or filter that is not observed yet."""
         self._last_sub += 1
         sub = SubscriptionId(self._last_sub)
         observed = self._observed[sub] = self._by_observable[observable] = Observed(sub, observable)
@@ -228,7 +228,7 @@ class Observers:
         return observation if watcher.observations.get(observation.token) is observation else None
 
     def deliver(self, deliveries: Deliveries, now_ms: int) -> int:
-        """Notifies the observers of messages, all of which it takes."""
+        """Notifies the observers of messages; takes all of them."""
         batch = deliveries.batch
         for index, subs in zip(deliveries.picks, deliveries.subs, strict=True):
             message = batch.message(index)
@@ -247,7 +247,7 @@ class Observers:
     # ---- time
 
     def tick(self, now_ms: int) -> None:
-        """Sends again what was not acknowledged, ends the observations given up, and begins the checks due."""
+        """Retransmits unacknowledged notifications, ends the observations given up, and begins the checks due."""
         self._sender.output += self._retransmitter.again(now_ms)
         for peer, mid in self._retransmitter.given_up:
             observation = self._sent(peer, mid)
@@ -278,7 +278,7 @@ class Observers:
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def take_effects(self) -> list[Effect]:
-        """Returns what is asked of the gateway now."""
+        """Returns the requests to the gateway now."""
         if not self._effects:
             return []
         effects, self._effects = self._effects, []

@@ -73,13 +73,13 @@ def _put(items: MutableMapping[K, V], key: K, value: V, most: int) -> None:
 
 @dataclass(slots=True)
 class _Reply:
-    cause: bytes  # the datagram that it is for: the request's, or what it protects
+    cause: bytes  # the datagram that it is for: the request's, or the one it protects
     datagram: bytes  # b"": none yet
     until_ms: int
 
 
 class Replies:
-    """Datagrams by peer and Message ID, so that what comes or goes twice is not protected twice (RFC 8613, 7.5.1)."""
+    """Datagrams by peer and Message ID, so that a repeated datagram is not protected twice (RFC 8613, 7.5.1)."""
 
     def __init__(self, *, lifetime_ms: int, bytes_max: int) -> None:
         self._lifetime_ms = lifetime_ms
@@ -111,7 +111,7 @@ class Replies:
             found.datagram = datagram
 
     def expire(self, now_ms: int) -> None:
-        """Forgets what is old."""
+        """Forgets old datagrams."""
         while self._replies:
             key = next(iter(self._replies))
             if self._replies[key].until_ms > now_ms:

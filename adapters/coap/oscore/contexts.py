@@ -22,7 +22,7 @@ Parked: TypeAlias = list[tuple[bytes, Peer]]
 
 @dataclass(slots=True)
 class HeldContext:
-    """A context in use; `opened` and `context` are None until the gateway has said what it is."""
+    """A context in use; `opened` and `context` are None until the gateway has answered."""
 
     kid: Kid
     opened: OpenedContext | None = None
@@ -56,7 +56,7 @@ class Contexts:
         forged: Callable[[bytes, Peer, int], None],
         random: Random,
     ) -> None:
-        """Begins without contexts; tells `forget_peers` of one that is given up, `forged` of what is not genuine."""
+        """Begins without contexts; tells `forget_peers` of one that is given up, `forged` of forged messages."""
         self._new_token = new_token
         self._forget_peers = forget_peers
         self._is_genuine = is_genuine
@@ -131,7 +131,7 @@ class Contexts:
         return []
 
     def _found(self, held: HeldContext, keys: ContextKeys, now_ms: int) -> None:
-        """Opens a context of which the keys are known by now, if one of the messages that wait is genuine."""
+        """Opens a context whose keys are known by now, if one of the messages that wait is genuine."""
         held.asked = None
         context = SecurityContext(keys)
         parked, held.parked = held.parked, []
@@ -207,5 +207,5 @@ class Contexts:
 
 
 def _told_apart(opened: OpenedContext) -> tuple[str, str, bool]:
-    """Returns what makes a context another one: nothing that was known of one that is used elsewhere serves here."""
+    """Returns the fields that distinguish contexts: the state of one that is used elsewhere does not serve here."""
     return opened.name, opened.principal.name, opened.elsewhere

@@ -1,4 +1,4 @@
-"""Protected messages and what they protect: which option goes where (RFC 8613, 4.1)."""
+"""Protected messages and their inner messages: which option goes where (RFC 8613, 4.1)."""
 
 from typing import NamedTuple
 

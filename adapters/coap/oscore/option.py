@@ -66,7 +66,7 @@ def decode_option(value: bytes) -> Fields:
 def has_oscore(data: bytes) -> bool:
     """Returns whether a datagram with a whole header may have the OSCORE option; cheap, for every datagram.
 
-    It looks no further than the options before it, of which a request seldom has one.
+    It looks no further than the options before it, which a request seldom has.
     """
     at, number = 4 + (data[0] & 15), 0
     size = len(data)

@@ -1,7 +1,7 @@
 """One UDP socket whose peers may protect their messages (RFC 8613), without the socket.
 
-A request with the OSCORE option is unprotected and handed to the endpoint of its context's user; what that endpoint
-sends is protected, bound to the request it answers. All else goes to the endpoint of peers without protection. The
+A request with the OSCORE option is unprotected and handed to the endpoint of its context's user; that endpoint's
+responses are protected, each bound to its request. Other datagrams go to the endpoint of peers without protection. The
 gateway is asked for a context that is not known yet (`gateway.port.oscore`), once a message has shown that its sender
 has the keys, and again while it is in use, so that one
 that was removed ends within `CHECK_MS`.
@@ -78,7 +78,7 @@ class OscoreSocket:
         self._effects: list[Effect] = []
 
     def _new_endpoint(self, who: Principal | None) -> CoapEndpoint:
-        """Makes an endpoint. Peers behind OSCORE share what holds blocks, are no strangers, and repeat nothing here."""
+        """Makes an endpoint. Peers behind OSCORE share block transfers, are no strangers, and repeat nothing here."""
         if who is None:
             return CoapEndpoint(self._settings, random=self._random)
         endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers)
@@ -127,7 +127,7 @@ class OscoreSocket:
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due."""
+        """Runs the timers that are due."""
         self._replies.expire(now_ms)
         self._transfers.expire(now_ms)
         return self._turn(self._endpoints.tick(now_ms), now_ms)
@@ -196,7 +196,7 @@ class OscoreSocket:
         if inner is not None:
             self._take(held, peer, packet, request, data, inner, now_ms)
 
-    def _unprotect(  # noqa: PLR0917 - what is known of the request by now
+    def _unprotect(  # noqa: PLR0917 - the parts of the request known by now
         self, held: HeldContext, peer: Peer, packet: Packet, request: ProtectedRequest, data: bytes, now_ms: int
     ) -> bytes | None:
         """Returns the plaintext of a request that is genuine and new; answers another one, or has it wait."""
@@ -228,7 +228,7 @@ class OscoreSocket:
             context.begin_after(piv)
         return plaintext
 
-    def _take(  # noqa: PLR0917 - what is known of the request by now
+    def _take(  # noqa: PLR0917 - the parts of the request known by now
         self,
         held: HeldContext,
         peer: Peer,
@@ -297,7 +297,7 @@ class OscoreSocket:
     def _answer(
         self, packet: Packet, peer: Peer, code: int, diagnostic: str, now_ms: int, *, max_age_s: int = 0
     ) -> None:
-        """Answers a request without protection: it could not be unprotected. Nobody is to keep that (Max-Age 0)."""
+        """Answers a request without protection: it could not be unprotected. No cache may keep that (Max-Age 0)."""
         tag = packet.mid.to_bytes(2, "big") + packet.token
         exchange = Exchange(peer, tag, b"", now_ms, packet.type == CON)
         options = ((MAX_AGE, max_age_s.to_bytes(1, "big") if max_age_s else b""),)
@@ -307,7 +307,7 @@ class OscoreSocket:
     # ---- responses
 
     def _send(self, now_ms: int) -> None:
-        """Takes what the endpoints send: as it is, or protected."""
+        """Takes the endpoints' datagrams: as they are, or protected."""
         output, self._endpoints.output = self._endpoints.output, []
         for endpoint, data, peer in output:
             if endpoint is self._endpoints.plain:
@@ -329,7 +329,7 @@ class OscoreSocket:
                 self._replies.answer(peer, mid, sent)
             self._output.append((sent, association.outer))
 
-    def _protect(  # noqa: PLR0917 - what is known of the response by now
+    def _protect(  # noqa: PLR0917 - the parts of the response known by now
         self,
         held: HeldContext,
         endpoint: SecuredEndpoint,
@@ -338,7 +338,7 @@ class OscoreSocket:
         mid: int,
         now_ms: int,
     ) -> bytes | None:
-        """Returns a response protected; None where it is not known any more what it answers (RFC 8613, 8.3).
+        """Returns a response protected; None where its request is not known any more (RFC 8613, 8.3).
 
         A retransmission is the same datagram: a Confirmable message of ours keeps its Partial IV.
         """

@@ -11,12 +11,12 @@ from gateway.domain.address import escape_level, unescape_level
 
 DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft
 COLLECTION_TYPE = "core.ps.coll"
-SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without what separates links and their parts
+SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without the separators of links and their parts
 _CUT_SHORT = re.compile("%[0-9A-Fa-f]?$")  # the beginning of a percent-encoded byte
 
 
 class Filter(NamedTuple):
-    """One Uri-Query item of a request for links: `text` is what `name` has to be, or begin with."""
+    """One Uri-Query item of a request for links: `name` has to be `text`, or begin with it."""
 
     name: str
     text: str
@@ -42,7 +42,7 @@ def _holds(filters: Iterable[Filter], attributes: dict[str, str]) -> bool:
 
 
 def address_prefix(filters: Sequence[Filter]) -> str:
-    """Returns what every address listed begins with, as far as a filter by `href` says."""
+    """Returns the common prefix of all addresses listed, as far as a filter by `href` gives one."""
     for name, text, begins in filters:
         if name == "href":
             for root in ROOTS:

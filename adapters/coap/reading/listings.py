@@ -15,7 +15,7 @@ from gateway.port.reads import ListAddresses
 
 LISTS_WAITING_MAX = 64  # different lists that requests wait for; more are refused
 
-_Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: what links a request asks for
+_Links: TypeAlias = tuple[tuple[str, ...], tuple[str, ...]]  # path and query: the links that a request asks for
 
 
 class _WaitingListings(NamedTuple):

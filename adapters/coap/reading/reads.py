@@ -163,7 +163,7 @@ class Reads:
         return limit, after
 
     def more(self, read: Read, page: LastValuesPage) -> Request[Any] | None:
-        """Takes a page of values; returns what to ask for next, None where the response is complete."""
+        """Takes a page of values; returns the next request, None where the response is complete."""
         read.found.extend(page.messages)
         left = read.limit - len(read.found)
         full = sum([len(message.body) for message in read.found]) >= self._settings.max_body_bytes

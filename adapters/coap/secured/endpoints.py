@@ -30,7 +30,7 @@ IDLE_ENDPOINTS_MAX = 256  # endpoints that hold nothing are looked for when ther
 
 
 class _Owner(NamedTuple):
-    """The endpoint that a token or a subscription belongs to, and what it calls it."""
+    """The endpoint that a token or a subscription belongs to, and the endpoint's own name for it."""
 
     endpoint: "SecuredEndpoint"
     number: int
@@ -50,7 +50,7 @@ class SecuredEndpoint:
 
 
 class Endpoints:
-    """Translates between the gateway, which knows one socket, and the endpoints. `output` has what they send."""
+    """Translates between the gateway, which knows one socket, and the endpoints. `output` has their datagrams."""
 
     def __init__(self, make: Callable[[Principal | None], CoapEndpoint]) -> None:
         self._make = make
@@ -149,7 +149,7 @@ class Endpoints:
         heappush(self._due, (endpoint.due_ms, endpoint.name))
 
     def collect(self, endpoint: SecuredEndpoint, at_least_ms: int = 0) -> None:
-        """Takes what an endpoint sends."""
+        """Takes an endpoint's datagrams."""
         self.output += [(endpoint, data, peer) for data, peer in endpoint.core.take_output()]
         self.arm(endpoint, at_least_ms)
 

@@ -65,7 +65,7 @@ class SecuredSocket:
         return self._endpoints.deliver(deliveries, now_ms) if isinstance(deliveries, Deliveries) else 0
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due."""
+        """Runs the timers that are due."""
         self._effects += self._endpoints.tick(now_ms)
         return self._take_effects()
 

@@ -56,8 +56,8 @@ NEVER_MS = 1 << 62
 class StreamsContext:
     """The state that all connections of a process share: transfers in blocks, and the bytes of large messages.
 
-    The received bytes of a message count, not its announced length. Peers of whom it is not known that they are let in
-    have half of the room, or one largest message, so that they leave some to others.
+    The received bytes of a message count, not its announced length. Peers that are not let in yet have half of the
+    room, or one largest message, so that they leave some to others.
     """
 
     def __init__(self, settings: CoapOptions) -> None:
@@ -148,7 +148,7 @@ class CoapConnection(Adapter):
         return taken
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
-        """Runs what is due of the endpoint; looks whether the peer is there, and whether its frame comes."""
+        """Runs the endpoint's timers that are due; checks that the peer is there, and that its frame arrives."""
         if self._closed:
             return ()
         if self._received_ms is None:
@@ -341,7 +341,7 @@ class CoapConnection(Adapter):
     # ---- output
 
     def _collect(self) -> None:
-        """Turns what the endpoint sends into frames."""
+        """Turns the endpoint's messages into frames."""
         assert self._endpoint is not None
         for data, _ in self._endpoint.take_output():
             kind, code = data[0] >> 4 & 3, data[1]

@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 from adapters.coap.codec.wire import TOKEN_BYTES_MAX
 
-_EXTENDED = {13: (1, 13), 14: (2, 269), 15: (4, 65_805)}  # by Len: bytes of the Extended Length, and what it is above
+_EXTENDED = {13: (1, 13), 14: (2, 269), 15: (4, 65_805)}  # by Len: bytes of the Extended Length, and its base
 
 
 class FrameError(Exception):

@@ -1,4 +1,4 @@
-"""Signaling messages (RFC 8323, 5): what both ends can take, whether the other is there, and good-bye."""
+"""Signaling messages (RFC 8323, 5): both ends' limits, Ping and Pong, Release and Abort."""
 
 from collections.abc import Sequence
 from typing import NamedTuple

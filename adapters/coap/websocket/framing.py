@@ -149,7 +149,7 @@ class CoapFraming:
         self._hold(0)
 
     def _hold(self, held_bytes: int) -> bool:
-        """Counts what is held of a message that is not whole; returns whether there is room for it."""
+        """Counts the bytes held of an incomplete message; returns whether there is room for them."""
         held_bytes = held_bytes if held_bytes > FREE_BYTES else 0
         before_bytes, self._arriving_bytes = self._arriving_bytes, held_bytes
         return self._context.hold(before_bytes, held_bytes, known=self._connection.known)

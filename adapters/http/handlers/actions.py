@@ -59,7 +59,7 @@ class Ask(NamedTuple):
 
 
 class Follow(NamedTuple):
-    """Stream what is published to these filters, from `start` on."""
+    """Stream messages published to these filters, from `start` on."""
 
     patterns: Sequence[str]
     start: Cursor | None
@@ -67,7 +67,7 @@ class Follow(NamedTuple):
 
 
 class Watch(NamedTuple):
-    """Stream what becomes of some keys."""
+    """Stream the changes of some keys."""
 
     request: WatchKeys
 

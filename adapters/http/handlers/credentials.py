@@ -23,14 +23,14 @@ class Offered(NamedTuple):
 
     username: str  # "" with a token
     secret: bytes
-    mechanism: str = "password"  # or "bearer"; "anonymous" of somebody behind a proxy who offers nothing
+    mechanism: str = "password"  # or "bearer"; "anonymous" of a client behind a proxy that offers nothing
     address: str = ""  # of the client behind a proxy; "": at the other end of the connection
 
     def __repr__(self) -> str:
         return f"Offered({self.username!r}, ***, {self.mechanism!r}, {self.address!r})"
 
 
-Credentials: TypeAlias = Offered | None  # None: nothing is said
+Credentials: TypeAlias = Offered | None  # None: none are offered
 
 
 def read_credentials(request: HttpRequest) -> Credentials:

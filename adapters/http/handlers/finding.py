@@ -105,5 +105,5 @@ def _time(name: str, text: str) -> int:
 
 def _cursor(text: str) -> str:
     if _CURSOR.fullmatch(text) is None:
-        raise AttributeRefusal("after", "is not what a page before has given")
+        raise AttributeRefusal("after", "is not a value that an earlier page has given")
     return text

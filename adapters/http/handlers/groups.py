@@ -9,7 +9,7 @@
     GET    /groups/{group}                            200 members, and of each queue offset, end, lag and member
     POST   /groups/{group}/reset                      200 {"offsets"}: it goes on there
     DELETE /groups/{group}                            204, 404, or 409 while it has members
-    and below /groups/{group}                         messages that are lent: `adapters.http.handlers.group_leases`
+    and below /groups/{group}                         leased messages: `adapters.http.handlers.group_leases`
 
 Messages are JSON with the queue and offset of each, or, where Accept asks for it, a batch of CloudEvents with both as
 the extensions `headgatequeue` and `headgateoffset`. `after` says how far a client has read
@@ -174,7 +174,7 @@ def _batch(polled: Polled) -> bytes:
 
 
 def post_commit(request: HttpRequest, context: HandlerContext) -> Action:
-    """Says what is dealt with."""
+    """Commits a member's offsets."""
     group, member = _names(context)
     read_query(request)
     given = _body(request, context, _Commit)
@@ -214,7 +214,7 @@ def list_groups(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def get_group(request: HttpRequest, context: HandlerContext) -> Action:
-    """Asks where a group is, and who reads what."""
+    """Reads a group's offsets, and its members with their queues."""
     (group,) = _names(context)
     read_query(request)
 
@@ -277,7 +277,7 @@ def _cursor(text: str) -> GroupCursor:
     try:
         return GroupCursor.parse(text)
     except ValueError as error:
-        raise AttributeRefusal("after", "is not what messages before have come with") from error
+        raise AttributeRefusal("after", "is not a value that earlier messages have come with") from error
 
 
 def _offsets(given: Mapping[str, int]) -> dict[int, int]:

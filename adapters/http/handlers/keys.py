@@ -7,7 +7,7 @@
     GET    /kv?prefix=&watch=  200 server-sent events: each change from revision `from` on
     POST   /kv                 200 a transaction: {"revision","existed"}, or 412
     POST   /kv-holds           201 {"revision"}: pages with `revision=` are the state as it is now, until
-    DELETE /kv-holds           204 `revision=` is not needed any more, or its connection ends, or nobody reads it
+    DELETE /kv-holds           204 `revision=` is not needed any more, or its connection ends, or it is not read
 
 `ns` names the namespace everywhere. In JSON a value is Base64 (RFC 4648, 4), or, when it is given to be stored, text.
 """
@@ -115,7 +115,7 @@ def delete_key(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def list_keys(request: HttpRequest, context: HandlerContext) -> Action:
-    """Reads a page of keys, how many there are, or what becomes of them."""
+    """Reads a page of keys, counts them, or streams their changes."""
     known = ("ns", "prefix", "start", "end", "after", "limit", "revision", "keys", "count", "watch", "from")
     query = read_query(request, *known)
     start, end = _range(query)
@@ -203,7 +203,7 @@ class _Compare(msgspec.Struct, forbid_unknown_fields=True):
 
 
 class _Operation(msgspec.Struct, forbid_unknown_fields=True):
-    """One of `put` and `delete`, each a key; and what is put."""
+    """One of `put` and `delete`, each a key; and the value that is put."""
 
     put: str | None = None
     delete: str | None = None

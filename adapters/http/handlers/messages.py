@@ -146,7 +146,7 @@ def lenient(request: HttpRequest) -> bool:
 
 
 def name_device(message: Message, principal: Principal, options: HttpOptions, host: str) -> Message:
-    """Returns a message with its device: of a client without a name, what the address says, or else `host`."""
+    """Returns a message with its device: of a client without a name, the one in the address, or else `host`."""
     if not principal.anonymous:
         return message
     return msgspec.structs.replace(message, device=_device_at(options.device_level, host, message.address))

@@ -1,8 +1,8 @@
 """Browsers: which pages may use the gateway (Fetch, 3.2: CORS), and which must not without their user's knowledge.
 
 A page of any site can send requests to the machine it is shown on. `check_origin` checks the origin that it names. It
-can also let a name of its own lead to this machine (DNS rebinding): then the gateway is its origin. Such a name is what
-`check_host` finds.
+can also let a name of its own lead to this machine (DNS rebinding): then the gateway is its origin. `check_host` finds
+such a name.
 """
 
 import re
@@ -32,7 +32,7 @@ def check_origin(request: HttpRequest, options: HttpOptions, *, page: bool = Fal
     With `page` whatever it asks for: a browser lets every page read a WebSocket (RFC 6455, 10.2).
 
     A browser asks first only for requests that no form could send; a gateway that admits clients without a name on
-    its own machine must not take what any page there posts to it.
+    its own machine must not take the posts of any page there.
     """
     if request.safe and not page:
         return
@@ -43,7 +43,7 @@ def check_origin(request: HttpRequest, options: HttpOptions, *, page: bool = Fal
 
 
 def check_host(request: HttpRequest, credentials: Credentials, options: HttpOptions) -> None:
-    """Raises `HttpError` (403) where somebody without a password of his own calls this machine by an unknown name.
+    """Raises `HttpError` (403) where a client without a password of its own calls this machine by an unknown name.
 
     To be called for connections from this machine itself, which are let in without a password. Requests that change
     something need a right Host (RFC 9110, 7.2), others where a browser sends them.

@@ -115,7 +115,7 @@ class _Template:
 
     def single(self, data: bytes, now_ms: int) -> Single | None:  # noqa: PLR0912 - one loop: a call for each value costs
         """Returns the message of a read; None where it is anything else than such a request."""
-        # Once a request, 3.5 us: of which the values take 1, `Message` and `Single` 1.
+        # Once a request, 3.5 us: 1 for the values, 1 for `Message` and `Single`.
         who, model = self._who, self._model
         id_, time_ms, native, traceparent = "", now_ms, model.native, model.traceparent
         at, length = 0, -1

@@ -259,7 +259,7 @@ def list_topics(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def delete_timer(request: HttpRequest, context: HandlerContext) -> Action:
-    """Does not deliver what was to be delivered later."""
+    """Cancels a scheduled message."""
     read_query(request)
 
     def reply(pending: bool) -> Response:
@@ -274,7 +274,7 @@ def delete_timer(request: HttpRequest, context: HandlerContext) -> Action:
 
 
 def subscribe(request: HttpRequest, context: HandlerContext) -> Action:
-    """Streams what is published; a client that comes back goes on behind the last event it has seen."""
+    """Streams published messages; a client that comes back goes on behind the last event it has seen."""
     patterns: dict[str, None] = {}
     asked: dict[str, str] = {}
     for name, text in request.query():
@@ -323,7 +323,7 @@ def _unknown_parameter(name: str, known: str) -> HttpError:
 
 
 class RouteMatch(NamedTuple):
-    """A handler for a request, and what its path names: an address, a timer, a key.
+    """A handler for a request, and the name in its path: an address, a timer, a key.
 
     `reads`: the answer may be as large as that to a GET.
     """

@@ -48,7 +48,7 @@ class EventStream:
     def __init__(self, exchange: Exchange, subs: Sequence[SubscriptionId], now_ms: int) -> None:
         self.exchange = exchange
         self.subs = subs
-        self.following: dict[int, Position] = {}  # by log: what lies before it has been sent, or is not wanted
+        self.following: dict[int, Position] = {}  # by log: messages before it have been sent, or are not wanted
         self.quiet_since_ms = now_ms
         self.stalled = False  # it had no room for the events that it was offered
 
@@ -67,7 +67,7 @@ class EventStreams:
         self._transport = transport
         self._streams: dict[Exchange, EventStream] = {}
         self._by_sub: dict[SubscriptionId, EventStream] = {}
-        self._beginning: dict[Token, EventStream] = {}  # of which it is not known yet where they do
+        self._beginning: dict[Token, EventStream] = {}  # those whose beginning is not known yet
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -76,7 +76,7 @@ class EventStreams:
         return iter(list(self._streams.values()))
 
     def open(self, stream: EventStream, asked: Follow, token: Token, who: Principal | None) -> Sequence[Subscribe]:
-        """Begins a response to somebody: returns what to subscribe to. The outcome under the token goes to `begun`."""
+        """Begins a response to a client: returns the subscriptions to make. The token's outcome goes to `begun`."""
         self._streams[stream.exchange] = self._beginning[token] = stream
         for sub in stream.subs:
             self._by_sub[sub] = stream
@@ -108,7 +108,7 @@ class EventStreams:
             stream.stalled = False
 
     def deliver(self, deliveries: Deliveries, *, now_ms: int) -> int:
-        """Sends what there is room for; returns how many deliveries that were, counted from the first."""
+        """Sends deliveries as far as there is room; returns how many they were, counted from the first."""
         batch = deliveries.batch
         if isinstance(batch, LostRange):
             self.send_lost_range(batch, now_ms)
@@ -151,7 +151,7 @@ class EventStreams:
         return event if not elsewhere else _with_id(event, elsewhere)
 
     def send_lost_range(self, lost: LostRange, now_ms: int) -> None:
-        """Sends an event without an id: what the stream has had is what it had before."""
+        """Sends an event without an id: the stream's last id stays the same."""
         start, end, group = Position(lost.frame, 0), Position(lost.end, 0), group_of(lost.frame)
         for stream in self._streams.values():
             if not lost.subs.isdisjoint(stream.subs) and stream.following.get(group, ORIGIN) < end:

@@ -1,4 +1,4 @@
-"""The requests of a connection that wait, and for what."""
+"""The requests of a connection that wait for the gateway, by the answer that they wait for."""
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence

@@ -1,4 +1,4 @@
-"""Every operation of the HTTP interface: what it does, takes and answers.
+"""Every operation of the HTTP interface: its summary, parameters and responses.
 
 A path names its parameters in braces; that of `/topics/` and `/kv/` may hold slashes. Errors are not named: whatever
 is refused is a problem document.
@@ -111,7 +111,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     ),
     "DELETE /timers/{timer}": Operation("Cancels a delayed message.", {204: _NOTHING}),
     "GET /subscribe": Operation(
-        "Streams what is published to addresses that the filters match.",
+        "Streams messages published to addresses that the filters match.",
         {200: {STREAM: STRING}},
         query={
             "filter": {**array(TEXT), "minItems": 1, "maxItems": 64},
@@ -168,13 +168,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /groups": Operation("Lists consumer groups.", {200: _json("Groups")}, query=_AFTER),
     "GET /groups/{group}": Operation("Shows a consumer group.", {200: _json("Group")}),
     "PUT /groups/{group}": Operation(
-        "Creates a consumer group that lends messages one by one.",
+        "Creates a consumer group that leases messages one by one.",
         {200: _json("LeaseGroup"), 201: _json("LeaseGroup")},
         body=_json("LeaseGroupSpec"),
     ),
     "DELETE /groups/{group}": Operation("Forgets a consumer group without members.", {204: _NOTHING}),
     "POST /groups/{group}/receive": Operation(
-        "Leases messages of a group that lends them.",
+        "Leases messages of a group.",
         {200: {JSON: ref("Received"), BATCH: ref("Batch")}},
         body=_json("Receive"),
         empty=True,
@@ -185,7 +185,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         body=_json("Acknowledge"),
     ),
     "POST /groups/{group}/nack": Operation(
-        "Gives messages back that were received, to be lent again.",
+        "Gives back messages that were received, to be leased again.",
         {200: _json("HandleAnswers"), 207: _json("HandleAnswers")},
         body=_json("Return"),
     ),
@@ -206,7 +206,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query={"max": _LIMIT, "wait": _WAIT, "after": GROUP_CURSOR},
     ),
     "POST /groups/{group}/members/{member}/commit": Operation(
-        "Commits what a member has read.", {200: _json("Offsets")}, body=_json("Commit")
+        "Commits a member's offsets.", {200: _json("Offsets")}, body=_json("Commit")
     ),
     "GET /subscriptions": Operation(
         "Lists subscriptions with sinks.",

@@ -1,4 +1,4 @@
-"""The framing of a chunked body (RFC 9112, 7.1): where it ends, and what it costs beside the body's own bytes.
+"""The framing of a chunked body (RFC 9112, 7.1): where it ends, and its cost beside the body's own bytes.
 
 llhttp decodes the chunks. It has no limit on their extensions, which have no use, and which a peer may send without
 end.

@@ -17,7 +17,7 @@ except ImportError:  # it is an extra: without it br is no coding that is read o
 
 CODINGS: Final = b"deflate, gzip, zstd" if brotli is None else b"br, deflate, gzip, zstd"
 CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
-_WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: what RFC 9659 lets a decoder require
+_WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: the largest that RFC 9659 lets a decoder require
 _PIECE_BYTES: Final = 64  # of zstd, decoded at a time
 _GZIP_LEVEL, _ZSTD_LEVEL, _BROTLI_QUALITY = 4, 3, 4
 # Types that are worth compressing: texts that we write ourselves, and that have no validator of their exact bytes.

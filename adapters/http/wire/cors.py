@@ -1,6 +1,6 @@
 """The headers that let a page of another origin read a response (Fetch, 3.2: CORS).
 
-Both what handlers answer and what a connection refuses before there is a handler has them: without them a page sees a
+Both a handler's response and a connection's refusal before there is a handler have them: without them a page sees a
 network error, and never the problem document.
 """
 
@@ -36,7 +36,7 @@ def readable(
 
 
 def origin_wanted(headers: Sequence[tuple[bytes, bytes]], options: HttpOptions) -> bool:
-    """Returns whether a response depends on an origin that these headers, of which more may come, do not name."""
+    """Returns whether a response depends on an origin that these headers, which may be incomplete, do not name."""
     origins = options.cors_origins
     return bool(origins) and ANY not in origins and all(name != ORIGIN for name, _ in headers)
 

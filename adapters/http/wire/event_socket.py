@@ -60,7 +60,7 @@ class EventSocket:
         self._out = bytearray()
         self._early = b""  # bytes that came before it was open
         self._events: list[Event] = []
-        self._message = ArrivingBody()  # a message of which the last frame has not come
+        self._message = ArrivingBody()  # a message whose last frame has not come
         self._exchanges = int(_STREAM)
         self._unanswered = 0  # events that are not stored yet
         self._open = self._ended = self._closing = self._starved = False
@@ -113,7 +113,7 @@ class EventSocket:
 
     @property
     def finished(self) -> bool:
-        """Returns whether all is said."""
+        """Returns whether all output is queued."""
         return self._ended
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
@@ -175,7 +175,7 @@ class EventSocket:
         self._fail(_GOING_AWAY, "the gateway is going down")
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """Ends what is not closed in time; goes on with a stream that had no room."""
+        """Ends a connection that is not closed in time; goes on with a stream that had no room."""
         self._now_ms = now_ms
         if self._close_by_ms is not None and now_ms >= self._close_by_ms:
             self._end()

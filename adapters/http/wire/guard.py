@@ -112,7 +112,7 @@ class FrameHeaders:
 
 
 class AbuseLimiter:
-    """Counts what a peer may do only so often; both questions answer False when it was too often (RFC 9113, 10.5)."""
+    """Counts actions that a peer may do only so often; both methods return False beyond that (RFC 9113, 10.5)."""
 
     __slots__ = ("_control_frames", "_resets", "_since_ms")
 

@@ -19,10 +19,10 @@ from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
 
-OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: what a connection may have waiting to be written
+OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: a connection's output that waits to be written
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
-EMPTY_LINES_BYTES_MAX: Final = 256  # before a request; one empty line is what some clients send (RFC 9112, 2.2)
+EMPTY_LINES_BYTES_MAX: Final = 256  # before a request; some clients send one empty line (RFC 9112, 2.2)
 _UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
@@ -150,7 +150,7 @@ class Http1:
             head.check_size(more_bytes=head.unseen_bytes)
 
     def _behind_empty_lines(self, data: bytes) -> bytes:
-        """Returns what follows empty lines before a request. Raises `Refused` where there are too many."""
+        """Returns the bytes behind empty lines before a request. Raises `Refused` where there are too many."""
         rest = data.lstrip(b"\r\n")
         self._empty_bytes += len(data) - len(rest)
         if self._empty_bytes > EMPTY_LINES_BYTES_MAX:
@@ -284,7 +284,7 @@ class Http1:
         return out
 
     def release(self) -> None:
-        """Breaks the ring of the parser and this, which would keep what has arrived of a body."""
+        """Breaks the ring of the parser and this, which would keep the received part of a body."""
         del self._parser
         self._stop()
         self._out, self._events = bytearray(), []
@@ -349,7 +349,7 @@ class Http1:
         return slot
 
     def _refuse(self, refusal: Refused) -> None:
-        """Answers what is no request, behind the answers that are due before it, and reads no more."""
+        """Answers bytes that are no request, behind the answers that are due before, and reads no more."""
         head = self._arriving
         response = readable(head.headers, refusal.response, self._options, whole=head.done)
         slot = self._open_slot(keep_alive=False)
@@ -412,7 +412,7 @@ class Http1:
         self._held_bytes += len(data)
 
     def _write(self) -> None:
-        """Moves to the output what is due: all of the first response, and of those behind it when it is complete."""
+        """Moves responses to the output: the first one, and those behind it when it is complete."""
         slots = self._slots
         while slots:
             slot = slots[0]

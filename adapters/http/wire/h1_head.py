@@ -28,7 +28,7 @@ class Http1Head:
 
     It is used again for each request: the parser calls `add_target` and `add_field` directly, as there are many fields.
     A head that is too large is refused at once; where pages of some origins may read the refusal, when its Origin is
-    known, its end has come, or `HEADS_PASSED` times what a head may have. Nothing else of it is held.
+    known, its end has come, or `HEADS_PASSED` times a head's limit. Nothing else of it is held.
     """
 
     __slots__ = (
@@ -103,7 +103,7 @@ class Http1Head:
             raise Refused(self.refusal, linger=True)
 
     def end(self, method: str, version: str) -> None:
-        """Checks what says where the body ends (RFC 9112, 6.3), and whether it may come. Raises `Refused`."""
+        """Checks the headers that delimit the body (RFC 9112, 6.3), and whether it may come. Raises `Refused`."""
         self.done, self.method, self.version = True, method, version
         if self.refusal is not None:
             raise Refused(self.refusal, linger=True)

@@ -26,7 +26,7 @@ from adapters.http.wire.strict import StrictConnection
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
 
 WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknowledge some
-STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond what its window takes
+STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond its window
 FRAME_BYTES_MIN: Final = 1024  # of DATA that a window cuts: shorter frames are as much work as they are use
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
 RETRY_AFTER: Final = (b"retry-after", b"1")
@@ -92,7 +92,7 @@ class Http2:
 
     @property
     def wants_data(self) -> bool:
-        """True until the end: flow control is what holds a peer back."""
+        """True until the end: flow control holds a peer back."""
         return not self.finished
 
     @property
@@ -166,7 +166,7 @@ class Http2:
             self._add(exchange, stream, data)
 
     def finish(self, exchange: Exchange) -> None:
-        """Sends END_STREAM behind what is held."""
+        """Sends END_STREAM behind the held data."""
         stream = self._streams.get(exchange)
         if stream is not None:
             stream.ended = True
@@ -198,7 +198,7 @@ class Http2:
         self._goaway = goaway.serialize()
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """Ends what makes no progress: requests that do not arrive, responses and event streams that are not read."""
+        """Ends streams without progress: requests that do not arrive, responses and event streams that are not read."""
         self._now_ms = now_ms
         late = [
             exchange
@@ -237,7 +237,7 @@ class Http2:
         return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
     def release(self) -> None:
-        """Lets h2's own rings keep no more than a frame and what was not written yet."""
+        """Lets h2's own rings keep no more than a frame and the unwritten output."""
         self._streams.clear()
         self._events = []
 
@@ -375,7 +375,7 @@ class Http2:
         self._pump([exchange])
 
     def _pump(self, exchanges: list[Exchange]) -> None:
-        """Sends what the windows take, a frame a stream in turn."""
+        """Sends data as far as the windows allow, a frame a stream in turn."""
         while exchanges:
             exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
 
@@ -464,7 +464,7 @@ class Http2:
             self._fail(ErrorCodes.ENHANCE_YOUR_CALM)
 
     def _fail(self, code: ErrorCodes) -> None:
-        """Sends GOAWAY with an error; nothing else is said behind it."""
+        """Sends GOAWAY with an error; nothing is sent behind it."""
         if not self._failed:
             self._failed = True
             with suppress(H2Error):  # the peer has said GOAWAY before

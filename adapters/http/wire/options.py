@@ -11,7 +11,7 @@ MiB = 1024 * 1024
 
 
 class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
-    """`[adapters.http]`: limits and times of one connection, who may use it from a browser, and what becomes what."""
+    """`[adapters.http]`: limits and times of one connection, the browsers that may use it, and the mapping of names."""
 
     max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest request body")] = 4 * MiB
     max_header_bytes: Annotated[int, Meta(ge=1024, le=MiB, description="the largest request head")] = 64 * 1024

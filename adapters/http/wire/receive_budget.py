@@ -32,7 +32,7 @@ class ConnectionBudget:
         self._max_bytes = options.arriving_bytes_max
 
     def holds(self, held_bytes: int, *, known: bool) -> bool:
-        """Notes how many bytes a connection holds; returns whether it may. `known`: somebody on it has been let in."""
+        """Notes how many bytes a connection holds; returns whether it may. `known`: a client on it has been let in."""
         together, grown = self._all, held_bytes > self.held_bytes
         together.held_bytes += held_bytes - self.held_bytes
         self.held_bytes = held_bytes

@@ -13,7 +13,7 @@ SINGLE: Final = frozenset(
 _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 # RFC 9112, 3.2: a path or a URI, without a fragment. In a query "#" is taken as it is: filters of topics end with it,
-# and clients that send it raw mean it. What `split_target` refuses by itself is let pass.
+# and clients that send it raw mean it. Targets that `split_target` refuses by itself are let pass.
 _TARGET = re.compile(rb"(?:/|https?://[^#?\x00-\x20\x7f])[^#?\x00-\x20\x7f]*(?:\?[^\x00-\x20\x7f]*)?|\*", re.IGNORECASE)
 # RFC 9110, 7.2: a host of RFC 3986, 3.2.2, and a port; empty where the target has no authority.
 _HOST = re.compile(r"(?:\[[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII)

@@ -50,7 +50,7 @@ class Transport(Protocol):
 
     @property
     def full(self) -> bool:
-        """Returns whether so much waits to be written that what would make more should wait, too."""
+        """Returns whether so much output waits that its sources should wait, too."""
 
     @property
     def unread_bytes(self) -> int:
@@ -66,7 +66,7 @@ class Transport(Protocol):
 
     @property
     def finished(self) -> bool:
-        """Returns whether all is said: the connection can be closed once the output is written."""
+        """Returns whether the output is complete: the connection can be closed once it is written."""
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Takes bytes from the peer. Malformed requests are answered here, and `finished` follows."""
@@ -93,7 +93,7 @@ class Transport(Protocol):
         """Refuses further requests; those in progress may end."""
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
-        """Does what is due, as `deadline_ms` has come."""
+        """Handles the timers due, as `deadline_ms` has come."""
 
     def deadline_ms(self) -> int | None:
         """Returns when a request or a response in progress takes too long."""

@@ -45,7 +45,7 @@ def _listener(event: Upgrade) -> str | None:
 def upgraded(
     event: Upgrade, options: HttpOptions, *, secure: bool, now_ms: int
 ) -> tuple[Http2 | EventSocket, bytes] | None:
-    """Returns the transport that goes on, and what is written before its own output; None where there cannot be one."""
+    """Returns the transport that goes on, and the bytes before its own output; None where there cannot be one."""
     if _listener(event) is not None:
         return None  # it is not spoken here
     if event.settings is None:

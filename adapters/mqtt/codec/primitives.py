@@ -13,7 +13,7 @@ CUT = "the packet ends inside a field"
 
 
 def malformed(detail: str) -> ProtocolError:
-    """Returns the error of a packet that is not what the specification's format says (0x81)."""
+    """Returns the error of a packet that violates the specification's format (0x81)."""
     return ProtocolError(ReasonCode.MALFORMED_PACKET, detail)
 
 
@@ -94,7 +94,7 @@ class PacketReader:
             raise malformed(CUT)
         return self.data[at : self.at]
 
-    # The small ones do not go by `take`: a CONNECT has a dozen of them.
+    # The small ones do not use `take`: a CONNECT has a dozen of them.
 
     def u8(self) -> int:
         """Reads a byte."""

@@ -167,7 +167,7 @@ def decode_properties(reader: PacketReader, scope: Scope) -> Properties:
     """Decodes property length and properties, of a packet or (`WILL`) of a will message.
 
     Raises `ProtocolError`: 0x81 for a property that cannot be read or has no place in this packet, 0x82 for one that
-    may not repeat or has a forbidden value, 0x97 for more than anybody can need.
+    may not repeat or has a forbidden value, 0x97 for too many properties.
     """
     length = reader.varint()
     if not length:

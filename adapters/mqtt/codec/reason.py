@@ -1,4 +1,4 @@
-"""Reason codes of MQTT 5.0 (2.4), and what the gateway's causes of refusal become on each packet."""
+"""Reason codes of MQTT 5.0 (2.4), and the mapping of the gateway's causes of refusal on each packet."""
 
 from enum import IntEnum
 

@@ -1,6 +1,6 @@
 """AUTH: how a client proves in several steps who it is, at its CONNECT and as often as it wants after (MQTT 5.0, 4.12).
 
-The contents of these steps are between the client and the gateway; this file decides which side may speak when, and for
+The contents of these steps are between the client and the gateway; this file decides which side may send, when, and for
 how long.
 """
 

@@ -99,7 +99,7 @@ class ConnectionContext:
             self.send(shorter)
 
     def close(self) -> None:
-        """Makes what is in `out` now the last that the client receives."""
+        """Makes the present content of `out` the last that the client receives."""
         if self._last_words is None:
             self._last_words, self.out = self.out, []
 

@@ -92,7 +92,7 @@ def _check_will(will: Will) -> None:
 
 
 def granted_expiry(asked_s: int | None, options: Options) -> int | None:
-    """Returns how long a session may outlive its connection, of what was asked for; None: forever."""
+    """Returns how long a session may outlive its connection, given the time asked for; None: forever."""
     most = options.session_expiry_max_s
     if asked_s is None or asked_s == NEVER_EXPIRES_S:
         return most

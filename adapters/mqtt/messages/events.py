@@ -42,9 +42,9 @@ def is_structured(properties: Properties) -> bool:
 def event_of(
     body: bytes, properties: Properties, *, now_ms: int, native: dict[str, Any], protocol: str, **fields: Any
 ) -> Message:
-    """Returns the message of an event; `fields` are what its PUBLISH says besides.
+    """Returns the message of an event; `fields` are further fields of its PUBLISH.
 
-    Raises `Refusal` (MALFORMED), with the attribute's name, for what is no event.
+    Raises `Refusal` (MALFORMED), with the attribute's name, for a body that is no event.
     """
     if is_structured(properties):
         native[STRUCTURED] = len(properties.user)

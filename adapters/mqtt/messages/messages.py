@@ -42,7 +42,7 @@ _FIELD_OF = {
 _TIME = "time"  # a user property, and the key of its text in native["mqtt"]
 _FORMAT, _ORDER = "payload_format", "user_order"  # keys of native["mqtt"]
 _CLIENT_ID = "client_id"  # and one more: the publisher's, where that is not its device
-_BRIDGE = "bridge"  # and of what came from another broker: the name of the bridge that brought it
+_BRIDGE = "bridge"  # and of messages from another broker: the name of the bridge that brought them
 _OF_TOPIC = "of_topic"  # and the fields that its publisher has not given, but the name of its topic
 _SAID = ("type", "content_type")
 _HIDDEN = frozenset({_CLIENT_ID, _BRIDGE, _OF_TOPIC})  # properties that no client is shown
@@ -76,7 +76,7 @@ class Template(msgspec.Struct, frozen=True):
 
     @classmethod
     def of(cls, properties: Properties, client_id: str | None = None) -> "Template":
-        """Returns the template of a PUBLISH's or a will's properties; `client_id` is what `own_client_id` says."""
+        """Returns the template of a PUBLISH's or a will's properties; `client_id` is from `own_client_id`."""
         native: dict[str, Any] = {} if client_id is None else {_CLIENT_ID: client_id}
         fields: dict[str, str] = {}
         event = is_event(properties)
@@ -103,7 +103,7 @@ class Template(msgspec.Struct, frozen=True):
     def message(self, address: str, body: bytes, *, qos: int, retain: bool, device: str, now_ms: int) -> Message:
         """Returns the message of a PUBLISH; `address` is a checked topic name.
 
-        Raises `Refusal` (MALFORMED) when the payload is not the text, or the event, that it is said to be.
+        Raises `Refusal` (MALFORMED) when the payload is not the text, or the event, that its properties announce.
         """
         properties, fields = self.properties, self.fields
         if properties is NO_PROPERTIES:
@@ -200,7 +200,7 @@ def _check_text(body: bytes) -> None:
     try:
         body.decode()
     except UnicodeDecodeError as error:
-        raise Refusal(Cause.MALFORMED, f"the payload is not the UTF-8 it is said to be: {error.reason}") from None
+        raise Refusal(Cause.MALFORMED, f"the payload is announced as UTF-8 and is not: {error.reason}") from None
 
 
 def _move_fields(user: _Pairs, fields: dict[str, str], *, event: bool) -> _Pairs:
@@ -246,7 +246,7 @@ def _in_order(pairs: Iterable[tuple[str, str]], order: Iterable[str]) -> list[tu
 
 
 def _shown(message: Message) -> Iterable[tuple[str, str]]:
-    """Returns what AMQP said of a message that has no field: its id, where answers go, its application, tables."""
+    """Returns AMQP properties of a message that have no field: id, address of answers, application, tables."""
     said = (message.native or {}).get("amqp")
     taken = {name for name, _ in message.properties}
     return [] if said is None else [(name, text) for name, text in said.get(SHOWN, ()) if name not in taken]

@@ -1,4 +1,4 @@
-"""Sparkplug B: what a topic name says of its messages (Sparkplug 3.0.0, chapter 4).
+"""Sparkplug B: the meaning of its topic names (Sparkplug 3.0.0, chapter 4).
 
     spBv1.0/{group}/{type}/{edge node}            NBIRTH NDEATH NDATA NCMD
     spBv1.0/{group}/{type}/{edge node}/{device}   DBIRTH DDEATH DDATA DCMD

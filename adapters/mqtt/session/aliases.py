@@ -18,7 +18,7 @@ class Aliases:
     def __init__(self, context: ConnectionContext, inflight: Inflight, count: int) -> None:
         self._context = context
         self._inflight = inflight
-        self._count = count  # <= what the client takes (MQTT-3.1.2-26)
+        self._count = count  # <= the client's maximum (MQTT-3.1.2-26)
         self._of: dict[str, bytes] = {}
 
     def get(self, address: str) -> bytes | None:

@@ -82,7 +82,7 @@ class SessionDelivery:
         return 0
 
     def _share(self, encoded: Encoded, picks: Sequence[int]) -> int:
-        """Sends QoS 0 to a subscriber whose messages all go by one plan; returns 0 when a packet is too large for it.
+        """Sends QoS 0 to a subscriber whose messages all have one plan; returns 0 when a packet is too large for it.
 
         Hot: for a batch that goes to it as a whole, a subscriber costs one append of shared bytes.
         """
@@ -185,7 +185,7 @@ class SessionDelivery:
     # ---- progress
 
     def _settle_soon(self, now_ms: int) -> None:
-        """Makes a report due: at once for what is not acknowledged, before the gateway moves the session's cursor."""
+        """Makes a report due: at once for unacknowledged messages, before the gateway moves the session's cursor."""
         if self._inflight.oldest() != self._reported:
             self._settle_at_ms = now_ms
         elif self._settle_at_ms is None:

@@ -9,19 +9,19 @@ from adapters.mqtt.session.subscriptions import DeliveryPlan
 from gateway.domain.batch import Batch
 from store.api.message import Message
 
-Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then what stands before and behind the packet identifier
+Piece: TypeAlias = tuple[int, bytes, bytes]  # QoS, then the bytes before and behind the packet identifier
 _NOTHING: Piece = (0, b"", b"")
-IDENTIFIED_COUNT_MAX = 32  # kinds of subscribers with subscription identifiers, of which there may be any number
+IDENTIFIED_COUNT_MAX = 32  # kinds of subscribers with subscription identifiers, which are unlimited in number
 _IDENTIFIED = (PROTOCOL, "identified")  # in `Batch.memo`: how many of them there are
-_ALIAS_BYTES = 3  # a topic alias and what says that it is one
+_ALIAS_BYTES = 3  # a topic alias and its property identifier
 
 
 class WithoutTopic(NamedTuple):
-    """A PUBLISH of 5.0 with a topic alias alone: what stands around the topic, the packet identifier and the alias."""
+    """A PUBLISH of 5.0 with a topic alias alone: the bytes around the topic, the packet identifier and the alias."""
 
     length: int  # the Remaining Length
     head: bytes  # the fixed header
-    properties: bytes  # their length, and what says that an alias follows
+    properties: bytes  # their length, and the property identifier of an alias
     rest: bytes
 
     @classmethod
@@ -75,7 +75,7 @@ class Encoded:
         self._plan = plan
         self._dialect = dialect
         self.now_ms = now_ms
-        self.timed = False  # some message expires: what is encoded is right for `now_ms` only
+        self.timed = False  # some message expires: the encoding is right for `now_ms` only
         self.largest = 0  # no packet encoded is larger, in bytes
         self.pieces: list[Piece | None] = [None] * len(messages)
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
@@ -130,7 +130,7 @@ class Encoded:
         v5, granted, retains = self._dialect.version == 5, plan.qos, plan.retain_as_published
         ids = b"".join(b"\x0b" + encode_varint(number) for number in plan.identifiers) if v5 else b""
         before_body = encode_varint(len(ids)) + ids if v5 else b""
-        heads: dict[int, bytes] = {}  # fixed header and topic length, by what they follow from
+        heads: dict[int, bytes] = {}  # fixed header and topic length, by the values they follow from
         overhead, largest = 2 + len(before_body), self.largest
         for index, m in enumerate(self._messages):
             address, body, qos = m.address, m.body, m.qos

@@ -4,9 +4,9 @@
 
 Every message is a use of its packet identifier, and uses are counted. A session that lasts has its uses marked in the
 log, in the frame of the message itself (`gateway.port.marks`), so the PUBREC follows the frame at once. The saved
-session says which uses it knows of and what became of them; of those that it does not know, the marks do: what is
-marked was received. Marks are kept in slots, one for each `Publish`; what a slot says is not needed any more, and the
-slot is free, when a save that has been done says it.
+session has the uses that it knows of and their outcomes; the marks tell of the others: a marked use was received. Marks
+are kept in slots, one for each `Publish`; a slot is not needed any more, and is free, when a finished save holds its
+content.
 """
 
 from collections.abc import Iterable, Sequence
@@ -113,7 +113,7 @@ class Exact:
         of = {index: i + use.to_bytes(_USE_BYTES, "big") for (index, i), use in zip(exact, uses, strict=True)}
         return Marks(self._key, slot, of, self.halves.pop(exact[0][1], frozenset()), self._fence)
 
-    # ---- what became of it
+    # ---- outcomes
 
     def stored(self, identifiers: Iterable[bytes]) -> None:
         """Notes that the log has these messages."""
@@ -132,7 +132,7 @@ class Exact:
         del self._received[identifier]
         return True
 
-    # ---- what outlives the connection
+    # ---- state that outlives the connection
 
     def save(self) -> tuple[tuple[int, ...], tuple[tuple[int, int], ...], int]:
         """Returns `PacketExchanges.received`, `storing` and `uses`."""
@@ -142,7 +142,7 @@ class Exact:
         return received, tuple([(int.from_bytes(i, "big"), use) for i, use in self._storing.items()]), self._uses
 
     def saved(self) -> None:
-        """Records that what `save` returned last is durable."""
+        """Records that the last result of `save` is durable."""
         for slot in self._covering:
             if self._slots.pop(slot, None) is not None:
                 heappush(self._free, slot)

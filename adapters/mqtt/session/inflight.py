@@ -3,7 +3,7 @@
     PUBLISH -> sent -> PUBACK                          QoS 1
     PUBLISH -> sent -> PUBREC -> released -> PUBCOMP   QoS 2
 
-After a session is taken up again, `resume` decides what is done with a message that the log brings a second time.
+After a session is taken up again, `resume` decides how to handle a message that the log brings a second time.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -58,7 +58,7 @@ class Resume:
             one.place: one for one in state.sent if one.place is not None and not one.released
         }
         self.reserved = {one.packet_id: None for one in self._sent.values()}  # not free for new deliveries
-        self._last: dict[int, PositionTuple] = {}  # by log, what nothing is remembered behind
+        self._last: dict[int, PositionTuple] = {}  # by log, the position behind which nothing is remembered
         for place in (*self._settled.values(), *self._done, *self._sent):
             self._last[group_of(place)] = max(place, self._last.get(group_of(place), place))
 
@@ -129,13 +129,13 @@ class Inflight:
     )
 
     def __init__(self) -> None:
-        self.limit = PACKET_ID_MAX  # of `sent`, `released` and `done`, but for what an earlier connection has left
+        self.limit = PACKET_ID_MAX  # of `sent`, `released` and `done`, but for those of an earlier connection
         self.durable = False  # `done` is kept, for a later connection
         self.sent: dict[int, PositionTuple | None] = {}  # awaiting PUBACK or PUBREC, in the order sent
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
         self.done: dict[PositionTuple, None] = {}  # QoS 2 with a PUBREC, not before `settled`
-        self.lent: dict[int, Lent] = {}  # those of `sent` that a shared subscription lends
+        self.lent: dict[int, Lent] = {}  # those of `sent` that are leased by a shared subscription
         self.acknowledged: list[Lent] = []  # those that are to be settled
         self._kept: dict[int, Kept] = {}  # those of `sent` that the log will not bring again, in a durable session
         self.kept_bytes = 0  # of those
@@ -171,7 +171,7 @@ class Inflight:
         """Returns how many more QoS 1 and 2 deliveries may be in flight, each with an identifier that is free.
 
         The entries of `done` that an earlier connection left do not count until the logs have brought those again: they
-        may be more than the limit by now, and what was acknowledged in between comes before them once more.
+        may be more than the limit by now, and messages acknowledged in between come before them once more.
         """
         reserved = left = 0
         if self.resume is not None:
@@ -183,7 +183,8 @@ class Inflight:
     def room_again(self) -> int:
         """Returns how many deliveries that an earlier connection has sent may be sent again.
 
-        `done` does not count: it may be as long as that one's limit, and ends only behind what is sent again.
+        `done` does not count: it may be as long as that one's limit, and ends only behind the messages that are sent
+        again.
         """
         return self.limit - len(self.sent) - len(self.released)
 

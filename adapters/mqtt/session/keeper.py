@@ -1,4 +1,4 @@
-"""Persist before sending: what may be said only once the session is durable."""
+"""Persist before sending: packets that may be sent only once the session is durable."""
 
 from collections.abc import Callable, Sequence
 
@@ -56,7 +56,7 @@ class SessionKeeper:
         self._state_late = False  # the same, and more of it is to come
         self._waiting: list[bytes] = []  # for a save that is not in progress; none when nothing has changed
         self._saving: list[bytes] | None = None  # for the one in progress; None: there is none
-        self._steps: list[Step] = []  # as `_waiting`, what is to be done then
+        self._steps: list[Step] = []  # as `_waiting`, steps to take then
         self._steps_saving: Sequence[Step] = ()
 
     def begin(self, expiry_s: int | None) -> None:

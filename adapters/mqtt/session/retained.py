@@ -19,7 +19,7 @@ from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message, decode, encode
 
 PAGE_COUNT_MAX = 1_000
-PAGE_BYTES_MAX = 1 << 20  # of bodies, about; what a client that does not read makes us hold, and once more encoded
+PAGE_BYTES_MAX = 1 << 20  # of bodies, about; held for a client that does not read, and once more encoded
 NEWER_BYTES_MAX = 64 << 10  # of topics with newer messages; then live messages wait until all retained ones are sent
 KEPT_BYTES_MAX = 64 << 10  # in a durable session: sent and not acknowledged, besides one more message
 
@@ -112,7 +112,7 @@ class RetainedFeed:
     # ---- wishes
 
     def want(self, sub: SubscriptionId) -> None:
-        """Sends what matches this subscription, behind what is being sent already."""
+        """Sends the messages that match this subscription, behind those being sent already."""
         self._wanted.pop(sub, None)
         if not self._context.options.retained_max:
             return
@@ -219,7 +219,7 @@ class RetainedFeed:
 
     def _end(self, feed: _Feed) -> None:
         self._feed, self._fed = None, feed.ticket
-        if not self._wanted:  # else with the last of them: what is repeated after a crash is no harm
+        if not self._wanted:  # else with the last of them: a repetition after a crash is no harm
             self._keeper.save_soon()
 
     def _ask(self) -> None:
@@ -280,7 +280,7 @@ class RetainedFeed:
         feed.turn()
 
     def _send_again(self, now_ms: int) -> None:
-        """Sends again what an earlier connection has sent and got no acknowledgement for (MQTT-4.4.0-1)."""
+        """Sends again the messages that an earlier connection has sent without an acknowledgement (MQTT-4.4.0-1)."""
         inflight, context = self._inflight, self._context
         while inflight.again and inflight.room_again > 0:
             one = next(iter(inflight.again.values()))
@@ -300,7 +300,7 @@ class RetainedFeed:
     def _packet(self, one: SavedDelivery, now_ms: int) -> bytes | None:
         """Returns the PUBLISH with DUP; None: it has expired, or the client may not read it, or takes none as large.
 
-        At QoS 2 what has been sent does not expire any more (MQTT-4.3.3-7).
+        At QoS 2 a message that has been sent does not expire any more (MQTT-4.3.3-7).
         """
         assert one.record is not None
         message = decode(one.record)

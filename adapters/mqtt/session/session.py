@@ -43,7 +43,7 @@ from gateway.port.sessions import OpenedSession
 from gateway.port.shared import shared_name
 from store.format.frame import group_of
 
-FILTERS_COUNT_MAX = 4_096  # of one packet, unless a session may have more subscriptions: what is asked at once is long
+FILTERS_COUNT_MAX = 4_096  # of one packet, unless a session may have more subscriptions: one request is long
 
 
 class MqttSession:
@@ -116,7 +116,7 @@ class MqttSession:
 
     @property
     def revoked(self) -> bool:
-        """Returns whether the client may not read any more what a shared subscription of it matches."""
+        """Returns whether the client has lost the right to read one of its shared subscriptions."""
         return self.shared is not None and self.shared.revoked
 
     def deadline_ms(self) -> int | None:
@@ -131,7 +131,7 @@ class MqttSession:
         return due_ms
 
     def last_words(self) -> None:
-        """Saves what a later connection needs, unless it has been saved, and nothing more."""
+        """Saves the state that a later connection needs, unless it has been saved, and nothing more."""
         if self.context.durable:
             self.context.durable = False
             if self.shared is not None:
@@ -223,7 +223,7 @@ class MqttSession:
             self._listen(new, lambda: self._answer(answer, changed=changed))
 
     def _check_count(self, filters: Sequence[object]) -> None:
-        """Raises `ProtocolError` (0x97) for more filters in one packet than anybody can need."""
+        """Raises `ProtocolError` (0x97) for too many filters in one packet."""
         count_max = max(FILTERS_COUNT_MAX, self.context.options.subscriptions_max)
         if len(filters) > count_max:
             raise ProtocolError(ReasonCode.QUOTA_EXCEEDED, f"more than {count_max} topic filters in one packet")
@@ -285,7 +285,7 @@ class MqttSession:
         self.sys.add(subscription)
 
     def _denied(self, pattern: str) -> ReasonCode | None:
-        """Returns the code for a filter of which the client may read nothing, or shared by others, not all."""
+        """Returns the code for a filter that the client may not read at all, or, shared with others, not in full."""
         permissions = self.context.permissions
         if permissions.access is not None:
             shared = shared_name(pattern)
@@ -326,7 +326,7 @@ class MqttSession:
             self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(codes)), changed=ReasonCode.SUCCESS in codes)
 
     def _leave(self) -> None:
-        """Ends subscriptions in the log: not before it has brought again what an earlier connection was sent of it."""
+        """Ends subscriptions in the log, once it has brought again the messages that an earlier connection was sent."""
         resume, options = self.inflight.resume, self.context.options
         if resume is None or not resume.reserved or len(self._leaving) > options.subscriptions_max:
             self.context.effects += [port.Unsubscribe(sub=sub) for sub in self._leaving]
@@ -341,7 +341,7 @@ class MqttSession:
         self._answer(Unsuback(packet_id=packet.packet_id, codes=tuple(said)), changed=True)
 
     def _answer(self, packet: Suback | Unsuback, *, changed: bool) -> None:
-        """Answers once what has changed is durable."""
+        """Answers once the changes are durable."""
         encoded = encode(packet, self.context.version)
         if len(encoded) > self.context.packet_bytes_max:
             raise ProtocolError(ReasonCode.PACKET_TOO_LARGE, "the client takes no packet as large as this answer")

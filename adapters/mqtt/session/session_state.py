@@ -39,9 +39,9 @@ class SessionState(msgspec.Struct, frozen=True, array_like=True):
 class SavedDelivery(msgspec.Struct, frozen=True, array_like=True):
     """A packet identifier in use towards the client.
 
-    `released`: the PUBREC has come, so that PUBREL is what has to be sent again (4.4). The log will bring again what is
-    at `place`; what it will not, a retained message or one of a shared subscription, is kept here, encoded, with its
-    subscription identifiers and its RETAIN flag.
+    `released`: the PUBREC has come, so that PUBREL has to be sent again (4.4). The log will bring the message at
+    `place` again; a message that it will not, a retained one or one of a shared subscription, is kept here, encoded,
+    with its subscription identifiers and its RETAIN flag.
     """
 
     packet_id: int
@@ -78,7 +78,7 @@ class PacketExchanges(msgspec.Struct, frozen=True, array_like=True):
     fed: int = 0  # wishes up to this ticket have been fulfilled
     feed: SavedFeed | None = None  # the one that is being fulfilled
     settled_elsewhere: tuple[PositionTuple, ...] = ()  # as `settled`, in the logs of other groups
-    claimed: tuple[tuple[int, int], ...] = ()  # of `sent`, or once sent: queue and offset that may be lent once more
+    claimed: tuple[tuple[int, int], ...] = ()  # of `sent`, or once sent: queue and offset that may be leased once more
     storing: tuple[tuple[int, int], ...] = ()  # as `received`, but not stored yet: the identifier, and which use it is
     uses: int = 0  # QoS 2 messages there have been from the client
 

@@ -1,9 +1,9 @@
-"""Shared subscriptions: messages that the gateway lends to this client, and not to the others (MQTT 5.0, 4.8.2).
+"""Shared subscriptions: messages that the gateway leases to this client, and not to the others (MQTT 5.0, 4.8.2).
 
-A message lent at QoS 1 is settled by its PUBACK; when the connection ends before, another member gets it. A QoS 2
+A message leased at QoS 1 is settled by its PUBACK; when the connection ends before, another member gets it. A QoS 2
 message is this session's own from its first PUBLISH on (MQTT-4.8.2-4, MQTT-4.8.2-5): it is saved in the session, then
-settled and sent, and a later connection of the session completes it. Should the gateway die between the two, it is lent
-once more: if to this session, `claimed` says that it has it.
+settled and sent, and a later connection of the session completes it. Should the gateway die between the two, it is
+leased once more: if to this session, `claimed` says that it has it.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -33,8 +33,8 @@ from gateway.port.shared import JoinShared, LeaveShared, SharedName
 from store.api.message import encode
 from store.format.frame import QueueOffset
 
-REJOIN_INTERVAL_MS = 1_000  # between two attempts to be lent messages again
-DENIED_INTERVAL_MS = 10_000  # the same, of a session that may not read what it shares any more
+REJOIN_INTERVAL_MS = 1_000  # between two attempts to join again
+DENIED_INTERVAL_MS = 10_000  # the same, of a session that has lost the right to read its shared filter
 CHANGES_COUNT_MAX = 1_024  # SUBSCRIBE and UNSUBSCRIBE packets whose answers wait
 OFFERS_COUNT_MAX = 16  # of a message too large for a client before it is given up (MQTT-3.1.2-25)
 CLAIMED_COUNT_MAX = 1_024  # remembered after a crash of the gateway
@@ -54,15 +54,15 @@ class _Member:
         self.pattern = subscription.pattern
         self.shared: SharedName = subscription.shared
         self.queue = ""  # "" until it has joined
-        self.consumer: ConsumerId | None = None  # None: nothing is lent to it
+        self.consumer: ConsumerId | None = None  # None: nothing is leased to it
         self.settles = False  # by being delivered: all is QoS 0
-        self.credit = 0  # messages that the gateway may still lend, as far as it was told
+        self.credit = 0  # messages that the gateway may still lease, as far as it was told
         self.starved = False  # took less than was offered
         self.refused: Refusal | None = None  # why it is no member after all
 
 
 class SharedFeed:
-    """Joins and leaves, one change after the other; takes what is lent and settles it."""
+    """Joins and leaves, one change after the other; takes leased messages and settles them."""
 
     __slots__ = (
         "_by_consumer",
@@ -94,12 +94,12 @@ class SharedFeed:
         self._by_consumer: dict[ConsumerId, _Member] = {}
         self._next_consumer = 0
         self._wanted: list[_Member] = []  # by the SUBSCRIBE that is being read
-        # To be made, each when the one before has been. No deque, of which an empty one takes 760 bytes.
+        # To be made, each when the one before has been. No deque, as an empty one takes 760 bytes.
         self._changes: list[Callable[[], None]] = []
         self._changing = False
         self._rejoin_at_ms: int | None = None
         self._due = False  # there are effects of a delivery, or credit was spent on messages that take no room
-        self._held_back = False  # until what an earlier connection has sent is sent again
+        self._held_back = False  # until the messages sent by an earlier connection are sent again
         self._claimed: dict[tuple[int, int], None] = {}  # by queue and offset, saved as ours and perhaps not settled
         self._unsaved: dict[int, tuple[int, int]] = {}  # packet identifiers of those that are not saved
         self.revoked = False  # a member lost its right: the client is to be told
@@ -119,7 +119,7 @@ class SharedFeed:
         return bool(self._wanted)
 
     def join(self, answer: Callable[[Refused], None]) -> None:
-        """Joins what was wanted, once the session remembers it durably; then `answer` says which were refused.
+        """Joins the wanted subscriptions, once they are durable in the session; then `answer` says which were refused.
 
         In this order, so that no membership is forgotten: a session that knows of a subscription joins it again.
         """
@@ -146,7 +146,7 @@ class SharedFeed:
         self._change(lambda: self._context.call(LeaveShared(names=tuple(names)), left))
 
     def restore(self, state: PacketExchanges) -> None:
-        """Joins again what an earlier connection of the session has joined."""
+        """Joins again the subscriptions of an earlier connection of the session."""
         self._claimed = dict.fromkeys(state.claimed)
         for one in self._subscriptions:
             if one.shared is not None:
@@ -207,7 +207,7 @@ class SharedFeed:
             if member.queue and self._members.get(member.sub) is member:
                 self._consume(member)
 
-    # ---- being lent messages
+    # ---- leased messages
 
     def _consume(self, member: _Member) -> None:
         """Asks for messages, anew if a member of QoS 0 has changed to QoS 1 or 2, or the other way round."""
@@ -269,7 +269,7 @@ class SharedFeed:
         if self._inflight.again:
             self._held_back = member.starved = True
             return 0
-        if member.settles and plan.qos:  # wanted at a higher QoS from now on, and still lent without an acknowledgement
+        if member.settles and plan.qos:  # wanted at a higher QoS from now on, and still leased
             plan = plan._replace(qos=0)
         encoded = Encoded(lent.messages, plan, self._context.dialect, now_ms)
         encoded.make_all()
@@ -351,7 +351,7 @@ class SharedFeed:
                 self._context.out.append(packet)
 
         def settled(outcome: Outcome, _now_ms: int) -> None:
-            if outcome.error is None:  # otherwise they may be lent again
+            if outcome.error is None:  # otherwise they may be leased again
                 for _, offset, _ in exact:
                     self._claimed.pop((number, offset), None)
 
@@ -376,7 +376,7 @@ class SharedFeed:
         return 0 if self._due or self.revoked else self._rejoin_at_ms
 
     def report(self, now_ms: int) -> None:
-        """Settles what is acknowledged, and says what there is room for by now."""
+        """Settles acknowledged messages, and reports the room for more."""
         inflight = self._inflight
         if inflight.acknowledged:
             by_queue: dict[tuple[str, int], list[QueueOffset]] = {}
@@ -402,7 +402,7 @@ class SharedFeed:
                 self._context.effects.append(Ready(consumer=consumer, credit=None if member.settles else room))
 
     def lost(self) -> None:
-        """Gives what is not saved as this session's back for others, as the connection is gone."""
+        """Gives messages that are not saved as this session's back for others, as the connection is gone."""
         for packet_id, claim in self._unsaved.items():
             self._inflight.take_back(packet_id)
             self._claimed.pop(claim, None)

@@ -26,8 +26,8 @@ class SingleClient(Protocol):
 def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connected: object) -> list[Single | None]:
     """Returns the message of each read that is one plain PUBLISH of QoS 1, to a topic that is known.
 
-    `connected` is the phase in which a client may publish. One loop for the reads of many connections: 1 us each, of
-    which `Message` and `Single` take a quarter.
+    `connected` is the phase in which a client may publish. One loop for the reads of many connections: 1 us each, a
+    quarter of it for `Message` and `Single`.
     """
     found: list[Single | None] = []
     add = found.append

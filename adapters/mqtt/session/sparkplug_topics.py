@@ -30,7 +30,7 @@ class SparkplugTopics:
         )
 
     def learn(self, name: bytes, template: Template, address: str) -> bool:
-        """Remembers what a topic name says, if it does; `template` is that of a PUBLISH without properties."""
+        """Remembers the meaning of a topic name, if it has one; `template` is that of a PUBLISH without properties."""
         plain = template.message(address, b"", qos=0, retain=False, device=self._context.device, now_ms=0)
         message = self.with_sparkplug(plain)
         if message is plain:
@@ -41,7 +41,7 @@ class SparkplugTopics:
     def known(self, first: int, data: bytes, start: int, end: int, now_ms: int) -> tuple[Message, bytes] | None:
         """Returns message and packet identifier of a PUBLISH without properties whose topic is remembered.
 
-        None: look closer, as at QoS 2, and at what is repeated or malformed. Hot for clients of Sparkplug: 1.5 us.
+        None: look closer, as at QoS 2, and at repeated or malformed packets. Hot for clients of Sparkplug: 1.5 us.
         """
         at = start + 2 + (data[start] << 8 | data[start + 1])
         message = self._topics.known.get(data[start + 2 : at])

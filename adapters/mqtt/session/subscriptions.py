@@ -1,4 +1,4 @@
-"""The subscriptions of one connection, and what several of them together mean for a delivery."""
+"""The subscriptions of one connection, and their combined effect on a delivery."""
 
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
@@ -140,10 +140,10 @@ class Subscriptions:
 
     def saved(self) -> tuple[SavedSubscription, ...]:
         """Returns the subscriptions as `restore` takes them."""
-        return tuple(SavedSubscription(*one[1:8]) for one in self)  # not `sub`, nor what follows from the pattern
+        return tuple(SavedSubscription(*one[1:8]) for one in self)  # not `sub`, nor fields derived from the pattern
 
     def plan(self, subs: tuple[SubscriptionId, ...]) -> DeliveryPlan | None:
-        """Returns how to deliver what these subscriptions matched; None when none of them is left."""
+        """Returns how to deliver a message that these subscriptions matched; None when none of them is left."""
         try:
             return self._plans[subs]
         except KeyError:

@@ -1,4 +1,4 @@
-"""One connection to a broker, without what is published on it: CONNECT, CONNACK, keep alive, and its end."""
+"""One connection to a broker, without its publishing: CONNECT, CONNACK, keep alive, and its end."""
 
 from typing import Final
 

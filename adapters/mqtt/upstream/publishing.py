@@ -1,7 +1,7 @@
 """A broker that events are published to (`gateway.port.bridge.BrokerPublisher`).
 
-Over QoS 1 a message is taken when its PUBACK has come, over QoS 2 when its PUBCOMP has. The session is clean: what is
-not answered when the connection ends is unknown, and its caller publishes it again.
+Over QoS 1 a message is taken when its PUBACK has come, over QoS 2 when its PUBCOMP has. The session is clean: the
+outcome of a message without an answer when the connection ends is unknown, and its caller publishes it again.
 """
 
 from collections.abc import Sequence
@@ -71,7 +71,7 @@ class MqttPublisher:
         """See `BrokerPublisher`."""
         return self._client.take_output()
 
-    # ---- what the broker says
+    # ---- the broker's packets
 
     def receive(self, data: bytes, now_ms: int) -> None:
         """See `BrokerPublisher`."""
@@ -104,7 +104,7 @@ class MqttPublisher:
             self._check(connack)
 
     def _check(self, packet: Connack) -> None:
-        """Notes the limits of the broker. Raises `ProtocolError` where what is asked for is beyond them."""
+        """Notes the limits of the broker. Raises `ProtocolError` where the request is beyond them."""
         said, terms = packet.properties, self._terms
         if said.maximum_qos is not None and terms.qos > said.maximum_qos:
             what = f"the upstream takes QoS {said.maximum_qos} at most; write another qos"
@@ -146,7 +146,7 @@ class MqttPublisher:
             return None
         return next(iter(self._in_flight))
 
-    # ---- what is published
+    # ---- publishing
 
     def publish(self, topic: str, message: Message, now_ms: int) -> int | None:
         """See `BrokerPublisher`."""

@@ -72,7 +72,7 @@ class MqttUpstream:
         self._skip = 0  # bytes to come of a packet that is skipped
         self._messages: list[Message] = []
         self._acks: list[_Ack] = []
-        self._bytes = 0  # of what is collected
+        self._bytes = 0  # of the collected messages
         self._taken: list[_Ack] | None = None  # of the batch that is being stored
         self._taken_bytes = 0
 
@@ -144,7 +144,7 @@ class MqttUpstream:
         """See `Upstream`."""
         return self._client.take_output()
 
-    # ---- what is not a message
+    # ---- other packets
 
     def _control(self, packet: Packet, now_ms: int) -> None:
         client = self._client
@@ -230,7 +230,7 @@ class MqttUpstream:
         self._bytes += end - start + MESSAGE_COST_BYTES
 
     def _topic(self, name: bytes) -> _Known:
-        """Returns what a topic name says, and remembers it. Raises `ProtocolError`."""
+        """Returns the meaning of a topic name, and remembers it. Raises `ProtocolError`."""
         topic = check_topic_name(decode_text(name))
         known = _Known(self._terms.destination_of(topic), sparkplug_of(topic) if self._sparkplug else None)
         self._topics.keep(name, known)
@@ -242,7 +242,7 @@ class MqttUpstream:
         Raises `ProtocolError`.
         """
         if properties.topic_alias is not None:
-            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, "a topic alias, of which we take none")
+            raise ProtocolError(ReasonCode.TOPIC_ALIAS_INVALID, "a topic alias, though we take none")
         user = extended(properties.user, upstream=self._gateway, own=self._terms.gateway)
         if user is None:
             return None

@@ -1,7 +1,7 @@
-"""WebSocket framing (RFC 6455, 5): what a client's frames carry, by the read, and the frames that go to it.
+"""WebSocket framing (RFC 6455, 5): the payloads of a client's frames, by the read, and the frames that go to it.
 
-A frame's payload is passed on as it comes and never waited for, however long its frame says it is: MQTT packets may be
-cut and joined in any way (MQTT-6.0.0-2), and what they may hold is limited where they are read.
+A frame's payload is passed on as it comes and never waited for, whatever its announced length: MQTT packets may be cut
+and joined in any way (MQTT-6.0.0-2), and their size is limited where they are read.
 """
 
 from enum import IntEnum
@@ -191,7 +191,7 @@ def data_frames(payload: bytes) -> bytes:
 
 
 def close_frame(code: int, reason: str = "") -> bytes:
-    """Returns a close frame; the reason is cut to what fits in."""
+    """Returns a close frame; the reason is cut to fit."""
     if code == CloseCode.NO_STATUS:
         return frame(Opcode.CLOSE, b"")
     text = reason.encode("utf-8", "replace")[: CONTROL_BYTES_MAX - _CODE.size].decode("utf-8", "ignore").encode()

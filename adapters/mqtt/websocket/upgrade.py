@@ -1,6 +1,6 @@
 """The opening handshake of a WebSocket (RFC 6455, 4.2): the one HTTP request that may come, and its answer.
 
-llhttp reads the request, `websockets` negotiates; what is our own is who may connect, and how a refusal looks.
+llhttp reads the request, `websockets` negotiates; this file decides who may connect, and the form of a refusal.
 """
 
 from collections.abc import Collection, Sequence
@@ -22,7 +22,7 @@ HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of
 PATH: Final = b"/mqtt"
 # The one of the specification (MQTT-6.0.0-4), and the one of clients older than it.
 SUBPROTOCOLS: Final = (Subprotocol("mqtt"), Subprotocol("mqttv3.1"))
-_DETAIL_CHARS_MAX: Final = 128  # of what `websockets` says of a request: it quotes the client
+_DETAIL_CHARS_MAX: Final = 128  # of the error text of `websockets`: it quotes the client
 
 
 class AllowedPages(msgspec.Struct, frozen=True, kw_only=True):
@@ -73,7 +73,7 @@ class Upgrade:
         return rest if self.accepted else b""
 
     def _feed(self, data: bytes) -> bytes:
-        """Feeds the parser; returns what came behind the request. Raises `_Refused`."""
+        """Feeds the parser; returns the bytes behind the request. Raises `_Refused`."""
         rest = b""
         try:
             self._parser.feed_data(data)

@@ -1,4 +1,4 @@
-"""One bridge over AMQP at work: what it reads and what it forwards, while this process owns its name."""
+"""One bridge over AMQP at work: it reads and forwards while this process owns its name."""
 
 import random
 from collections.abc import Callable

@@ -220,7 +220,7 @@ class Forwarding:
             await self._wake.wait()
 
     async def _send(self, link: Link, one: UpstreamMessage, content: Forwarded, backoff: Backoff) -> None:
-        """Sends a message, and notes what the upstream answers. Tasks get the channel's lock in their order."""
+        """Sends a message, and notes the upstream's answer. Tasks get the channel's lock in their order."""
         try:
             await link.underlay.basic_publish(
                 content.body,
@@ -245,7 +245,7 @@ class Forwarding:
             self._ids.discard(content.id)
 
     def _content(self, link: Link, one: UpstreamMessage) -> Forwarded | None:
-        """Returns what is to be sent; None where the message is skipped."""
+        """Returns the message to send; None where it is skipped."""
         message, route, now_ms = one.message, one.route, self._now_ms()
         if message.expires_at_ms is not None and message.expires_at_ms <= now_ms:
             self._pass_over(one, "expired")

@@ -1,8 +1,8 @@
 """One connection to an upstream, with one channel: opened, and closed, by us.
 
-aio-pika's own reconnection (`connect_robust`) is not used. It opens channels and consumers again without a word, while
-what is unconfirmed and unacknowledged belongs to the connection before: a bridge has to know of each end, to send again
-what was not confirmed, and to forget what comes again. It has to stop, too, when another process runs it.
+aio-pika's own reconnection (`connect_robust`) is not used. It opens channels and consumers again silently, while
+unconfirmed and unacknowledged messages belong to the connection before: a bridge has to know of each end, to send
+unconfirmed messages again, and to forget deliveries that come again. It has to stop, too, when another process runs it.
 """
 
 import asyncio
@@ -83,7 +83,7 @@ class Link:
         message_bytes_max: int = 0,
         connect: Connect | None = None,
     ) -> Self:
-        """Connects, and opens a channel with confirms. Raises `UpstreamError`, and what `connect` raises."""
+        """Connects, and opens a channel with confirms. Raises `UpstreamError`, and the errors of `connect`."""
         transport = BridgeTransport(
             config,
             secure=scheme.secure,
@@ -177,7 +177,7 @@ class Link:
 
 
 def code_of(error: BaseException | None) -> int:
-    """Returns the reply code of an error that the upstream has answered; 0 where it is none of these."""
+    """Returns the reply code of an error that the upstream has answered; 0 for any other error."""
     for kind, code in _CODES.items():
         if isinstance(error, kind):
             return code

@@ -88,7 +88,7 @@ class BridgeReading:
         finally:
             self.connected = False
             try:
-                if await self._store.last_outcome():  # that can still be said, and saves repetitions
+                if await self._store.last_outcome():  # that can still be acknowledged, and saves repetitions
                     await self._last_words(link)
             finally:
                 self._came, self._taken = [], ()

@@ -82,7 +82,7 @@ class ContentReader:
         return data
 
     async def read(self) -> bytes:
-        """Returns the rest of the frame: what else an upstream of another protocol says is of no use."""
+        """Returns the rest of the frame; further bytes of an upstream of another protocol are of no use."""
         rest, self._frame, self._at = self._frame[self._at :], b"", 0
         return rest
 

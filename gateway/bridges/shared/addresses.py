@@ -29,7 +29,7 @@ class BridgedFilter(NamedTuple):
 
     @property
     def matched(self) -> str:
-        """The filter that topics are matched by: what stands behind `$share/{group}/`."""
+        """The filter that topics are matched by: the part behind `$share/{group}/`."""
         return self.pattern.split("/", 2)[2] if self.pattern.startswith(SHARE) else self.pattern
 
 
@@ -52,7 +52,7 @@ class DestinationMap:
 
     @staticmethod
     def mistakes(bridge: str, one: BridgedFilter) -> Iterator[tuple[str, str]]:
-        """Yields the mistakes of a subscription: `filter`, `to` or `device`, and what to write."""
+        """Yields the mistakes of a subscription: `filter`, `to` or `device`, and a remedy."""
         try:
             if one.pattern.startswith(SHARE):
                 levels = one.pattern.split("/", 2)
@@ -76,7 +76,7 @@ def known_of(pattern: str, *names: str) -> set[str]:
 
 
 def template_mistakes(key: str, template: str, known: Collection[str]) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of a template's blanks: the key, and what to write."""
+    """Yields the mistakes of a template's blanks: the key, and a remedy."""
     unknown = [name for name in _BLANK.findall(template) if name not in known]
     if unknown:
         yield key, f"{{{unknown[0]}}} stands for nothing; write {', '.join(sorted(f'{{{n}}}' for n in known))}"
@@ -89,7 +89,7 @@ def address_mistakes(key: str, template: str) -> Iterator[tuple[str, str]]:
     if template.startswith("$"):
         yield key, "begins with $, which is reserved; write another first level"
     elif is_filter(_BLANK.sub("", template)) or "\0" in template:
-        yield key, "has a wildcard, which no address may; write {1} for what the filter's stands for"
+        yield key, "has a wildcard, which no address may; write {1} for the level that the filter's matches"
 
 
 def numbered(found: Sequence[str | None]) -> dict[str, str | None]:
@@ -98,7 +98,7 @@ def numbered(found: Sequence[str | None]) -> dict[str, str | None]:
 
 
 def captured(pattern: Sequence[str], topic: Sequence[str]) -> list[str | None] | None:
-    """Returns what a filter's wildcards stand for in a topic, both as levels; None when it does not match.
+    """Returns the parts of a topic that a filter's wildcards match, both as levels; None when it does not match.
 
     The last one is None when `#` stands for no level.
     """

@@ -1,4 +1,4 @@
-"""The settings of upstream brokers of AMQP 0-9-1: what is declared there, what is read, and what is forwarded."""
+"""The settings of upstream brokers of AMQP 0-9-1: declarations, queues to read, and rules for forwarding."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -60,9 +60,9 @@ class AmqpConsume(msgspec.Struct, frozen=True, kw_only=True):
             description="the address: {topic} is the routing key with / for ., {1} its first, {exchange}, {queue}",
         ),
     ] = "{topic}"
-    device: Annotated[
-        str, Meta(min_length=1, description="who messages speak for: what has one stays in order; as `to`")
-    ] = "{bridge}"
+    device: Annotated[str, Meta(min_length=1, description="the device of messages, which stay in order; as `to`")] = (
+        "{bridge}"
+    )
 
 
 class AmqpForward(msgspec.Struct, frozen=True, kw_only=True):
@@ -74,7 +74,7 @@ class AmqpForward(msgspec.Struct, frozen=True, kw_only=True):
     )
     routing_key: Annotated[
         str,
-        Meta(description="{key} is the address with . for /, {1} what the filter's first wildcard stands for"),
+        Meta(description="{key} is the address with . for /, {1} the part that the filter's first wildcard matches"),
     ] = "{key}"
     mandatory: Annotated[
         bool, Meta(description="whether a message waits, and all behind it, until a queue of the upstream takes it")
@@ -103,7 +103,7 @@ class AmqpTopology(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def topology_mistakes(path: str, topology: AmqpTopology) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes in a bridge's declarations, queues and forwarding rules: the key, and what to write."""
+    """Yields the mistakes in a bridge's declarations, queues and forwarding rules: the key, and a remedy."""
     if not topology.consume and not topology.forward:
         yield f"{path}.consume", f"is missing; write [[{path}.consume]] or [[{path}.forward]]"
     limits: Sequence[tuple[str, Sequence[object], int]] = (

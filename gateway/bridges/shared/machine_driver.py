@@ -33,10 +33,10 @@ class MachineDriver:
         self._machine = machine
         self._write = write
         self._now_ms = now_ms
-        self._writing: Final = asyncio.Lock()  # keeps the order: what is taken first is written first
+        self._writing: Final = asyncio.Lock()  # keeps the order: output taken first is written first
 
     async def flush(self) -> None:
-        """Writes the machine's output. Raises what `write` raises."""
+        """Writes the machine's output. Raises the errors of `write`."""
         async with self._writing:
             if data := self._machine.take_output():
                 await self._write(data)
@@ -44,7 +44,7 @@ class MachineDriver:
     async def tick(self, *, reading: Callable[[], bool] = lambda: True) -> NoReturn:
         """Tells the machine the time until cancelled; `reading` says whether the peer's input is read.
 
-        Raises what the machine and `write` raise.
+        Raises the errors of the machine and of `write`.
         """
         machine = self._machine
         while True:

@@ -28,15 +28,13 @@ _MQTT_ALONE = ("version", "clean", "session_expiry_s", "subscribe")  # keys that
 class BridgeTls(msgspec.Struct, frozen=True, kw_only=True):
     """`[bridges.NAME.tls]`: who the upstream has to be, and who we are to it."""
 
-    ca_file: Annotated[Path | None, Meta(description="PEM: who vouches for the upstream; the system's CAs if not")] = (
-        None
-    )
+    ca_file: Annotated[Path | None, Meta(description="PEM: the upstream's CAs; the system's if not")] = None
     cert_file: Annotated[Path | None, Meta(description="PEM: our certificate, where the upstream asks for one")] = None
     key_file: Annotated[Path | None, Meta(description="PEM: its private key")] = None
 
 
 class BridgeSubscription(msgspec.Struct, frozen=True, kw_only=True):
-    """`[[bridges.NAME.subscribe]]`: what is read, and where it goes. Of several that match a topic the first counts."""
+    """`[[bridges.NAME.subscribe]]`: a filter to read, and its messages' address. The first match counts."""
 
     filter: Annotated[str, Meta(min_length=1, description="a topic filter of the upstream; $share/group/filter too")]
     qos: Annotated[int, Meta(ge=0, le=2, description="at most; 0 may lose messages")] = 1
@@ -44,14 +42,12 @@ class BridgeSubscription(msgspec.Struct, frozen=True, kw_only=True):
         str,
         Meta(
             min_length=1,
-            description="the address: {topic} is the upstream's, {1} what the filter's first wildcard stands for",
+            description="the address: {topic} is the upstream's, {1} the part that the filter's first wildcard matches",
         ),
     ] = "{topic}"
     device: Annotated[
         str,
-        Meta(
-            min_length=1, description="who messages speak for: what has one stays in order; {1} and so on, and {bridge}"
-        ),
+        Meta(min_length=1, description="the device of messages, which stay in order; {1} and so on, and {bridge}"),
     ] = "{bridge}"
 
 
@@ -108,7 +104,7 @@ class BridgeConfig(AmqpTopology, frozen=True, kw_only=True):
 
 
 def bridge_mistakes(bridges: Mapping[str, BridgeConfig]) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes that no single key shows: the key, and what to write."""
+    """Yields the mistakes that no single key shows: the key, and a remedy."""
     if len(bridges) > BRIDGES_COUNT_MAX:
         yield "bridges", f"are {len(bridges)}; write at most {BRIDGES_COUNT_MAX}"
     identities: dict[tuple[str | None, int | None, str], str] = {}

@@ -1,4 +1,4 @@
-"""Storing what a bridge has read: one batch in progress at a time, tried again for as long as the store refuses it."""
+"""Storing a bridge's messages: one batch in progress at a time, tried again for as long as the store refuses it."""
 
 import asyncio
 import random
@@ -17,7 +17,7 @@ from store.api.message import Message
 from store.base import logs
 
 CROWDED_S: Final = 0.05  # between two looks whether there is room again
-AGAIN_S: Final = 1.0  # until what the store did not take is tried again, where it does not say itself
+AGAIN_S: Final = 1.0  # until messages that the store did not take are tried again, where it does not say itself
 LAST_OUTCOME_S: Final = 30.0  # how long outcomes of messages in flight are awaited after the connection has ended
 
 Store: TypeAlias = Callable[[PublishSource, Publish, int], None]  # `Ingest.publish`
@@ -49,7 +49,7 @@ class BridgeStore:
         self._hold = hold
         self._under_way: asyncio.Future[Outcome] | None = None
         self._asked = 0  # messages of the batch that was handed to the store last
-        self._never: Mapping[int, Refusal] = {}  # of the batch, what will never be stored
+        self._never: Mapping[int, Refusal] = {}  # of the batch, messages that will never be stored
         self._tokens = 0
 
     async def stored(self, messages: Sequence[Message]) -> Mapping[int, Refusal]:
@@ -114,7 +114,7 @@ class BridgeStore:
         return found
 
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
-        """See `PublishSource`. Counts what is stored, also once the connection has ended."""
+        """See `PublishSource`. Counts stored messages, also once the connection has ended."""
         if token != self._tokens:
             return
         if outcome.error is None and self._asked > len(outcome.refused):

@@ -158,7 +158,7 @@ class AmqpSender:
             task = asyncio.current_task()
             if task is not None and task.cancelling():
                 raise
-            raise LinkLost("the connection has ended") from None  # aio-pika cancels what waits for a confirm
+            raise LinkLost("the connection has ended") from None  # aio-pika cancels tasks that wait for a confirm
 
     def _failure(self, lost: LinkLost) -> Failure:
         """Returns the failure of an event that was in flight when the connection ended."""

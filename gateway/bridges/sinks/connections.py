@@ -35,7 +35,7 @@ class OneLink(Generic[L]):
         self._opening: asyncio.Task[L] | None = None
 
     async def get(self) -> L:
-        """Returns the connection. Raises what opening it raises."""
+        """Returns the connection. Raises the errors of opening it."""
         opening = self._opening
         if opening is None or (opening.done() and _is_useless(opening)):
             opening = self._opening = asyncio.ensure_future(self._open())
@@ -43,7 +43,7 @@ class OneLink(Generic[L]):
         return await asyncio.shield(opening)
 
     async def consent(self) -> Consent:
-        """Connects: a broker that lets us in wants what its rules let us publish."""
+        """Connects: a broker that lets us in consents to the messages that its rules let us publish."""
         try:
             await self.get()
         except (SinkUnreachable, SinkRefused) as error:

@@ -1,4 +1,4 @@
-"""The credentials of subscriptions as user name and password, which is what brokers ask for."""
+"""The credentials of subscriptions as user name and password, which brokers ask for."""
 
 from gateway.port.push import SubscriptionSpec
 

@@ -1,4 +1,4 @@
-"""`headgate access`: what the rules say of a client, and which of them decides."""
+"""`headgate access`: a client's rights, and the rules that decide them."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -40,7 +40,7 @@ def up(
     port_offset: Annotated[int, typer.Option("--port-offset", min=0, max=50_000, help="Added to every port.")] = 0,
 ) -> None:
     """Start a whole cluster as processes on this machine, and stop it with Ctrl-C."""
-    from functools import partial  # noqa: PLC0415 - here and below: what only this command needs
+    from functools import partial  # noqa: PLC0415 - here and below: imports of this command alone
 
     from rich.console import Console  # noqa: PLC0415
 
@@ -106,7 +106,7 @@ def elect(
         for line in risk.lines:
             typer.echo(f"  {line}")
         if not yes:
-            typer.confirm("Elect one that lacks what was acknowledged?", abort=True)
+            typer.confirm("Elect one that lacks acknowledged writes?", abort=True)
         found = ask(config, controllers, lambda controller: electing.elect_unclean(controller, risk, replica))
     else:
         found = ask(config, controllers, lambda controller: electing.elect(controller, group, replica))

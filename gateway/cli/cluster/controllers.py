@@ -18,7 +18,7 @@ ControllersOption = Annotated[
 
 def ask(config: Path | None, controllers: str | None, work: Callable[[Any], Awaitable[T]]) -> T:
     """Does something with the controllers that a command names. Raises `ControllerError`, `ConfigError`."""
-    import asyncio  # noqa: PLC0415 - here and below: what only such commands need
+    import asyncio  # noqa: PLC0415 - here and below: imports of such commands alone
 
     from gateway.operating.asking import asked  # noqa: PLC0415
 

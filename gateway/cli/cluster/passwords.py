@@ -1,4 +1,4 @@
-"""`headgate hash-password`: what the configuration may hold in a password's place."""
+"""`headgate hash-password`: hashes for the configuration in place of passwords."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,7 +14,7 @@ PasswordFileOption = Annotated[
 
 def hashed_password(password_file: Path | None) -> str:
     """Returns the hash of a password in a file, or asked for. Raises `ConfigError` for one that cannot be."""
-    from gateway.security.passwords import hash_password  # noqa: PLC0415 - what only this needs is loaded by it
+    from gateway.security.passwords import hash_password  # noqa: PLC0415 - an import of this command alone
 
     if password_file is not None:
         password = password_file.read_bytes().removesuffix(b"\n").removesuffix(b"\r")
@@ -27,7 +27,7 @@ def hashed_password(password_file: Path | None) -> str:
 
 
 def print_hash(password_file: PasswordFileOption = None) -> None:
-    """Print what stands for a password in the configuration: `password_hash` of a user.
+    """Print a password's hash for the configuration: `password_hash` of a user.
 
     It is argon2id's hash, and a verifier for SCRAM; either alone may be written too.
     """

@@ -1,4 +1,4 @@
-"""`headgate cluster topics list`, `drop` and `delete`: what needs the store groups beside the controllers."""
+"""`headgate cluster topics list`, `drop` and `delete`, which need the store groups beside the controllers."""
 
 import json
 import sys
@@ -24,7 +24,7 @@ def register(app: typer.Typer) -> None:
         as_json: Annotated[bool, typer.Option("--json", help="One JSON object a line.")] = False,
     ) -> None:
         """Every queue: number, topic, group, state, records kept, and how many a consumer group has not read."""
-        from gateway.operating import queues  # noqa: PLC0415 - here and below: what only this command needs
+        from gateway.operating import queues  # noqa: PLC0415 - here and below: imports of this command alone
 
         found = _with_store(config, controllers, queues.lines)
         if as_json:
@@ -41,7 +41,7 @@ def register(app: typer.Typer) -> None:
         config: ConfigOption = None,
         controllers: ControllersOption = None,
         *,
-        force: Annotated[bool, typer.Option("--force", help="Also where somebody has not read all of it.")] = False,
+        force: Annotated[bool, typer.Option("--force", help="Also where a consumer has not read all of it.")] = False,
     ) -> None:
         """Forget a closed queue that everybody has read."""
         from gateway.operating import queues  # noqa: PLC0415
@@ -58,14 +58,14 @@ def register(app: typer.Typer) -> None:
         config: ConfigOption = None,
         controllers: ControllersOption = None,
         *,
-        force: Annotated[bool, typer.Option("--force", help="Also where somebody has not read all of it.")] = False,
+        force: Annotated[bool, typer.Option("--force", help="Also where a consumer has not read all of it.")] = False,
         yes: Annotated[bool, typer.Option("--yes", help="Do not ask before.")] = False,
     ) -> None:
-        """Delete a topic that everybody has read: nobody can read its messages any more."""
+        """Delete a topic that all consumers have read: its messages cannot be read any more."""
         from gateway.operating import queues  # noqa: PLC0415
 
         if not yes:
-            typer.confirm(f"Delete {topic}? Nobody can read its messages any more.", abort=True)
+            typer.confirm(f"Delete {topic}? Its messages cannot be read any more.", abort=True)
         if force:
             ask(config, controllers, lambda controller: queues.delete(controller, None, topic))
         else:

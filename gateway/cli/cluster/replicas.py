@@ -24,7 +24,7 @@ def retire(
     ] = False,
 ) -> None:
     """Take a replica out of its group for good, dead, damaged or alive. Its id is never given again."""
-    from gateway.operating import replicas  # noqa: PLC0415 - what only this command needs
+    from gateway.operating import replicas  # noqa: PLC0415 - an import of this command alone
 
     found = ask(config, controllers, lambda controller: replicas.retire(controller, group, replica, forced=force))
     typer.echo(f"store group {group}: replica {replica} is retired; in sync are {_ids(found.sync_set)}")

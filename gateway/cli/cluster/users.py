@@ -1,4 +1,4 @@
-"""`headgate cluster users`: who may connect, and what each of them may do, on all proxies."""
+"""`headgate cluster users`: users who may connect, and their rights, on all proxies."""
 
 from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
@@ -9,7 +9,7 @@ from controller.api.commands import DeleteUser, SetUser
 from gateway.cli.cluster.controllers import ConfigOption, ControllersOption, ask
 from gateway.cli.cluster.passwords import PasswordFileOption, hashed_password
 
-app = typer.Typer(help="Who may connect, and do what, on all proxies.", no_args_is_help=True)
+app = typer.Typer(help="Users who may connect, and their rights, on all proxies.", no_args_is_help=True)
 
 AllowOption = Annotated[
     list[str] | None, typer.Option("--allow", help="ACTION,...:FILTER, such as publish:devices/+/up. Any number.")
@@ -37,7 +37,7 @@ def set_user(
 
     A user that is there keeps its rules unless others are given.
     """
-    from controller.api.client import User  # noqa: PLC0415 - here and below: what only this command needs
+    from controller.api.client import User  # noqa: PLC0415 - here and below: imports of this command alone
     from gateway.domain.access_settings import ACCESS  # noqa: PLC0415
     from gateway.domain.identity import check_user_name  # noqa: PLC0415
     from gateway.security.auth import TRUSTED_GATEWAY  # noqa: PLC0415
@@ -71,7 +71,7 @@ def set_rules(
     otherwise: OtherwiseOption = None,
     none: Annotated[bool, typer.Option("--none", help="No rules of its own any more.")] = False,
 ) -> None:
-    """Say what a user may do, in place of what was said before; it counts at once. Without options: print it."""
+    """Set a user's rights, in place of the ones before; they count at once. Without options: print them."""
     import msgspec  # noqa: PLC0415
 
     from gateway.domain.access_settings import ACCESS  # noqa: PLC0415

@@ -105,7 +105,7 @@ def import_definitions(
 ) -> None:
     """Make the virtual hosts, policies, exchanges, queues, bindings and users of RabbitMQ's definitions.
 
-    Definitions that cannot be taken over are listed, a line each. It may be repeated: what is there stays.
+    Definitions that cannot be taken over are listed, a line each. It may be repeated: existing definitions stay.
     """
     data = _definitions(file)
     with remote_amqp(at, timeout_s=IMPORT_TIMEOUT_S) as amqp:

@@ -36,7 +36,7 @@ def add_listing(
     row: Callable[[Any], Sequence[str]],
     numbers: Sequence[str] = (),
 ) -> None:
-    """Adds a command that lists what a gateway has in a virtual host, or in all of them.
+    """Adds a command that lists a gateway's objects in a virtual host, or in all of them.
 
     `numbers` are the columns whose texts stand at the right of a table.
     """
@@ -62,7 +62,7 @@ def table_text(arguments: Any) -> str:
 
 
 def _line_text(text: str) -> str:
-    """Returns a name as it is shown in a line: it may hold tabs, line ends and what a terminal obeys."""
+    """Returns a name as it is shown in a line: it may hold tabs, line ends and control sequences."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
 
 
@@ -83,7 +83,7 @@ def show(
         for one in found:
             typer.echo("\t".join(map(_line_text, row(one))).rstrip())
         return
-    from rich.console import Console  # noqa: PLC0415 - here and below: what only a terminal needs
+    from rich.console import Console  # noqa: PLC0415 - here and below: imports for terminals alone
     from rich.table import Table  # noqa: PLC0415
     from rich.text import Text  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""`headgate amqp policies`, `set-policy` and `clear-policy`: what operators set while a gateway runs."""
+"""`headgate amqp policies`, `set-policy` and `clear-policy`: settings that operators change while a gateway runs."""
 
 from collections.abc import Sequence
 from typing import Annotated

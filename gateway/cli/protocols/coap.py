@@ -26,7 +26,7 @@ FileOption = Annotated[
 
 @oscore.command("add")
 def add(
-    user: Annotated[str, typer.Argument(help="Whom the client is let in as, and whose its messages are.")],
+    user: Annotated[str, typer.Argument(help="The user that the client is let in as, and its messages' owner.")],
     *,
     client_id: Annotated[
         str | None, typer.Option(help="The client's sender id, hexadecimal.", show_default="a new one")
@@ -42,7 +42,7 @@ def add(
     config: ConfigOption = None,
 ) -> None:
     """Add a context, and print what its client needs. It is shown this once."""
-    import secrets  # noqa: PLC0415 - here and below: what only this command needs
+    import secrets  # noqa: PLC0415 - here and below: imports of this command alone
 
     import msgspec  # noqa: PLC0415
 

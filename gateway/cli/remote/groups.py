@@ -20,7 +20,7 @@ GroupArgument = Annotated[str, typer.Argument(help="Its name.")]
 @app.command("list")
 @at_gateway
 def list_(*, at: str) -> None:
-    """Print groups, one a line, by name: what each reads, and how."""
+    """Print groups, one a line, by name: the topic of each, and how it is read."""
     with _groups(at) as groups:
         for one in groups.names():
             typer.echo(f"{one.group}\t{one.topic}\t{one.strategy}")
@@ -34,7 +34,7 @@ def show(group: GroupArgument, *, at: str) -> None:
         found = groups.describe(group)
     lag = sum(one.lag for one in found.queues)
     typer.echo(f"{found.group} reads {found.topic} ({found.strategy}): {len(found.members)} members, {lag:,} behind")
-    from rich.console import Console  # noqa: PLC0415 - here and below: what only such commands need
+    from rich.console import Console  # noqa: PLC0415 - here and below: imports of such commands alone
     from rich.table import Table  # noqa: PLC0415
 
     table = Table("queue", "offset", "end", "lag", "member", box=None)
@@ -57,7 +57,7 @@ def reset(
     offset: Annotated[list[str] | None, typer.Option("--offset", help="QUEUE=OFFSET; again for others.")] = None,
     queue: Annotated[list[int] | None, typer.Option("--queue", help="Only this queue; again for others.")] = None,
 ) -> None:
-    """Move a group's offsets; its members lose what they have read and not committed."""
+    """Move a group's offsets; its members lose the messages that they have read and not committed."""
     if sum(given is not None for given in (to, time, offset or None)) != 1:
         raise typer.BadParameter("one of --to, --time and --offset says where it goes on")
     with _groups(at) as groups:

@@ -112,7 +112,7 @@ def watch(
     start: Annotated[int | None, typer.Option("--from", min=0, help="The first revision; from now by default.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many changes.")] = None,
 ) -> None:
-    """Print changes as they are made, one a line, until interrupted: revision, what was done, key, value."""
+    """Print changes as they are made, one a line, until interrupted: revision, operation, key, value."""
     out = sys.stdout.buffer
     with suppress(KeyboardInterrupt), _keys(at, ns) as keys:
         for seen, (change, _) in enumerate(keys.watch(from_revision=start, prefix=prefix), 1):
@@ -134,9 +134,9 @@ def export(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) 
 @app.command("import")
 @at_gateway
 def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
-    """Store what a file holds, over what is there under the same keys; one that is damaged is refused whole.
+    """Store the entries of a file, over those of the same keys; a damaged file is refused whole.
 
-    After an interruption, do it again: what is there already is skipped.
+    After an interruption, do it again: entries that are there already are skipped.
     """
     with _keys(at, ns) as keys:
         done = keys.import_from(file)

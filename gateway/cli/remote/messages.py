@@ -135,7 +135,7 @@ def topics(
         for topic in status.topics:
             typer.echo(f"{topic.name}\t{topic.queues}\t{_records(topic)}\t{topic.config}".rstrip())
         return
-    from rich.console import Console  # noqa: PLC0415 - what only a terminal needs
+    from rich.console import Console  # noqa: PLC0415 - an import for terminals alone
     from rich.table import Table  # noqa: PLC0415
 
     table = Table(box=None, pad_edge=False, header_style="bold")

@@ -12,7 +12,7 @@ Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
 
 def _settings(load: Load, config: Path | None, data_dir: Path | None, id_: int | None, port_offset: int | None) -> Any:
-    """Returns the configuration of a controller, with what the command line says."""
+    """Returns the configuration of a controller, with the options of the command line."""
     import msgspec  # noqa: PLC0415
 
     settings = load(config, None, port_offset, None)
@@ -43,7 +43,7 @@ def register(app: typer.Typer, load: Load) -> None:
         """Run one of the cluster's controllers in this process until SIGTERM or SIGINT."""
         if context.invoked_subcommand is not None:
             return
-        from gateway.process.nodes import serve_controller  # noqa: PLC0415 - here and below: what only a server needs
+        from gateway.process.nodes import serve_controller  # noqa: PLC0415 - here and below: imports of servers alone
 
         settings = _settings(load, config, data_dir, id_, port_offset)
         run_main(settings, lambda it: serve_controller(it, join=join))
@@ -69,7 +69,7 @@ def register(app: typer.Typer, load: Load) -> None:
 
     @app.command(hidden=True)
     def worker() -> None:
-        """Be one of the processes that `headgate serve --workers` starts, and told by it what to do."""
+        """Be one of the processes that `headgate serve --workers` starts and directs."""
         from gateway.process.worker import serve  # noqa: PLC0415
 
         raise typer.Exit(serve())

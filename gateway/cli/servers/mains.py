@@ -10,8 +10,8 @@ import typer
 
 
 def run_main(settings: Any, serve: Callable[[Any], int]) -> NoReturn:
-    """Runs a server with its configuration. Raises `typer.Exit` with its exit status, and what `serve` raises."""
-    from store.base import logs  # noqa: PLC0415 - what only a server needs is loaded by servers
+    """Runs a server with its configuration. Raises `typer.Exit` with its exit status, and the errors of `serve`."""
+    from store.base import logs  # noqa: PLC0415 - imports of servers alone are loaded by servers
 
     logs.configure(settings.log)
     raise typer.Exit(serve(settings))

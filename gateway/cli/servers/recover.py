@@ -1,4 +1,4 @@
-"""`headgate controller recover`: what an operator is shown and asked, and where the directory is."""
+"""`headgate controller recover`: the questions to the operator, and the place of the directory."""
 
 import typer
 
@@ -47,7 +47,7 @@ def _shown(found: DirectoryContent, address: str) -> str:
     return (
         f"controller {found.id} of cluster {found.cluster or '(without an id)'}: entries up to {found.last_index} of "
         f"term {found.last_term}, {found.topics} topics, {found.groups} store groups; other controllers: {others}\n"
-        f"It will be the only controller, at {address}. What the others have committed after that entry is lost: of "
+        f"It will be the only controller, at {address}. Entries that the others have committed after it are lost: of "
         "two survivors take the one with the greater term, or the greater entry of the same term. The others have to "
         "be stopped; empty their directories before they are started again."
     )

@@ -1,4 +1,4 @@
-"""`headgate store`: a store node; and what can be done to a data directory while nobody runs on it."""
+"""`headgate store`: a store node; and operations on a data directory that no process uses."""
 
 import json
 from collections.abc import Callable
@@ -15,7 +15,7 @@ app = typer.Typer()
 
 Load = Callable[[Path | None, Path | None, int | None, str | None], Any]
 
-DataDirArgument = Annotated[Path, typer.Argument(help="What store.data_dir names.", metavar="DATA_DIR")]
+DataDirArgument = Annotated[Path, typer.Argument(help="The directory of store.data_dir.", metavar="DATA_DIR")]
 JsonOption = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 HERE = Path("headgate-data")
 
@@ -28,7 +28,7 @@ def verify(
     as_json: JsonOption = False,
 ) -> None:
     """Check both checksums of every frame; exit code 1 where something is damaged."""
-    from gateway.cli.servers import store_report as report  # noqa: PLC0415 - here and below: what only a store needs
+    from gateway.cli.servers import store_report as report  # noqa: PLC0415 - here and below: imports for stores alone
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     compared = None
@@ -85,7 +85,7 @@ def rebuild_views(
     data_dir: DataDirArgument = HERE,
     *,
     force: Annotated[
-        bool, typer.Option("--force", help="Although what the log does not hold any more is lost to them.")
+        bool, typer.Option("--force", help="Although they lose the data that the log does not hold any more.")
     ] = False,
     as_json: JsonOption = False,
 ) -> None:

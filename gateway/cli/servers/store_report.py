@@ -48,14 +48,14 @@ def print_verified(found: VerifiedLog, compared: ViewsVerified | None) -> None:
     typer.echo(f"{found.frames:,} frames with {found.records:,} records in {found.sound_bytes:,} bytes are sound")
     if found.torn is not None:
         size = found.torn.end - found.torn.start
-        typer.echo(f"{size:,} bytes at the end are what a crash has left; the next start cuts them off")
+        typer.echo(f"{size:,} bytes at the end are left by a crash; the next start cuts them off")
     for damage in found.damages[:DAMAGES_SHOWN]:
         size = damage.end - damage.start
         typer.echo(f"DAMAGED {damage.segment}: {size:,} bytes at log offset {damage.start}: {damage.why}")
     if len(found.damages) > DAMAGES_SHOWN:
         typer.echo(f"and {len(found.damages) - DAMAGES_SHOWN} more")
     for name in found.longer:
-        typer.echo(f"LONGER {name}: the file goes on behind what was sealed; the next start cuts it")
+        typer.echo(f"LONGER {name}: the file goes on behind its seal; the next start cuts it")
     if compared is not None and compared.problem is not None:
         typer.echo(f"NOT COMPARED: {compared.problem}; headgate store rebuild-views makes them anew")
     elif compared is not None:
@@ -135,7 +135,7 @@ def print_stats(found: Stats) -> None:
 
 @contextmanager
 def progress(what: str, total: int) -> Iterator[Callable[[int], None]]:
-    """Shows a bar on standard error while somebody looks at it. Yields a function to call with the progress."""
+    """Shows a bar on standard error where that is a terminal. Yields a function to call with the progress."""
     columns = (TextColumn("{task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
     console = Console(stderr=True)
     with Progress(*columns, TimeRemainingColumn(), console=console, disable=not console.is_terminal) as bar:

@@ -12,7 +12,7 @@ An event is a mapping of attribute names to texts, whole numbers and booleans, w
 language; a value that an operator does not take is cast. An expression always has a value. Where something fails, such
 as a cast, a division by zero or a name that the event does not have, the operator around it has the zero value of its
 type and the error is returned beside it; an event passes a filter only if the answer is true and there is no error
-(CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate what cannot change their answer.
+(CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate operands that cannot change their answer.
 
 The limits of `gateway.domain.expressions` bound the cost of one event.
 

@@ -39,7 +39,7 @@ def compile_filters(filters: Sequence[Any], *, path: str = "filters") -> EventFi
 
 
 class _Compiler:
-    """Counts what it compiles."""
+    """Compiles filters, and counts their tests."""
 
     def __init__(self) -> None:
         self._count = 0

@@ -65,7 +65,7 @@ LOGIC: Final = frozenset({"AND", "OR", "XOR"})
 
 
 def logic(first: Eval, steps: Sequence[tuple[str, Eval]]) -> Eval:
-    """Returns AND, OR and XOR; the first two do not evaluate what cannot change their answer."""
+    """Returns AND, OR and XOR; the first two do not evaluate operands that cannot change their answer."""
 
     def evaluate(event: Event) -> bool:
         answer = bool(first(event))

@@ -87,7 +87,7 @@ class Parser(TokenParser):
         return node
 
     def _linked(self, links: int, at: int) -> int:
-        """Counts tests that follow each other, each of which is asked within the next."""
+        """Counts tests that follow each other, each nested in the next."""
         if links >= DEPTH_MAX:
             self._fail(at, f"at most {DEPTH_MAX} comparisons follow each other; join them by AND")
         return links + 1

@@ -83,7 +83,7 @@ def signs(*of_language: str) -> tuple[str, Read]:
 
 
 def refused(pattern: str, why: str) -> tuple[str, Read]:
-    """Returns a rule that refuses what matches a pattern."""
+    """Returns a rule that refuses text that matches a pattern."""
 
     def read(_: re.Match[str]) -> NoReturn:
         raise ValueError(why)

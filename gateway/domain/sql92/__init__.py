@@ -1,4 +1,4 @@
-"""Filters over messages in a subset of SQL92: what may stand behind WHERE, compiled once and asked of every message.
+"""Filters over messages in a subset of SQL92: the condition of WHERE, compiled once and evaluated for every message.
 
     or      = and { OR and }
     and     = not { AND not }

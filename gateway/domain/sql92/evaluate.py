@@ -61,7 +61,7 @@ def is_null(part: Eval, *, negated: bool) -> Eval:
 
 
 def comparison(compare: Callable[[Any, Any], bool], left: Eval, right: Eval, constant: Value) -> Eval:
-    """Returns the comparison of two values; `constant` is what the right one always is, if that is known."""
+    """Returns the comparison of two values; `constant` is the right one's fixed value, if that is known."""
     if constant is not None:
 
         def with_constant(message: Message) -> bool | None:
@@ -123,7 +123,7 @@ def divide(left: float, right: float) -> float | None:
 
 
 def _fit(value: float | None) -> int | float | None:
-    """Returns a result in 64 bits: a whole number beyond them is an approximate one, what is no number NULL."""
+    """Returns a result in 64 bits: a whole number beyond them is an approximate one, NaN is NULL."""
     if isinstance(value, int):
         return fit_whole(value)
     return None if value is None or value != value else value  # noqa: PLR0124 - NaN alone is not itself

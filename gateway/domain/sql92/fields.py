@@ -22,7 +22,7 @@ class Kind(Enum):
 
 
 def _text_field(name: str) -> Eval:
-    """Returns a field where an empty text means that nothing was said."""
+    """Returns a field where an empty text means that it is not set."""
     get = operator.attrgetter(name)
     return lambda message: get(message) or None
 

@@ -102,7 +102,7 @@ class Parser(TokenParser):
         return node
 
     def _compared(self, sign: str, left: _Node, right: _Node, at: int) -> Eval:
-        """Returns two values compared, as what the one that is no property is."""
+        """Returns the comparison of two values, in the type of the one that is no property."""
         kind = left.kind if left.kind is not Kind.ANY else right.kind
         if kind is Kind.ANY:
             kind = Kind.TEXT

@@ -28,7 +28,7 @@ class ExchangeNode(NamedTuple):
     alternate: str | None  # the exchange for messages that no edge takes
 
 
-Graph: TypeAlias = Mapping[str, ExchangeNode]  # by exchange; complete for what can be reached from where it begins
+Graph: TypeAlias = Mapping[str, ExchangeNode]  # by exchange; complete for all that can be reached from its beginning
 
 
 def make_graph(start: str, node_of: Callable[[str], ExchangeNode | None]) -> Graph:

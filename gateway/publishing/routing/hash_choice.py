@@ -27,7 +27,7 @@ class HashChoice:
         self._chosen: Hashable = None
 
     def add(self, target: Hashable, text: str, weight: int) -> "HashTarget":
-        """Adds a target, which `text` tells from all others in every process; returns what asks for messages for it."""
+        """Adds a target, which `text` tells from all others in every process; returns its place in the choice."""
         assert weight > 0
         self._weights[target] = weight, text.encode("utf-8", "surrogatepass")
         self._last = None

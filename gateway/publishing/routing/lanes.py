@@ -1,8 +1,8 @@
 """The lanes of queues with priorities: one queue of the store for each priority.
 
 A queue with priorities has its number, which is that of its lane for priority 0, and one more number for each priority
-above. Whatever is published to it goes to the lane of its priority. To its readers it is one queue whose offsets have
-the priority in their upper bits: `gateway.queues.lending.laned` says how it is read (docs/decisions/0051).
+above. A message published to it goes to the lane of its priority. To its readers it is one queue whose offsets have the
+priority in their upper bits: `gateway.queues.lending.laned` says how it is read (docs/decisions/0051).
 """
 
 from collections.abc import Iterable, Sequence
@@ -23,7 +23,7 @@ class Lanes:
     __slots__ = ("_numbers", "streams")
 
     def __init__(self) -> None:
-        self.streams: set[int] = set()  # queues of which nothing is ever settled
+        self.streams: set[int] = set()  # queues whose messages are never settled
         self._numbers: dict[int, tuple[QueueNumber, ...]] = {}
 
     def __bool__(self) -> bool:

@@ -1,8 +1,8 @@
-"""Queues that take nothing more when they are full: what ingest asks before it puts a message there.
+"""Queues that take nothing more when they are full: the gates that ingest asks before it puts a message there.
 
-A gate counts what it lets in, and gets the true length now and then. It knows which messages of this process are on
-their way to the log. It does not know what other processes have there at that moment: so many a queue may have too
-many.
+A gate counts the messages that it lets in, and gets the true length now and then. It knows which messages of this
+process are on their way to the log. It does not know the messages that other processes have on their way: so many a
+queue may have too many.
 """
 
 from collections import deque
@@ -24,7 +24,7 @@ class LengthGate:
         self._bytes = 0
         self._admitted = 0  # ever
         self._landed = 0  # of those
-        self._way: deque[int] = deque()  # sizes of what is on its way; len == _admitted - _landed
+        self._way: deque[int] = deque()  # sizes of messages on their way; len == _admitted - _landed
         self._touched = touched
         self._refused = refused
 
@@ -61,7 +61,7 @@ class LengthGate:
 
     @property
     def settled(self) -> int:
-        """Returns how many messages have landed: what `counted` is to be told, from before the queue was counted."""
+        """Returns how many messages have landed: the argument of `counted`, from before the queue was counted."""
         return self._landed
 
     def counted(self, settled: int, count: int, size_bytes: int) -> bool:

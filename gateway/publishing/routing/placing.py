@@ -1,4 +1,4 @@
-"""The rows of messages that the gateway itself moves: made like those of what is published, in parts by store group."""
+"""The rows of messages that the gateway itself moves: made like published ones, in parts by store group."""
 
 from collections.abc import Sequence
 

@@ -1,7 +1,7 @@
 """The router: from an address to its topic, its queue, and the named queues that want it too.
 
-Everything that depends on the address alone is computed once and kept in a `Route`; what is left for each message is
-one dictionary look-up and one remainder.
+Everything that depends on the address alone is computed once and kept in a `Route`; each message then costs one
+dictionary look-up and one remainder.
 
 A message's queue is picked by the hash of its key, or of its device where it has no key: so one key's messages are in
 order, and one device's, for as long as the same queues are open. A topic can prefer its proxy's zone for messages
@@ -33,7 +33,7 @@ from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY, ROW_TOMBSTONE
 
 ROUTES_MAX = 1 << 17  # addresses remembered; beyond, all are forgotten and learned again
 HASHES_MAX = 1 << 17
-MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies what a match may cost
+MANY_COUNT_MAX = 8  # '#' in one pattern: each multiplies the cost of a match
 REMEMBERED_LENGTH_MAX = 256  # longer texts are looked at each time: a table is bounded in bytes too
 
 AMQP_TOPICS = ("$amqp", VHOST_ROOT)  # of messages for exchanges other than amq.topic of "/"
@@ -66,7 +66,7 @@ class _Binding(NamedTuple):
     group: int
     predicate: Predicate | None
     key: Hashable
-    exchange: str | None  # of which this is a binding; None: of none
+    exchange: str | None  # the source of this binding; None: no exchange's
 
 
 class Route(NamedTuple):
@@ -152,7 +152,7 @@ class Router:
         return [*found, "/#" if topic == ROOT_TOPIC else f"{topic}/#"]
 
     def resolve(self, address: str, *, inside: bool = False) -> Route:
-        """Returns the route of an address; `inside`, of what the gateway itself publishes to an internal exchange.
+        """Returns the route of an address; `inside`, of the gateway's own messages to an internal exchange.
 
         Raises `Refusal` for an address that nothing may be published to, `UnknownTopicError` where a topic would have
         to be created first.
@@ -318,8 +318,8 @@ class Router:
     ) -> None:
         """Routes messages of matching addresses to a named queue of a group too; `unbind` takes the `key`.
 
-        `exchange` is the one whose binding this is: it also takes what comes to that exchange from other exchanges.
-        Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
+        `exchange` is the one whose binding this is: it also takes messages that come to that exchange from other
+        exchanges. Raises `Refusal` (PRECONDITION) for a pattern that would be too dear to match.
         """
         self._bind(pattern, _Binding(queue, group, predicate, key, exchange))
 
@@ -364,7 +364,7 @@ class Router:
     ) -> None:
         """Sets the exchanges that exist, by their roots; publishing to any other, or to an internal one, is refused.
 
-        `alternates` are the names of the exchanges for what an exchange cannot route, by name.
+        `alternates` are the names of the exchanges for messages that an exchange cannot route, by its name.
         """
         self._exchanges, self._internal = frozenset(names), frozenset(internal)
         if self._linked or self._alternates or alternates:

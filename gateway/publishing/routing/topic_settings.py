@@ -37,12 +37,12 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
         Annotated[Literal["zone"], Meta(description="messages without a key go to queues in the zone of their proxy")]
         | None
     ) = None
-    index: (
-        Annotated[tuple[Literal["key", "address"], ...], Meta(description="what its messages are found by")] | None
-    ) = None
+    index: Annotated[tuple[Literal["key", "address"], ...], Meta(description="the indexes of its messages")] | None = (
+        None
+    )
 
     def config(self) -> dict[str, Any]:
-        """Returns the topic's configuration for the controller: what is said and not the default."""
+        """Returns the topic's configuration for the controller: the settings that are not the default."""
         said = msgspec.structs.asdict(self)
         values = {
             key: said[key] for key in ("retention_ms", "retention_bytes", "prefer", "index") if said[key] is not None

@@ -24,7 +24,7 @@ COUNTS = "amqp/consumers"
 
 
 def exclusive_consumer(queue: str) -> Refusal:
-    """Returns the refusal for consumers of which one excludes the others."""
+    """Returns the refusal for a consumer beside an exclusive one."""
     return Refusal(Cause.FORBIDDEN, f"queue {said(queue)} in exclusive use")
 
 
@@ -134,7 +134,7 @@ class SharedConsumerCounts:
         return [one for one in found if one.queue == queue and one.proxy != self._owners.id]
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> str:
-        """Removes what a proxy that is gone has left under a name; of which queue that was."""
+        """Removes the count that a proxy that is gone has left under a name; returns its queue."""
         queue, _, proxy = name.removeprefix(PREFIX).rpartition("/")
         await (await take()).release([Delete(kv_key(COUNTS, f"{queue}/{proxy}"))])
         return queue

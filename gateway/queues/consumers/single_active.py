@@ -61,5 +61,5 @@ class SingleActive:
         await (await take()).release()
 
     async def on_fenced(self) -> None:
-        """See `owners.OwnershipListener`: other processes deliver what this one did."""
+        """See `owners.OwnershipListener`: other processes deliver in place of this one."""
         self._owned.clear()

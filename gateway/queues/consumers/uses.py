@@ -1,4 +1,4 @@
-"""The last use of queues that expire: of queues that nobody consumes, declares or gets a message from for a time.
+"""The last use of queues that expire: queues that are not consumed, declared or read by basic.get for a time.
 
 Of several proxies each writes down when it has used a queue, some times in the time that the queue has to live.
 """

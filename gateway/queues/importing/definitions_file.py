@@ -104,7 +104,7 @@ class GlobalParameterEntry(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DefinitionsFile(msgspec.Struct, frozen=True, kw_only=True):
-    """All of a file; what is not named here is skipped."""
+    """All of a file; fields not named here are skipped."""
 
     vhosts: Sequence[VhostEntry] = ()
     users: Sequence[UserEntry] = ()
@@ -119,7 +119,7 @@ class DefinitionsFile(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def read_definitions(data: bytes) -> DefinitionsFile:
-    """Parses a file. Raises ValueError, with one sentence, for what is no definitions."""
+    """Parses a file. Raises ValueError, with one sentence, for a file that has no definitions."""
     try:
         found = msgspec.json.decode(data, type=DefinitionsFile)
     except msgspec.DecodeError as error:

@@ -91,7 +91,7 @@ class Importer:
         self._queues = dict.fromkeys(registry.queues)
 
     async def run(self, file: DefinitionsFile) -> ImportReport:
-        """Makes what the file defines, and is not there."""
+        """Makes the file's definitions that are not there."""
         for vhost in file.vhosts:
             await self._step(f"vhost '{vhost.name}'", self._vhost(vhost.name))
         await self._take_policies(file)
@@ -117,7 +117,7 @@ class Importer:
         self._steps.append(ImportStep(what=what, outcome=outcome, why=why))
 
     async def _step(self, what: str, work: Awaitable[bool], left: str = "") -> None:
-        """Does one thing, which says whether it had to be made; `left` says what is not taken over of it."""
+        """Does one step, which returns whether anything had to be made; `left` names the part not taken over."""
         try:
             outcome = MADE if await work else KEPT
             self._report(what, PARTLY if left else outcome, left)
@@ -265,7 +265,7 @@ class Importer:
             if user.tags:
                 tags = user.tags if isinstance(user.tags, str) else ", ".join(user.tags)
                 self._report(
-                    f"tags of user '{user.name}'", REFUSED, f"{tags}: nobody manages the gateway as such a user"
+                    f"tags of user '{user.name}'", REFUSED, f"{tags}: the gateway has no users with such rights"
                 )
             if user.limits:
                 why = "no user here has limits of connections and channels; `headgate check-config --keys` lists limits"
@@ -278,7 +278,7 @@ class Importer:
 
     async def _user(self, entry: UserEntry, permissions: Iterable[VhostPermission]) -> bool:
         if entry.name == GUEST:
-            raise ValueError("who is let in as guest is what auth.guest of the configuration says")
+            raise ValueError("auth.guest of the configuration decides who is let in as guest")
         if entry.name in self._configured:
             raise ValueError("the configuration has a user of this name")
         check_user_name(entry.name)

@@ -15,15 +15,15 @@ from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import QueueNumber, QueueOffset
 
 BATCH_COUNT_MAX = 256  # messages leased at once
-TRIES_COUNT_MAX = 16  # of removing what is too much, while others hold and give back the same
+TRIES_COUNT_MAX = 16  # of removing the excess, while others hold and give back the same
 PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 
 
 class QueueHead:
-    """Removes from the head of one queue what is not to be delivered any more.
+    """Removes from the head of one queue messages that are not to be delivered any more.
 
-    `rules` decides; `dead_letter` takes what is removed. Messages behind one that has not expired stay until they are
-    at the head, as in RabbitMQ: with a time to live of the queue's own there are none. Nobody of this process leases
+    `rules` decides; `dead_letter` takes the removed messages. Messages behind one that has not expired stay until they
+    are at the head, as in RabbitMQ: with a time to live of the queue's own there are none. This process leases no
     messages while others at the head are leased that may have to be given back: they would come out of order.
     """
 
@@ -69,7 +69,7 @@ class QueueHead:
         return await self._store.leases.waiting(self._number)
 
     async def trim(self, owner: int) -> int | None:
-        """Removes what has expired at the head, and what is too much; `owner` leases it meanwhile.
+        """Removes expired messages at the head, and the excess; `owner` leases them meanwhile.
 
         Returns when the next message expires, None where it never does, or nothing waits. Messages that stay are not
         leased, so that consumers keep their order. Damage is left to the queue's readers. Raises `StoreError`.
@@ -88,9 +88,9 @@ class QueueHead:
     async def _drop_excess(self, owner: int, rules: QueueRules) -> bool:
         """Removes the oldest messages of a queue that is too long; returns whether there were any.
 
-        Others may be at it: what they have taken meanwhile is counted as gone, so that all together remove no more than
-        is too much. Messages that they give back are looked at again; a message beside the oldest may go in its place
-        then.
+        Other processes may do the same: messages that they have taken meanwhile count as gone, so that all together
+        remove no more than the excess. Messages that they give back are looked at again; a message beside the oldest
+        may go in its place then.
         """
         dropped, in_vain = False, 0
         while in_vain < TRIES_COUNT_MAX:
@@ -142,7 +142,7 @@ class QueueHead:
                 return self._due_ms(found) if found.live else None
             if not await self._remove(owner, expired):
                 return None  # others have taken it, and look again
-            count = BATCH_COUNT_MAX  # look again: what consumers hold is among the places, and does not wait
+            count = BATCH_COUNT_MAX  # look again: messages that consumers hold have a place, and do not wait
         return None
 
     def _due_ms(self, found: Found) -> int | None:
@@ -154,11 +154,11 @@ class QueueHead:
         return min((due for due in dues if due is not None), default=None)
 
     async def _remove(self, owner: int, count: int) -> bool:
-        """Leases up to `count` messages and removes what has expired of them; returns whether there were any."""
+        """Leases up to `count` messages and removes the expired ones; returns whether there were any."""
         async with self._leasing:
             leases = await self._store.leases.take(self._number, owner, max_count=count)
             found = self.read(leases)
-            if found.live:  # others hold some of what was at the head
+            if found.live:  # others hold some messages of the head
                 offsets = [lease.offset for lease in found.live]
                 self._store.leases.requeue(self._number, owner, offsets, delivered=False)
                 self._woken()
@@ -166,7 +166,7 @@ class QueueHead:
         return len(found.live) < len(leases)
 
     def read(self, leases: Sequence[Lease], idle_since_ms: int | None = None) -> Found:
-        """Returns what leases stand for, as of now."""
+        """Returns the messages of leases, as of now."""
         return read(leases, now_ms=self._now_ms(), rules=self._rules(), idle_since_ms=idle_since_ms)
 
     async def discard(self, owner: int, found: Found) -> None:

@@ -2,7 +2,7 @@
 
 As in RabbitMQ, the policy of the highest priority that matches applies, and no other; an operator's policy applies
 beside it. Of limits the smallest counts, wherever it stands; for the rest the declaration comes first. Of streams a
-policy comes before the declaration. A policy that says what queues of a type do not have does not match these.
+policy comes before the declaration. A policy with a setting that queues of a type do not have does not match these.
 """
 
 import re
@@ -45,7 +45,7 @@ class PolicyConfig(msgspec.Struct, frozen=True, kw_only=True):
     pattern: Annotated[str, Meta(description="a regular expression that is found in the names that it is for")]
     apply_to: Annotated[
         _ApplyTo,
-        Meta(description="what it is for: queues, classic_queues, quorum_queues, streams, exchanges, or all"),
+        Meta(description="its subjects: queues, classic_queues, quorum_queues, streams, exchanges, or all"),
     ] = "all"
     priority: Annotated[int, Meta(description="of several that match, the highest applies alone")] = 0
     definition: Annotated[
@@ -58,7 +58,7 @@ class QueuesConfig(msgspec.Struct, frozen=True, kw_only=True):
     """`[queues]`: virtual hosts, and rules for named queues and exchanges that their declarations do not say."""
 
     vhosts: Annotated[
-        tuple[str, ...], Meta(description='virtual hosts besides "/"; what is in one stays when it is taken out')
+        tuple[str, ...], Meta(description='virtual hosts besides "/"; the contents of one stay when it is taken out')
     ] = ()
     policies: tuple[PolicyConfig, ...] = ()
     operator_policies: tuple[PolicyConfig, ...] = ()
@@ -72,7 +72,7 @@ class StoredPolicy(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def place(self) -> "PolicyPlace":
-        """Returns what tells it from all others of its kind."""
+        """Returns its identity among all of its kind."""
         return PolicyPlace(self.policy.vhost, self.policy.name, self.operator)
 
 
@@ -92,7 +92,7 @@ class AppliedPolicies(NamedTuple):
 
     @property
     def effective(self) -> Mapping[str, Any]:
-        """Returns what both say together of a queue, without its arguments: of two limits the smaller one."""
+        """Returns the combined settings of both for a queue, without its arguments: of two limits the smaller one."""
         user, operator = _definition(self.user), _definition(self.operator)
         limits = {key: _smallest((user[key], operator[key])) for key in user.keys() & operator.keys()}
         found = {**user, **operator, **limits}
@@ -196,7 +196,7 @@ def _definition(policy: PolicyConfig | None) -> Mapping[str, Any]:
 
 
 def policy_mistakes(config: QueuesConfig) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of virtual hosts and policies: the key, and what to write."""
+    """Yields the mistakes of virtual hosts and policies: the key, and a remedy."""
     for vhost in config.vhosts:
         try:
             check_vhost(vhost)
@@ -214,7 +214,7 @@ def known_keys(*, operator: bool) -> tuple[str, ...]:
 
 
 def policy_mistakes_of(policy: PolicyConfig, *, operator: bool) -> Iterator[tuple[str, str]]:
-    """Yields the mistakes of one policy: the key in it, and what to write."""
+    """Yields the mistakes of one policy: the key in it, and a remedy."""
     known = known_keys(operator=operator)
     try:
         re.compile(policy.pattern)

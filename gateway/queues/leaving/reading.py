@@ -27,12 +27,12 @@ class Letter(NamedTuple):
     message: Message
 
 
-# Moves what an owner holds to where dead letters go, or settles it, for a reason; raises `StoreError`.
+# Moves messages that an owner holds to the dead letter exchange, or settles them, for a reason; raises `StoreError`.
 DeadLettering: TypeAlias = Callable[[int, Sequence[Letter], str], Awaitable[None]]
 
 
 class Found(NamedTuple):
-    """The contents of leases: messages with their ids filled in and their leases, and what is not to be delivered."""
+    """The contents of leases: messages with their ids filled in and their leases, and those not to deliver."""
 
     messages: list[Message]
     live: list[Lease]
@@ -42,7 +42,7 @@ class Found(NamedTuple):
 
 
 def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_ms: int | None = None) -> Found:
-    """Returns what leases stand for.
+    """Returns the messages of leases.
 
     Messages stored while a consumer was waiting, since `idle_since_ms`, have not waited in the queue. They do not
     expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.

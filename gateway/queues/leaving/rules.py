@@ -33,10 +33,10 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
     """The rules of one queue; None: there is no such limit."""
 
     message_ttl_ms: int | None = None
-    expires_ms: int | None = None  # of the queue itself, while nobody uses it
+    expires_ms: int | None = None  # of the queue itself, while it is unused
     dead_letter_exchange: str | None = None
     dead_letter_key: str | None = None  # None: the key that the message had
-    max_length: int | None = None  # of messages that are not lent
+    max_length: int | None = None  # of messages that are not leased
     max_bytes: int | None = None  # of their bodies
     overflow: str = DROP_HEAD
     delivery_limit: int | None = None  # how often a message may come back
@@ -49,7 +49,7 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def watched(self) -> bool:
-        """Returns whether something of the queue changes without anybody asking for it."""
+        """Returns whether the queue changes by itself, without a request."""
         times = self.message_ttl_ms, self.expires_ms
         kept = self.limited or self.single_active or self.dead_letter_exchange is not None
         return kept or any(one is not None for one in times)

@@ -19,7 +19,7 @@ _SIZE_MAX = (1 << 32) - 1
 class QueueSizes:
     """The sizes of all bodies from the first message that waits: four bytes for each, read once.
 
-    Where messages behind the first are lent, they are taken to be as large as the others.
+    Where messages behind the first are leased, they are taken to be as large as the others.
     """
 
     def __init__(self, store: StoreClient, number: QueueNumber) -> None:
@@ -41,7 +41,7 @@ class QueueSizes:
         return self.oldest(await self.waiting_bytes() - bytes_max)[0]
 
     def oldest(self, over: int) -> tuple[int, int]:
-        """Returns how many of the oldest messages have so many bytes, as of the last look, and what they lack of it."""
+        """Returns how many of the oldest messages have so many bytes, as of the last look, and the missing bytes."""
         count = 0
         for size in self._sizes[self._first - self._start :] if over > 0 else ():
             if over <= 0:

@@ -14,7 +14,7 @@ from store.base import logs
 from store.base.errors import StoreError
 from store.base.streams.event_wait import wait_at_most
 
-OWNER: Final = 0  # of what is leased meanwhile: no connection has this number
+OWNER: Final = 0  # of messages leased meanwhile: no connection has this number
 LOOKS_COUNT_MAX: Final = 32  # at once
 AGAIN_MS: Final = 20  # between two looks at a queue that changes all the time
 RETRY_MS: Final = 1_000  # after the store has failed

@@ -2,7 +2,7 @@
 
 Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). Messages
 are taken from the highest lane that has some; those given back return to their place. A lane in which nothing was found
-is not asked again before something has come to it, of which the store tells takers that have found nothing.
+is not asked again before something has come to it, which the store tells takers that have found nothing.
 """
 
 import asyncio
@@ -22,10 +22,10 @@ class _Found:
 
     def __init__(self) -> None:
         self._arrivals: dict[int, int] = {}  # of each lane that was asked: how often something may have come to it
-        self._empty: dict[int, int] = {}  # lane -> what `_arrivals` said when nothing was found
+        self._empty: dict[int, int] = {}  # lane -> `_arrivals` when nothing was found
 
     def stamp(self, lane: int) -> int:
-        """Returns what to pass to `nothing_in`, from before the store was asked."""
+        """Returns the argument of `nothing_in`, from before the store was asked."""
         return self._arrivals.setdefault(lane, 0)
 
     def nothing_in(self, lane: int, stamp: int) -> None:
@@ -55,7 +55,7 @@ def at(priority: int, offset: int) -> QueueOffset:
 
 
 class LanedLeases:
-    """`LeaseCalls` for consumers of named queues; what is not here goes to the store as it is."""
+    """`LeaseCalls` for consumers of named queues; other calls go to the store as they are."""
 
     def __init__(self, leases: LeaseCalls, lanes: Lanes, found: _Found) -> None:
         self._leases = leases
@@ -152,7 +152,7 @@ class LanedLeases:
 
 
 class LanedQueues:
-    """`QueueCalls` for consumers of named queues; what is not here goes to the store as it is."""
+    """`QueueCalls` for consumers of named queues; other calls go to the store as they are."""
 
     def __init__(self, queues: QueueCalls, lanes: Lanes) -> None:
         self._queues = queues

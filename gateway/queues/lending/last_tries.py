@@ -1,4 +1,4 @@
-"""The messages of a queue that are lent for the last time: given back, they leave the queue (`x-delivery-limit`)."""
+"""The messages of a queue that are leased for the last time: given back, they leave the queue (`x-delivery-limit`)."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Final
@@ -7,11 +7,11 @@ from gateway.queues.leaving.rules import QueueRules
 from store.api.leases import Lease
 from store.format.frame import QueueOffset
 
-LAST_TRIES_COUNT_MAX: Final = 10_000  # messages that are known; of any other it is seen when it would be lent again
+LAST_TRIES_COUNT_MAX: Final = 10_000  # messages that are known; any other is noticed when it would be leased again
 
 
 class LastTries:
-    """The messages that are lent and have come back as often as the rules of their queue let them."""
+    """The leased messages that have come back as often as the rules of their queue let them."""
 
     __slots__ = ("_counts", "_rules")
 
@@ -20,13 +20,13 @@ class LastTries:
         self._counts: dict[QueueOffset, int] = {}  # how often each has come back
 
     def lent(self, leases: Iterable[Lease]) -> None:
-        """Notes what is lent."""
+        """Notes leased messages."""
         limit = self._rules().delivery_limit
         if limit is not None and len(self._counts) < LAST_TRIES_COUNT_MAX:
             self._counts.update([(lease.offset, lease.deliveries) for lease in leases if lease.deliveries >= limit])
 
     def exhausted(self, offsets: Sequence[QueueOffset]) -> list[QueueOffset]:
-        """Returns which of some lent messages may not come back once more."""
+        """Returns which of some leased messages may not come back once more."""
         limit = self._rules().delivery_limit
         if limit is None or not self._counts:
             return []

@@ -1,8 +1,8 @@
 """The pump of one named queue: leases its messages to its consumers as they come, in turn.
 
-A consumer's credit is its adapter's business. Where the adapter names it, no more than that is lent. Otherwise the pump
-learns it by offering: a consumer that takes less than offered is blocked until it is `Ready`, and what it had taken
-since it was last ready is what it is offered next time, and a little more, in case it can take more now. One without a
+A consumer's credit is its adapter's business. Where the adapter names it, no more than that is leased. Otherwise the
+pump learns it by offering: a consumer that takes less than offered is blocked until it is `Ready`, and is then offered
+as many messages as it had taken since it was last ready, and a few more, in case it can take more now. One without a
 limit gets whole batches.
 """
 
@@ -88,7 +88,7 @@ class QueueConsumer:
         at: QueueOffset = NOWHERE,
     ) -> None:
         self.conn = conn
-        self.stream = stream  # of a stream: what it wants of it, and
+        self.stream = stream  # of a stream: which messages it wants, and
         self.at = at  # the offset of its next message
         self.permissions = permissions  # of the consumer's principal
         self._allowed: tuple[Access | None, bool] = (None, True)  # the last answer of `allowed`, by the access of then
@@ -161,7 +161,7 @@ class QueueConsumer:
 class Pump:
     """Delivers one queue. Its task lives while there are consumers; `failed` is called if a bug of ours ends it.
 
-    `dead_letter` takes what is not to be delivered; `taken` is called when the head of the queue has changed.
+    `dead_letter` takes messages that are not to be delivered; `taken` is called when the head of the queue has changed.
 
     `counted`: a message that was given back says how often, in a header, as those of RabbitMQ's quorum queues do.
 
@@ -197,7 +197,7 @@ class Pump:
         self._taken = taken
         self._wake = asyncio.Event()
         self._task = PumpTask(f"pump of queue {number}", self._run, failed)
-        self._settling: set[asyncio.Future[None]] = set()  # of what was delivered without acknowledgement
+        self._settling: set[asyncio.Future[None]] = set()  # of messages delivered without acknowledgement
         self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
         self.consumers: list[QueueConsumer] = []  # the consumer that was served last is last
@@ -225,7 +225,7 @@ class Pump:
 
     @property
     def has_ready_consumer(self) -> bool:
-        """Returns whether a consumer takes what comes: it meets what has expired itself."""
+        """Returns whether a consumer takes every message: it meets expired ones itself."""
         return bool(self._ready())
 
     def _ready(self) -> list[QueueConsumer]:
@@ -247,7 +247,7 @@ class Pump:
             if found.messages:
                 self.last_tries.lent(found.live)
                 message, lease = found.messages[0], found.live[0]
-                if self._counted:  # RabbitMQ says it of what is fetched for the first time, too
+                if self._counted:  # RabbitMQ sets it on messages fetched for the first time, too
                     message = with_headers(message, {DELIVERY_COUNT: lease.deliveries})
                 return message, lease
             await self._discard(owner, found)
@@ -343,7 +343,7 @@ class Pump:
         return True
 
     async def _discard(self, owner: int, found: Found) -> None:
-        """Removes what is not to be delivered. Raises `StoreError`."""
+        """Removes messages that are not to be delivered. Raises `StoreError`."""
         self.last_tries.left(letter.offset for letter in found.exhausted)
         await self.head.discard(owner, found)
 

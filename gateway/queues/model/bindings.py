@@ -153,7 +153,7 @@ def check_exchange_arguments(kind: str, arguments: Arguments) -> None:
 
 
 def _check_hash(arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for what no message can be hashed by."""
+    """Raises `Refusal` (PRECONDITION) for arguments that no message can be hashed by."""
     header, field = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
     if header is not None and field is not None:
         raise Refusal(Cause.PRECONDITION, f"'{HASH_HEADER}' and '{HASH_PROPERTY}' exclude each other")
@@ -177,7 +177,7 @@ def hash_weight(binding: Binding) -> int:
 
 
 def hash_key(exchange: Exchange) -> Callable[[Message], str]:
-    """Returns what gives the text of a message that a hashed exchange hashes: "" where it lacks what is asked for."""
+    """Returns the function for the text of a message that a hashed exchange hashes: "" where the message lacks it."""
     header, field = exchange.arguments.get(HASH_HEADER), exchange.arguments.get(HASH_PROPERTY)
     if header is not None:
         name = str(header)

@@ -1,4 +1,4 @@
-"""The bindings of hashed exchanges, of which each message takes one."""
+"""The bindings of hashed exchanges; each message takes one."""
 
 from gateway.port.queues import HASHED
 from gateway.publishing.routing.hash_choice import HashChoice
@@ -13,7 +13,7 @@ class HashedBindings:
         self._choices: dict[str, HashChoice] = {}
 
     def predicate(self, exchange: Exchange, binding: Binding, target: tuple[str, str]) -> Predicate | None:
-        """Returns what a binding to a target asks of messages besides their address; of other exchanges too."""
+        """Returns a binding's condition on messages besides their address; for other exchanges too."""
         if exchange.routes_as != HASHED:
             return binding_predicate(exchange, binding)
         choice = self._choices.setdefault(exchange.name, HashChoice(hash_key(exchange)))

@@ -25,8 +25,8 @@ def header_predicate(arguments: Mapping[str, Any]) -> Callable[[Message], bool]:
     """Returns a predicate: a message's headers match a binding's arguments (AMQP 0-9-1, 3.1.3.4).
 
     `x-match` is "all" unless it is "any", or one of these with "-with-x" behind it: then headers that begin with `x-`
-    count too. Values are compared as `comparable` says; no value asks only that the header is there. Raises `Refusal`
-    (PRECONDITION) for another `x-match`.
+    count too. Values are compared by `comparable`; an argument without a value asks only that the header is there.
+    Raises `Refusal` (PRECONDITION) for another `x-match`.
     """
     mode = arguments.get(MATCH, "all")
     if not isinstance(mode, str) or mode not in _MATCHES:

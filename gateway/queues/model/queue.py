@@ -60,7 +60,7 @@ class Queue:
         self.owner = owner  # the connection that alone may use it
         self.rules = rules
         self.pump = pump
-        self.revision = revision  # of its definition, of what several proxies share
+        self.revision = revision  # of its definition, where several proxies share it
         self.owned: Owned | None = None  # its name, while this process keeps it
         self.members: set[int] = set()  # of a shared subscription: the connections of this process that may use it
 
@@ -71,7 +71,7 @@ class Queue:
 
     @property
     def stream(self) -> bool:
-        """Returns whether it is a stream, which nobody takes anything from."""
+        """Returns whether it is a stream, whose messages stay when they are read."""
         return is_stream(self.definition.arguments)
 
     @property

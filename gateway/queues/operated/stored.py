@@ -42,7 +42,7 @@ class StoredVhosts(NamedTuple):
 
 
 class StoredSettings:
-    """Reads and writes what operators have set. All methods raise `StoreError`."""
+    """Reads and writes the operators' settings. All methods raise `StoreError`."""
 
     def __init__(self, store: StoreClient) -> None:
         self._store = store

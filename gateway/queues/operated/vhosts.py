@@ -60,7 +60,7 @@ class Vhosts:
         self._vhosts: dict[int, str] = {}  # by connection
 
     def take_over(self, names: Iterable[str], deleted: Iterable[str], limits: Mapping[str, VhostLimits]) -> bool:
-        """Takes over what is stored; returns whether a virtual host was deleted since."""
+        """Takes over the stored virtual hosts; returns whether a virtual host was deleted since."""
         before = self.deleted
         self.deleted = {vhost: before.get(vhost, False) for vhost in deleted}
         self.names |= dict.fromkeys(name for name in names if name not in self.deleted)

@@ -21,8 +21,8 @@ from store.base.rhythm import Reminder, pause
 from store.base.streams.event_wait import wait_at_most
 
 COUNTS = "shared/counts"
-SAY_S = 0.25  # that changes gather until they are said
-AGAIN_S = 20.0  # until it is said again
+SAY_S = 0.25  # that changes gather until they are sent
+AGAIN_S = 20.0  # until it is sent again
 TTL_MS = 60_000
 RETRY_S = 1.0
 

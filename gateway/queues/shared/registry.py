@@ -13,7 +13,8 @@ from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.queues.topology.vhost_registry import VhostRegistry
 
-# Asks whether a queue may be removed: None when it has members, else what has to be as it is for that to stay so.
+# Asks whether a queue may be removed: None when it has members, else the keys, with their revisions, on which that
+# depends.
 Unless: TypeAlias = Callable[[], Awaitable[Mapping[str, int] | None]]
 
 

@@ -1,12 +1,12 @@
-"""Shared subscriptions: which sessions are members of which, and so how long their queues are there.
+"""Shared subscriptions: their member sessions, which decide how long their queues are there.
 
     shared/members/{queue}/{session}   the members of a shared subscription
-    shared/of/{session}/{queue}        the same the other way round: what a session leaves when it ends
+    shared/of/{session}/{queue}        the same the other way round: the memberships that a session leaves when it ends
     shared/joins/{queue}               changes whenever a session joins, where there are several proxies
 
 (`queue` and `session` are hashes; the records say the names.) A membership is as durable as its session is: a session
-that is away is a member still. It ends when the session leaves or ends; what a crash leaves behind of sessions that are
-gone is found by `sweep`. The queue goes with its last member, in a transaction that fails if one joins meanwhile.
+that is away is a member still. It ends when the session leaves or ends; `sweep` finds memberships that a crash leaves
+of sessions that are gone. The queue goes with its last member, in a transaction that fails if one joins meanwhile.
 """
 
 import asyncio
@@ -96,12 +96,12 @@ class SharedSubscriptions:
         self._sessions = sessions
         self._groups_max = groups_max
         self._spawn = spawn
-        self._joining: Counter[str] = Counter()  # queues that somebody here is about to be a member of
+        self._joining: Counter[str] = Counter()  # queues that a session here is about to join
         self._joined: dict[str, int] = {}  # sessions that have joined something here, and their connections
         self._here: dict[int, _JoinedConnection] = {}  # those connections
 
     async def begin(self) -> None:
-        """Clears away what a former run of this process has left behind, where no other could have."""
+        """Removes the remains of a former run of this process, where no other process could have left them."""
         if self._owners.alone:
             try:
                 await self.sweep()
@@ -127,7 +127,7 @@ class SharedSubscriptions:
         name = shared.queue
         self._joining[name] += 1
         try:
-            # Or it would take what it cannot have from other members.
+            # Or it would take messages that it may not read from other members.
             permissions.check_all("subscribe", shared.pattern)
             for _ in range(TRIES_COUNT_MAX):
                 queue = await self._registry.share(shared, groups_max=self._groups_max)
@@ -172,8 +172,8 @@ class SharedSubscriptions:
     async def ended(self, session: str, owned: Owned | None = None, *, lasting: bool = True) -> None:
         """Ends the memberships of a session that is gone. Raises `StoreError`, `OwnershipLost`.
 
-        `owned` is what its owner writes by; None where it is known that nobody owns it. One that does not last beyond
-        its connection has joined here if at all.
+        `owned` is the name by which its owner writes; None where it is known to have no owner. One that does not last
+        beyond its connection has joined here if at all.
         """
         if not lasting and session not in self._joined:
             return

@@ -46,7 +46,7 @@ def check_stream(request: DeclareQueue) -> None:
 
 
 def _check_arguments(arguments: Arguments) -> None:
-    """Raises `Refusal` for what means something for other queues; unknown arguments mean nothing, as in RabbitMQ."""
+    """Raises `Refusal` for arguments of other kinds of queues; unknown ones have no effect, as in RabbitMQ."""
     for name, value in arguments.items():
         if name == MAX_AGE:
             if age_ms(value) is None:

@@ -1,7 +1,7 @@
 """The pump of one stream: reads the log for each consumer from where that is, as far as it has credit.
 
-Nothing is lent, and nothing settled: an acknowledgement gives credit, and that is all. A consumer that comes again says
-where to begin.
+Nothing is leased, and nothing settled: an acknowledgement only gives credit. A consumer that comes again says where to
+begin.
 """
 
 import asyncio
@@ -26,7 +26,7 @@ from store.base.streams import until_one_ends
 from store.format.frame import QueueNumber, QueueOffset
 
 READ_BYTES: Final = 1 << 20  # at once for one consumer
-WAIT_MS: Final = 10_000  # for what comes, in one question to the store
+WAIT_MS: Final = 10_000  # for new messages, in one call to the store
 
 log = logs.get(__name__)
 
@@ -139,7 +139,7 @@ class StreamPump:
                 await asyncio.sleep(RETRY_S)
 
     async def _serve(self, consumer: QueueConsumer) -> bool:
-        """Offers a consumer what comes next; returns whether there was anything."""
+        """Offers a consumer the next messages; returns whether there was anything."""
         wanted = consumer.stream
         assert wanted is not None
         count = BATCH_COUNT_MAX if wanted.wanted else consumer.offer_count()
@@ -165,7 +165,7 @@ class StreamPump:
         return True
 
     async def _fetch(self, at: QueueOffset, count: int) -> tuple[Sequence[Lease], int]:
-        """Reads rows from an offset on; also where to go on: behind what is lost or has been deleted."""
+        """Reads rows from an offset on; also where to go on: behind lost or deleted messages."""
         try:
             fetched = await self._store.queues.fetch(self._number, at, max_bytes=READ_BYTES, max_rows=count)
         except OffsetOutOfRange as gone:

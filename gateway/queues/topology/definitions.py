@@ -2,7 +2,7 @@
 
 A gateway that is alone keeps the durable ones, and is the only one to change them. Several proxies keep all, those that
 are not durable in places of their own; they change them by compare-and-set, and follow each other by a watch. Revisions
-tell what is newer: a change that arrives late has no effect.
+tell which change is newer: a change that arrives late has no effect.
 """
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
@@ -60,7 +60,7 @@ class Definitions(Protocol):
         """Returns all definitions, exchanges first."""
 
     async def clear(self) -> None:
-        """Forgets what is not durable: no process that could know it is there."""
+        """Forgets definitions that are not durable: no process that could know them is there."""
 
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """Returns a definition that is not known here, but perhaps elsewhere."""
@@ -71,7 +71,7 @@ class Definitions(Protocol):
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
     ) -> int:
-        """Removes a definition; returns the revision as of which it is gone. Raises `Changed`.
+        """Removes a definition; returns the revision of its removal. Raises `Changed`.
 
         Of several proxies only if other keys, too, are at the revisions in `also`.
         """
@@ -98,7 +98,7 @@ class LocalDefinitions:
         """See `Definitions`: such are not kept."""
 
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
-        """See `Definitions`: what is not known here is not there."""
+        """See `Definitions`: a definition that is unknown here does not exist."""
         return None
 
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
@@ -180,7 +180,7 @@ class SharedDefinitions:
         found: Callable[[Sequence[StoredDefinition]], Awaitable[None]],
         settings_changed: Callable[[], Awaitable[None]],
     ) -> NoReturn:
-        """Tells `found` what changes, forever; `look` takes stock first (`gateway.ownership.following`).
+        """Tells `found` of changes, forever; `look` takes stock first (`gateway.ownership.following`).
 
         `settings_changed` is called before that where operators have set something (`gateway.queues.operated`).
         """

@@ -233,7 +233,7 @@ def check_same_exchange(existing: Exchange, wanted: Exchange) -> None:
 
 
 def check_new_exchange(request: DeclareExchange) -> None:
-    """Raises `Refusal` for an exchange that nobody may make."""
+    """Raises `Refusal` for an exchange that no client may make."""
     name = local_name(request.name)
     if not name:
         raise default_exchange()
@@ -254,7 +254,7 @@ def check_binding(exchange: Exchange, binding: Binding) -> None:
 
 
 def check_same(what: str, name: str, existing: object, asked: object, fields: Iterable[str]) -> None:
-    """Raises `Refusal` (PRECONDITION) when a declaration differs from what exists (AMQP 0-9-1, queues.declare)."""
+    """Raises `Refusal` (PRECONDITION) when a declaration differs from the existing one (AMQP 0-9-1, queues.declare)."""
     for field in fields:
         argument = {"kind": "type", "alternate": ALTERNATE}.get(field, field)
         check_equal(what, name, argument, getattr(existing, field), getattr(asked, field))
@@ -289,7 +289,7 @@ def _refuse_default(request: BindExchange | UnbindExchange) -> None:
 
 
 def default_exchange() -> Refusal:
-    """Returns the refusal of what nobody does to the default exchange: every queue is bound to it by its name alone."""
+    """Returns the refusal of a change of the default exchange: every queue is bound to it by its name alone."""
     return Refusal(Cause.FORBIDDEN, "operation not permitted on the default exchange")
 
 

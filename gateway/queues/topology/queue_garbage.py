@@ -40,7 +40,7 @@ class QueueGarbage:
         await self._store.keys.put(kv_key(self._namespace, name), name.encode())
 
     async def fresh(self, name: str, group: int | None = None) -> NamedQueue:
-        """Returns the number for a new queue of this name: one without rows, in a store group where one is said.
+        """Returns the number for a new queue of this name: one without rows, in the store group given, if any.
 
         Raises `StoreError`, `ControllerError`.
         """
@@ -52,12 +52,12 @@ class QueueGarbage:
         return queue
 
     async def clear(self, name: str, number: int) -> None:
-        """Clears away what is left of a queue that is gone, or remembers to."""
+        """Removes the remains of a queue that is gone, or remembers to."""
         self._left[name] = number
         await self._try(name)
 
     async def retry(self) -> None:
-        """Clears away what could not be before."""
+        """Removes remains that could not be removed before."""
         for name in list(self._left):
             await self._try(name)
 

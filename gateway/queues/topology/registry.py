@@ -211,7 +211,7 @@ class QueueRegistry(ExchangeRegistry):
             await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
 
     async def drop_if(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
-        """Removes a queue if a condition holds while nobody changes anything. Raises what `condition` raises."""
+        """Removes a queue if a condition holds, with the topology locked. Raises the errors of `condition`."""
         async with self._changing:
             if name in self.queues and await condition():
                 await self._drop_soon([name])
@@ -235,7 +235,7 @@ class QueueRegistry(ExchangeRegistry):
                 self._unfinished()
 
     async def finish(self) -> bool:
-        """Removes what could not be removed before; returns whether all is gone."""
+        """Removes queues that could not be removed before; returns whether all is gone."""
         async with self._changing:
             await self._drop_soon(())
             await self._drop_unbound(list(self._idle))

@@ -21,7 +21,7 @@ log = logs.get(__name__)
 class SettingsRegistry(Topology):
     """Changes settings, and applies them to existing queues and exchanges."""
 
-    _streams_behind = False  # the store could not be told what policies say of streams
+    _streams_behind = False  # the store could not be told the policies' retention of streams
 
     async def _read_settings(self) -> None:
         """See `Topology`."""
@@ -89,7 +89,7 @@ class SettingsRegistry(Topology):
         return self._policies
 
     async def set_policy(self, policy: StoredPolicy) -> None:
-        """Sets a policy, in the place of the one of its name, for what there is and what will be. Raises `Refusal`."""
+        """Sets a policy, in the place of the one of its name, for present and future queues. Raises `Refusal`."""
         await self._check_vhost(policy.policy.vhost)
         await self._change(lambda: self._set_policy(policy))
 
@@ -134,7 +134,7 @@ class SettingsRegistry(Topology):
         await self._configure_streams()
 
     async def _configure_streams(self) -> None:
-        """Tells the store how long streams are kept, by what policies say now, with the topology locked."""
+        """Tells the store how long streams are kept, by the present policies, with the topology locked."""
         said = self._store.queues.config
         streams = [queue for queue in self.queues.values() if queue.stream]
         wanted = [self._queue_config(one.number, one.definition.name, one.definition.arguments) for one in streams]

@@ -112,14 +112,14 @@ class Topology(ABC):
         self.shared_count = 0  # queues of shared subscriptions
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: they cannot be used
-        self._idle: dict[str, None] = {}  # exchanges of which that is true
+        self._idle: dict[str, None] = {}  # exchanges for which that is true
         self._changing = asyncio.Lock()  # one change at a time
         for vhost in self.vhosts.names:
             self._exchanges |= predeclared(vhost)
         self._notify_exchanges()
 
     async def load(self) -> None:
-        """Loads what was declared durable, and clears away what was not."""
+        """Loads durable definitions, and removes the others."""
         first = await self._owners.is_first()
         if first:
             await self._definitions.clear()
@@ -155,7 +155,7 @@ class Topology(ABC):
                 for name, exchange in [one for one in known if one not in there]:
                     await self._removed_elsewhere(name, exchange=exchange)
 
-    # ---- what other proxies do
+    # ---- changes by other proxies
 
     async def follow(self) -> None:
         """Follows the other proxies, forever."""
@@ -168,7 +168,7 @@ class Topology(ABC):
 
     @abstractmethod
     async def _read_settings(self) -> None:
-        """Takes over what operators have set, with the topology locked. Raises `StoreError`."""
+        """Takes over the operators' settings, with the topology locked. Raises `StoreError`."""
 
     async def _learn_all(self, found: Iterable[StoredDefinition]) -> None:
         async with self._changing:
@@ -205,7 +205,7 @@ class Topology(ABC):
                 self._rebind(queue, definition)
 
     async def _removed_elsewhere(self, name: str, *, exchange: bool) -> None:
-        """Removes what another proxy has deleted."""
+        """Removes a definition that another proxy has deleted."""
         if exchange:
             self._revisions.pop(name, None)
             self._forget_exchange(name)
@@ -289,7 +289,7 @@ class Topology(ABC):
         if vhost in self.vhosts.deleted:
             self._unfinished()  # until nothing is left
 
-    # ---- what is known
+    # ---- lookups
 
     def _notify_exchanges(self) -> None:
         every = self._exchanges.values()

@@ -1,6 +1,6 @@
 """The deletion of virtual hosts, with all that is in them.
 
-A deletion begins with a key in the store: from then on no proxy lets anybody in, or makes anything there. Then the
+A deletion begins with a key in the store: from then on no proxy lets a client in, or makes anything there. Then the
 connections are closed, and queues, exchanges and policies removed. When a proxy ends meanwhile, the others go on, or
 the next start does: a process that finds something in a deleted virtual host removes it.
 """
@@ -31,7 +31,7 @@ class VhostRegistry(QueueRegistry):
             self.vhosts.delete(vhost)
             self._unfinished()
         if not await self._cleared(vhost):
-            raise Refusal(Cause.UNAVAILABLE, f"vhost '{vhost}' is deleted; what is left in it is being removed")
+            raise Refusal(Cause.UNAVAILABLE, f"vhost '{vhost}' is deleted; its contents are being removed")
 
     async def check_deletable(self, vhost: str) -> None:
         """Raises `Refusal` where there is no such virtual host, or one that stays, and `StoreError`."""
@@ -48,7 +48,7 @@ class VhostRegistry(QueueRegistry):
         return await super().finish() and all(cleared)
 
     async def _cleared(self, vhost: str) -> bool:
-        """Removes what is left in a deleted virtual host; returns whether all is gone."""
+        """Removes the remains of a deleted virtual host; returns whether all is gone."""
         try:
             return await self._clear(vhost)
         except StoreError as error:
@@ -63,7 +63,7 @@ class VhostRegistry(QueueRegistry):
         for at in range(0, len(queues), REMOVED_COUNT_MAX):
             async with self._changing:
                 if vhost not in self.vhosts.deleted:
-                    return True  # it was made again: what is there now is its own
+                    return True  # it was made again: its contents now are its own
                 await self._drop_soon(name for name in queues[at : at + REMOVED_COUNT_MAX] if name in self.queues)
         for name in [name for name in self._exchanges if vhost_of(name) == vhost]:
             async with self._changing:

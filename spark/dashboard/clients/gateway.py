@@ -1,6 +1,6 @@
 """The gateway's HTTP port, asked in the name of the logged-in user: consumer groups, single messages, commands.
 
-The gateway decides what that user may do, by its access rules. On loopback, without users, requests have no name.
+The gateway decides on that user's rights, by its access rules. On loopback, without users, requests have no name.
 """
 
 import re

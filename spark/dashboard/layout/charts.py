@@ -92,7 +92,7 @@ def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:
-    """Returns ranges of indexes without a gap: an area over a gap would show values that nobody reported."""
+    """Returns ranges of indexes without a gap: an area over a gap would show values that were not reported."""
     found, start = [], 0
     for at, value in enumerate([*values, None]):
         if value is None:

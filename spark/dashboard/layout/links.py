@@ -1,4 +1,4 @@
-"""Addresses of pages: what a page shows is in its address, so that it can be kept and sent."""
+"""Addresses of pages: a page's state is in its address, so that it can be kept and sent."""
 
 from typing import NamedTuple
 from urllib.parse import parse_qsl, quote, unquote, urlencode
@@ -9,7 +9,7 @@ DEVICE = "/device/"
 
 
 class PageAddress(NamedTuple):
-    """An address, taken apart: `page` is the first word of the path, `device` what follows `/device/`."""
+    """An address, taken apart: `page` is the first word of the path, `device` the part behind `/device/`."""
 
     page: str
     device: str

@@ -63,7 +63,7 @@ def note(text: str) -> Any:
 
 
 def trouble(title: str, text: str, *, color: str = "yellow") -> Any:
-    """Shows a sentence about what does not work, and what to do about it."""
+    """Shows a sentence about a fault, with a remedy."""
     return dmc.Alert(text, title=title, color=color, mb="sm", variant="light", className="trouble")
 
 

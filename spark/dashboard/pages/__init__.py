@@ -1,4 +1,4 @@
-"""The pages, a file each: `page` makes what stands still, `body` what is refreshed.
+"""The pages, a file each: `page` makes the fixed part, `body` the part that is refreshed.
 
 Imported by: dashboard.
 Imports: dashboard.clients, dashboard.layout, dashboard.queries, spark.

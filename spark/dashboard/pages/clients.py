@@ -14,7 +14,7 @@ _HEAD = ("Protocol", "Client", "State", "Session", "Subscriptions")
 
 
 def of_device(sources: Sources, device: str, who: Credentials | None) -> Any:
-    """Returns the connections and sessions whose client goes by the device's name, as `who` may see them."""
+    """Returns the connections and sessions whose client has the device's name, as `who` may see them."""
     if not device:
         return None
     user = None if who is None else who[0]
@@ -25,7 +25,7 @@ def of_device(sources: Sources, device: str, who: Credentials | None) -> Any:
         seen = "" if user is None else f" that {user} may see"
         text = (
             f"The gateway has no connection and no session{seen} of a client “{device}”. The tables may name a device "
-            "by its address, while its client goes by another name; and CoAP over UDP has neither."
+            "by its address, while its client has another name; and CoAP over UDP has neither."
         )
         return parts.section(_TITLE, parts.note(text))
     now_ms = sources.now_ms

@@ -68,7 +68,7 @@ def _lags(queues: Iterable[Mapping[str, Any]]) -> str:
 
 
 def _groups(sources: Sources, who: Credentials | None) -> Any:
-    """Returns the consumer groups, with what they have not read yet."""
+    """Returns the consumer groups, with the number of messages that they have not read yet."""
     if sources.gateway is None:
         return None
     try:
@@ -79,7 +79,7 @@ def _groups(sources: Sources, who: Credentials | None) -> Any:
         [
             one.name,
             one.topic,
-            formatting.count(one.members) if one.members else parts.badge("nobody", "orange"),
+            formatting.count(one.members) if one.members else parts.badge("no members", "orange"),
             formatting.count(one.lag),
             _lags(one.queues) or "-",
         ]

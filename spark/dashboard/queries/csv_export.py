@@ -1,7 +1,7 @@
 """Rows as CSV (RFC 4180), in UTF-8.
 
-Names and texts come from devices, which may be anybody's. A text that a spreadsheet would run as a formula begins
-with an apostrophe here.
+Names and texts come from devices, which are not trusted. A text that a spreadsheet would run as a formula begins with
+an apostrophe here.
 """
 
 import csv

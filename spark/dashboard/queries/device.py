@@ -31,7 +31,7 @@ def latest(reading: Reading, device: str) -> list[dict[str, Any]]:
 
 
 def state(reading: Reading, device: str) -> dict[str, Any] | None:
-    """Returns what is known of a device's liveness: state, interval, first and last seen, protocol; None: nothing."""
+    """Returns a device's liveness: state, interval, first and last seen, protocol; None: nothing."""
     if "devices" not in reading.names:
         return None
     rows = reading.rows(
@@ -90,7 +90,7 @@ def series(reading: Reading, device: str, metric: str, chosen: TimeRange, now_ms
 def with_gaps(found: pa.Table, width_ms: int) -> dict[str, list[Any]]:
     """Returns the columns of a series as lists, with a point without values where `GAP_POINTS` or more are missing.
 
-    A chart then breaks its line there, and draws no value that nobody reported.
+    A chart then breaks its line there, and draws no value that was not reported.
     """
     columns: dict[str, list[Any]] = {name: [] for name in COLUMNS}
     before = None

@@ -1,7 +1,7 @@
 """SQL of a stranger over the tables: one statement that reads, bounded in rows, time and memory.
 
-The database has no files, no network and no variable of this process (`reading`), and lives for one statement: what
-a statement could change is gone with it.
+The database has no files, no network and no variable of this process (`reading`), and lives for one statement: a
+statement's changes are gone with it.
 """
 
 import duckdb

@@ -1,11 +1,11 @@
-"""Data quality: what was counted, what is late or cannot be decoded, and examples of it."""
+"""Data quality: counts of records, of late ones and of those that cannot be decoded, with examples."""
 
 from typing import Any
 
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 
-GOOD = ("ok", "finding")  # records in order: measurements, and what the job has published itself
+GOOD = ("ok", "finding")  # records in order: measurements, and the job's own messages
 EXAMPLES_COUNT = 50
 TOPICS_COUNT = 25
 BODY_BYTES_SHOWN = 120

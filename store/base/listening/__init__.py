@@ -1,8 +1,8 @@
-"""Ports of nodes that anybody can reach: connections are counted by address, and admitted when they prove themselves.
+"""Ports of nodes that any host can reach: connections are counted by address, and admitted when they prove themselves.
 
 `Server` stands in for `grpc.aio`'s server and listens in front of it. A connection is unauthenticated until `admit` is
-called for it, by whatever served its first sound message. Until then it has one of few places for a short time, and
-what is held for it counts in the process's `PeerBudget` (docs/decisions/0036).
+called for it, by the service that took its first sound message. Until then it has one of few places for a short time,
+and its buffers count in the process's `PeerBudget` (docs/decisions/0036).
 
 Imported by: base, base.pipes, node, serving, controller.node, controller.wire, gateway.dtls, gateway.runtime,
 gateway.security.

@@ -10,7 +10,7 @@ LINGER_S = 5.0  # for bytes still to be sent to one side, when the other has end
 
 
 class _Side(asyncio.Protocol):
-    """One side: what comes goes to the other, which may be made later than bytes come."""
+    """One side: its input goes to the other, which may be made later than bytes come."""
 
     def __init__(self, ended: asyncio.Event, came: Callable[[int], object]) -> None:
         """Sets `ended` when this side has; calls `came` with the size of each piece that comes from it."""
@@ -58,7 +58,7 @@ class _Side(asyncio.Protocol):
             self.other.transport.resume_reading()
 
     def eof_received(self) -> None:
-        """See `asyncio.Protocol`: it is closed when it has what is for it, for which there is a limit."""
+        """See `asyncio.Protocol`: it is closed when it has been sent all its data, within a time limit."""
         self._ended.set()
 
     def connection_lost(self, _error: Exception | None) -> None:

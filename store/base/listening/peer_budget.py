@@ -1,6 +1,6 @@
 """One budget for bytes that a process holds for peers: of input from connections that are not admitted, for example.
 
-A message's announced size takes nothing; what has come of it does. Where all together hold more than the budget, the
+A message's announced size takes nothing; its received bytes do. Where all together hold more than the budget, the
 connection that holds most, of the address that holds most, is given up.
 """
 
@@ -40,7 +40,7 @@ class PeerBudget(Generic[H]):
             largest.cancel()
 
     def release(self, holder: H, origin: bytes) -> None:
-        """Gives back what a connection held that holds nothing more, or is admitted."""
+        """Gives back the share of a connection that holds nothing more, or is admitted."""
         self._set(holder, origin, 0)
 
     def restart_peak(self) -> None:

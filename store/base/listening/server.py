@@ -2,7 +2,7 @@
 
 gRPC's own server listens on an abstract Unix socket (unix(7)), and connections are passed on to there byte by byte, TLS
 included. Only connections that a service has admitted are kept for longer than `OPENING_S`. It is started for the first
-of them: its threads wake four times a second, whether anybody is connected or not.
+of them: its threads wake four times a second, also without connections.
 """
 
 import asyncio
@@ -47,7 +47,7 @@ class Server:
         hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
         self._options = {**options, "options": (*(options.get("options") or ()), hurry)}
         self._handlers: list[Any] = []
-        self._grpc: asyncio.Task[Any] | None = None  # starts gRPC's server; None: nobody has needed it
+        self._grpc: asyncio.Task[Any] | None = None  # starts gRPC's server; None: not needed yet
         self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None

@@ -1,4 +1,4 @@
-"""Sockets that listen, and what is set on those that were accepted."""
+"""Sockets that listen, and the options of accepted ones."""
 
 import errno
 import socket
@@ -6,7 +6,7 @@ from contextlib import suppress
 
 BACKLOG = 1_024
 UNIX = "unix:"
-# A client whose machine is gone is noticed after half a minute, also where nothing is said for long.
+# A client whose machine is gone is noticed after half a minute, also on a connection that is silent for long.
 _KEEPALIVE = (("TCP_KEEPIDLE", 15), ("TCP_KEEPINTVL", 5), ("TCP_KEEPCNT", 3), ("TCP_USER_TIMEOUT", 30_000))
 
 

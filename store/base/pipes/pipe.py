@@ -28,8 +28,8 @@ LINGER_S = 5.0  # for messages still to be sent, when a pipe is closed
 END_BYTES_MAX = 1 << 20
 TEXT_MAX = 4096
 
-_GROWTH = 8  # each growth copies what is here, so a small buffer grows by much
-_GROWTH_LARGE = 2  # and one beyond `BUFFER_KEPT_BYTES` by little: what is not used of it is held for nothing
+_GROWTH = 8  # each growth copies the buffer, so a small one grows by much
+_GROWTH_LARGE = 2  # and one beyond `BUFFER_KEPT_BYTES` by little: its unused part is wasted
 _SIZE = Struct("<I")
 _END = 1 << 31
 _CODES = {code.name: code for code in grpc.StatusCode}
@@ -48,7 +48,7 @@ FRAMES = PipeSizes(MESSAGE_BYTES_MAX, BUFFER_BYTES)
 
 
 class End(msgspec.Struct, frozen=True, array_like=True):
-    """The end of a stream: a status of gRPC, and what belongs to it."""
+    """The end of a stream: a status of gRPC with its details and metadata."""
 
     code: str
     details: str = ""
@@ -102,7 +102,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._writable = asyncio.Event()
         self._writable.set()
         self._lingering: asyncio.TimerHandle | None = None
-        self._hold: Callable[[int], object] | None = None  # told what is held, until the pipe is admitted
+        self._hold: Callable[[int], object] | None = None  # told the bytes held, until the pipe is admitted
         self._held_bytes = 0
 
     @property
@@ -123,7 +123,7 @@ class Pipe(asyncio.BufferedProtocol):
             hold(0)
 
     def cancel(self) -> None:
-        """Makes way, see `Holder`: what it holds is freed at once, not when its task runs.
+        """Makes way, see `Holder`: its buffers are freed at once, not when its task runs.
 
         A turn of the event loop reads from hundreds of pipes before any task runs.
         """
@@ -140,7 +140,7 @@ class Pipe(asyncio.BufferedProtocol):
         self.admit()
 
     def _give_back_buffer(self) -> None:
-        """Frees what came of a message that is not whole, at once: the pipe itself may be in a cycle of references."""
+        """Frees an incomplete message at once: the pipe itself may be in a cycle of references."""
         self._start = self._filled = 0
         self._renew(0)
 
@@ -278,8 +278,8 @@ class Pipe(asyncio.BufferedProtocol):
     def _make_room(self, needed: int) -> None:
         """Makes room for more of a message, of which a part may be here.
 
-        It is given as bytes come, not as the message's size says: at most `_GROWTH` times what is here, `_GROWTH_LARGE`
-        times where that is much, or the least.
+        It is given as bytes come, not as the message's size says: at most `_GROWTH` times the received bytes,
+        `_GROWTH_LARGE` times where they are many, or the least.
         """
         rest, size = self._filled - self._start, len(self.buffer)
         if not rest:

@@ -21,7 +21,7 @@ class ErrorTable(Generic[ErrorT]):
     `root` is the class of all errors that may end a call, `unreachable` makes the one of a peer that does not answer,
     or that has refused a call with an error of none of `kinds`.
     `statuses` must name a class above every error that is refused. `fields` has the attributes that an error is made
-    from, where that is more than its text, and `makers` what makes it of them, where its class does not.
+    from, where that is more than its text, and `makers` the functions that make it from them, where its class does not.
 
     An error travels as MessagePack `(class name, (value, ...))`, or with `text_chars_max` as `(class name, text)`, with
     a text of so many characters at most.
@@ -50,7 +50,7 @@ class ErrorTable(Generic[ErrorT]):
     def describe(self, error: Exception) -> bytes:
         """Returns an error as it travels: the name of the nearest of its classes that a peer knows, and its values.
 
-        An error of which a peer knows nothing but the root travels under its own name, which says more.
+        An error whose root alone a peer knows travels under its own name, which says more.
         """
         known = (kind for kind in type(error).__mro__ if self._kinds.get(kind.__name__) is kind)
         kind: Any = next(known, self.root)

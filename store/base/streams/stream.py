@@ -1,4 +1,4 @@
-"""A client's side of one stream, of gRPC or a pipe: what breaks it is raised as an error of its protocol."""
+"""A client's side of one stream, of gRPC or a pipe: its failures are raised as errors of its protocol."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +25,7 @@ def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> An
         ("grpc.max_send_message_length", message_bytes_max),
         ("grpc.enable_http_proxy", 0),  # a node is reached directly, whatever the environment says of proxies
         ("grpc.use_local_subchannel_pool", 1),  # a connection of its own, which ends with the channel
-        ("grpc.enable_retries", 0),  # this module decides what is sent again
+        ("grpc.enable_retries", 0),  # this module decides which calls are sent again
         *FIXED_WINDOW,
     )
     if credentials is None:

@@ -163,11 +163,11 @@ class Repairer:
         return f"{said}, waiting for a replica to repair from" if self._core.repairable else said
 
     def _log_lost(self) -> None:
-        """Says loudly what no replica has."""
+        """Logs, as critical, the ranges that no replica has."""
         lost = frozenset(self._core.lost) if self.damages else frozenset()
         for one in sorted(lost - self._lost):
             logger.critical(
-                "the log is damaged from %d to %d, and no other replica has a sound copy: what it held is lost, and "
+                "the log is damaged from %d to %d, and no other replica has a sound copy: its records are lost, and "
                 "readers get an error",
                 one.start,
                 one.end,
@@ -210,7 +210,7 @@ class Repairer:
         await wait_at_most(self._news, pause_s)
 
     async def _repair(self, context: ReplicaContext, ask: AskReplica) -> None:
-        """Asks a replica for a range, and writes what comes in its place."""
+        """Asks a replica for a range, and writes its answer in place of the damage."""
         store, replica = self._disk.store, context.known().replica(ask.replica)
         if store is None or replica is None:
             return
@@ -238,7 +238,7 @@ class Repairer:
         except StoreClosed:  # this one, between two roles
             return RangeOutcome.FAILED
         except (BadMessage, CorruptFrame) as error:
-            self._complain(ask.replica, f"what it sends is of no use: {error}", logging.ERROR)
+            self._complain(ask.replica, f"its answer is of no use: {error}", logging.ERROR)
             return RangeOutcome.FAILED
         except StoreError as error:
             self._complain(ask.replica, str(error), logging.INFO)

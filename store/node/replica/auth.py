@@ -1,4 +1,4 @@
-"""The checks before a replica takes another's frames: of which cluster, which log and which id it is.
+"""The checks before a replica takes another's frames: its cluster, its log and its id.
 
 An address may meanwhile belong to another node, perhaps of another cluster, whose groups have the same numbers.
 """

@@ -25,10 +25,10 @@ SCAN_BYTES = 8 << 20  # of the log at a time, where the epochs have to be found 
 
 
 class Disk:
-    """Opens and closes; what the store tells goes to the `listener` of that moment.
+    """Opens and closes; the store's events go to the `listener` of that moment.
 
-    `epochs` and `promised` are what is on disk: what the log's epochs are, and the newest known one. `options` are
-    those of `LocalStore.open` that both roles have. `log` is the id of the log, as far as it was looked at.
+    `epochs` and `promised` are on disk: the log's epochs, and the newest known one. `options` are those of
+    `LocalStore.open` that both roles have. `log` is the id of the log, as far as it was looked at.
     """
 
     def __init__(self, data_dir: Path, group: int, options: Mapping[str, Any]) -> None:
@@ -46,7 +46,7 @@ class Disk:
         self.failed_for_good = False  # the store takes nothing more until the process is started again
         self.unusable: StoreError | None = None  # why the store cannot be opened: which of its files are damaged
         self._no_room = False  # to open it
-        self._unsaved = False  # for want of room, what had to be kept beside the log
+        self._unsaved = False  # for want of room: files beside the log are out of date
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
         self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
@@ -59,7 +59,7 @@ class Disk:
     ) -> LocalStore:
         """Opens as a replica, having cut the log, or given up its lost end; then the epochs are known.
 
-        Raises what `LocalStore.open` raises, `NotRebuildable` also where nothing tells the epochs.
+        Raises the errors of `LocalStore.open`, `NotRebuildable` also where the epochs cannot be known.
         """
         ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
         store: LocalStore = await self._open(LocalStore, role="replica", **ends)
@@ -103,7 +103,7 @@ class Disk:
     async def open_usable(self) -> None:
         """Opens as a replica. If damage forbids that, the store stays closed and `unusable` is the reason.
 
-        Raises what else `LocalStore.open` raises.
+        Raises the other errors of `LocalStore.open`.
         """
         for _ in range(2):  # views that are damaged are made anew by the second attempt, where the log can
             try:
@@ -114,7 +114,7 @@ class Disk:
                 return
 
     async def open_master(self, epoch: int, confirmed: LogOffset) -> LocalStore:
-        """Opens as the master of an epoch, with so much known to be confirmed. Raises what `LocalStore.open` raises."""
+        """Opens as the master of an epoch, with so much known as confirmed. Raises the errors of `LocalStore.open`."""
         store: LocalStore = await self._open(LocalStore, role="master", epoch=epoch, confirmed=confirmed)
         self.store = store
         return store
@@ -143,7 +143,7 @@ class Disk:
             await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
-        """Keeps epochs, and the newest known one. Raises `StoreFull`: what was kept before is kept still, OSError."""
+        """Keeps epochs, and the newest known one. Raises `StoreFull`: the earlier ones are still on disk, OSError."""
         if (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):
@@ -203,10 +203,10 @@ class Disk:
 
     @property
     def low(self) -> bool:
-        """Returns whether what is written here may be refused soon, as the disk has little room."""
+        """Returns whether writes may be refused soon, as the disk has little room."""
         return self.full or (self.store is not None and self.store.low)
 
-    # ---- what the store tells
+    # ---- events of the store
 
     def written(self, end: LogOffset) -> None:
         """See `ReplicationHooks`."""

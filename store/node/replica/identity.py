@@ -127,7 +127,7 @@ def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
     promised = 0 if kept is None else kept[1]
     if group.master_epoch < promised:
         raise MetadataWentBack(
-            f"the controllers have forgotten what was agreed on: store group {group.number} was at epoch {promised} by "
+            f"the controllers have forgotten committed metadata: store group {group.number} was at epoch {promised} by "
             f"{data_dir}, and is at {group.master_epoch}; nothing of them is believed; start the controllers that "
             "have it"
         )
@@ -136,7 +136,7 @@ def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
 def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:
     """Returns the id of the log in a directory, its own for one of an older version. Raises `ForeignLog`, OSError."""
     log = log_id(files, data_dir)
-    if group is None:  # which is said when an id is asked for
+    if group is None:  # which is reported when an id is asked for
         return log
     if log and group.log not in {"", log}:
         raise ForeignLog(f"{data_dir} has log {log}, and that of store group {group.number} is {group.log}; {_INSTEAD}")
@@ -177,7 +177,7 @@ def _keep(files: Files, data_dir: Path, found: ReplicaIdentity) -> None:
         if read_small_file(files, data_dir / _ASKED, ReplicaIdentity) == found:
             files.rename(data_dir / _ASKED, data_dir / _GIVEN)
             files.sync_directory(data_dir)
-        else:  # it is known from the copy, or of an older version, which did not say of which cluster
+        else:  # it is known from the copy, or of an older version, which did not name its cluster
             write_small_file(files, data_dir / _GIVEN, found)
     if read_small_file(files, data_dir / _COPY, ReplicaIdentity) != found:
         write_small_file(files, data_dir / _COPY, found)

@@ -73,7 +73,7 @@ FILE_FAULTS = [*["raft"] * 3, *["raft write"] * 2, *["small"] * 4, *["small writ
 HARMED_KEYS = 0.3  # how likely a key is damaged where views are
 REPLACED_S = (0.3, 4.0)  # until an operator gives a damaged controller an empty directory
 EXPECTED = ("the file `epochs` is damaged",)  # of what is logged with an error's trace
-LOST = "has lost what was confirmed"
+LOST = "has lost confirmed frames"
 TROUBLE = (ControllerError, RaftError, StoreError)
 
 

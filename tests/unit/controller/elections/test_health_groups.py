@@ -88,7 +88,7 @@ def test_what_is_not_stored_is_said(group, known, options, words):
         (
             changed(sync_set=(1, 2)),
             route(),
-            "replica 3 (n3) is not in sync: it does not count for what is acknowledged",
+            "replica 3 (n3) is not in sync: it does not count for acknowledgements",
         ),
         (GROUP, route(r1={"full": True}), "replica 1 (n1) has a full disk"),
         (

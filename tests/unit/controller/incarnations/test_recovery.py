@@ -141,7 +141,7 @@ async def test_clients_do_not_believe_controllers_that_were_all_put_back(tmp_pat
         shutil.copytree(tmp_path / "backup", tmp_path / "now")
         await three.start()
         await three.leader()
-        await until(lambda: "have forgotten what was agreed on" in client.distrust)
+        await until(lambda: "have forgotten committed metadata" in client.distrust)
         other = three.remote(limits=ONE_QUEUE)
         await other.ready()
         for number in range(10):  # they come to where the client is, with something else

@@ -295,7 +295,7 @@ def ends(*known, epoch=2):
 
 def test_by_quorum_the_longest_log_of_the_newest_epoch_of_a_majority_is_elected_and_the_set_stays():
     state = group_of(in_sync=3, acknowledge="quorum")
-    with pytest.raises(NotElectable, match="still listen"):
+    with pytest.raises(NotElectable, match="still follow"):
         elect(state, 2, 1, 3, ends=ends((2, 1, 10), (3, 1, 9), epoch=1))
     elect(state, None, 1, 3)
     refused = [

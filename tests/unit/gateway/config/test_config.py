@@ -247,7 +247,7 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
         (
             "[auth.users.eve]\npassword_hash = 'secret'\n",
             "auth.users.eve.password_hash: begins with neither $argon2id$ nor SCRAM-SHA-256$ nor $rabbitmq-; "
-            "write what `headgate hash-password` prints",
+            "write the output of `headgate hash-password`",
         ),
         (
             "[tls]\nclient_certificates = 'required'\nclient_ca_file = 'headgate.toml'",

@@ -221,7 +221,7 @@ async def test_a_denied_user_is_not_told_which_topic_a_group_reads(two):
     await one.join(of=Principal(name="bob"))
     for request in (DescribeGroup(group="g"), ResetGroup(group="g", to="latest")):
         refusal = await one.refused(request, who_reads())
-        assert refusal.detail == "not allowed: to read what the group 'g' reads"
+        assert refusal.detail == "not allowed: to read the topic of the group 'g'"
 
 
 async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoked(two):

@@ -100,12 +100,12 @@ def test_a_token_without_an_end_is_refused(tokens):
 
 
 def test_whose_it_is_and_for_whom(tokens):
-    assert refused(tokens(), token(aud="others")) == "the token is for somebody else"
+    assert refused(tokens(), token(aud="others")) == "the token is for another audience"
     subject = tokens(issuer=("https://a", "https://b"), audience=("headgate", "iot"))
     good = {"iss": "https://b", "aud": ["x", "iot"]}
     assert subject.verify(token(**good), now_ms=NOW_MS).name == "fleet"
     assert refused(subject, token(**{**good, "iss": "https://c"})) == "the token is of an unknown issuer"
-    assert refused(subject, token(**{**good, "aud": "x"})) == "the token is for somebody else"
+    assert refused(subject, token(**{**good, "aud": "x"})) == "the token is for another audience"
     for missing in ("iss", "aud"):
         assert refused(subject, token(**{**good, missing: ...})) == f"the token does not say {missing!r}"
     for odd in (7, {"a": 1}, [1]):
@@ -124,7 +124,7 @@ def test_claims_that_name(tokens):
 
 
 def test_keys_of_others(tokens):
-    said = "the token is signed by nobody who is known here"
+    said = "the token is signed with a key that is not known here"
     assert refused(tokens(), token(OTHER_EC)) == said
     assert refused(tokens(), token(kid="rsa")) == said, "a key is good for its own tokens"
     assert refused(tokens(), token(kid="unknown")) == said

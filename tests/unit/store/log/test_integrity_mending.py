@@ -149,7 +149,7 @@ def test_mend_fills_a_file_that_is_cut_short_from_its_end_only(tmp_path):
     log = reopened(tmp_path)
     (damage,) = log.damages.open()
     missing = [one for one in placed if damage.start <= one.start < damage.end]
-    with pytest.raises(CorruptFrame, match="what comes first is repaired first"):
+    with pytest.raises(CorruptFrame, match="an earlier range is repaired first"):
         mend(log, missing[2].start, missing[2].data)
     assert path.stat().st_size == 500
     log.close()

@@ -138,7 +138,7 @@ async def test_a_new_master_leads_when_the_replicas_that_may_have_its_end_are_re
             if replica.id != group.id(heir):
                 await group.client.do(RetireReplica(group=GROUP, replica=replica.id, forced=True))
         assert await group.master() == heir
-        assert "no other replica has a sound copy: what it held is lost" in caplog.text
+        assert "no other replica has a sound copy: its records are lost" in caplog.text
 
 
 async def test_the_only_replica_of_a_group_leads_and_says_what_is_lost(tmp_path, controllers, caplog, monkeypatch):
@@ -157,7 +157,7 @@ async def test_the_only_replica_of_a_group_leads_and_says_what_is_lost(tmp_path,
         await append(client, frame((17, b"later")))
         assert await bodies(client, 17) == [b"later"]
         assert await bodies(client, 16) == [b"%d" % n for n in range(1, 6)]
-        assert "no other replica has a sound copy: what it held is lost" in caplog.text
+        assert "no other replica has a sound copy: its records are lost" in caplog.text
 
 
 # ---- one elected replica, by itself

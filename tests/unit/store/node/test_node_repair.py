@@ -241,7 +241,7 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
         for name in group.names:
             scrub(group, name)
         await until(lambda: all(node.repairer.lost_bytes for node in group.nodes.values()), PATIENCE_S)
-        assert [one.levelname for one in caplog.records if "what it held is lost" in one.getMessage()] == [
+        assert [one.levelname for one in caplog.records if "its records are lost" in one.getMessage()] == [
             "CRITICAL"
         ] * 3
         await group.in_sync()
