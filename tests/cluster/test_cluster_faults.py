@@ -19,7 +19,7 @@ from controller.api.commands import AddGroup, CreateTopic
 from controller.api.requests import Elect
 from gateway.process.local_cluster import ClusterPlan, nodes
 from store.node.run import REPLICA
-from tests.support.cluster.fault_run import FaultRun
+from tests.support.cluster.fault_run import QUIET_S, FaultRun
 from tests.support.cluster.faults import Faults, status
 from tests.support.cluster.local_clusters import controller_of, on_free_ports, started, until_ready
 from tests.support.cluster.lying_disk import LyingDisk
@@ -99,7 +99,7 @@ async def prepare(plan):
 @contextlib.asynccontextmanager
 async def at_work(cluster, label):
     """Yields clients of every kind at work, and checks at the end what they were acknowledged."""
-    run = FaultRun(cluster, SEED, label=label)
+    run = FaultRun(cluster, SEED, label=label, quiet_s=30.0 if LONG else QUIET_S)
     run.start_clients(CLIENTS)
     try:
         await run.keep_going(1.0, until=lambda: all(one.count for one in run.publishers))
@@ -239,7 +239,7 @@ def cut_off_alone(network, cluster, here, there):
     home = [node.name for node in cluster.nodes if node.name.startswith("store-0-")]
     network.cut([here.name], home)
     try:
-        cut_off.left.get(timeout=30)
+        cut_off.left.get(timeout=90)
         assert watcher.body() == b"cut off"
         moved = connected(there.port, "cut off", host=there.host)
         assert moved.present

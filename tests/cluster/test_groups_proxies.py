@@ -53,7 +53,7 @@ def publish(url, topic, numbers):
         for n in numbers
     ]
     kind = {"content-type": "application/cloudevents-batch+json"}
-    httpx.post(f"{url}/events", json=events, headers=kind, timeout=30).raise_for_status()
+    httpx.post(f"{url}/events", json=events, headers=kind, timeout=90).raise_for_status()
 
 
 class Consumer:
@@ -61,7 +61,7 @@ class Consumer:
 
     def __init__(self, url, group, topic, *, ttl_s=3, **options):
         self.url, self.group, self.topic = url, group, topic
-        self.client = httpx.Client(timeout=30, **options)
+        self.client = httpx.Client(timeout=90, **options)
         asked = {"topic": topic, "ttl_s": ttl_s}
         answer = self.client.post(f"{url}/groups/{group}/members", json=asked).raise_for_status()
         self.member = answer.json()["member"]
@@ -105,7 +105,7 @@ class Consumer:
 
 
 def lag(url, group):
-    return httpx.get(f"{url}/groups/{group}", timeout=30).raise_for_status().json()["lag"]
+    return httpx.get(f"{url}/groups/{group}", timeout=90).raise_for_status().json()["lag"]
 
 
 def ascending(consumer):
@@ -172,7 +172,7 @@ def test_another_member_takes_over_from_one_that_is_gone_with_its_proxy(cluster,
             wait_until(lambda: set(other.queues) == shared, "the queues are not taken over")
             wait_until(lambda: lag(urls[1], "working") == 0, "not everything is read")
             refused = httpx.post(
-                f"{urls[1]}/groups/working/members/{gone.member}/commit", json={"after": "1"}, timeout=30
+                f"{urls[1]}/groups/working/members/{gone.member}/commit", json={"after": "1"}, timeout=90
             )
             assert refused.status_code == 404
         assert other.failed is None
@@ -203,7 +203,7 @@ def test_who_waits_is_answered_when_the_gateway_ends(new_gateway):
 
 
 def owners(url, group):
-    return {one["member"] for one in httpx.get(f"{url}/groups/{group}", timeout=30).json()["queues"]}
+    return {one["member"] for one in httpx.get(f"{url}/groups/{group}", timeout=90).json()["queues"]}
 
 
 def test_every_worker_answers_for_every_member(tmp_path):

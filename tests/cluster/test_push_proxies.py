@@ -69,7 +69,7 @@ def runs(cluster, *names):
     """Returns the proxies that run subscriptions, by their figures."""
     found = []
     for name in names:
-        with urllib.request.urlopen(f"http://{cluster.admin(name)}/metrics", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{cluster.admin(name)}/metrics", timeout=60) as answer:
             lines = answer.read().decode().splitlines()
         counts = [line.split()[-1] for line in lines if line.startswith('headgate_push_subscriptions{state="active"')]
         found += [name] * (sum(map(float, counts)) > 0)

@@ -37,7 +37,7 @@ def cluster(tmp_path_factory):
 def page(cluster, name, path):
     """Returns the status and the text of a process's page."""
     try:
-        with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://{cluster.admin(name)}{path}", timeout=60) as answer:
             return answer.status, answer.read().decode()
     except urllib.error.HTTPError as error:
         with error:

@@ -60,7 +60,7 @@ def calls(trace: Path) -> list[Call]:
 
 
 def mqtt(gateway, address, marker):
-    with socket.create_connection(("127.0.0.1", gateway.port("mqtt")), timeout=10) as peer:
+    with socket.create_connection(("127.0.0.1", gateway.port("mqtt")), timeout=60) as peer:
         peer.sendall(b"\x10\x0d\0\4MQTT\4\2\0\x3c\0\1o")
         assert peer.recv(4) == b"\x20\2\0\0"
         packet = struct.pack("!H", len(address)) + address.encode() + b"\x12\x34" + marker
@@ -81,7 +81,7 @@ def coap(gateway, address, marker):
 
 
 def http(gateway, address, marker):
-    assert httpx.post(f"{gateway.url}/topics/{address}", content=marker, timeout=10).status_code == 201
+    assert httpx.post(f"{gateway.url}/topics/{address}", content=marker, timeout=60).status_code == 201
     return b"HTTP/1.1 201"
 
 

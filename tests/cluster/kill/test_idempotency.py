@@ -39,7 +39,7 @@ def test_requests_that_are_sent_again_after_a_kill_are_stored_once(new_gateway):
             before = answers.setdefault(number, answer.json())
             assert answer.json() == before
 
-        with httpx.Client(timeout=20) as client, ThreadPoolExecutor(AT_ONCE) as senders:
+        with httpx.Client(timeout=90) as client, ThreadPoolExecutor(AT_ONCE) as senders:
             list(senders.map(post, again))
             assert len(answers) == begun
             if number_of_kills == KILLS:
@@ -65,7 +65,7 @@ def test_a_key_is_known_at_every_proxy(running):
     def post(client, url, body, key, **params):
         return client.post(url, content=body, params=params, headers={"idempotency-key": key})
 
-    with httpx.Client(timeout=20) as client, ThreadPoolExecutor(AT_ONCE) as senders:
+    with httpx.Client(timeout=90) as client, ThreadPoolExecutor(AT_ONCE) as senders:
         first = post(client, urls[0], "a", "k1")
         again = post(client, urls[1], "a", "k1")
         assert (first.status_code, again.status_code) == (201, 201)

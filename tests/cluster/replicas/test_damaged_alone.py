@@ -27,7 +27,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     away = session(gateway, name)
     assert away.subscribe([("plant/#", 1), ("$SYS/session/lost", 0)]) == [1, 0]
     away.close()
-    with httpx.Client(base_url=gateway.url, timeout=30) as http:
+    with httpx.Client(base_url=gateway.url, timeout=90) as http:
         for n in range(COUNT):
             assert http.post("/topics/plant/site/dev1", content=b"body %04d" % n).status_code == 201
         end = json.loads(gateway.admin("/status"))["log"]["end"]
@@ -54,7 +54,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     metrics = gateway.admin("/metrics")
     assert "headgate_log_damages 1.0" in metrics
     assert "headgate_log_damages_repaired_total 0.0" in metrics
-    with httpx.Client(base_url=gateway.url, timeout=30) as http:
+    with httpx.Client(base_url=gateway.url, timeout=90) as http:
         member = http.post("/groups/g/members", json={"topic": "plant", "start": "earliest"}).json()["member"]
         path, asked = f"/groups/g/members/{member}", {}
         seen = []

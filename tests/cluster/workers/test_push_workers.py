@@ -18,7 +18,7 @@ CONFIG = '[subscriptions]\nprivate_sinks = ["127.0.0.1"]\n[proxy]\nttl_s = 2.0\n
 
 
 def workers(gateway):
-    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('admin')}/status", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://127.0.0.1:{gateway.port('admin')}/status", timeout=60) as answer:
         return json.loads(answer.read())["workers"]
 
 

@@ -74,13 +74,13 @@ def test_a_data_directory_has_one_owner_and_a_port_too(new_gateway, tmp_path):
     gateway = new_gateway().start()
     command = [sys.executable, "-m", "gateway.cli", "serve", "--port-offset", str(gateway.offset)]
     locked = subprocess.run(
-        [*command, "--data-dir", str(gateway.data_dir)], capture_output=True, text=True, timeout=30, check=False
+        [*command, "--data-dir", str(gateway.data_dir)], capture_output=True, text=True, timeout=90, check=False
     )
     assert locked.returncode != 0
     assert "Traceback" not in locked.stderr
     assert str(gateway.data_dir) in locked.stderr
     taken = subprocess.run(
-        [*command, "--data-dir", str(tmp_path / "other")], capture_output=True, text=True, timeout=30, check=False
+        [*command, "--data-dir", str(tmp_path / "other")], capture_output=True, text=True, timeout=90, check=False
     )
     assert taken.returncode != 0
     assert "Traceback" not in taken.stderr

@@ -9,7 +9,7 @@ from tests.support.mqtt.paho_client import fresh
 
 
 def connect(port, name):
-    peer = socket.create_connection(("127.0.0.1", port), timeout=15)
+    peer = socket.create_connection(("127.0.0.1", port), timeout=60)
     client_id = name.encode()
     body = b"\0\4MQTT\4\0\0\x3c" + struct.pack("!H", len(client_id)) + client_id
     peer.sendall(bytes([0x10, len(body)]) + body)

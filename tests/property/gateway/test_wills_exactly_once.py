@@ -111,9 +111,9 @@ class Run:
             for holder in list(proxy.sessions.by_holder):
                 proxy.spawn(proxy.close(holder))
         await self.pass_time()
-        await until(self._is_quiet, timeout_s=20)
+        await until(self._is_quiet, timeout_s=90)
         self.clock.ms += DELAY_MS
-        await until(self._is_delivered, timeout_s=20)
+        await until(self._is_delivered, timeout_s=90)
         found = Counter(await wills_in(self.store))
         assert max(found.values(), default=0) <= 1, found
         assert self.sure - self.called_off <= found.keys(), self.sure - self.called_off - found.keys()

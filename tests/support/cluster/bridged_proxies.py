@@ -5,7 +5,7 @@ import urllib.request
 
 
 def bridge(cluster, name):
-    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=5) as answer:
+    with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=60) as answer:
         (found,) = json.loads(answer.read())["bridges"]
     return found
 

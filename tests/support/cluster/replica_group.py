@@ -46,7 +46,7 @@ class ReplicaGroup:
 
     def status(self, name: str) -> dict[str, Any]:
         url = f"http://127.0.0.1:{self.cluster.node(name).admin_port}/status"
-        with urllib.request.urlopen(url, timeout=30) as page:
+        with urllib.request.urlopen(url, timeout=90) as page:
             found: dict[str, Any] = json.load(page)
             return found
 

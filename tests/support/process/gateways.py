@@ -64,7 +64,7 @@ class GatewayProcess:
 
     def admin(self, path: str) -> str:
         """Returns a page of the admin port. Raises for any status but 2xx."""
-        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=30) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{self.port('admin')}{path}", timeout=90) as answer:
             return answer.read().decode()
 
     def answers(self, path: str) -> bool:

@@ -40,7 +40,7 @@ def store(tmp_path_factory):
     try:
         while True:
             try:
-                urllib.request.urlopen(urllib.request.Request(f"{url}/fleet", method="PUT"), timeout=30).close()
+                urllib.request.urlopen(urllib.request.Request(f"{url}/fleet", method="PUT"), timeout=90).close()
                 break
             except OSError:
                 assert server.poll() is None, log.read_text()

@@ -37,7 +37,7 @@ def test_what_pub_publishes_sub_prints(offset):
     with subprocess.Popen(listening, stdout=subprocess.PIPE) as sub:
         try:
             assert headgate("pub", "clitest/b", "-", "-t", "text/plain", *offset, stdin=b"from a pipe").returncode == 0
-            out, _ = sub.communicate(timeout=30)
+            out, _ = sub.communicate(timeout=90)
         finally:
             sub.kill()
     lines = [line.split(b"\t")[1:] for line in out.splitlines()]

@@ -18,7 +18,7 @@ def groups_command(*args):
 @pytest.mark.slow
 def test_a_group_from_beginning_to_end(shared_gateway):
     offset = ("--port-offset", str(shared_gateway.offset))
-    with httpx.Client(base_url=shared_gateway.url, timeout=30) as client:
+    with httpx.Client(base_url=shared_gateway.url, timeout=90) as client:
         for n in range(10):
             assert client.post("/topics/cligroups/x", params={"key": f"k{n}"}, content=b"%d" % n).status_code == 201
         joined = client.post("/groups/cli/members", json={"topic": "cligroups", "ttl_s": 300}).raise_for_status().json()

@@ -26,7 +26,7 @@ from spark.dashboard.server import application, wsgi_server  # noqa: E402
 from tests.support.spark.sample_tables import make_tables  # noqa: E402
 
 CHROMIUM = Path("/usr/bin/chromium")
-WAIT_MS = 60_000
+WAIT_MS = 180_000
 STATUS = {
     "version": "0.1.0",
     "ready": True,

@@ -130,7 +130,7 @@ async def test_streams_without_a_hello_keep_no_replica_out(group, monkeypatch):
 
 @pytest.mark.slow
 async def test_a_client_of_another_cluster_is_refused_by_name(group, caplog):
-    store = group.store(cluster=lambda: "elsewhere", budget_s=0.5)
+    store = group.store(cluster=lambda: "elsewhere", budget_s=2.0)
     cluster = group.client.cluster
     with pytest.raises(StoreUnreachable, match=f"a store of cluster {cluster}, not of elsewhere"):
         await store.keys.get("k")

@@ -140,7 +140,7 @@ async def test_a_node_that_is_stopped_politely_hands_over(group):
 
 
 async def test_without_enough_in_sync_nothing_is_taken_and_with_them_all_is(group):
-    store = group.store(budget_s=0.5)
+    store, impatient = group.store(), group.store(budget_s=2.0)
     await append(store, frame((16, b"a")))
     master = await group.master()
     replicas = [name for name in group.names if name != master]
@@ -149,7 +149,7 @@ async def test_without_enough_in_sync_nothing_is_taken_and_with_them_all_is(grou
     core = group.role(master).core
     await until(lambda: core.refusal is not None)
     with pytest.raises(NotWritable, match="in sync"):
-        await append(store, frame((16, b"refused")))
+        await append(impatient, frame((16, b"refused")))
     assert len(group.group.sync_set) >= 2  # it never gets smaller than what may acknowledge
     await group.start(replicas[0])
     await until(lambda: core.refusal is None)
