@@ -6,6 +6,10 @@ from typing import Literal
 
 from tests.bench.load.amqp.amqp_channels import AmqpChannels
 from tests.bench.load.amqp.amqp_consume import AmqpConsume
+from tests.bench.load.amqp.amqp_dead_letters import AmqpDeadLetters
+from tests.bench.load.amqp.amqp_fanout import AmqpFanout
+from tests.bench.load.amqp.amqp_latency import AmqpLatency
+from tests.bench.load.amqp.amqp_open import AmqpOpen
 from tests.bench.load.amqp.amqp_publish import AmqpPublish
 from tests.bench.load.base import Load
 from tests.bench.load.coap.coap_devices import CoapDevices
@@ -239,6 +243,59 @@ FIGURES: Mapping[str, Figure] = {
             unit="messages/s",
             load=AmqpChannels(),
             servers=("headgate", "rabbitmq"),
+        ),
+        Figure(
+            name="amqp-latency",
+            title="AMQP publish to delivery at 1,000 messages/s, average",
+            protocol="amqp",
+            unit="ms",
+            load=AmqpLatency(),
+            servers=("headgate", "rabbitmq"),
+            better="lower",
+        ),
+        Figure(
+            name="amqp-fanout-100",
+            title="AMQP confirmed publish to a fanout of 100 durable queues, messages put into queues",
+            protocol="amqp",
+            unit="messages/s",
+            load=AmqpFanout(),
+            servers=("headgate", "rabbitmq"),
+        ),
+        Figure(
+            name="amqp-dead-letters",
+            title="AMQP messages rejected into another durable queue",
+            protocol="amqp",
+            unit="messages/s",
+            load=AmqpDeadLetters(),
+            servers=("headgate", "rabbitmq"),
+            count=20_000,
+        ),
+        Figure(
+            name="amqp-connections",
+            title="AMQP, 2,000 connections, eight at a time",
+            protocol="amqp",
+            unit="connections/s",
+            load=AmqpOpen(),
+            servers=("headgate", "rabbitmq"),
+            fresh=True,
+        ),
+        Figure(
+            name="amqp-open-channels",
+            title="AMQP, 10,000 channels of ten connections, opened 100 at a time",
+            protocol="amqp",
+            unit="channels/s",
+            load=AmqpOpen(what="channels", count=10_000),
+            servers=("headgate", "rabbitmq"),
+            fresh=True,
+        ),
+        Figure(
+            name="amqp-queues",
+            title="AMQP, 10,000 durable queues declared, 100 at a time",
+            protocol="amqp",
+            unit="queues/s",
+            load=AmqpOpen(what="queues", count=10_000),
+            servers=("headgate", "rabbitmq"),
+            fresh=True,
         ),
         Figure(
             name="coap-post",

@@ -4,6 +4,10 @@ from typing import TypeAlias
 
 from tests.bench.load.amqp.amqp_channels import AmqpChannels
 from tests.bench.load.amqp.amqp_consume import AmqpConsume
+from tests.bench.load.amqp.amqp_dead_letters import AmqpDeadLetters
+from tests.bench.load.amqp.amqp_fanout import AmqpFanout
+from tests.bench.load.amqp.amqp_latency import AmqpLatency
+from tests.bench.load.amqp.amqp_open import AmqpOpen
 from tests.bench.load.amqp.amqp_publish import AmqpPublish
 from tests.bench.load.coap.coap_devices import CoapDevices
 from tests.bench.load.coap.coap_post import CoapPost
@@ -21,6 +25,10 @@ from tests.bench.load.mqtt.mqtt_subscribers import MqttSubscribers
 AnyLoad: TypeAlias = (
     AmqpChannels
     | AmqpConsume
+    | AmqpDeadLetters
+    | AmqpFanout
+    | AmqpLatency
+    | AmqpOpen
     | AmqpPublish
     | CoapDevices
     | CoapPost

@@ -31,10 +31,10 @@ class AmqpPublish(Load, frozen=True, kw_only=True, tag="amqp-publish"):
             for one in sessions:
                 one.close()
 
-    def publish(self, sessions: list[Session], routing_key: str) -> Measured:
+    def publish(self, sessions: list[Session], routing_key: str, *, exchange: str = EXCHANGE) -> Measured:
         """Publishes `count` messages, in whole half windows, over all sessions."""
         half = self.window // 2
-        block = message(EXCHANGE, routing_key, json_payload(self.payload)) * half
+        block = message(exchange, routing_key, json_payload(self.payload)) * half
         total = max(1, self.count // len(sessions) // half) * half
         refused: list[int] = []
 

@@ -2,6 +2,8 @@
 
 import socket
 import struct
+import time
+from collections.abc import Sequence
 
 from tests.bench.load.base import SILENCE_S, LoadError, Silence
 
@@ -9,10 +11,12 @@ METHOD, HEADER, BODY = 1, 2, 3
 CHANNEL = 1
 PERSISTENT = 2
 METHOD_FRAME_MIN = 12  # bytes
+NO_ARGUMENTS = b"\0\0\0\0"  # an empty table
 FRAME_AND_NAME = struct.Struct("!BHIHH").unpack_from  # a frame's header and, in a method's, the name
 
 START, START_OK, TUNE, TUNE_OK, OPEN, OPEN_OK = (10, 10), (10, 11), (10, 30), (10, 31), (10, 40), (10, 41)
 CHANNEL_OPEN, CHANNEL_OPEN_OK = (20, 10), (20, 11)
+EXCHANGE_DECLARE, EXCHANGE_DECLARE_OK, EXCHANGE_DELETE, EXCHANGE_DELETE_OK = (40, 10), (40, 11), (40, 20), (40, 21)
 DECLARE, DECLARE_OK, BIND, BIND_OK, DELETE, DELETE_OK = (50, 10), (50, 11), (50, 20), (50, 21), (50, 40), (50, 41)
 QOS, QOS_OK, CONSUME, CONSUME_OK, PUBLISH = (60, 10), (60, 11), (60, 20), (60, 21), (60, 40)
 ACK, NACK = (60, 80), (60, 120)
@@ -53,6 +57,21 @@ def message(exchange: str, routing_key: str, body: bytes, channel: int = CHANNEL
     )
 
 
+def declaration(queue: str, arguments: bytes = NO_ARGUMENTS) -> bytes:
+    """Returns the arguments of queue.declare for a durable queue."""
+    return b"\0\0" + short(queue) + b"\x02" + arguments
+
+
+def binding(queue: str, exchange: str, routing_key: str) -> bytes:
+    """Returns the arguments of queue.bind."""
+    return b"\0\0" + short(queue) + short(exchange) + short(routing_key) + b"\0" + NO_ARGUMENTS
+
+
+def deletion(queue: str) -> bytes:
+    """Returns the arguments of queue.delete."""
+    return b"\0\0" + short(queue) + b"\0"
+
+
 class Session:
     """A connection with one channel open, as guest."""
 
@@ -76,14 +95,17 @@ class Session:
 
     def declare(self, queue: str, *, exchange: str, routing_key: str) -> None:
         """Declares a durable queue and binds it."""
-        no_arguments = struct.pack("!I", 0)
-        self.call(DECLARE, b"\0\0" + short(queue) + b"\x02" + no_arguments, DECLARE_OK)
-        binding = b"\0\0" + short(queue) + short(exchange) + short(routing_key) + b"\0" + no_arguments
-        self.call(BIND, binding, BIND_OK)
+        self.call(DECLARE, declaration(queue), DECLARE_OK)
+        self.call(BIND, binding(queue, exchange, routing_key), BIND_OK)
 
     def delete(self, queue: str) -> None:
         """Deletes a queue with all its messages."""
-        self.call(DELETE, b"\0\0" + short(queue) + b"\0", DELETE_OK)
+        self.call(DELETE, deletion(queue), DELETE_OK)
+
+    def count(self, queue: str) -> int:
+        """Returns how many messages of a queue wait (`message_count` of a passive declaration)."""
+        answer = self.call(DECLARE, b"\0\0" + short(queue) + b"\x01" + NO_ARGUMENTS, DECLARE_OK)
+        return int.from_bytes(answer[1 + answer[0] :][:4], "big")
 
     def confirm(self) -> None:
         """Asks for publisher confirms."""
@@ -98,10 +120,24 @@ class Session:
         """Acknowledges everything up to a delivery tag."""
         self.socket.sendall(method(ACK, struct.pack("!QB", tag, 1)))
 
-    def call(self, name: tuple[int, int], arguments: bytes, answer: tuple[int, int], channel: int = CHANNEL) -> None:
-        """Sends a method and waits for its answer; drops all else that comes with it."""
+    def reject(self, tag: int) -> None:
+        """Rejects everything up to a delivery tag; nothing is given back to its queue."""
+        self.socket.sendall(method(NACK, struct.pack("!QB", tag, 1)))
+
+    def call(self, name: tuple[int, int], arguments: bytes, answer: tuple[int, int], channel: int = CHANNEL) -> bytes:
+        """Sends a method, and returns the arguments of its answer; drops all else that comes with it."""
         self.socket.sendall(method(name, arguments, channel))
-        self._await(answer)
+        return self._await(answer)
+
+    def ask(self, requests: Sequence[bytes], answer: tuple[int, int], *, under_way: int = 100) -> float:
+        """Sends all requests, some at a time, and returns the seconds to the last answer."""
+        began_s, sent, answered = time.perf_counter(), 0, 0
+        while answered < len(requests):
+            upto = min(answered + under_way, len(requests))
+            self.socket.sendall(b"".join(requests[sent:upto]))
+            sent = upto
+            answered += sum(name == answer for name, _ in self.methods())
+        return time.perf_counter() - began_s
 
     def _await(self, name: tuple[int, int]) -> bytes:
         while True:

@@ -1,6 +1,5 @@
 """A paced publisher: how long a PUBACK takes when the server has little to do."""
 
-import bisect
 import os
 import select
 import time
@@ -8,12 +7,9 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload, percentile
+from tests.bench.load.base import Count, Load, LoadError, Measured, json_payload
 from tests.bench.load.mqtt.mqtt_wire import connect, publish, receive, topic
-
-LATE_S = 0.001  # a message sent later than this after its time is counted as late
-SOON_MS = 20.0  # an application does not notice a shorter delay
-DRAIN_S = 5.0  # for the last acknowledgements
+from tests.bench.load.paced import DRAIN_S, LATE_S, paced
 
 
 class MqttLatency(Load, frozen=True, kw_only=True, tag="mqtt-latency"):
@@ -53,15 +49,4 @@ class MqttLatency(Load, frozen=True, kw_only=True, tag="mqtt-latency"):
                     taken.append(now - sent_at.pop(rest[at + 2] << 8 | rest[at + 3]))
                 rest = rest[whole:]
         connection.close()
-        return self._measured(sorted(one * 1e3 for one in taken), total, late, time.perf_counter() - started)
-
-    def _measured(self, taken_ms: list[float], total: int, late: int, elapsed_s: float) -> Measured:
-        if not taken_ms:
-            raise LoadError("nothing was acknowledged")
-        also = {
-            f"p{name}_ms": percentile(taken_ms, part) for name, part in (("50", 0.5), ("99", 0.99), ("99_9", 0.999))
-        }
-        soon = bisect.bisect(taken_ms, SOON_MS) / total * 100
-        also |= {"max_ms": taken_ms[-1], f"percent_within_{SOON_MS:.0f}_ms": soon, "sent_late": float(late)}
-        average = sum(taken_ms) / len(taken_ms)
-        return Measured(value=average, elapsed_s=elapsed_s, done=len(taken_ms), failed=total - len(taken_ms), also=also)
+        return paced(taken, total=total, late=late, elapsed_s=time.perf_counter() - started)
