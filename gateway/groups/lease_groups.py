@@ -57,7 +57,7 @@ class _Taken(NamedTuple):
     """The outcome of a take: the messages to deliver, and how many were leased in all."""
 
     received: list[Received]
-    lent_count: int
+    leased_count: int
 
 
 class LeaseGroups:
@@ -75,7 +75,7 @@ class LeaseGroups:
         self._takes = asyncio.Semaphore(TAKES_COUNT_MAX)
         self._prepared: set[tuple[str, int]] = set()
         self._waiting: dict[asyncio.Event, Sequence[int]] = {}  # receivers, and the queues that they wait for
-        self._store.queues.watch(self._lendable)
+        self._store.queues.watch(self._leasable)
 
     async def answer(
         self, method: Callable[["LeaseGroups", GroupClient, R], Awaitable[T]], asker: GroupClient, request: R
@@ -172,7 +172,7 @@ class LeaseGroups:
             finally:
                 self._waiting.pop(woken, None)
 
-    def _lendable(self, queues: Sequence[QueueNumber]) -> None:
+    def _leasable(self, queues: Sequence[QueueNumber]) -> None:
         """Wakes receivers that wait for queues."""
         if self._waiting:
             found = frozenset(queues)
@@ -214,7 +214,7 @@ class LeaseGroups:
                         continue
                     found += taken.received
                     size_left -= sum(len(one.message.body) for one in taken.received)
-                    if taken.lent_count >= count:
+                    if taken.leased_count >= count:
                         more.append(queue)
             active = [*active, *more]
             if not active or len(found) >= request.limit or size_left <= 0:

@@ -28,11 +28,11 @@ from gateway.queues.consumers.single_active import SingleActive
 from gateway.queues.consumers.uses import QueueUses
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import QueueKeeper
+from gateway.queues.leasing.laned import LanedStore
+from gateway.queues.leasing.pump import NOWHERE, ConsumerConnection, Pump, QueueConsumer
 from gateway.queues.leaving.policies import Policies, QueuesConfig
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
-from gateway.queues.lending.laned import LanedStore
-from gateway.queues.lending.pump import NOWHERE, ConsumerConnection, Pump, QueueConsumer
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.queues.settlements import Settlements

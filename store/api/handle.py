@@ -1,12 +1,12 @@
 """The handle of a lease: text by which its holder can settle, give back or extend one message.
 
-    version u8 | queue u32 | offset u64 | lease u64 | lent_at u64 | deliveries u32 | visible_at_ms u64 | group, UTF-8 |
-    MAC 16 B
+    version u8 | queue u32 | offset u64 | lease u64 | leased_at u64 | deliveries u32 | visible_at_ms u64 |
+    group, UTF-8 | MAC 16 B
 
 Big-endian, base64url without padding. The MAC is HMAC-SHA-256 cut to 128 bits (RFC 2104, 5), with a key that the store
 group keeps in its KV: so every master and every proxy of the group can check a handle that any of them made, and no
 client can make one. `lease` stays the same when the lease is extended, so an older handle of it keeps working.
-`lent_at` is how far the log was then: a handle is void after the deletion of its queue or group.
+`leased_at` is how far the log was then: a handle is void after the deletion of its queue or group.
 """
 
 import base64
@@ -32,7 +32,7 @@ class LeaseHandle(NamedTuple):
     group: str
     offset: QueueOffset
     lease: int
-    lent_at: LogOffset
+    leased_at: LogOffset
     deliveries: int
     visible_at_ms: int
 
@@ -54,12 +54,12 @@ class LeaseHandle(NamedTuple):
         data, mac = raw[:-_MAC_BYTES], raw[-_MAC_BYTES:]
         if len(data) < _FIELDS.size or not hmac.compare_digest(mac, _mac(key, data)):
             raise BadHandle("the handle was not made by this store, or was changed")
-        version, queue, offset, lease, lent_at, deliveries, visible_at_ms = _FIELDS.unpack_from(data)
+        version, queue, offset, lease, leased_at, deliveries, visible_at_ms = _FIELDS.unpack_from(data)
         if version != _VERSION:
             raise BadHandle(f"a handle of version {version}")
         group = data[_FIELDS.size :].decode()
         handle = cls(
-            QueueNumber(queue), group, QueueOffset(offset), lease, LogOffset(lent_at), deliveries, visible_at_ms
+            QueueNumber(queue), group, QueueOffset(offset), lease, LogOffset(leased_at), deliveries, visible_at_ms
         )
         if handle.encode(key) != text:  # base64 has spellings that mean the same
             raise BadHandle("the handle was not made by this store, or was changed")
@@ -93,7 +93,7 @@ class Grant:
     `visible_at_ms` is by the store's steady clock, which a wall clock set back leaves ahead.
     """
 
-    __slots__ = ("group", "key", "lease", "lent_at", "owner", "queue", "visible_at_ms")
+    __slots__ = ("group", "key", "lease", "leased_at", "owner", "queue", "visible_at_ms")
 
     def __init__(
         self,
@@ -102,7 +102,7 @@ class Grant:
         group: str,
         owner: int,
         lease: int,
-        lent_at: LogOffset,
+        leased_at: LogOffset,
         visible_at_ms: int,
         key: bytes,
     ) -> None:
@@ -110,7 +110,7 @@ class Grant:
         self.group = group
         self.owner = owner
         self.lease = lease
-        self.lent_at = lent_at
+        self.leased_at = leased_at
         self.visible_at_ms = visible_at_ms
         self.key = key
 
@@ -121,7 +121,7 @@ class Grant:
             group=self.group,
             owner=self.owner,
             lease=self.lease,
-            lent_at=self.lent_at,
+            leased_at=self.leased_at,
             visible_at_ms=visible_at_ms,
             key=self.key,
         )
@@ -129,7 +129,7 @@ class Grant:
     def handle(self, offset: QueueOffset, deliveries: int) -> str:
         """Returns the handle of one message."""
         return LeaseHandle(
-            self.queue, self.group, offset, self.lease, self.lent_at, deliveries, self.visible_at_ms
+            self.queue, self.group, offset, self.lease, self.leased_at, deliveries, self.visible_at_ms
         ).encode(self.key)
 
 

@@ -26,7 +26,7 @@ class Lease(NamedTuple):
 
     @property
     def delivered(self) -> int:
-        """Returns `deliveries`, and 1 for a message that an earlier master may have lent: 0 is "never" for sure."""
+        """Returns `deliveries`, and 1 for a message that an earlier master may have leased: 0 is "never" for sure."""
         return self.deliveries or int(self.earlier)
 
     def handle(self) -> str:

@@ -42,7 +42,7 @@ class LeaseQueue:
         "_grants",
         "_held",
         "_kept_back",
-        "_lendable",
+        "_leasable",
         "_schedule",
         "_seen",
         "_unmet",
@@ -73,10 +73,10 @@ class LeaseQueue:
         self.deleted_at = deleted_at  # in the log, the queue or the group before this one; -1: never
         self.kept = False  # a record in flight has to find this object when it is applied
         self._schedule = schedule
-        self._lendable = RangeSet([(0, _OFFSET_MAX)])  # also offsets not written yet
+        self._leasable = RangeSet([(0, _OFFSET_MAX)])  # also offsets not written yet
         self._seen = 0  # below, messages not settled count as delivered once before
         for start, end in settled:
-            self._lendable.remove(start, end)
+            self._leasable.remove(start, end)
             self._seen = end
         self._held: dict[int, set[int]] = {}  # by owner
         self._grants: dict[int, Grant] = {}  # of those held that end by themselves
@@ -106,7 +106,7 @@ class LeaseQueue:
         elif not policy.ordered and self.order is not None:
             waiting, self.order = self.order.remove_waiting(), None
             self._unmet = RangeSet()
-            self._make_lendable(waiting)
+            self._make_leasable(waiting)
 
     def _out(self) -> list[Range]:
         return ranges_of(chain(chain.from_iterable(self._held.values()), self._kept_back, self._given_up))
@@ -140,26 +140,26 @@ class LeaseQueue:
             and self.policy is DEFAULT
             and not self.looking.locked()
             and not self.in_flight.busy
-            and list(self._lendable) == [(0, _OFFSET_MAX)]
+            and list(self._leasable) == [(0, _OFFSET_MAX)]
         )
 
     def end(self) -> None:
         """Ends all leases, as the queue or the group was deleted: nothing is leased any more."""
         self.gone = True
-        self._lendable, self._unmet, self.order = RangeSet(), RangeSet(), None
+        self._leasable, self._unmet, self.order = RangeSet(), RangeSet(), None
         for kept in (self._held, self._grants, self._kept_back, self._given_up, self._deliveries):
             kept.clear()
         self.in_flight.end_all()
 
     # ---- leasing
 
-    def lend(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
-        """Gives an owner the lowest lendable offsets under `below`, until the grant's time if there is one."""
-        taken = self._lendable.take(count, below)
+    def lease(self, owner: int, count: int, below: int, grant: Grant | None = None) -> list[Range]:
+        """Gives an owner the lowest leasable offsets under `below`, until the grant's time if there is one."""
+        taken = self._leasable.take(count, below)
         self.hold(owner, taken, grant)
         return taken
 
-    def lend_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
+    def lease_known(self, owner: int, count: int, grant: Grant | None) -> list[Range]:
         """Gives an owner the lowest offsets of known keys that have no message held."""
         assert self.order is not None
         taken = ranges_of(self.order.take(count))
@@ -168,7 +168,7 @@ class LeaseQueue:
 
     def look_at(self, count: int, below: int) -> list[Range]:
         """Reserves the lowest offsets under `below` whose keys are not known, until `hold` or `give_up_take`."""
-        taken = self._lendable.take(count, below)
+        taken = self._leasable.take(count, below)
         self.in_flight.set_apart(taken)
         return taken
 
@@ -177,7 +177,7 @@ class LeaseQueue:
         self.in_flight.end(ranges)
         if not self.gone:
             for start, end in ranges:
-                self._lendable.add(start, end)
+                self._leasable.add(start, end)
                 self._unmet.remove(start, end)
 
     def hold(self, owner: int, ranges: Iterable[Range], grant: Grant | None) -> None:
@@ -236,7 +236,7 @@ class LeaseQueue:
             elif self._kept_back.get(offset) == at_ms:
                 del self._kept_back[offset]
                 free.append(offset)
-        self._make_lendable(free)
+        self._make_leasable(free)
         return bool(self._come_back(back, delivered=True, delay_ms=None, now_ms=now_ms) or free)
 
     def _come_back(self, offsets: list[int], *, delivered: bool, delay_ms: int | None, now_ms: int) -> bool:
@@ -246,7 +246,7 @@ class LeaseQueue:
             for offset in offsets:
                 self._deliveries[offset] = self.deliveries(offset) + 1
         if not delay_ms and (not delivered or policy is DEFAULT):  # nearly all of them
-            self._make_lendable(offsets)
+            self._make_leasable(offsets)
             return bool(offsets)
         free: list[int] = []
         for offset in offsets:
@@ -260,16 +260,16 @@ class LeaseQueue:
                 self._schedule(self, now_ms + wait_ms, offset, offset + 1)
             else:
                 free.append(offset)
-        self._make_lendable(free)
+        self._make_leasable(free)
         return bool(free)
 
-    def _make_lendable(self, offsets: Iterable[int]) -> None:
+    def _make_leasable(self, offsets: Iterable[int]) -> None:
         if self.gone:
             return
         if self.order is not None:
             offsets = [offset for offset in offsets if not self.order.come_back(offset)]
         for start, end in ranges_of(offsets):
-            self._lendable.add(start, end)
+            self._leasable.add(start, end)
             self._unmet.remove(start, end)
 
     def take_given_up(self) -> list[Range]:
@@ -294,7 +294,7 @@ class LeaseQueue:
 
     def begin_purge(self, below: int) -> list[Range]:
         """Reserves all messages under `below` that are not leased, until `settle` or `restore`."""
-        taken = RangeSet(self._lendable.take(_OFFSET_MAX, below))
+        taken = RangeSet(self._leasable.take(_OFFSET_MAX, below))
         others = [*self._kept_back, *(self.order.remove_waiting() if self.order is not None else ())]
         self._kept_back.clear()
         for offset in others:
@@ -324,8 +324,8 @@ class LeaseQueue:
                 return HandleClaim.LOST
             self._drop(grant.owner, (offset,))
             return HandleClaim.TAKEN
-        if offset in self._lendable:
-            self._lendable.remove(offset, offset + 1)
+        if offset in self._leasable:
+            self._leasable.remove(offset, offset + 1)
             return HandleClaim.TAKEN
         if offset in self._kept_back or any(offset in held for held in self._held.values()):
             return HandleClaim.LOST
@@ -347,7 +347,7 @@ class LeaseQueue:
             return
         self.in_flight.end(ranges)
         for start, end in ranges:
-            self._make_lendable(range(start, end))
+            self._make_leasable(range(start, end))
             if delivered:
                 for offset in range(start, end):
                     self._deliveries[offset] = self.deliveries(offset) + 1
@@ -357,7 +357,7 @@ class LeaseQueue:
         counts = self._deliveries
         self.in_flight.end(ranges)
         for start, end in ranges:
-            self._lendable.remove(start, end)
+            self._leasable.remove(start, end)
             self._unmet.remove(start, end)
             if end - start < len(counts):
                 for offset in range(start, end):
@@ -371,11 +371,11 @@ class LeaseQueue:
     def waiting(self, below: int) -> int:
         """Returns how many offsets under `below` are neither settled nor leased, those kept back included."""
         known = self.order.waiting if self.order is not None else 0
-        return self._lendable.count_below(below) + len(self._kept_back) + known
+        return self._leasable.count_below(below) + len(self._kept_back) + known
 
     def first_waiting(self, below: int) -> int | None:
         """Returns the lowest offset under `below` that may be leased now; of an ordered group, not looked at yet."""
-        first = self._lendable.first
+        first = self._leasable.first
         return None if first is None or first >= below else first
 
     def deadlines(self) -> list[tuple[int, int, int]]:

@@ -9,7 +9,7 @@ from store.base.errors import LeaseLost, StoreError
 from store.format.frame import QueueNumber
 from store.format.ranges import ranges_of
 from store.leases.leases import HandleClaim, LeaseQueue
-from store.local.lending import Lending, check_invisible
+from store.local.leasing import Leasing, check_invisible
 
 T = TypeVar("T")
 _Loaded: TypeAlias = Mapping[tuple[QueueNumber, str], LeaseQueue | StoreError]
@@ -23,13 +23,13 @@ class LeaseHandles:
 
     def __init__(
         self,
-        lending: Lending,
+        leasing: Leasing,
         *,
         key: Callable[[], Awaitable[bytes]],
         steady_ms: Callable[[], int],
         on_available: Callable[[Sequence[QueueNumber]], None],
     ) -> None:
-        self._lending = lending
+        self._leasing = leasing
         self._key = key
         self._now_ms = steady_ms
         self._on_available = on_available
@@ -68,7 +68,7 @@ class LeaseHandles:
             if leases.gone:  # since it was loaded
                 pending[n] = handle
                 continue
-            if handle.lent_at <= leases.deleted_at:
+            if handle.leased_at <= leases.deleted_at:
                 answers[n] = _lost(handle)
                 continue
             match leases.claim(handle.offset, handle.lease):
@@ -80,7 +80,7 @@ class LeaseHandles:
                 case HandleClaim.LOST:
                     answers[n] = _lost(handle)
         for leases, offsets in taken.items():
-            ending = self._lending.settlements.settling(leases, ranges_of(offsets), delivered=True)
+            ending = self._leasing.settlements.settling(leases, ranges_of(offsets), delivered=True)
             endings.append(asyncio.shield(ending))
         for outcome in await asyncio.gather(*endings, return_exceptions=True):
             if isinstance(outcome, BaseException):
@@ -92,7 +92,7 @@ class LeaseHandles:
         loaded: dict[tuple[QueueNumber, str], LeaseQueue | StoreError] = {}
         for queue, group in dict.fromkeys((handle.queue, handle.group) for handle in handles):
             try:
-                loaded[queue, group], _ = await self._lending.leases(queue, group)
+                loaded[queue, group], _ = await self._leasing.leases(queue, group)
             except StoreError as error:
                 loaded[queue, group] = error
         return loaded
@@ -103,7 +103,7 @@ class LeaseHandles:
 
         def requeue(leases: LeaseQueue, handle: LeaseHandle, grant: Grant) -> None:
             leases.requeue(grant.owner, (handle.offset,), delivered=True, delay_ms=delay_ms, now_ms=self._now_ms())
-            self._lending.dead_letters.give_up(leases)
+            self._leasing.dead_letters.give_up(leases)
             queues[handle.queue] = None
 
         answers = await self._each(handles, requeue)
@@ -130,7 +130,7 @@ class LeaseHandles:
         for text in handles:
             try:
                 handle = LeaseHandle.decode(text, key)
-                leases, _ = await self._lending.leases(handle.queue, handle.group)
+                leases, _ = await self._leasing.leases(handle.queue, handle.group)
                 grant = self._current(leases, handle)
             except StoreError as error:
                 answers.append(error)
@@ -140,7 +140,7 @@ class LeaseHandles:
 
     def _current(self, leases: LeaseQueue, handle: LeaseHandle) -> Grant:
         grant = leases.grant(handle.offset)
-        if grant is None or grant.lease != handle.lease or handle.lent_at <= leases.deleted_at:
+        if grant is None or grant.lease != handle.lease or handle.leased_at <= leases.deleted_at:
             raise _lost(handle)
         return grant
 

@@ -17,7 +17,7 @@ from store.format.policy import LeasePolicy
 from store.format.ranges import Range
 from store.local.core import Core, check_messages_queue
 from store.local.lease_handles import LeaseHandles
-from store.local.lending import Lending, StoredLeases
+from store.local.leasing import Leasing, StoredLeases
 from store.local.log import LocalLog
 from store.local.queues import LocalQueues
 from store.local.reader import Located
@@ -32,8 +32,8 @@ class LocalLeases:
         self._core = core
         self._keys = keys
         self._key = b""  # that handles are signed with; not looked up yet
-        self._lent_from = core.recent.first  # leases from before this position are void
-        self._lending = Lending(
+        self._leased_from = core.recent.first  # leases from before this position are void
+        self._leasing = Leasing(
             core.recent,
             locate=self._locate,
             stored=self._stored,
@@ -44,15 +44,15 @@ class LocalLeases:
             on_available=queues.wake,
             begun=core.predecessor_end,
         )
-        self._handles = LeaseHandles(self._lending, key=self._handle_key, steady_ms=steady_ms, on_available=queues.wake)
+        self._handles = LeaseHandles(self._leasing, key=self._handle_key, steady_ms=steady_ms, on_available=queues.wake)
 
     def expire(self) -> int | None:
         """Ends the leases and delays whose time has come; in how many milliseconds the next one ends."""
-        return self._lending.expire()
+        return self._leasing.expire()
 
     async def close(self) -> None:
         """Waits for the dead letters that are being moved."""
-        await self._lending.close()
+        await self._leasing.close()
 
     async def _stored(self, queue: QueueNumber, group: str) -> StoredLeases:
         def stored() -> StoredLeases:
@@ -72,8 +72,8 @@ class LocalLeases:
     def trim(self) -> None:
         """Ends the leases of messages that retention has removed, once it is known where the queues begin."""
         core = self._core
-        if core.engine.views.first > self._lent_from and core.closing is None:
-            self._lent_from = core.engine.views.first
+        if core.engine.views.first > self._leased_from and core.closing is None:
+            self._leased_from = core.engine.views.first
             core.pool.submit(self._look_for_trimmed, core.recent.leases.queues)
 
     def _look_for_trimmed(self, queues: Sequence[QueueNumber]) -> None:
@@ -119,14 +119,14 @@ class LocalLeases:
             raise NotMaster("a replica leases no messages")
         check_messages_queue(queue)
         await self._core.check_queue(queue)
-        return await self._lending.take(
+        return await self._leasing.take(
             queue, owner, max_count=max_count, max_bytes=max_bytes, group=check_key(group), invisible_ms=invisible_ms
         )
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:
         """See `LeaseCalls.settle`. When it raises, the messages will be leased again."""
         self._core.check_open()
-        await self._lending.settle(queue, owner, offsets, group)
+        await self._leasing.settle(queue, owner, offsets, group)
 
     def settle_soon(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
@@ -134,7 +134,7 @@ class LocalLeases:
         """See `LeaseCalls.settle_soon`. When it fails, the messages will be leased again."""
         try:
             self._core.check_open()
-            return self._lending.settle_soon(queue, owner, offsets, group)
+            return self._leasing.settle_soon(queue, owner, offsets, group)
         except StoreError as error:
             return failed(error)
 
@@ -150,14 +150,14 @@ class LocalLeases:
     ) -> None:
         """See `LeaseCalls.forward`. When it raises, the messages will be leased again."""
         self._core.check_open()
-        await self._lending.forward(queue, owner, offsets, rows, payload, group=group)
+        await self._leasing.forward(queue, owner, offsets, rows, payload, group=group)
 
     async def commit(
         self, owner: int, settled: Sequence[tuple[QueueNumber, Sequence[QueueOffset]]], rows: bytes, payload: bytes
     ) -> None:
         """See `LeaseCalls.commit`. When it raises, the messages will be leased again."""
         self._core.check_open()
-        await self._lending.commit(owner, settled, rows, payload)
+        await self._leasing.commit(owner, settled, rows, payload)
 
     async def reject(
         self,
@@ -170,7 +170,7 @@ class LocalLeases:
     ) -> None:
         """See `LeaseCalls.reject`. When it raises, the messages will be leased again."""
         self._core.check_open()
-        await self._lending.reject(queue, owner, offsets, reason=reason, group=group)
+        await self._leasing.reject(queue, owner, offsets, reason=reason, group=group)
 
     def requeue(
         self,
@@ -183,7 +183,7 @@ class LocalLeases:
         group: str = "",
     ) -> None:
         """See `LeaseCalls.requeue`."""
-        self._lending.requeue(queue, owner, offsets, delivered=delivered, delay_ms=delay_ms, group=group)
+        self._leasing.requeue(queue, owner, offsets, delivered=delivered, delay_ms=delay_ms, group=group)
 
     async def extend(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, invisible_ms: int, group: str = ""
@@ -191,11 +191,11 @@ class LocalLeases:
         """See `LeaseCalls.extend`."""
         self._core.check_open()
         key = await self._handle_key()
-        return self._lending.extend(queue, owner, offsets, invisible_ms=invisible_ms, group=group, key=key)
+        return self._leasing.extend(queue, owner, offsets, invisible_ms=invisible_ms, group=group, key=key)
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
         """See `LeaseCalls.release`."""
-        return self._lending.release(owner)
+        return self._leasing.release(owner)
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """See `LeaseCalls.settle_handles`."""
@@ -218,24 +218,24 @@ class LocalLeases:
         """See `LeaseCalls.set_policy`."""
         check_messages_queue(queue)
         await self._core.check_queue(queue)
-        await self._lending.set_policy(queue, policy, check_key(group))
+        await self._leasing.set_policy(queue, policy, check_key(group))
 
     async def policy(self, queue: QueueNumber, *, group: str = "") -> LeasePolicy:
         """See `LeaseCalls.policy`."""
         await self._core.check_queue(queue)
-        return await self._lending.policy(queue, check_key(group))
+        return await self._leasing.policy(queue, check_key(group))
 
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `LeaseCalls.waiting`."""
         await self._core.check_queue(queue)
-        return await self._lending.waiting(queue, check_key(group))
+        return await self._leasing.waiting(queue, check_key(group))
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`."""
         await self._core.check_queue(queue)
-        return await self._lending.first_waiting(queue, check_key(group))
+        return await self._leasing.first_waiting(queue, check_key(group))
 
     async def purge(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `LeaseCalls.purge`."""
         await self._core.check_queue(queue)
-        return await self._lending.purge(queue, check_key(group))
+        return await self._leasing.purge(queue, check_key(group))

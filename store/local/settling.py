@@ -44,7 +44,7 @@ class Settlements:
     ) -> "asyncio.Future[Any]":
         """Settles messages set apart for it; the future ends when that is durable, and is not to be cancelled.
 
-        It is lendable again when that fails; `delivered` as in `restore`.
+        It is leasable again when that fails; `delivered` as in `restore`.
         """
 
         def settled(outcome: asyncio.Future[Any]) -> None:

@@ -99,7 +99,7 @@ class StoreConnection:
         self._tail_wanted = asyncio.Event()
         self._tail_running = False
         self._tailed: LogOffset | None = None  # how far the log was delivered to the listeners
-        self._lent_from: dict[QueueNumber, None] = {}  # queues that were asked for messages to lease
+        self._leased_from: dict[QueueNumber, None] = {}  # queues that were asked for messages to lease
         self._hint: str | None = None  # where the newest refusal says that the master is
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         kept = keep_connected(
@@ -164,13 +164,13 @@ class StoreConnection:
         """See `QueueCalls.watch`."""
         return self._queue_listeners.add(listener)
 
-    def lends(self, queue: QueueNumber) -> None:
+    def note_leasing(self, queue: QueueNumber) -> None:
         """Notes a queue that is asked for messages to lease: on another connection its callers may ask again."""
-        self._lent_from[queue] = None  # no more of them than the cluster has queues
+        self._leased_from[queue] = None  # no more of them than the cluster has queues
 
     def forget(self, queue: QueueNumber) -> None:
         """Forgets a queue that is deleted."""
-        self._lent_from.pop(queue, None)
+        self._leased_from.pop(queue, None)
 
     def _notify_queues(self, queues: Sequence[QueueNumber]) -> None:
         if queues:
@@ -281,7 +281,7 @@ class StoreConnection:
         self.appender.connected()
         self.caller.connected()
         if self.sessions > 1:
-            self._notify_queues(list(self._lent_from))  # messages may have come while there was no session
+            self._notify_queues(list(self._leased_from))  # messages may have come while there was no session
 
     def _lose(self) -> None:
         """Ends the session."""

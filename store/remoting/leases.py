@@ -36,7 +36,7 @@ class RemoteLeases(LeaseCalls):
         invisible_ms: int | None = None,
     ) -> Sequence[Lease]:
         """See `LeaseCalls.take`. Owners are this client's own: those of others with the same numbers are different."""
-        self._remote.connection.lends(queue)
+        self._remote.connection.note_leasing(queue)
         asked = arguments.Take(queue, owner, max_count, max_bytes, group, invisible_ms)
 
         def taken(body: Any) -> Sequence[Lease]:

@@ -213,7 +213,7 @@ class GrantAnswer(msgspec.Struct, frozen=True, array_like=True):
     """The part that the leases of one take have in common: `visible_at_ms` is when they end by themselves."""
 
     lease: Offset
-    lent_at: Offset
+    leased_at: Offset
     visible_at_ms: Offset
     key: bytes
 
@@ -221,7 +221,7 @@ class GrantAnswer(msgspec.Struct, frozen=True, array_like=True):
 class TakenAnswer(msgspec.Struct, frozen=True, array_like=True):
     """Leases: (offset, deliveries, which of `frames`, row).
 
-    An earlier master may have lent those of the frames in front of the log offset `begun`.
+    An earlier master may have leased those of the frames in front of the log offset `begun`.
     """
 
     frames: list[FrameAnswer]
@@ -276,19 +276,19 @@ class FramesSent:
         """Returns the body of an answer to `take`."""
         index: dict[LogOffset, int] = {}
         frames: list[FrameAnswer] = []
-        lent: list[tuple[int, int, int, int]] = []
+        leased: list[tuple[int, int, int, int]] = []
         for lease in leases:
             start = lease.frame.start
             if start not in index:
                 index[start] = len(frames)
                 frames.append(self.send(lease.frame))
-            lent.append((lease.offset, lease.deliveries, index[start], lease.row))
+            leased.append((lease.offset, lease.deliveries, index[start], lease.row))
         begun = 1 + max((lease.frame.start for lease in leases if lease.earlier), default=-1)
         grant = leases[0].grant if leases else None
         if grant is None:
-            return encode(TakenAnswer(frames, lent, None, begun))
-        said = GrantAnswer(grant.lease, grant.lent_at, grant.visible_at_ms, grant.key)
-        return encode(TakenAnswer(frames, lent, said, begun))
+            return encode(TakenAnswer(frames, leased, None, begun))
+        said = GrantAnswer(grant.lease, grant.leased_at, grant.visible_at_ms, grant.key)
+        return encode(TakenAnswer(frames, leased, said, begun))
 
 
 class FramesKept:
@@ -348,13 +348,13 @@ def leases_of(answer: TakenAnswer, kept: FramesKept, *, queue: QueueNumber, grou
         raise BadAnswer("leases of rows that their frames do not have")
     grant = None
     if answer.grant is not None:
-        lease, lent_at, visible_at_ms, key = msgspec.structs.astuple(answer.grant)
+        lease, leased_at, visible_at_ms, key = msgspec.structs.astuple(answer.grant)
         grant = Grant(
             queue=queue,
             group=group,
             owner=owner,
             lease=lease,
-            lent_at=LogOffset(lent_at),
+            leased_at=LogOffset(leased_at),
             visible_at_ms=visible_at_ms,
             key=key,
         )

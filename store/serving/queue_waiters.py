@@ -38,9 +38,9 @@ class QueueWaiters:
         """Wakes those who wait, as the log has grown. Once a frame, and only while there are waiters."""
         if self._waiters:
             found = {queue for frame in frames for queue in np.unique(frame.rows["queue"]).tolist()}
-            self.lendable([queue for queue in self._waiters if queue in found])
+            self.leasable([queue for queue in self._waiters if queue in found])
 
-    def lendable(self, queues: Iterable[QueueNumber]) -> None:
+    def leasable(self, queues: Iterable[QueueNumber]) -> None:
         """Wakes the waiters of queues that may have messages."""
         told: dict[Waiter, list[QueueNumber]] = {}
         for queue in queues:

@@ -228,7 +228,7 @@ class ServingSession:
     def _release_all(self) -> None:
         owners, self._owners = self._owners, {}
         for owner in owners.values():
-            self._waiters.lendable(self.store.leases.release(owner))
+            self._waiters.leasable(self.store.leases.release(owner))
         holds, self._holds = self._holds, Counter()
         for revision in holds.elements():
             self.store.keys.release(revision)
@@ -372,12 +372,12 @@ class ServingSession:
         """See `LeaseCalls.release`."""
         owner = self._owners.pop(asked.owner, None)
         if owner is not None:
-            self._waiters.lendable(self.store.leases.release(owner))
+            self._waiters.leasable(self.store.leases.release(owner))
         return _VOID
 
     def given_back(self, queue: QueueNumber) -> None:
         """Wakes other sessions that wait for messages that this one has given back."""
-        self._waiters.lendable((queue,))
+        self._waiters.leasable((queue,))
 
 
 def _release(shares: Iterable[Share]) -> None:

@@ -225,7 +225,7 @@ def test_every_worker_answers_for_every_member(tmp_path):
         gateway.close()
 
 
-def test_messages_that_are_lent_by_one_proxy_are_settled_by_another(cluster, urls):
+def test_messages_that_are_leased_by_one_proxy_are_settled_by_another(cluster, urls):
     """Handles are of the store: their proxy may be dead. Dead letters are settled and stored by whoever meets them."""
     one, other = (httpx.Client(base_url=url, timeout=TIMEOUT_S) for url in urls)
 
@@ -246,22 +246,22 @@ def test_messages_that_are_lent_by_one_proxy_are_settled_by_another(cluster, url
         return [message["handle"] for message in messages]
 
     with one, other:
-        terms = {"topic": "lent", "lease_s": 600, "attempts": 2, "dead_letter": "given/up"}
-        assert one.put("/groups/lent", json=terms).status_code == 201
-        assert other.put("/groups/lent", json=terms).status_code == 200
-        publish(urls[0], "lent", range(20))
-        first = received(one, "lent", 20)
-        assert post(other, "/groups/lent/ack", handles=handles(first[:8])) == {"done": 8, "refused": []}
-        assert post(other, "/groups/lent/nack", handles=handles(first[8:]), delay_s=0)["refused"] == []
-        again = received(other, "lent", 12)
+        terms = {"topic": "leased", "lease_s": 600, "attempts": 2, "dead_letter": "given/up"}
+        assert one.put("/groups/leased", json=terms).status_code == 201
+        assert other.put("/groups/leased", json=terms).status_code == 200
+        publish(urls[0], "leased", range(20))
+        first = received(one, "leased", 20)
+        assert post(other, "/groups/leased/ack", handles=handles(first[:8])) == {"done": 8, "refused": []}
+        assert post(other, "/groups/leased/nack", handles=handles(first[8:]), delay_s=0)["refused"] == []
+        again = received(other, "leased", 12)
         assert {message["deliveries"] for message in again} == {2}
         with without(cluster, "proxy-1"):
-            assert post(other, "/groups/lent/ack", handles=handles(again[:5]))["refused"] == []
-            longer = post(other, "/groups/lent/extend", handles=handles(again[5:]), lease_s=900)["handles"]
-            assert post(other, "/groups/lent/nack", handles=longer, delay_s=0)["refused"] == []
-            assert post(other, "/groups/lent/receive", wait=2) == {"messages": []}
+            assert post(other, "/groups/leased/ack", handles=handles(again[:5]))["refused"] == []
+            longer = post(other, "/groups/leased/extend", handles=handles(again[5:]), lease_s=900)["handles"]
+            assert post(other, "/groups/leased/nack", handles=longer, delay_s=0)["refused"] == []
+            assert post(other, "/groups/leased/receive", wait=2) == {"messages": []}
             other.put("/groups/letters", json={"topic": "given"})
             letters = [message["event"] for message in received(other, "letters", 7)]
             assert {letter["id"] for letter in letters} == {message["event"]["id"] for message in again[5:]}
-            assert {(letter["deadlettergroup"], letter["subject"]) for letter in letters} == {("lent", "lent/x")}
-            assert other.get("/groups/lent").json()["lag"] == 0
+            assert {(letter["deadlettergroup"], letter["subject"]) for letter in letters} == {("leased", "leased/x")}
+            assert other.get("/groups/leased").json()["lag"] == 0

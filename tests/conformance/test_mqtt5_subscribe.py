@@ -324,7 +324,7 @@ def test_what_names_a_shared_subscription(group):
         assert (name.group, name.pattern) == (group, pattern)
 
 
-def test_the_topic_of_a_lent_message_is_its_own():
+def test_the_topic_of_a_leased_message_is_its_own():
     """MQTT-3.3.2-3. MQTT-4.8.2-3."""
     for granted in (0, 1, 2):
         driver = connected(5)
@@ -332,8 +332,8 @@ def test_the_topic_of_a_lent_message_is_its_own():
         (call,) = driver.calls(JoinShared)
         driver.complete(call, Outcome(value=["queue"]))
         (consume,) = driver.take(port.Consume)
-        lent = port.Leased(consume.consumer, [message(qos=qos) for qos in (0, 1, 2)], [1, 2, 3], [0, 0, 0], 7)
-        assert driver.adapter.deliver(lent, now_ms=driver.now_ms) == 3
+        leased = port.Leased(consume.consumer, [message(qos=qos) for qos in (0, 1, 2)], [1, 2, 3], [0, 0, 0], 7)
+        assert driver.adapter.deliver(leased, now_ms=driver.now_ms) == 3
         out = driver.tick()
         assert [(one.topic, one.qos) for one in out] == [("t/a", min(qos, granted)) for qos in (0, 1, 2)]
 

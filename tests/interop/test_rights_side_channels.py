@@ -167,7 +167,7 @@ def test_a_list_of_groups_does_not_name_topics_that_may_not_be_read(served, user
     with served.http("admin") as admin, served.http(name) as http:
         before = http.get("/groups")
         assert admin.post(f"/groups/{hidden}/members", json={"topic": "unlisted"}).is_success
-        assert admin.put(f"/groups/{hidden}-lent", json={"topic": "unlisted"}).is_success
+        assert admin.put(f"/groups/{hidden}-leased", json={"topic": "unlisted"}).is_success
         assert said(http.get("/groups")) == said(before)
         assert admin.post(f"/groups/{seen}/members", json={"topic": "listed"}).is_success
         assert [one for one in http.get("/groups").json() if one not in before.json()] == [

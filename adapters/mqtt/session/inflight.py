@@ -38,7 +38,7 @@ class Kept(NamedTuple):
     retain: bool = True  # its RETAIN flag
 
 
-class Lent(NamedTuple):
+class LeasedOffset(NamedTuple):
     """A QoS 1 message of a shared subscription that is in flight: others get it unless it is acknowledged."""
 
     queue: str
@@ -117,7 +117,7 @@ class Inflight:
         "exact",
         "freed",
         "kept_bytes",
-        "lent",
+        "leased",
         "limit",
         "moved",
         "next_packet_id",
@@ -135,8 +135,8 @@ class Inflight:
         self.exact: dict[int, None] = {}  # those of `sent` that are QoS 2
         self.released: dict[int, None] = {}  # awaiting PUBCOMP
         self.done: dict[PositionTuple, None] = {}  # QoS 2 with a PUBREC, not before `settled`
-        self.lent: dict[int, Lent] = {}  # those of `sent` that are leased by a shared subscription
-        self.acknowledged: list[Lent] = []  # those that are to be settled
+        self.leased: dict[int, LeasedOffset] = {}  # those of `sent` that are leased by a shared subscription
+        self.acknowledged: list[LeasedOffset] = []  # those that are to be settled
         self._kept: dict[int, Kept] = {}  # those of `sent` that the log will not bring again, in a durable session
         self.kept_bytes = 0  # of those
         self.unsaved = False  # one of those was acknowledged that has been saved as sent
@@ -215,9 +215,9 @@ class Inflight:
         if self._kept:
             for packet_id in packet_ids:
                 self._drop_kept(packet_id)
-        if self.lent:
-            lent = self.lent
-            self.acknowledged += [lent.pop(packet_id) for packet_id in packet_ids if packet_id in lent]
+        if self.leased:
+            leased = self.leased
+            self.acknowledged += [leased.pop(packet_id) for packet_id in packet_ids if packet_id in leased]
 
     def take_back(self, packet_id: int) -> None:
         """Removes a QoS 2 message that is not sent after all."""
@@ -299,11 +299,11 @@ class Inflight:
     def saved(self) -> tuple[SavedDelivery, ...]:
         """Returns the deliveries for `PacketExchanges.sent`."""
         self.unsaved = False
-        exact, kept, lent, nothing = self.exact, self._kept, self.lent, (None, ())
+        exact, kept, leased, nothing = self.exact, self._kept, self.leased, (None, ())
         sent = [
             SavedDelivery(i, 2 if i in exact else 1, False, at, *kept.get(i, nothing))
             for i, at in self.sent.items()
-            if i not in lent
+            if i not in leased
         ]
         pending = list(self.resume.pending()) if self.resume is not None else []
         return (*self.again.values(), *pending, *sent, *(SavedDelivery(i, 2, released=True) for i in self.released))

@@ -12,7 +12,7 @@ from functools import partial
 from adapters.mqtt.codec.reason import ReasonCode
 from adapters.mqtt.connecting.connection_context import ConnectionContext
 from adapters.mqtt.session.encoded import Encoded, size_bytes
-from adapters.mqtt.session.inflight import Inflight, Kept, Lent
+from adapters.mqtt.session.inflight import Inflight, Kept, LeasedOffset
 from adapters.mqtt.session.keeper import SessionKeeper
 from adapters.mqtt.session.session_state import PacketExchanges
 from adapters.mqtt.session.subscriptions import DeliveryPlan, Subscription, Subscriptions
@@ -255,14 +255,14 @@ class SharedFeed:
         at_ms = now_ms + after_ms
         self._rejoin_at_ms = at_ms if self._rejoin_at_ms is None else min(self._rejoin_at_ms, at_ms)
 
-    def deliver(self, lent: Leased | ConsumerCancelled, now_ms: int) -> int:
+    def deliver(self, leased: Leased | ConsumerCancelled, now_ms: int) -> int:
         """Takes as many messages as the client has room for; returns how many."""
-        member = self._by_consumer.get(lent.consumer)
+        member = self._by_consumer.get(leased.consumer)
         plan = None if member is None else self._subscriptions.plan((member.sub,))
-        if isinstance(lent, ConsumerCancelled):
+        if isinstance(leased, ConsumerCancelled):
             if member is not None:
                 self._lost(member, now_ms)
-                self.revoked = self.revoked or lent.denied
+                self.revoked = self.revoked or leased.denied
             return 0
         if member is None or plan is None:
             return 0
@@ -271,26 +271,26 @@ class SharedFeed:
             return 0
         if member.settles and plan.qos:  # wanted at a higher QoS from now on, and still leased
             plan = plan._replace(qos=0)
-        encoded = Encoded(lent.messages, plan, self._context.dialect, now_ms)
+        encoded = Encoded(leased.messages, plan, self._context.dialect, now_ms)
         encoded.make_all()
         if member.settles and not self._claimed and encoded.largest <= self._context.packet_bytes_max:
             self._context.out.append(encoded.join())
-            return len(lent.messages)
-        taken = self._each(member, lent, encoded, plan)
-        member.starved = taken < len(lent.messages)
+            return len(leased.messages)
+        taken = self._each(member, leased, encoded, plan)
+        member.starved = taken < len(leased.messages)
         member.credit -= taken
         return taken
 
-    def _each(self, member: _Member, lent: Leased, encoded: Encoded, plan: DeliveryPlan) -> int:
+    def _each(self, member: _Member, leased: Leased, encoded: Encoded, plan: DeliveryPlan) -> int:
         """Takes message by message; returns how many were taken. Hot for QoS 1, hence one loop."""
         context, inflight, number, queue, claimed = (
             self._context,
             self._inflight,
-            lent.number,
+            leased.number,
             member.queue,
             self._claimed,
         )
-        sent, under_way, send, limit = inflight.sent, inflight.lent, context.out.append, context.packet_bytes_max
+        sent, under_way, send, limit = inflight.sent, inflight.leased, context.out.append, context.packet_bytes_max
         take_id, room, largest = inflight.ids().__next__, inflight.room, encoded.largest
         done: list[QueueOffset] = []
         too_large: list[QueueOffset] = []
@@ -299,12 +299,12 @@ class SharedFeed:
         for index, piece in enumerate(encoded.pieces):
             assert piece is not None, "all are made"
             qos, head, tail = piece
-            offset = lent.offsets[index]
+            offset = leased.offsets[index]
             if not head or (claimed and (number, offset) in claimed):
                 done.append(offset)
                 continue
             if largest > limit and size_bytes(piece) > limit:
-                (too_large if lent.deliveries[index] < OFFERS_COUNT_MAX else done).append(offset)
+                (too_large if leased.deliveries[index] < OFFERS_COUNT_MAX else done).append(offset)
                 continue
             if not qos:
                 send(head)
@@ -317,21 +317,21 @@ class SharedFeed:
             packet_id = take_id()
             sent[packet_id] = None
             if qos == 1:
-                under_way[packet_id] = Lent(queue, number, offset)
+                under_way[packet_id] = LeasedOffset(queue, number, offset)
                 send(head)
                 send(packet_id.to_bytes(2, "big"))
                 send(tail)
                 continue
             inflight.exact[packet_id] = None
             if context.durable:
-                message = lent.messages[index]
+                message = leased.messages[index]
                 retain = plan.retain_as_published and message.retain
                 inflight.keep(packet_id, Kept(encode(message), plan.identifiers, retain))
             exact.append((packet_id, offset, head + packet_id.to_bytes(2, "big") + tail))
         if exact:
             self._own(queue, number, exact)
         if not member.settles:
-            inflight.acknowledged += [Lent(queue, number, offset) for offset in done]
+            inflight.acknowledged += [LeasedOffset(queue, number, offset) for offset in done]
             if too_large:
                 self._settle(queue, number, too_large, "requeue")
         self._due = self._due or bool(done or too_large or exact)

@@ -2,7 +2,7 @@
 
 A queue with priorities has its number, which is that of its lane for priority 0, and one more number for each priority
 above. A message published to it goes to the lane of its priority. To its readers it is one queue whose offsets have the
-priority in their upper bits: `gateway.queues.lending.laned` says how it is read (docs/decisions/0051).
+priority in their upper bits: `gateway.queues.leasing.laned` says how it is read (docs/decisions/0051).
 """
 
 from collections.abc import Iterable, Sequence

@@ -6,8 +6,8 @@ from typing import Protocol, TypeAlias
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import said
 from gateway.ownership.owners import Owned
+from gateway.queues.leasing.pump import ConsumerConnection, Pump
 from gateway.queues.leaving.rules import QueueRules
-from gateway.queues.lending.pump import ConsumerConnection, Pump
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.streams.arguments import is_stream
 from gateway.queues.streams.pump import StreamPump

@@ -11,12 +11,12 @@ from typing import Final
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, Leased
 from gateway.port.streams import AGO, FILTER_VALUE, FIRST, LAST, OFFSET, OFFSET_HEADER, TIME, StreamRead
+from gateway.queues.leasing.last_tries import LastTries
+from gateway.queues.leasing.pump import RETRY_S, QueueConsumer
+from gateway.queues.leasing.pump_task import PumpTask
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.reading import read, with_headers
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.lending.last_tries import LastTries
-from gateway.queues.lending.pump import RETRY_S, QueueConsumer
-from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -61,7 +61,7 @@ class StreamHead:
 
 
 class StreamPump:
-    """Delivers one stream, with the interface of `gateway.queues.lending.pump.Pump`."""
+    """Delivers one stream, with the interface of `gateway.queues.leasing.pump.Pump`."""
 
     has_ready_consumer = True  # a stream keeps its messages: the keeper need not look for expired ones
 

@@ -20,7 +20,7 @@ from gateway.port.queues import (
     UnbindExchange,
 )
 from gateway.publishing.routing.router import check_binding_pattern
-from gateway.queues.lending.pump import ConsumerConnection
+from gateway.queues.leasing.pump import ConsumerConnection
 from gateway.queues.model.bindings import (
     ALTERNATE,
     KIND_ARGUMENTS,

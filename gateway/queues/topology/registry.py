@@ -26,8 +26,8 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.shared import SHARED_PREFIX
+from gateway.queues.leasing.pump import ConsumerConnection
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
-from gateway.queues.lending.pump import ConsumerConnection
 from gateway.queues.model.bindings import (
     Binding,
     QueueDefinition,

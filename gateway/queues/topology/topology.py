@@ -14,9 +14,9 @@ from gateway.ownership.owners import Owned, Owners, Taken
 from gateway.port.adapter import Random
 from gateway.port.queues import exchange_root
 from gateway.queues.consumers.consumer_counts import ConsumerCounts
+from gateway.queues.leasing.pump import ConsumerConnection, Pump
 from gateway.queues.leaving.policies import Policies
 from gateway.queues.leaving.rules import NO_RULES, QueueRules
-from gateway.queues.lending.pump import ConsumerConnection, Pump
 from gateway.queues.model.bindings import (
     Binding,
     Exchange,

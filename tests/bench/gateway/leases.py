@@ -1,4 +1,4 @@
-"""Messages that a group lends over HTTP: memory of each lease, and how many a second. Prints JSON.
+"""Messages that a group leases over HTTP: memory of each lease, and how many a second. Prints JSON.
 
 python -m tests.bench.gateway.leases [--leases 100000] [--bytes 100]
 
@@ -59,8 +59,8 @@ def lease_all(client: httpx.Client, count: int) -> Iterator[list[str]]:
     """Leases everything; the handles of each answer."""
     leased = 0
     while leased < count:
-        found = ask(client, "POST", "/groups/lender/receive", max=BATCH, wait=5, lease_s=LEASE_S)["messages"]
-        assert found, f"{leased} of {count} messages were lent"
+        found = ask(client, "POST", "/groups/readings/receive", max=BATCH, wait=5, lease_s=LEASE_S)["messages"]
+        assert found, f"{leased} of {count} messages were leased"
         leased += len(found)
         yield [one["handle"] for one in found]
 
@@ -89,10 +89,10 @@ def measure(gateway: GatewayProcess, count: int, size: int) -> dict[str, float]:
 
         def settle(what: str, **more: Any) -> None:
             for some in handles:
-                assert ask(client, "POST", f"/groups/lender/{what}", handles=some, **more)["done"] == len(some)
+                assert ask(client, "POST", f"/groups/readings/{what}", handles=some, **more)["done"] == len(some)
 
         publish(client, count, size)
-        ask(client, "PUT", "/groups/lender", topic=TOPIC)
+        ask(client, "PUT", "/groups/readings", topic=TOPIC)
         study.step("read", lambda: read_all(client, count))
         study.step("lease", lambda: handles.extend(lease_all(client, count)))
         study.step("extend", lambda: settle("extend", lease_s=LEASE_S))

@@ -1,4 +1,4 @@
-"""Timers set, fired and cancelled, and messages lent and settled, a second, on a local store. Prints JSON.
+"""Timers set, fired and cancelled, and messages leased and settled, a second, on a local store. Prints JSON.
 
 python -m tests.bench.store.timers_leases [--dir DIR] [--timers 100000] [--messages 200000] [--bytes 150]
 
@@ -156,7 +156,7 @@ async def by_handle(store: LocalStore, count: int, batch: int) -> None:
 
 
 async def leases(store: LocalStore, clock: MovedClock, options: argparse.Namespace) -> dict[str, dict[str, float]]:
-    """Measures lending and settling, in batches and one by one, in order of keys, by handle, and leases that end."""
+    """Measures leasing and settling, in batches and one by one, in order of keys, by handle, and leases that end."""
     report: dict[str, dict[str, float]] = {}
     count, batch = options.messages, options.batch
     await append_all(store, message_frames(LEASED, count, options.frame, options.bytes, 1_000))

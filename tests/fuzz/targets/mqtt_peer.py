@@ -194,8 +194,8 @@ class FuzzedConnection:
         if self.consumers and self.random.getrandbits(1):
             offsets: list[Any] = [self.frame, self.frame + 1]
             self.frame += 4_096
-            lent = Leased(self.consumers[-1], _MESSAGES[:2], offsets, [0, 1], 7)
-            assert 0 <= self.adapter.deliver(lent, now_ms=self.now_ms) <= 2
+            leased = Leased(self.consumers[-1], _MESSAGES[:2], offsets, [0, 1], 7)
+            assert 0 <= self.adapter.deliver(leased, now_ms=self.now_ms) <= 2
         elif self.subs:
             deliveries = self._batch(self.subs[: 1 + self.random.getrandbits(1)])
             assert 0 <= self.adapter.deliver(deliveries, now_ms=self.now_ms) <= len(deliveries.picks)

@@ -41,7 +41,7 @@ def test_the_oldest_leave_a_queue_that_is_too_large(channel):
     assert [body[:1] for body in bodies(channel, name)] == [b"2"]
 
 
-def test_what_is_lent_does_not_count(channel):
+def test_what_is_leased_does_not_count(channel):
     channel.confirm_delivery()
     name = queue(channel, max_length=2)
     publish(channel, name, 0, 1)

@@ -1,4 +1,4 @@
-"""Groups that lend messages, by httpx over real sockets: several receivers, dead letters, kill -9."""
+"""Groups that lease messages, by httpx over real sockets: several receivers, dead letters, kill -9."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -39,7 +39,7 @@ def handles(received: Any) -> list[str]:
 def test_receivers_share_the_work_and_poison_becomes_a_dead_letter(
     opened: Callable[[], httpx.Client], request: pytest.FixtureRequest
 ) -> None:
-    topic = "lent1" if "1.1" in request.node.name else "lent2"
+    topic = "leased1" if "1.1" in request.node.name else "leased2"
     client = opened()
     created = client.put(f"/groups/{topic}", json={"topic": topic, "attempts": 2, "dead_letter": f"dead/{topic}"})
     assert created.status_code == 201
@@ -65,7 +65,7 @@ def test_receivers_share_the_work_and_poison_becomes_a_dead_letter(
     assert (letter.headers["ce-deadletteraddress"], letter.headers["ce-deadlettergroup"]) == (f"{topic}/13", topic)
 
 
-def test_what_is_acknowledged_stays_so_after_kill_9_and_what_is_lent_comes_back(gateway: GatewayProcess) -> None:
+def test_what_is_acknowledged_stays_so_after_kill_9_and_what_is_leased_comes_back(gateway: GatewayProcess) -> None:
     with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
         client.put("/groups/killed", json={"topic": "killed", "lease_s": 3_600})
         for n in range(4):
@@ -77,7 +77,7 @@ def test_what_is_acknowledged_stays_so_after_kill_9_and_what_is_lent_comes_back(
     gateway.kill()
     gateway.start()
     with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
-        assert post(client, "/groups/killed/ack", handles=[second])["done"] == 1, "it was lent to nobody else since"
+        assert post(client, "/groups/killed/ack", handles=[second])["done"] == 1, "it was leased to nobody else since"
         received = post(client, "/groups/killed/receive", wait=10)
         assert set(bodies(received)) == left
         refused = client.post("/groups/killed/ack", json={"handles": [third]})

@@ -125,20 +125,20 @@ def requests(ask: Callable[..., httpx.Response]) -> None:
     ask("POST", "/groups/openapi/reset", json={"to": "earliest"})
     ask("DELETE", of)
     ask("DELETE", "/groups/openapi")
-    lending = {"topic": "openapi", "attempts": 3, "dead_letter": "dead/openapi"}
-    ask("PUT", "/groups/lending", json=lending)
-    ask("PUT", "/groups/lending", json=lending)
-    ask("PUT", "/groups/lending", json={"topic": "openapi"})
-    received = ask("POST", "/groups/lending/receive", json={"max": 1}).json()["messages"]
-    ask("POST", "/groups/lending/receive", headers={"accept": "application/cloudevents-batch+json"})
+    leasing = {"topic": "openapi", "attempts": 3, "dead_letter": "dead/openapi"}
+    ask("PUT", "/groups/leasing", json=leasing)
+    ask("PUT", "/groups/leasing", json=leasing)
+    ask("PUT", "/groups/leasing", json={"topic": "openapi"})
+    received = ask("POST", "/groups/leasing/receive", json={"max": 1}).json()["messages"]
+    ask("POST", "/groups/leasing/receive", headers={"accept": "application/cloudevents-batch+json"})
     handles = {"handles": [received[0]["handle"]]}
     for what in ("extend", "nack", "ack"):
-        ask("POST", f"/groups/lending/{what}", json=handles)
-        ask("POST", f"/groups/lending/{what}", json={"handles": ["none"]})
-        ask("POST", f"/groups/lending/{what}", json={})
-    ask("GET", "/groups/lending")
-    ask("POST", "/groups/lending/reset", json={"to": "latest"})
-    ask("DELETE", "/groups/lending")
+        ask("POST", f"/groups/leasing/{what}", json=handles)
+        ask("POST", f"/groups/leasing/{what}", json={"handles": ["none"]})
+        ask("POST", f"/groups/leasing/{what}", json={})
+    ask("GET", "/groups/leasing")
+    ask("POST", "/groups/leasing/reset", json={"to": "latest"})
+    ask("DELETE", "/groups/leasing")
     made = ask("POST", "/subscriptions", json=SPEC).json()["id"]
     ask("POST", "/subscriptions", json={"sink": "https://127.0.0.1/", "protocol": "HTTP"})
     ask("GET", "/subscriptions")

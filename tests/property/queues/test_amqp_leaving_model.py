@@ -231,7 +231,7 @@ class LeavingWorld:
         return self.rest_of()
 
     async def get(self, client: int, queue: str) -> Work:
-        """Lends one message to a client."""
+        """Leases one message to a client."""
         got = await self.rig.request(self.conns[client], GetMessage(queue=queue))
         ready = self.model.ready[queue]
         assert (got is None) == (not ready), queue

@@ -191,7 +191,10 @@ class AmqpWorld:
         async def call(*args: Any, **kwargs: Any) -> Any:
             if self.refusals:
                 self.refusals -= 1
-                if name in {"leases.settle", "leases.settle_soon"}:  # messages that it refuses to settle are lent again
+                if name in {
+                    "leases.settle",
+                    "leases.settle_soon",
+                }:  # what it refuses to settle is leased again
                     self.rig.store.leases.requeue(*args)
                 raise StoreOverloaded("no room")
             return await method(*args, **kwargs)
@@ -379,7 +382,7 @@ async def one(world: AmqpWorld, step: str, *arguments: Any) -> None:
 
 @pytest.fixture
 def hasty(monkeypatch):
-    monkeypatch.setattr("gateway.queues.lending.pump.RETRY_S", 0.001)
+    monkeypatch.setattr("gateway.queues.leasing.pump.RETRY_S", 0.001)
     monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
     monkeypatch.setattr("gateway.queues.queues.FINISH_MAX_S", 0.005)
 

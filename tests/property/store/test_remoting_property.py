@@ -205,7 +205,9 @@ def test_a_frame_comes_once_while_it_is_kept(answers, kept_bytes):
             assert len(kept.kept) == len(sent.kept)
 
 
-GRANT = Grant(queue=QueueNumber(16), group="g", owner=9, lease=5, lent_at=LogOffset(7), visible_at_ms=8, key=b"k" * 32)
+GRANT = Grant(
+    queue=QueueNumber(16), group="g", owner=9, lease=5, leased_at=LogOffset(7), visible_at_ms=8, key=b"k" * 32
+)
 
 
 def test_what_was_taken_comes_back():
@@ -225,7 +227,7 @@ def test_what_was_taken_comes_back():
 
 @pytest.mark.parametrize("grant", [None, GRANT])
 @pytest.mark.parametrize("count", [0, 1, 2])
-def test_what_an_earlier_master_may_have_lent_comes_back_as_such(grant, count):
+def test_what_an_earlier_master_may_have_leased_comes_back_as_such(grant, count):
     """It is in front of what is newer than the master."""
     leases = [
         Lease(QueueOffset(n), 0, one, 0, grant, earlier=n < count) for n, one in enumerate(in_a_row([[b"a"], [b"b"]]))
@@ -257,7 +259,7 @@ def decoders():
     fetched = msgspec.msgpack.Decoder(frames.FetchedAnswer).decode
     taken = msgspec.msgpack.Decoder(frames.TakenAnswer).decode
     stored = in_a_row([[b"a", b"bc"], [b"d" * 30]])
-    grant = Grant(queue=QueueNumber(16), group="", owner=1, lease=1, lent_at=LogOffset(0), visible_at_ms=1, key=b"k")
+    grant = Grant(queue=QueueNumber(16), group="", owner=1, lease=1, leased_at=LogOffset(0), visible_at_ms=1, key=b"k")
     leases = [Lease(QueueOffset(n), 0, one, 0, grant) for n, one in enumerate(stored)]
     answer = CallAnswer(1, 0, msgspec.Raw(calls.encode(5)))
     appends = [part for n in range(2) for part in frames.packed(unplaced([b"a", b"b"], producer_id=n))]

@@ -18,7 +18,7 @@ SEEDS = range(5)
 
 
 async def write(data_dir: Path, seed: int) -> None:
-    """Appends, puts, lends and settles until it is killed, and prints one line for each acknowledgement."""
+    """Appends, puts, leases and settles until it is killed, and prints one line for each acknowledgement."""
     chance = random.Random(seed)
     linger = chance.choice([0.001, 0.05])
     store = await LocalStore.open(data_dir, linger_s=linger, segment_size_bytes=20_000)

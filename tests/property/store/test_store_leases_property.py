@@ -52,8 +52,8 @@ class LeasesAndTimers(StoreMachine):
         for key in sorted(key for key in self.model.timers if key.due_ms <= self.now_ms):
             self.model.queues[TIMED].append(self.model.timers[key].payload)
             self.model.end_timer(key, "fired")
-        for lent in self.model.leases.values():
-            lent.pass_time(self.steady_ms)
+        for leased in self.model.leases.values():
+            leased.pass_time(self.steady_ms)
         await self.store.leases.close()
 
     # ---- timers
@@ -103,60 +103,60 @@ class LeasesAndTimers(StoreMachine):
         queue, group = self.chance.choice(list(POLICIES))
         return queue, group, self.model.leases[queue, group], self.chance.randint(1, 2)
 
-    def some(self, lent, owner):
-        mine = sorted(lent.of(owner))
+    def some(self, leased, owner):
+        mine = sorted(leased.of(owner))
         return self.chance.sample(mine, self.chance.randint(0, len(mine)))
 
     async def take(self):
-        queue, group, lent, owner = self.pick()
+        queue, group, leased, owner = self.pick()
         invisible_ms = self.chance.choice([None, 30, 100])
         count = self.chance.choice([1, 3, 100])
         found = await self.store.leases.take(queue, owner, max_count=count, group=group, invisible_ms=invisible_ms)
         free, offsets = self.model.free(queue, group), [lease.offset for lease in found]
-        if lent.policy.ordered:
+        if leased.policy.ordered:
             assert set(offsets) <= set(free)
             assert len(offsets) == min(count, len(free))
         else:
             assert offsets == free[:count]
-        lent.lend(offsets, owner, self.steady_ms + invisible_ms if invisible_ms else NEVER_MS)
+        leased.lease(offsets, owner, self.steady_ms + invisible_ms if invisible_ms else NEVER_MS)
         for lease in found:
             assert lease.frame.record(lease.row) == self.model.queues[queue][lease.offset]
-            assert lease.deliveries == lent.deliveries.get(lease.offset, 0)
+            assert lease.deliveries == leased.deliveries.get(lease.offset, 0)
             if invisible_ms and self.chance.random() < 0.2:
                 assert await self.store.leases.settle_handles([lease.handle()]) == [None]
-                lent.settle([lease.offset])
+                leased.settle([lease.offset])
 
     async def settle(self):
-        queue, group, lent, owner = self.pick()
-        some = self.some(lent, owner)
+        queue, group, leased, owner = self.pick()
+        some = self.some(leased, owner)
         await self.store.leases.settle(queue, owner, [*some, 10_000], group=group)
-        lent.settle(some)
+        leased.settle(some)
 
     async def extend(self):
-        queue, group, lent, owner = self.pick()
-        some = sorted(self.some(lent, owner))
+        queue, group, leased, owner = self.pick()
+        some = sorted(self.some(leased, owner))
         assert list(await self.store.leases.extend(queue, owner, some, invisible_ms=70, group=group)) == some
-        lent.lend(some, owner, self.steady_ms + 70)
+        leased.lease(some, owner, self.steady_ms + 70)
 
     async def requeue(self):
-        queue, group, lent, owner = self.pick()
-        some, delay_ms = self.some(lent, owner), self.chance.choice([None, 0, 40])
+        queue, group, leased, owner = self.pick()
+        some, delay_ms = self.some(leased, owner), self.chance.choice([None, 0, 40])
         delivered = self.chance.random() < 0.8
         self.store.leases.requeue(queue, owner, some, delivered=delivered, delay_ms=delay_ms, group=group)
-        lent.come_back(some, now_ms=self.steady_ms, delay_ms=delay_ms, delivered=delivered)
+        leased.come_back(some, now_ms=self.steady_ms, delay_ms=delay_ms, delivered=delivered)
         await self.store.leases.close()
 
     async def reject(self):
-        queue, group, lent, owner = self.pick()
-        some = self.some(lent, owner)
+        queue, group, leased, owner = self.pick()
+        some = self.some(leased, owner)
         await self.store.leases.reject(queue, owner, some, group=group)
-        lent.reject(some)
+        leased.reject(some)
 
     async def release(self):
         owner = self.chance.randint(1, 2)
         self.store.leases.release(owner)
-        for lent in self.model.leases.values():
-            lent.come_back(lent.of(owner), now_ms=self.steady_ms)
+        for leased in self.model.leases.values():
+            leased.come_back(leased.of(owner), now_ms=self.steady_ms)
         await self.store.leases.close()
 
     async def check(self):
@@ -164,14 +164,14 @@ class LeasesAndTimers(StoreMachine):
         assert await bodies(store, TIMED) == self.model.queues[TIMED]
         assert store.timers.held == (len(timers), sum(ROW.size + len(timer.payload) for timer in timers.values()))
         assert [entry.id for entry in await store.timers.entries()] == [str(key) for key in sorted(timers)]
-        for (queue, group), lent in self.model.leases.items():
+        for (queue, group), leased in self.model.leases.items():
             assert await store.leases.waiting(queue, group=group) == self.model.waiting(queue, group)
-            if not lent.policy.dead_letter_queue:
+            if not leased.policy.dead_letter_queue:
                 continue
-            fetched = await store.queues.fetch(lent.policy.dead_letter_queue, 0, max_bytes=1 << 20)
+            fetched = await store.queues.fetch(leased.policy.dead_letter_queue, 0, max_bytes=1 << 20)
             deaths = [(f, row) for f, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
             found = [death_of(frame, row) for frame, row in deaths]
-            assert sorted((d.offset, d.reason, d.deliveries) for d in found) == sorted(lent.dead)
+            assert sorted((d.offset, d.reason, d.deliveries) for d in found) == sorted(leased.dead)
             for death, (frame, row) in zip(found, deaths, strict=True):
                 assert frame.record(row) == self.model.queues[queue][death.offset]
                 assert await store.log.read(death.origin) == frame.record(row)

@@ -75,7 +75,7 @@ class AllSubjects(StoreMachine):
         self.model.delete_group(group)
 
     def some(self):
-        """Returns a queue, an owner, and some of the messages that this one has been lent."""
+        """Returns a queue, an owner, and some of the messages that this one has been leased."""
         queue, owner = self.chance.choice(QUEUES), self.chance.randint(1, 2)
         mine = self.model.leases[queue, ""].of(owner)
         return queue, owner, self.chance.sample(mine, self.chance.randint(0, len(mine)))
@@ -87,7 +87,7 @@ class AllSubjects(StoreMachine):
         assert offsets == self.model.free(queue)[:count]
         for lease in found:
             assert lease.frame.record(lease.row) == self.model.queues[queue][lease.offset]
-        self.model.leases[queue, ""].lend(offsets, owner)
+        self.model.leases[queue, ""].lease(offsets, owner)
 
     async def settle(self):
         queue, owner, some = self.some()
@@ -101,10 +101,10 @@ class AllSubjects(StoreMachine):
 
     async def release(self):
         owner, held = self.chance.randint(1, 2), set()
-        for (queue, _), lent in self.model.leases.items():
-            if lent.of(owner):
+        for (queue, _), leased in self.model.leases.items():
+            if leased.of(owner):
                 held.add(queue)
-            lent.come_back(lent.of(owner))
+            leased.come_back(leased.of(owner))
         assert set(self.store.leases.release(owner)) == held
 
     async def purge(self):

@@ -688,15 +688,15 @@ class StoreHistory:
         if self.queue_life() != life:
             self.store.leases.requeue(queue, owner, offsets)
             return
-        lent = self.model.leases[queue, ""]
-        gone = lent.settled | set(lent.held)
-        assert not gone & set(offsets), f"settled or lent, and lent again: {sorted(gone & set(offsets))}"
+        leased = self.model.leases[queue, ""]
+        gone = leased.settled | set(leased.held)
+        assert not gone & set(offsets), f"settled or leased, and leased again: {sorted(gone & set(offsets))}"
         free = self.model.free(queue)
         assert offsets == ([o for o in free if o in offsets] if self.trims else free[: len(offsets)])
         assert self.trims or len(offsets) >= min(count, len([offset for offset in free if offset < known]))
         for offset, lease in found:
             assert lease.frame.record(lease.row) == self.model.queues[queue][offset]
-        lent.lend(offsets, owner)
+        leased.lease(offsets, owner)
 
     def _held(self) -> tuple[int, int, list[int]]:
         queue, owner = self.chance.choice(QUEUES), self.chance.choice(OWNERS)
@@ -721,8 +721,8 @@ class StoreHistory:
     async def release(self) -> None:
         owner = self.chance.choice(OWNERS)
         self.store.leases.release(owner)
-        for lent in self.model.leases.values():
-            lent.come_back(lent.of(owner))
+        for leased in self.model.leases.values():
+            leased.come_back(leased.of(owner))
 
     async def purge(self) -> None:
         await self.store.leases.purge(self.chance.choice(QUEUES))

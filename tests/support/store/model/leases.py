@@ -1,4 +1,4 @@
-"""The lending of a queue's messages to one group, as sets and dictionaries of offsets."""
+"""The leasing of a queue's messages to one group, as sets and dictionaries of offsets."""
 
 from store.format.policy import DEFAULT
 
@@ -6,7 +6,7 @@ NEVER_MS = 1 << 62  # until when a lease lasts that does not end by itself
 
 
 class LeaseModel:
-    """The messages of a queue for one group: settled, lent, kept back, given up."""
+    """The messages of a queue for one group: settled, leased, kept back, given up."""
 
     def __init__(self, policy=DEFAULT):
         self.policy = policy
@@ -17,9 +17,9 @@ class LeaseModel:
         self.dead = []  # (offset, reason, deliveries) of what was given up, in some order
 
     def free(self, keys):
-        """Returns the offsets that may be lent, of messages with these keys (0: none).
+        """Returns the offsets that may be leased, of messages with these keys (0: none).
 
-        Of an ordered group they are the first of each key of which none is lent or kept back.
+        Of an ordered group they are the first of each key of which none is leased or kept back.
         """
         out = self.settled | set(self.held) | set(self.kept_back)
         found = [offset for offset in range(len(keys)) if offset not in out]
@@ -32,10 +32,10 @@ class LeaseModel:
         return sorted(offset for key, offset in firsts.items() if key not in busy)
 
     def of(self, owner):
-        """Returns the offsets that an owner has been lent, in the order of lending."""
+        """Returns the offsets that an owner has been leased, in the order of leasing."""
         return [offset for offset, (by, _) in self.held.items() if by == owner]
 
-    def lend(self, offsets, owner, until_ms=NEVER_MS):
+    def lease(self, offsets, owner, until_ms=NEVER_MS):
         self.held.update(dict.fromkeys(offsets, (owner, until_ms)))
 
     def settle(self, offsets):

@@ -45,31 +45,31 @@ class StoreModel:
         """Deletes a queue's records and what was settled of them; the log, and what addresses had last, keep them."""
         self.queues.pop(queue, None)
         self.queue_keys.pop(queue, None)
-        for at, lent in self.leases.items():
+        for at, leased in self.leases.items():
             if at[0] == queue:
-                lent.settled.clear()
+                leased.settled.clear()
 
     def end_leases(self, queue):
         """Ends all leases of a queue that was deleted."""
-        for at, lent in self.leases.items():
+        for at, leased in self.leases.items():
             if at[0] == queue:
-                lent.end()
+                leased.end()
 
     def restart(self):
         """Forgets what a store does not keep when it starts again."""
-        for lent in self.leases.values():
-            lent.restart()
+        for leased in self.leases.values():
+            leased.restart()
 
     # ---- leases
 
     def free(self, queue, group=""):
-        """Returns the offsets of a queue that may be lent to a group."""
+        """Returns the offsets of a queue that may be leased to a group."""
         return self.leases[queue, group].free(self.queue_keys[queue])
 
     def waiting(self, queue, group=""):
-        """Returns how many messages of a queue are neither settled nor lent."""
-        lent = self.leases[queue, group]
-        return len(self.queues[queue]) - len(lent.settled) - len(lent.held)
+        """Returns how many messages of a queue are neither settled nor leased."""
+        leased = self.leases[queue, group]
+        return len(self.queues[queue]) - len(leased.settled) - len(leased.held)
 
     # ---- groups
 

@@ -1,4 +1,4 @@
-"""Lease groups over a real store: messages that are lent, settled, given back, kept longer, and given up."""
+"""Lease groups over a real store: messages that are leased, settled, given back, kept longer, and given up."""
 
 import asyncio
 import random
@@ -35,7 +35,7 @@ from store.local.local import LocalStore
 from tests.support.gateway.asking import ask
 from tests.support.gateway.groups_rig import ANYBODY, FIRST, Connection, GroupsProxy, Topics, publish
 from tests.support.process.clock import Clock
-from tests.support.store.lending_kit import put
+from tests.support.store.leasing_kit import put
 
 pytestmark = pytest.mark.anyio
 
@@ -121,7 +121,7 @@ def causes(answers):
     return [one.cause if isinstance(one, Refusal) else None for one in answers]
 
 
-async def test_what_is_lent_is_lent_once_and_settled_at_any_proxy(rig):
+async def test_what_is_leased_is_leased_once_and_settled_at_any_proxy(rig):
     one, other = rig.proxy(), rig.proxy()
     await rig.publish(bodies={A: [b"1", b"2"], B: [b"3"]})
     assert (await one.create()).created
@@ -141,8 +141,8 @@ async def test_a_limit_is_kept_and_shared_by_the_queues(rig):
     one = rig.proxy()
     await rig.publish(bodies={A: [b"a%d" % n for n in range(20)], B: [b"b"]})
     await one.create()
-    for limit, lent in ((3, 3), (7, 7), (100, 11), (1, 0)):
-        assert len(await one.receive(limit=limit)) == lent
+    for limit, leased in ((3, 3), (7, 7), (100, 11), (1, 0)):
+        assert len(await one.receive(limit=limit)) == leased
 
 
 async def test_what_is_not_settled_comes_back_with_its_count(rig):
@@ -155,7 +155,7 @@ async def test_what_is_not_settled_comes_back_with_its_count(rig):
     await rig.pass_time(2)
     (again,) = await one.receive()
     assert (again.offset, again.deliveries) == (first.offset, 2)
-    assert causes(await one.settle(first)) == [Cause.CONFLICT], "it is lent to somebody else"
+    assert causes(await one.settle(first)) == [Cause.CONFLICT], "it is leased to somebody else"
     assert await one.settle(again) == [None]
 
 
@@ -233,7 +233,7 @@ async def test_a_dead_letter_of_a_message_by_amqp_goes_to_no_copies_and_shows_it
     assert letter.native == {"mqtt": {"a": 1}}
 
 
-async def test_what_has_expired_is_settled_and_not_lent(rig):
+async def test_what_has_expired_is_settled_and_not_leased(rig):
     one = rig.proxy()
     await rig.publish(bodies={A: [b"short"]}, expires_at_ms=rig.clock.ms + 1_000)
     await rig.publish(bodies={A: [b"long"]})
@@ -244,7 +244,7 @@ async def test_what_has_expired_is_settled_and_not_lent(rig):
     assert [found.waiting for found in described.queues] == [0, 0]
 
 
-async def test_an_ordered_group_lends_one_message_of_a_key_at_a_time(rig):
+async def test_an_ordered_group_leases_one_message_of_a_key_at_a_time(rig):
     one = rig.proxy()
     texts = [encode(Message(address="t/x", body=body)) for body in (b"1", b"2", b"3")]
     await put(rig.store, *texts, queue=A, keys=(7, 7, 8))
@@ -298,7 +298,7 @@ async def test_waiting_ends_when_the_gateway_ends_and_when_the_group_is_deleted(
     assert refusal.value.cause is Cause.NOT_FOUND
 
 
-async def test_a_receiver_that_has_gone_gives_back_what_it_was_lent(rig):
+async def test_a_receiver_that_has_gone_gives_back_what_it_was_leased(rig):
     one = rig.proxy()
     await rig.publish(bodies={A: [b"1"]})
     await one.create()
@@ -432,11 +432,11 @@ class History:
         self.proxies = [rig.proxy(), rig.proxy()]
         self.published = 0
         self.held = {}  # by body: the message as it was received last, and when its lease ends at the earliest
-        self.settled, self.late = set(), set()  # while they were lent, and after that
+        self.settled, self.late = set(), set()  # while they were leased, and after that
 
     async def receive(self):
         for one in await self.chance.choice(self.proxies).receive(limit=self.chance.randrange(1, 6)):
-            assert one.message.body not in self.settled, "what was settled is lent again"
+            assert one.message.body not in self.settled, "what was settled is leased again"
             self.held[one.message.body] = one, self.rig.clock.ms + 10_000
 
     async def publish(self):

@@ -184,7 +184,7 @@ async def test_a_letter_whose_body_is_lost_is_dropped_and_waits_while_that_is_no
     with pytest.raises(StoreError):
         await rig.settle(conn, "q", "reject", conn.taken[0][1])
     monkeypatch.undo()
-    assert await body_of(rig, await get(rig, "q")) == BODY  # it is lent again
+    assert await body_of(rig, await get(rig, "q")) == BODY  # it is leased again
 
 
 async def test_a_dead_letter_that_no_queue_takes_is_dropped_with_a_word(rig, capsys):

@@ -111,7 +111,7 @@ async def test_a_member_that_loses_a_part_of_its_rights_gets_nothing_and_others_
 
 
 async def test_members_of_a_shared_subscription_are_told_when_their_right_is_revoked(rig):
-    """They were lent nothing more, and waited."""
+    """They were leased nothing more, and waited."""
     one, who = await member(rig, "a/#")
     two, _ = await member(rig, "a/#")
     who.access = permissions("a/1").access
@@ -125,7 +125,7 @@ async def test_members_of_a_shared_subscription_are_told_when_their_right_is_rev
     assert len(one.cancelled) == 1
 
 
-async def test_what_is_lent_while_a_right_is_revoked_is_kept(rig):
+async def test_what_is_leased_while_a_right_is_revoked_is_kept(rig):
     one, who = await member(rig, "a/#")
     real = rig.store.leases.take
 

@@ -139,8 +139,8 @@ async def test_a_dead_letter_and_the_settlement_of_its_source_are_one_frame(rig)
     assert await waiting(rig, "dead") == 2
 
 
-@pytest.mark.parametrize("error", [StoreOverloaded("no room"), LeaseLost("lent to somebody else")])
-async def test_what_the_store_refuses_to_move_is_lent_again(rig, monkeypatch, error):
+@pytest.mark.parametrize("error", [StoreOverloaded("no room"), LeaseLost("leased to somebody else")])
+async def test_what_the_store_refuses_to_move_is_leased_again(rig, monkeypatch, error):
     await source(rig)
     conn = rig.conn()
     await rig.publish("", "q", b"1")

@@ -3,8 +3,8 @@
 import pytest
 
 from gateway.port.queues import GetMessage
+from gateway.queues.leasing import last_tries
 from gateway.queues.leaving.rules import QueueRules
-from gateway.queues.lending import last_tries
 from store.api.leases import Lease
 from store.base.errors import StoreOverloaded
 from tests.support.gateway.queues_rig import opened_queues
@@ -106,10 +106,10 @@ async def test_what_is_acknowledged_on_its_last_try_is_consumed(rig):
     assert (await waiting(rig, "q"), await waiting(rig, "dead")) == (0, 0)
 
 
-def test_a_limit_that_is_raised_counts_for_what_is_lent_already():
+def test_a_limit_that_is_raised_counts_for_what_is_leased_already():
     limit = 1
     tries = last_tries.LastTries(lambda: QueueRules(delivery_limit=limit))
-    tries.lent([Lease(offset, deliveries, None, 0) for offset, deliveries in ((0, 0), (1, 1), (2, 2))])
+    tries.leased([Lease(offset, deliveries, None, 0) for offset, deliveries in ((0, 0), (1, 1), (2, 2))])
     assert tries.exhausted([0, 1, 2]) == [1, 2]
     limit = 2
     assert tries.exhausted([0, 1, 2]) == [2]
@@ -122,5 +122,5 @@ def test_only_so_many_are_known(monkeypatch):
     monkeypatch.setattr(last_tries, "LAST_TRIES_COUNT_MAX", 2)
     tries = last_tries.LastTries(lambda: QueueRules(delivery_limit=0))
     for offset in range(5):
-        tries.lent([Lease(offset, 0, None, 0)])
+        tries.leased([Lease(offset, 0, None, 0)])
     assert tries.exhausted(range(5)) == [0, 1]

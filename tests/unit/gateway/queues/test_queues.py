@@ -332,7 +332,7 @@ async def test_deleting_a_queue_says_how_much_was_in_it(rig):
     assert (await rig.declare(conn, "q")).messages == 0
 
 
-async def test_purging_leaves_what_is_lent(rig):
+async def test_purging_leaves_what_is_leased(rig):
     conn = rig.conn()
     await rig.declare(conn, "q")
     await rig.publish("", "q", b"1", b"2", b"3")

@@ -8,8 +8,8 @@ from adapters.amqp.codec.property_fields import edited, read_fields
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
-from gateway.queues.lending import pump
-from gateway.queues.lending.pump import BATCH_COUNT_MAX, QueueConsumer
+from gateway.queues.leasing import pump
+from gateway.queues.leasing.pump import BATCH_COUNT_MAX, QueueConsumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.base.futures import failed
@@ -104,7 +104,7 @@ def test_no_more_is_offered_than_there_is_credit_for():
     assert consumer.offer_count() == BATCH_COUNT_MAX
 
 
-async def test_a_consumer_with_credit_is_lent_no_more(rig):
+async def test_a_consumer_with_credit_is_leased_no_more(rig):
     conn = rig.conn(credit=2)
     await rig.declare(conn, "q")
     await rig.publish("", "q", *(b"%d" % n for n in range(6)))
@@ -368,7 +368,7 @@ async def test_what_has_expired_in_front_of_others_is_not_counted_and_order_is_k
 
 
 async def test_a_store_that_fails_is_tried_again(rig, monkeypatch):
-    monkeypatch.setattr("gateway.queues.lending.pump.RETRY_S", 0.01)
+    monkeypatch.setattr("gateway.queues.leasing.pump.RETRY_S", 0.01)
     conn, take, failures = rig.conn(), rig.store.leases.take, [StoreOverloaded("busy"), StoreOverloaded("busy")]
 
     async def failing(*args, **kwargs):
@@ -447,7 +447,7 @@ async def test_a_record_that_is_no_message_does_not_stop_the_queue(rig):
     assert await conn.has(2) == [b"before", b"after"]
 
 
-async def test_nothing_is_lent_to_a_connection_that_is_gone(rig):
+async def test_nothing_is_leased_to_a_connection_that_is_gone(rig):
     conn, other = rig.conn(), rig.conn()
     await rig.declare(other, "q")
     await rig.consume(conn, "q")

@@ -27,7 +27,7 @@ CALLS = {
     "a queue without 32 bits": lambda store: store.groups.commit("g", {1 << 33: 7}),
     "deleting a queue that cannot be": lambda store: store.queues.delete(1 << 33),
     "deleting the store's own queue": lambda store: store.queues.delete(1),
-    "lending from the store's own queue": lambda store: store.leases.take(1, 1, max_count=1),
+    "leasing from the store's own queue": lambda store: store.leases.take(1, 1, max_count=1),
     "a limit of keys below none": lambda store: store.keys.limit("n", keys_max=-1),
     "fetching from no queue": lambda store: store.queues.fetch(-1, 0, max_bytes=1),
     "fetching beyond all queues": lambda store: store.queues.fetch(1 << 32, 0, max_bytes=1),

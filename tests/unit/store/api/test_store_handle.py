@@ -10,7 +10,7 @@ from store.base.errors import BadHandle
 
 KEY = bytes(range(32))
 HANDLE = LeaseHandle(
-    queue=17, group="göteborg", offset=1 << 62, lease=1 << 60, lent_at=1 << 61, deliveries=3, visible_at_ms=1 << 41
+    queue=17, group="göteborg", offset=1 << 62, lease=1 << 60, leased_at=1 << 61, deliveries=3, visible_at_ms=1 << 41
 )
 
 
@@ -67,7 +67,7 @@ def test_a_spelling_that_means_the_same_is_not_taken():
 
 
 def test_a_grant_signs_for_each_of_its_messages():
-    grant = Grant(queue=17, group="g", owner=1, lease=9, lent_at=77, visible_at_ms=5, key=KEY)
+    grant = Grant(queue=17, group="g", owner=1, lease=9, leased_at=77, visible_at_ms=5, key=KEY)
     handle = LeaseHandle.decode(grant.handle(4, 2), KEY)
     assert handle == (17, "g", 4, 9, 77, 2, 5)
     longer = LeaseHandle.decode(grant.until(8).handle(4, 2), KEY)

@@ -15,7 +15,7 @@ from store.local.local import LocalStore
 from store.log.run import RunBuilder
 from store.views import Views
 from tests.support.process.clock import Clock
-from tests.support.store.lending_kit import ME, OTHER, put, take
+from tests.support.store.leasing_kit import ME, OTHER, put, take
 from tests.support.store.store_kit import records_frame
 
 pytestmark = pytest.mark.anyio
@@ -89,7 +89,7 @@ async def test_what_is_being_looked_at_is_nobodys():
     assert leases.claim(1, 7) is HandleClaim.PENDING
     leases.settle([(1, 2)])
     assert leases.claim(1, 7) is HandleClaim.SETTLED
-    leases.lend(1, 1, 1)
+    leases.lease(1, 1, 1)
     leases.abandon(leases.set_apart(1, [0]))
     assert leases.claim(0, 7) is HandleClaim.LOST
 
@@ -167,7 +167,7 @@ async def test_order_begins_when_what_is_being_settled_has_failed(store, monkeyp
 
 async def test_what_cannot_be_read_does_not_keep_order_from_beginning():
     leases = LeaseQueue()
-    leases.lend(1, 1, 9)
+    leases.lease(1, 1, 9)
     leases.abandon(leases.set_apart(1, [0]))
     leases.set_policy(LeasePolicy(ordered=True))
     assert not leases.blocked
@@ -235,7 +235,7 @@ async def test_deleted_queues_leave_nothing_in_memory(store):
     assert await take(store, queue=21) == [b"new"]
 
 
-async def test_a_deleted_queue_that_is_lent_from_again_stays_in_memory(tmp_path, clock):
+async def test_a_deleted_queue_that_is_leased_from_again_stays_in_memory(tmp_path, clock):
     async with await LocalStore.open(tmp_path, now_ms=clock, linger_s=3600) as store:
         await put(store, b"old")
         assert await take(store) == [b"old"]

@@ -5,67 +5,67 @@ from store.leases.leases import LeaseQueue
 from store.leases.table import LeaseTable
 
 
-def test_the_lowest_are_lent_first_and_only_once():
+def test_the_lowest_are_leased_first_and_only_once():
     leases = LeaseQueue()
-    assert leases.lend(1, 2, 10) == [(0, 2)]
-    assert leases.lend(2, 2, 10) == [(2, 4)]
+    assert leases.lease(1, 2, 10) == [(0, 2)]
+    assert leases.lease(2, 2, 10) == [(2, 4)]
     assert leases.waiting(10) == 6
     assert leases.requeue(1, [1, 3], delivered=True)
-    assert leases.lend(2, 2, 10) == [(1, 2), (4, 5)]
+    assert leases.lease(2, 2, 10) == [(1, 2), (4, 5)]
     assert leases.held(1) == {0}
     assert leases.held(2) == {1, 2, 3, 4}
 
 
 def test_deliveries_count_only_when_they_are_to():
     leases = LeaseQueue()
-    leases.lend(1, 3, 3)
+    leases.lease(1, 3, 3)
     leases.requeue(1, [0], delivered=True)
     leases.requeue(1, [1], delivered=False)
     assert [leases.deliveries(o) for o in range(3)] == [1, 0, 0]
-    leases.lend(1, 3, 3)
+    leases.lease(1, 3, 3)
     leases.requeue(1, [0, 1], delivered=True)
     assert [leases.deliveries(o) for o in range(3)] == [2, 1, 0]
 
 
-def test_settled_is_never_lent_again():
+def test_settled_is_never_leased_again():
     leases = LeaseQueue()
-    leases.lend(1, 4, 4)
+    leases.lease(1, 4, 4)
     assert leases.begin_settling(1, [0, 1, 3, 9]) == [(0, 2), (3, 4)]
     assert leases.begin_settling(1, [0]) == []
     leases.settle([(0, 2), (3, 4)])
     leases.requeue(1, [2], delivered=True)
-    assert leases.lend(1, 9, 4) == [(2, 3)]
+    assert leases.lease(1, 9, 4) == [(2, 3)]
     assert leases.waiting(4) == 0
 
 
-def test_what_could_not_be_settled_is_lent_again():
+def test_what_could_not_be_settled_is_leased_again():
     leases = LeaseQueue()
-    leases.lend(1, 4, 4)
+    leases.lease(1, 4, 4)
     leases.restore(leases.begin_settling(1, [1, 2]), delivered=True)
-    assert leases.lend(2, 9, 4) == [(1, 3)]
+    assert leases.lease(2, 9, 4) == [(1, 3)]
     assert leases.deliveries(1) == 1
 
 
 def test_after_a_restart():
     leases = LeaseQueue([(0, 3), (5, 6)])
     assert leases.waiting(10) == 6
-    assert leases.lend(1, 9, 10) == [(3, 5), (6, 10)]
+    assert leases.lease(1, 9, 10) == [(3, 5), (6, 10)]
     assert [leases.deliveries(o) for o in (3, 4, 6)] == [1, 1, 0]
 
 
-def test_purge_leaves_what_is_lent():
+def test_purge_leaves_what_is_leased():
     leases = LeaseQueue()
-    leases.lend(1, 2, 10)
+    leases.lease(1, 2, 10)
     assert leases.begin_purge(10) == [(2, 10)]
     assert leases.waiting(10) == 0
     leases.settle([(2, 10)])
     leases.requeue(1, [0, 1], delivered=True)
-    assert leases.lend(2, 99, 10) == [(0, 2)]
+    assert leases.lease(2, 99, 10) == [(0, 2)]
 
 
 def test_counts_of_settled_messages_are_forgotten():
     leases = LeaseQueue()
-    leases.lend(1, 10, 10)
+    leases.lease(1, 10, 10)
     leases.requeue(1, range(10), delivered=True)
     leases.settle([(0, 2)])
     leases.settle([(2, 1 << 40)])
@@ -76,7 +76,7 @@ def test_an_owner_gives_back_everything_at_once():
     table = LeaseTable()
     one, two, three = (table.load(queue, []) for queue in (1, 2, 3))
     for leases, owner in ((one, 7), (two, 7), (three, 8)):
-        leases.lend(owner, 5, 5)
+        leases.lease(owner, 5, 5)
         table.note(owner, leases)
     one.begin_settling(7, range(5))
     assert table.release(7) == [two]
@@ -96,11 +96,11 @@ def test_a_deleted_queue_begins_anew():
     assert table.get(9) is None
 
 
-def test_groups_are_lent_the_same_messages():
+def test_groups_are_leased_the_same_messages():
     table = LeaseTable()
     one, other = table.load(1, []), table.load(1, [(0, 2)], "g")
-    assert one.lend(5, 9, 4) == [(0, 4)]
-    assert other.lend(5, 9, 4) == [(2, 4)]
+    assert one.lease(5, 9, 4) == [(0, 4)]
+    assert other.lease(5, 9, 4) == [(2, 4)]
     table.follow(Settled(1, ((0, 4),), "g"))
     assert (one.waiting(9), other.waiting(9)) == (5, 5)
     table.follow(GroupDeleted("g"))

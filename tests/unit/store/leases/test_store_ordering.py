@@ -79,7 +79,7 @@ def test_all_that_wait_can_be_taken_away():
 
 
 def test_against_a_plain_list():
-    """Whatever happens, the lowest unsettled message of a key is the one that is out, or may be lent."""
+    """Whatever happens, the lowest unsettled message of a key is the one that is out, or may be leased."""
     chance = random.Random(3)
     for _ in range(200):
         order, keys, out = KeyOrder(), {}, set()

@@ -481,26 +481,26 @@ async def test_groups(stores):
 # ---- leases
 
 
-async def lend(store, owner, count, **limits):
+async def lease(store, owner, count, **limits):
     return [
         (lease.offset, lease.deliveries, lease.frame.record(lease.row))
         for lease in await store.leases.take(20, owner, max_count=count, **limits)
     ]
 
 
-async def test_messages_are_lent_settled_and_lent_again(stores):
+async def test_messages_are_leased_settled_and_leased_again(stores):
     for n in range(3):
         await append(stores.store, frame((20, b"%d" % (2 * n)), (21, b"-"), (20, b"%d" % (2 * n + 1))))
     store = await stores.settle()
     assert await store.leases.waiting(20) == 6
-    assert await lend(store, 1, 3) == [(0, 0, b"0"), (1, 0, b"1"), (2, 0, b"2")]
-    assert await lend(store, 2, 9) == [(3, 0, b"3"), (4, 0, b"4"), (5, 0, b"5")]
-    assert await lend(store, 3, 9) == []
+    assert await lease(store, 1, 3) == [(0, 0, b"0"), (1, 0, b"1"), (2, 0, b"2")]
+    assert await lease(store, 2, 9) == [(3, 0, b"3"), (4, 0, b"4"), (5, 0, b"5")]
+    assert await lease(store, 3, 9) == []
     await store.leases.settle(20, 1, [1, 3])
     store.leases.requeue(20, 2, [4], delivered=False)
     assert store.leases.release(1) == [20]
     assert await store.leases.waiting(20) == 3
-    assert await lend(store, 3, 9) == [(0, 1, b"0"), (2, 1, b"2"), (4, 0, b"4")]
+    assert await lease(store, 3, 9) == [(0, 1, b"0"), (2, 1, b"2"), (4, 0, b"4")]
     await store.leases.settle(20, 3, [0, 2, 4])
     await store.leases.settle(20, 2, [3, 5])
     assert await store.leases.waiting(20) == 0
@@ -508,17 +508,17 @@ async def test_messages_are_lent_settled_and_lent_again(stores):
     store = await stores.settle()
     assert await store.leases.waiting(20) == 0
     await append(store, frame((20, b"new")))
-    assert await lend(store, 1, 9) == [(6, 0, b"new")]
+    assert await lease(store, 1, 9) == [(6, 0, b"new")]
 
 
 async def test_after_a_restart_only_the_settled_are_gone(data_dir):
     stores = StoreStages(data_dir, "reopened")
     store = await stores.open()
     await append(store, frame(*((20, b"%d" % n) for n in range(6))))
-    await lend(store, 1, 5)
+    await lease(store, 1, 5)
     await store.leases.settle(20, 1, [1, 3])
     store = await stores.settle()
-    assert [(offset, count) for offset, count, _ in await lend(store, 1, 9)] == [(0, 1), (2, 1), (4, 0), (5, 0)]
+    assert [(offset, count) for offset, count, _ in await lease(store, 1, 9)] == [(0, 1), (2, 1), (4, 0), (5, 0)]
     await store.close()
 
 
@@ -526,17 +526,17 @@ async def test_a_take_keeps_to_its_bytes_but_gives_one(stores):
     for _ in range(2):
         await append(stores.store, frame(*((20, b"x" * 100) for _ in range(10))))
     store = await stores.settle()
-    assert len(await lend(store, 1, 99, max_bytes=50)) == 1
-    assert len(await lend(store, 1, 99, max_bytes=350)) == 3
+    assert len(await lease(store, 1, 99, max_bytes=50)) == 1
+    assert len(await lease(store, 1, 99, max_bytes=350)) == 3
     assert await store.leases.waiting(20) == 16
-    assert [offset for offset, _, _ in await lend(store, 1, 99, max_bytes=1 << 20)] == list(range(4, 20))
+    assert [offset for offset, _, _ in await lease(store, 1, 99, max_bytes=1 << 20)] == list(range(4, 20))
 
 
 async def test_takes_at_the_same_time_share_nothing(stores):
     for n in range(5):
         await append(stores.store, frame(*((20, b"%d" % n) for _ in range(20))))
     store = await stores.settle()
-    taken = await asyncio.gather(*(lend(store, owner, 30) for owner in range(5)))
+    taken = await asyncio.gather(*(lease(store, owner, 30) for owner in range(5)))
     offsets = [offset for some in taken for offset, _, _ in some]
     assert sorted(offsets) == list(range(100))
 
@@ -558,29 +558,29 @@ async def test_an_owner_released_during_a_take_gets_nothing(data_dir):
 async def test_purge(stores):
     await append(stores.store, frame(*((20, b"x") for _ in range(10))))
     store = await stores.settle()
-    await lend(store, 1, 2)
+    await lease(store, 1, 2)
     assert await store.leases.purge(20) == 8
     assert await store.leases.purge(20) == 0
     assert store.leases.release(1) == [20]
     assert await store.leases.waiting(20) == 2
     store = await stores.settle()
-    assert [offset for offset, _, _ in await lend(store, 1, 9)] == [0, 1]
+    assert [offset for offset, _, _ in await lease(store, 1, 9)] == [0, 1]
 
 
 async def test_a_deleted_queue(stores):
     store = stores.store
     await append(store, frame(*((20, b"x") for _ in range(10)), (21, b"y")))
-    await lend(store, 1, 3)
+    await lease(store, 1, 3)
     await store.leases.settle(20, 1, [0])
     store = await stores.settle()
-    await lend(store, 2, 1)
+    await lease(store, 2, 1)
     await store.queues.delete(20)
     assert await store.queues.bounds(20) == (0, 0)
     assert await store.leases.waiting(20) == 0
     assert await bodies(store, 21) == [b"y"]
     await append(store, frame((20, b"again")))
     store = await stores.settle()
-    assert [(offset, body) for offset, _, body in await lend(store, 3, 9)] == [(0, b"again")]
+    assert [(offset, body) for offset, _, body in await lease(store, 3, 9)] == [(0, b"again")]
 
 
 async def test_a_queue_read_while_it_is_deleted(data_dir):

@@ -498,7 +498,7 @@ async def test_housekeeping_comes_by_itself(open_store, clock, tmp_path):
     await store.close()
 
 
-async def test_what_was_trimmed_is_not_lent(open_store, clock):
+async def test_what_was_trimmed_is_not_leased(open_store, clock):
     store = await open_store(retention=RetentionLimits(age_ms=HOUR))
     await write(store, 10, 16)
     held = await store.leases.take(16, 1, max_count=2)

@@ -123,7 +123,7 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         await until(lambda: registry.last(GROUP, id_).stalled, PATIENCE_S)
         assert not (await group.client.do(AskService(group=GROUP))).served
         await until(lambda: group.role(name).health.cut_off, PATIENCE_S)
-        with pytest.raises(NotWritable, match="no messages are leased"):  # another master may lend them by now
+        with pytest.raises(NotWritable, match="no messages are leased"):  # another master may lease them by now
             await local.leases.take(20, 1, max_count=1)
         await group.start(other)
         await group.in_sync()

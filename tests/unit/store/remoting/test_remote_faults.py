@@ -406,12 +406,12 @@ async def test_calls_wait_for_a_store_that_takes_nothing_for_now(store, local, m
     monkeypatch.setattr(local.core.recorder, "_append", refuses)
     assert await store.keys.put("a", b"1") > 0
     left[0] = 1
-    with pytest.raises(NotWritable):  # and it is lent again
+    with pytest.raises(NotWritable):  # and it is leased again
         await store.leases.settle(20, 1, [0])
     assert [lease.offset for lease in await store.leases.take(20, 1, max_count=1)] == [0]
 
 
-async def test_what_a_cancelled_take_was_lent_comes_back(store, relay, local):
+async def test_what_a_cancelled_take_was_leased_comes_back(store, relay, local):
     await append(store, frame((20, b"a")))
     relay.hold()
     taking = asyncio.ensure_future(store.leases.take(20, 1, max_count=1))

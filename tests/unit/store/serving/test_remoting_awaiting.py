@@ -1,4 +1,4 @@
-"""Clients that wait for something to lend hear what other clients append and give back."""
+"""Clients that wait for something to lease hear what other clients append and give back."""
 
 import asyncio
 

@@ -1,4 +1,4 @@
-"""Groups that lend messages, over both versions: what is asked, what is answered, and what is refused."""
+"""Groups that lease messages, over both versions: what is asked, what is answered, and what is refused."""
 
 import json
 from typing import Any, TypeAlias
@@ -29,7 +29,7 @@ Client: TypeAlias = Http1Client | Http2Client
 TERMS = LeaseTerms(lease_s=60, attempts=5, dead_letter="dead/t", retry_s=1, retry_max_s=60, ordered=True)
 GIVEN = {"lease_s": 60, "attempts": 5, "dead_letter": "dead/t", "retry_s": 1, "retry_max_s": 60, "ordered": True}
 MESSAGE = Message(address="t/1", body=b'{"a":1}', content_type="application/json", id="x")
-GONE = Refusal(Cause.CONFLICT, "lent to somebody else")
+GONE = Refusal(Cause.CONFLICT, "leased to somebody else")
 
 
 @pytest.fixture(params=[Http1Client, Http2Client], ids=["h1", "h2"])

@@ -1,4 +1,4 @@
-"""Shared subscriptions of one client: joining and leaving, what is lent to it, and whose a message is."""
+"""Shared subscriptions of one client: joining and leaving, what is leased to it, and whose a message is."""
 
 import pytest
 
@@ -41,7 +41,7 @@ def message(body=b"x", qos=1, **fields):
 
 
 class Member:
-    """A client that shares subscriptions, and the gateway that lends it messages."""
+    """A client that shares subscriptions, and the gateway that leases it messages."""
 
     def __init__(self, version=5, options=None, *, expiry_s=None, **connect):
         self.driver = driver = Driver(version, options)
@@ -71,7 +71,7 @@ class Member:
             out += self.driver.complete(consume)
         return out
 
-    def lend(self, *messages, deliveries=0, consumer=None, offsets=None):
+    def lease(self, *messages, deliveries=0, consumer=None, offsets=None):
         """Returns how many messages it took."""
         offsets = list(range(self.offset, self.offset + len(messages))) if offsets is None else offsets
         counts = [deliveries] * len(messages)
@@ -198,7 +198,7 @@ def test_leaving_is_answered_when_it_is_durable(member):
     assert call.request.names == (SharedName("g", "t/#"),)
     codes = (0x11, 0) if member.driver.version == 5 else ()
     assert member.driver.complete(call) == [Unsuback(packet_id=8, codes=codes)]
-    assert member.lend(message()) == 0
+    assert member.lease(message()) == 0
 
 
 def test_leaving_that_fails_is_said():
@@ -243,7 +243,7 @@ def test_a_refusal_is_not_of_the_subscription_that_came_after(member):
     (call,) = driver.calls(JoinShared)
     assert driver.complete(call, Outcome(value=["q"])) == [Suback(packet_id=3, codes=(1,))]
     (member.consume,) = driver.take(Consume)
-    assert member.lend(message()) == 1
+    assert member.lease(message()) == 1
 
 
 def test_a_refusal_is_told_to_all_who_waited_for_the_same(member):
@@ -272,7 +272,7 @@ def test_subscribing_again_changes_the_options(member):
     assert member.subscribe(request(qos=0)) == [Suback(packet_id=1, codes=(0,))]
     assert [one.consumer for one in member.driver.take(Cancel)] == [first]
     assert (member.consume.settle_on_delivery, member.consume.credit) == (True, None)
-    assert member.lend(message(), consumer=first) == 0
+    assert member.lease(message(), consumer=first) == 0
 
 
 # ---- messages
@@ -280,7 +280,7 @@ def test_subscribing_again_changes_the_options(member):
 
 def test_qos_1_is_settled_by_its_puback(member):
     member.subscribe(request())
-    assert member.lend(message(b"1"), message(b"2"), message(b"0", qos=0), message(b"3", qos=2)) == 4
+    assert member.lease(message(b"1"), message(b"2"), message(b"0", qos=0), message(b"3", qos=2)) == 4
     out = member.driver.out()
     assert [(one.qos, one.payload, one.packet_id) for one in out] == [
         (1, b"1", 1),
@@ -299,7 +299,7 @@ def test_a_refused_message_is_not_sent_to_another():
     """MQTT-4.8.2-6."""
     member = Member()
     member.subscribe(request(qos=2))
-    member.lend(message(b"1"), message(b"2", qos=2))
+    member.lease(message(b"1"), message(b"2", qos=2))
     member.driver.tick()
     assert member.settled() == {"ack": [1]}
     assert member.driver.send(Puback(packet_id=1, code=0x80), Pubrec(packet_id=2, code=0x97)) == []
@@ -309,13 +309,13 @@ def test_a_refused_message_is_not_sent_to_another():
 def test_a_subscription_of_qos_0_settles_by_delivery(member):
     member.subscribe(request(qos=0))
     assert member.consume.settle_on_delivery
-    assert member.lend(*[message(b"%d" % n) for n in range(3)]) == 3
+    assert member.lease(*[message(b"%d" % n) for n in range(3)]) == 3
     assert [(one.qos, one.payload) for one in member.driver.out()] == [(0, b"0"), (0, b"1"), (0, b"2")]
     member.driver.tick()
     assert member.settled() == {}
 
 
-def test_what_is_lent_before_a_higher_qos_is_granted_comes_at_qos_0(member):
+def test_what_is_leased_before_a_higher_qos_is_granted_comes_at_qos_0(member):
     member.subscribe(request(qos=0))
     driver = member.driver
     driver.send(
@@ -323,7 +323,7 @@ def test_what_is_lent_before_a_higher_qos_is_granted_comes_at_qos_0(member):
     )
     (call,) = driver.calls(JoinShared)
     assert driver.send(Subscribe(packet_id=10, requests=(request(qos=2),))) == []
-    assert member.lend(message(qos=2)) == 1
+    assert member.lease(message(qos=2)) == 1
     assert driver.out() == [Publish(topic="t/a", payload=b"x")]
     assert member.settled() == {}
     driver.complete(call, Outcome(value=["q2"]))
@@ -334,23 +334,23 @@ def test_no_more_is_taken_than_there_is_room_for():
     member = Member(more={"receive_maximum": 3})
     member.subscribe(request(), request("$share/h/t"))
     assert member.consume.credit == 3
-    assert member.lend(*[message()] * 5) == 3
-    assert member.lend(message()) == 0
+    assert member.lease(*[message()] * 5) == 3
+    assert member.lease(message()) == 0
     assert member.driver.take(Ready) == []
     member.driver.out()
     member.driver.send(Puback(packet_id=1), Puback(packet_id=2))
     assert [(one.consumer, one.credit) for one in member.driver.take(Ready)] == [(2, 2)]
-    assert member.lend(message(), message(), message()) == 2
+    assert member.lease(message(), message(), message()) == 2
 
 
 def test_ready_is_not_said_for_nothing():
     member = Member()
     member.subscribe(request())
-    member.lend(*[message()] * 10)
+    member.lease(*[message()] * 10)
     for packet_id in range(1, 11):
         member.driver.send(Puback(packet_id=packet_id))
     assert member.driver.take(Ready) == []
-    member.lend(*[message()] * 600)
+    member.lease(*[message()] * 600)
     member.driver.send(*[Puback(packet_id=packet_id) for packet_id in range(11, 611)])
     assert [one.credit for one in member.driver.take(Ready)] == [1024]
 
@@ -359,7 +359,7 @@ def test_what_takes_no_room_does_not_use_it_up():
     member = Member(more={"receive_maximum": 4, "maximum_packet_bytes": 60})
     member.subscribe(request())
     expired = message(expires_at_ms=NOW_MS - 1)
-    assert member.lend(message(qos=0), expired, message(b"x" * 100), message(qos=0)) == 4
+    assert member.lease(message(qos=0), expired, message(b"x" * 100), message(qos=0)) == 4
     assert member.driver.adapter.deadline_ms() == 0
     member.driver.tick()
     assert [one.credit for one in member.driver.take(Ready)] == [4]
@@ -369,7 +369,7 @@ def test_what_takes_no_room_does_not_use_it_up():
 def test_what_a_delivery_asks_for_is_done_at_once():
     member = Member()
     member.subscribe(request(qos=2))
-    member.lend(message(qos=2))
+    member.lease(message(qos=2))
     assert member.driver.adapter.deadline_ms() == 0
     member.driver.tick()
     assert member.settled() == {"ack": [0]}
@@ -378,14 +378,14 @@ def test_what_a_delivery_asks_for_is_done_at_once():
 def test_options_and_identifiers_are_the_subscriptions_own():
     member = Member()
     member.subscribe(request(retain_as_published=True), properties=Properties(subscription_ids=(9,)))
-    member.lend(message(retain=True), message())
+    member.lease(message(retain=True), message())
     assert [(one.retain, one.properties.subscription_ids) for one in member.driver.out()] == [
         (True, (9,)),
         (False, (9,)),
     ]
     member = Member()
     member.subscribe(request())
-    member.lend(message(retain=True))
+    member.lease(message(retain=True))
     assert [one.retain for one in member.driver.out()] == [False]
 
 
@@ -393,7 +393,7 @@ def test_the_time_to_live_is_counted_down():
     member = Member()
     member.subscribe(request())
     member.driver.now_ms += 3_000
-    assert member.lend(message(expires_at_ms=NOW_MS + 10_000), message(expires_at_ms=NOW_MS + 2_000)) == 2
+    assert member.lease(message(expires_at_ms=NOW_MS + 10_000), message(expires_at_ms=NOW_MS + 2_000)) == 2
     (packet,) = member.driver.out()
     assert packet.properties.message_expiry_s == 7
     member.driver.tick()
@@ -404,11 +404,11 @@ def test_a_message_too_large_is_offered_to_others_and_given_up_in_the_end():
     """MQTT-3.1.2-25."""
     member = Member(more={"maximum_packet_bytes": 60})
     member.subscribe(request())
-    assert member.lend(message(b"x" * 100), message(b"small")) == 2
+    assert member.lease(message(b"x" * 100), message(b"small")) == 2
     assert [one.payload for one in member.driver.out()] == [b"small"]
     member.driver.tick()
     assert member.settled() == {"requeue": [0]}
-    assert member.lend(message(b"x" * 100), deliveries=OFFERS_COUNT_MAX) == 1
+    assert member.lease(message(b"x" * 100), deliveries=OFFERS_COUNT_MAX) == 1
     member.driver.tick()
     assert member.settled() == {"ack": [2]}
 
@@ -419,7 +419,7 @@ def test_a_message_too_large_is_offered_to_others_and_given_up_in_the_end():
 def test_qos_2_is_settled_when_it_is_sent():
     member = Member()
     member.subscribe(request(qos=2))
-    assert member.lend(message(b"1", qos=2)) == 1
+    assert member.lease(message(b"1", qos=2)) == 1
     (packet,) = member.driver.out()
     assert (packet.qos, packet.packet_id) == (2, 1)
     member.driver.tick()
@@ -433,7 +433,7 @@ def test_a_durable_session_saves_before_it_settles_and_sends():
     member = Member(expiry_s=100)
     member.subscribe(request(qos=2))
     member.driver.saves = False
-    assert member.lend(message(b"1", qos=2), message(b"2", qos=2)) == 2
+    assert member.lease(message(b"1", qos=2), message(b"2", qos=2)) == 2
     assert member.driver.tick() == []
     (save,) = member.driver.calls(SaveSession)
     assert member.settled() == {}
@@ -447,7 +447,7 @@ def test_a_later_connection_completes_what_was_begun(settled):
     """MQTT-4.8.2-4."""
     member = Member(expiry_s=100)
     member.subscribe(request(qos=2, retain_as_published=True), properties=Properties(subscription_ids=(9,)))
-    member.lend(message(b"1", qos=2, retain=True), message(b"2", qos=2))
+    member.lease(message(b"1", qos=2, retain=True), message(b"2", qos=2))
     member.driver.tick()
     if settled:
         assert member.settled() == {"ack": [0, 1]}
@@ -461,9 +461,9 @@ def test_a_later_connection_completes_what_was_begun(settled):
     member.joined()
     assert member.driver.send(Pubcomp(packet_id=1), Pubrec(packet_id=2)) == [Pubrel(packet_id=2)]
     member.driver.send(Pubcomp(packet_id=2))
-    # Unless the gateway had settled them they may be lent once more: never to be sent once more.
+    # Unless the gateway had settled them they may be leased once more: never to be sent once more.
     member.driver.take(SettleLeased)
-    assert member.lend(message(b"1", qos=2), message(b"2", qos=2), message(b"3", qos=2), offsets=[0, 1, 2]) == 3
+    assert member.lease(message(b"1", qos=2), message(b"2", qos=2), message(b"3", qos=2), offsets=[0, 1, 2]) == 3
     payloads = [one.payload for one in member.driver.out() + member.driver.tick() if isinstance(one, Publish)]
     assert payloads[-1] == b"3"
     assert (b"2" in payloads) is settled
@@ -473,7 +473,7 @@ def test_what_was_not_saved_is_for_others():
     member = Member(expiry_s=100)
     member.subscribe(request(qos=2))
     member.driver.saves = False
-    member.lend(message(b"1", qos=2))
+    member.lease(message(b"1", qos=2))
     member.driver.tick()
     member.driver.calls(SaveSession)
     member.driver.saves = True
@@ -485,7 +485,7 @@ def test_what_was_not_saved_is_for_others():
 def test_qos_1_is_not_a_later_connections():
     member = Member(expiry_s=100)
     member.subscribe(request())
-    member.lend(message(b"1"), message(b"2"))
+    member.lease(message(b"1"), message(b"2"))
     member.driver.out()
     member.driver.lose()
     assert member.settled() == {}
@@ -495,7 +495,7 @@ def test_qos_1_is_not_a_later_connections():
 def test_large_qos_2_messages_wait_for_room():
     member = Member(expiry_s=100)
     member.subscribe(request(qos=2))
-    assert member.lend(*[message(b"x" * 30_000, qos=2)] * 5) == 3
+    assert member.lease(*[message(b"x" * 30_000, qos=2)] * 5) == 3
     member.driver.tick()
     member.driver.take(Ready)
     member.driver.send(Pubrec(packet_id=1))
@@ -505,7 +505,7 @@ def test_large_qos_2_messages_wait_for_room():
 def test_nothing_new_is_taken_while_something_is_to_be_sent_again():
     member = Member(expiry_s=100)
     member.subscribe(request(qos=2))
-    member.lend(*[message(b"%d" % n, qos=2) for n in range(3)])
+    member.lease(*[message(b"%d" % n, qos=2) for n in range(3)])
     member.driver.tick()
     member.settled()
     member.driver.lose()
@@ -513,12 +513,12 @@ def test_nothing_new_is_taken_while_something_is_to_be_sent_again():
     out = member.resume()
     assert [one.payload for one in out if isinstance(one, Publish)] == [b"0", b"1"]
     member.joined()
-    assert member.lend(message(b"3", qos=2)) == 0
+    assert member.lease(message(b"3", qos=2)) == 0
     out = member.driver.send(Pubrec(packet_id=1), Pubcomp(packet_id=1))
     assert [one.payload for one in out if isinstance(one, Publish)] == [b"2"]
     member.driver.send(Pubrec(packet_id=2), Pubcomp(packet_id=2))
     assert [one.credit for one in member.driver.take(Ready)] == [1]
-    assert member.lend(message(b"3", qos=2)) == 1
+    assert member.lease(message(b"3", qos=2)) == 1
 
 
 # ---- what happens to a member
@@ -555,7 +555,7 @@ def test_a_member_whose_queue_is_gone_joins_again(how):
     member.driver.complete(call, Outcome(error=Refusal(Cause.UNAVAILABLE, "not yet")))
     member.driver.tick(REJOIN_INTERVAL_MS)
     member.joined()
-    assert member.lend(message()) == 1
+    assert member.lease(message()) == 1
     assert member.driver.adapter.deadline_ms() is None
 
 
@@ -569,7 +569,7 @@ def test_a_session_that_may_not_read_what_it_shares_any_more_asks_seldom_and_is_
     assert member.driver.adapter.deadline_ms() == member.driver.now_ms + DENIED_INTERVAL_MS
     member.driver.tick(DENIED_INTERVAL_MS)
     member.joined()
-    assert member.lend(message()) == 1
+    assert member.lease(message()) == 1
 
 
 @pytest.mark.parametrize("version", [4, 5])
@@ -598,4 +598,4 @@ def test_a_consumer_stopped_before_it_began_is_cancelled_when_it_has(member):
 def test_a_client_that_is_away_takes_nothing(member):
     member.subscribe(request())
     member.driver.lose()
-    assert member.lend(message()) == 0
+    assert member.lease(message()) == 0

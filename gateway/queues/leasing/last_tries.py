@@ -19,7 +19,7 @@ class LastTries:
         self._rules = rules
         self._counts: dict[QueueOffset, int] = {}  # how often each has come back
 
-    def lent(self, leases: Iterable[Lease]) -> None:
+    def leased(self, leases: Iterable[Lease]) -> None:
         """Notes leased messages."""
         limit = self._rules().delivery_limit
         if limit is not None and len(self._counts) < LAST_TRIES_COUNT_MAX:

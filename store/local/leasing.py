@@ -32,7 +32,7 @@ class StoredLeases(NamedTuple):
     deleted_at: int  # log offset; leases from before that are lost. -1: never
 
 
-class Lending:
+class Leasing:
     """The leases of all groups and queues. Belongs to the thread of the event loop.
 
     `locate` finds records by their offsets, `stored` reads the views, `record` stores a record, `append` a frame.
@@ -105,9 +105,9 @@ class Lending:
     ) -> Sequence[Lease]:
         if leases.order is not None:
             return await self._take_ordered(leases, owner, grant, below=below, max_count=max_count, max_bytes=max_bytes)
-        while leases.order is None and (lent := leases.lend(owner, max_count, below, grant)):
+        while leases.order is None and (leased := leases.lease(owner, max_count, below, grant)):
             self._recent.leases.note(owner, leases)
-            found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+            found, abandoned = await self._found(leases, owner, leased, grant, max_bytes)
             if found or not abandoned:
                 return found
         return ()
@@ -126,22 +126,22 @@ class Lending:
             group=leases.group,
             owner=owner,
             lease=self._numbered,
-            lent_at=self._recent.confirmed,
+            leased_at=self._recent.confirmed,
             visible_at_ms=self._now_ms() + invisible_ms,
             key=key,
         )
 
     async def _found(
-        self, leases: LeaseQueue, owner: int, lent: Sequence[Range], grant: Grant | None, max_bytes: int
+        self, leases: LeaseQueue, owner: int, leased: Sequence[Range], grant: Grant | None, max_bytes: int
     ) -> tuple[list[Lease], bool]:
         """Returns the messages that were leased to an owner, and whether some are damaged or trimmed.
 
         Messages that do not fit go back.
         """
         try:
-            located = await self._locate(leases.queue, lent, max_bytes=max_bytes)
+            located = await self._locate(leases.queue, leased, max_bytes=max_bytes)
         except BaseException:
-            leases.requeue(owner, offsets_of(lent), delivered=False)
+            leases.requeue(owner, offsets_of(leased), delivered=False)
             raise
         held, begun = leases.held(owner), self._begun
         found = [
@@ -150,9 +150,9 @@ class Lending:
             if offset in held
         ]
         leases.abandon(leases.set_apart(owner, offsets_of(located.unreadable)))
-        if len(found) < sum(end - start for start, end in lent):
+        if len(found) < sum(end - start for start, end in leased):
             given = {lease.offset for lease in found}
-            leases.requeue(owner, [o for o in offsets_of(lent) if o not in given], delivered=False)
+            leases.requeue(owner, [o for o in offsets_of(leased) if o not in given], delivered=False)
         return found, bool(located.unreadable)
 
     async def _take_ordered(
@@ -172,8 +172,8 @@ class Lending:
             if leases.blocked:
                 return []
             self._recent.leases.note(owner, leases)
-            while leases.order is not None and (lent := leases.lend_known(owner, max_count, grant)):
-                found, abandoned = await self._found(leases, owner, lent, grant, max_bytes)
+            while leases.order is not None and (leased := leases.lease_known(owner, max_count, grant)):
+                found, abandoned = await self._found(leases, owner, leased, grant, max_bytes)
                 if found or not abandoned:
                     break
             room = max_bytes - sum(int(lease.frame.rows["len"][lease.row]) for lease in found)
@@ -314,7 +314,7 @@ class Lending:
             group=group,
             owner=owner,
             lease=self._numbered,
-            lent_at=self._recent.confirmed,
+            leased_at=self._recent.confirmed,
             visible_at_ms=until_ms,
             key=key,
         )

@@ -1,11 +1,11 @@
-"""The tests of test_store_lending.py with a store over the network."""
+"""The tests of test_store_leasing.py with a store over the network."""
 
-import test_store_lending
+import test_store_leasing
 
 from tests.support.store.remote_kit import contract
 
 contract(
-    test_store_lending,
+    test_store_leasing,
     globals(),
     without=[
         # They look for what the store does within one turn, or turn its clock while something is on the way.

@@ -15,12 +15,12 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import queue_address
 from gateway.port.adapter import Consume, ConsumerCancelled, ConsumerId, Leased
 from gateway.port.streams import StreamRead
+from gateway.queues.leasing.last_tries import LastTries
+from gateway.queues.leasing.pump_task import PumpTask
 from gateway.queues.leaving.head import BATCH_COUNT_MAX, QueueHead
 from gateway.queues.leaving.reading import DeadLettering, Found, with_headers
 from gateway.queues.leaving.rules import QueueRules
 from gateway.queues.leaving.sizes import LanedSizes
-from gateway.queues.lending.last_tries import LastTries
-from gateway.queues.lending.pump_task import PumpTask
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -245,7 +245,7 @@ class Pump:
         while leases := await self.head.take(owner, max_count=1):
             found = self.head.read(leases)
             if found.messages:
-                self.last_tries.lent(found.live)
+                self.last_tries.leased(found.live)
                 message, lease = found.messages[0], found.live[0]
                 if self._counted:  # RabbitMQ sets it on messages fetched for the first time, too
                     message = with_headers(message, {DELIVERY_COUNT: lease.deliveries})
@@ -326,7 +326,7 @@ class Pump:
             taken = conn.deliver(Leased(consumer.id, self._offered(found), offsets, counts, self._number))
             consumer.took(taken, len(offsets))
             if not consumer.settle_on_delivery:
-                self.last_tries.lent(found.live[:taken])
+                self.last_tries.leased(found.live[:taken])
             if taken < len(offsets):
                 store.leases.requeue(self._number, conn.id, offsets[taken:], delivered=False)
         self._ahead += taken

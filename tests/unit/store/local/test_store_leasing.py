@@ -1,4 +1,4 @@
-"""Lending over a real log: leases that end, delays, dead letters, order of keys, handles."""
+"""Leasing over a real log: leases that end, delays, dead letters, order of keys, handles."""
 
 import asyncio
 import errno
@@ -11,13 +11,13 @@ from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
 from store.local import dead_letters as dead_letters_module
-from store.local import lending as lending_module
+from store.local import leasing as leasing_module
 from store.local import recorder as recorder_module
 from store.local.local import LocalStore
 from store.local.reader import Located
 from tests.support.process.clock import Clock
 from tests.support.store.dead_letters import death_of
-from tests.support.store.lending_kit import ME, OTHER, put, take
+from tests.support.store.leasing_kit import ME, OTHER, put, take
 from tests.support.store.store_kit import FaultyFiles, behind, bodies
 
 pytestmark = pytest.mark.anyio
@@ -44,7 +44,7 @@ async def passes(store, clock, ms):
 # ---- a master that begins
 
 
-async def test_what_an_earlier_master_may_have_lent_is_told_from_what_is_new(tmp_path):
+async def test_what_an_earlier_master_may_have_leased_is_told_from_what_is_new(tmp_path):
     """Its leases ended with it, and nobody knows which there were."""
     async with await LocalStore.open(tmp_path) as store:
         await put(store, b"a", b"b", b"c")
@@ -194,7 +194,7 @@ async def test_the_policys_delays_grow(store, clock):
     assert await take(store) == [b"a"]
 
 
-async def test_purge_takes_what_is_kept_back_and_not_what_is_lent(store, clock):
+async def test_purge_takes_what_is_kept_back_and_not_what_is_leased(store, clock):
     await put(store, b"a", b"b", b"c")
     await take(store, count=2)
     store.leases.requeue(16, ME, [0], delay_ms=100)
@@ -401,7 +401,7 @@ async def test_groups_have_their_own_leases_settlements_and_ends(tmp_path, clock
         assert await take(store, group="g") == [b"new"]
 
 
-async def test_a_group_deleted_before_it_was_lent_anything_again(tmp_path, clock):
+async def test_a_group_deleted_before_it_was_leased_anything_again(tmp_path, clock):
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:
         await put(store, b"a")
         await take(store, group="g")
@@ -414,7 +414,7 @@ async def test_a_group_deleted_before_it_was_lent_anything_again(tmp_path, clock
 # ---- settlements that nobody waits for
 
 
-async def test_what_could_not_be_settled_soon_is_lent_again(store, monkeypatch):
+async def test_what_could_not_be_settled_soon_is_leased_again(store, monkeypatch):
     await put(store, b"a")
     await take(store)
     with monkeypatch.context() as full:
@@ -486,8 +486,8 @@ async def test_a_key_whose_message_is_given_up_goes_on(store):
 
 
 async def test_an_ordered_group_looks_only_so_far_ahead(store, monkeypatch):
-    monkeypatch.setattr(lending_module, "PASSED_OVER_MAX", 5)
-    monkeypatch.setattr(lending_module, "LOOK_AHEAD", 2)
+    monkeypatch.setattr(leasing_module, "PASSED_OVER_MAX", 5)
+    monkeypatch.setattr(leasing_module, "LOOK_AHEAD", 2)
     await store.leases.set_policy(16, LeasePolicy(ordered=True))
     await put(store, *(b"a%d" % n for n in range(6)), b"b", keys=(1, 1, 1, 1, 1, 1, 2))
     assert await take(store) == [b"a0"]
@@ -505,7 +505,7 @@ async def test_takes_at_the_same_time_keep_the_order(store):
     assert len(set(keys)) == len(keys) == 7
 
 
-async def test_small_reads_still_find_what_may_be_lent(store):
+async def test_small_reads_still_find_what_may_be_leased(store):
     await store.leases.set_policy(16, LeasePolicy(ordered=True))
     for n in range(5):
         await put(store, b"a%d" % n * 100, keys=(1,))
@@ -652,7 +652,7 @@ async def test_a_commit_of_something_that_is_not_held_does_nothing(store):
     assert await take(store) == [b"a"]
 
 
-async def test_a_commit_that_fails_gives_all_queues_back_what_they_lent(tmp_path):
+async def test_a_commit_that_fails_gives_all_queues_back_what_they_leased(tmp_path):
     files = FaultyFiles()
     store = await LocalStore.open(tmp_path, files=files)
     await put(store, b"a")
