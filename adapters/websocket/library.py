@@ -30,21 +30,22 @@ def judged(protocol: ServerProtocol, request: Request) -> Response | RefusedHand
     answer = protocol.accept(request)
     if answer.status_code == HTTPStatus.SWITCHING_PROTOCOLS:
         return answer
+    if answer.status_code == HTTPStatus.UPGRADE_REQUIRED:
+        return RefusedHandshake(answer.status_code, "this port speaks WebSocket", UPGRADE)
     if request.headers.get_all("sec-websocket-version") != [VERSION]:
         return RefusedHandshake(426, f"sec-websocket-version: only {VERSION} is known", UPGRADE)
     detail = (answer.body or b"").decode("utf-8", "replace").strip()[:DETAIL_CHARS_MAX]
-    if answer.status_code == HTTPStatus.UPGRADE_REQUIRED:
-        return RefusedHandshake(answer.status_code, detail, UPGRADE)
     return RefusedHandshake(answer.status_code, detail)
 
 
 def refusing(refused: RefusedHandshake) -> Response:
-    """Returns a refusal as a response: a problem document (RFC 9457)."""
+    """Returns a refusal as a response: a problem document (RFC 9457), with the Date of `websockets`."""
     title = HTTPStatus(refused.status).phrase
     body = msgspec.json.encode(
         {"type": "about:blank", "title": title, "status": refused.status, "detail": refused.detail}
     )
-    headers = Headers([*refused.headers, ("Content-Type", "application/problem+json")])
+    date = ServerProtocol().reject(refused.status, "").headers["Date"]
+    headers = Headers([("Date", date), *refused.headers, ("Content-Type", "application/problem+json")])
     headers["Content-Length"] = str(len(body))
     return Response(refused.status, title, headers, body)
 

@@ -151,5 +151,5 @@ def _retry_after_ms(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
         date = said.get(b"date")
         now = datetime.now(UTC) if date is None else parsedate_to_datetime(date.decode("latin-1"))
         return max(int((parsedate_to_datetime(text) - now).total_seconds() * 1_000), 0)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None

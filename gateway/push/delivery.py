@@ -24,7 +24,7 @@ from gateway.push.context import PushContext
 from gateway.push.dead_letters import PushDeadLetters
 from gateway.push.outbox import Attempt, Failure, Outbox
 from gateway.push.sender import EventSender, SinkKind
-from gateway.push.spec import STATUS, SubscriptionRecord, filter_of, policy_of
+from gateway.push.spec import SINK_GONE, STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
 from store.base import logs
 from store.base.errors import StoreError
@@ -92,7 +92,7 @@ class PushDelivery:
         if self._kind is None:
             self._set_error(f"no adapter of this process speaks {self._spec.protocol} to sinks")
         if self.record.gone:
-            self._set_error("the sink answered 410: it wants nothing more")
+            self._set_error(SINK_GONE)
         if self.record.paused or self._kind is None:
             await self._store_status(owned)
             await asyncio.Event().wait()

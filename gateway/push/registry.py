@@ -33,7 +33,7 @@ from gateway.push.guard import SinkGuard, SinkUnreachable, resolve
 from gateway.push.manager import subscription_key
 from gateway.push.sender import SinkKinds
 from gateway.push.settings import SubscriptionsConfig
-from gateway.push.spec import SUBSCRIPTIONS, SubscriptionRecord, with_secrets, without_secrets
+from gateway.push.spec import SINK_GONE, SUBSCRIPTIONS, SubscriptionRecord, with_secrets, without_secrets
 from store.api.client import StoreClient
 from store.api.keys import Delete, Entry, Put
 from store.base import logs
@@ -228,6 +228,8 @@ def _record(entry: Entry) -> SubscriptionRecord:
 def _shown(record: SubscriptionRecord, revision: int, status: DeliveryStatus) -> PushSubscription:
     if record.paused:
         status = msgspec.structs.replace(status, state="gone" if record.gone else "paused")
+        if record.gone:
+            status = msgspec.structs.replace(status, error=SINK_GONE)
     elif status.state in {"paused", "gone"}:
         status = msgspec.structs.replace(status, state="pending")
     spec = without_secrets(msgspec.structs.replace(record.spec, id=record.id))

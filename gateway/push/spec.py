@@ -16,6 +16,7 @@ from store.format.frame import QueueNumber
 
 SUBSCRIPTIONS, STATUS = "push/subscriptions", "push/status"  # namespaces of keys
 
+SINK_GONE: Final = "the sink answered 410: it wants nothing more"
 ATTEMPTS_DEFAULT: Final = 10  # until an event goes to a dead letter address
 
 

@@ -145,7 +145,7 @@ class Leasing:
             raise
         held, begun = leases.held(owner), self._begun
         found = [
-            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, frame.start < begun)
+            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, frame.header.log_offset < begun)
             for offset, frame, row in located.records
             if offset in held
         ]

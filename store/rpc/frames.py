@@ -277,13 +277,15 @@ class FramesSent:
         index: dict[LogOffset, int] = {}
         frames: list[FrameAnswer] = []
         leased: list[tuple[int, int, int, int]] = []
+        begun = 0
         for lease in leases:
             start = lease.frame.start
             if start not in index:
                 index[start] = len(frames)
                 frames.append(self.send(lease.frame))
+                if lease.earlier:
+                    begun = max(begun, start + 1)
             leased.append((lease.offset, lease.deliveries, index[start], lease.row))
-        begun = 1 + max((lease.frame.start for lease in leases if lease.earlier), default=-1)
         grant = leases[0].grant if leases else None
         if grant is None:
             return encode(TakenAnswer(frames, leased, None, begun))
@@ -358,7 +360,8 @@ def leases_of(answer: TakenAnswer, kept: FramesKept, *, queue: QueueNumber, grou
             visible_at_ms=visible_at_ms,
             key=key,
         )
+    earlier = [frame.start < answer.begun for frame in frames]
     return [
-        Lease(QueueOffset(offset), deliveries, frames[n], row, grant, earlier=frames[n].start < answer.begun)
+        Lease(QueueOffset(offset), deliveries, frames[n], row, grant, earlier[n])
         for offset, deliveries, n, row in answer.leases
     ]

@@ -66,7 +66,7 @@ class CoapEndpoint:
         )
         self._sender = Sender(settings, random=random)
         self.transfers = transfers or BlockTransfers(settings)
-        self.reads = Reads(settings, self.transfers.snapshots)
+        self.reads = Reads(settings, self.transfers.snapshots, reliable=reliable)
         parts = settings, self.reads, self._sender
         self.observers = Observers(*parts, new_token=self._quick_token, random=random, reliable=reliable)
         self._echo = EchoVerifier(settings, random=random, reliable=reliable)

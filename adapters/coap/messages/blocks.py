@@ -22,6 +22,7 @@ READ_MS = 45_000  # a request for the last block is sent again within MAX_TRANSM
 OPTION_BYTES = 128  # bytes that count for an option of a transfer's name besides its value
 
 Key: TypeAlias = tuple[Option, ...]
+_Name: TypeAlias = tuple[Peer, Key]
 B = TypeVar("B", bytearray, "BodySnapshot")
 
 
@@ -37,20 +38,22 @@ class _Transfers(Generic[B]):
 
     def __init__(self, settings: CoapOptions) -> None:
         self._settings = settings
-        self._transfers: OrderedDict[tuple[Peer, Key], _Transfer[B]] = OrderedDict()
-        self._of_peer: dict[Peer, OrderedDict[Key, None]] = {}  # the keys in _transfers, in the same order
+        self._under_way: OrderedDict[_Name, _Transfer[B]] = OrderedDict()
+        self._finished: OrderedDict[_Name, _Transfer[B]] = OrderedDict()  # the one that finished first is first
+        self._of_peer: dict[Peer, dict[Key, None]] = {}  # the keys of both
         self._size_bytes = 0
 
     def __len__(self) -> int:
-        return len(self._transfers)
+        return len(self._under_way) + len(self._finished)
 
     def get(self, peer: Peer, key: Key, now_ms: int) -> B | None:
         """Returns the part held of a transfer, whose time begins anew; None when there is none."""
-        transfer = self._transfers.pop((peer, key), None)
+        name = peer, key
+        transfer = self._under_way.pop(name, None) or self._finished.pop(name, None)
         if transfer is None:
             return None
         transfer.received_ms = now_ms
-        self._transfers[peer, key] = transfer
+        self._under_way[name] = transfer
         of_peer = self._of_peer[peer]
         del of_peer[key]
         of_peer[key] = None
@@ -60,37 +63,35 @@ class _Transfers(Generic[B]):
         """Holds a new transfer, one of the same name being forgotten; returns False when there is no room for it."""
         self.drop(peer, key)
         settings = self._settings
-        of_peer = self._of_peer.get(peer, ())
-        while len(of_peer) >= settings.block_transfers_peer_max:
-            if not self._give_way((peer, next(iter(of_peer))), now_ms):
+        while len(of_peer := self._of_peer.get(peer, {})) >= settings.block_transfers_peer_max:
+            finished = (one for one in of_peer if (peer, one) in self._finished)
+            if not self._give_way((peer, next(finished, next(iter(of_peer)))), now_ms):
                 return False
-        while len(self._transfers) >= settings.block_transfers_max:
-            if not self._give_way(next(iter(self._transfers)), now_ms):
+        while len(self) >= settings.block_transfers_max:
+            if not self._give_way(self._first(), now_ms):
                 return False
         size_bytes += sum([len(value) + OPTION_BYTES for _, value in key])
         if not self._take(size_bytes, now_ms):
             return False
-        self._transfers[peer, key] = _Transfer(body, size_bytes, now_ms)
-        self._of_peer.setdefault(peer, OrderedDict())[key] = None
+        self._under_way[peer, key] = _Transfer(body, size_bytes, now_ms)
+        self._of_peer.setdefault(peer, {})[key] = None
         return True
 
     def grow(self, peer: Peer, key: Key, size_bytes: int, now_ms: int) -> bool:
         """Counts more bytes for a transfer whose block has just come; returns False when there is no room for them."""
         if not self._take(size_bytes, now_ms):
             return False
-        self._transfers[peer, key].size_bytes += size_bytes
+        self._under_way[peer, key].size_bytes += size_bytes
         return True
 
-    def done(self, peer: Peer, key: Key, now_ms: int) -> None:
-        """Holds a transfer whose last block was sent for a while, as the first to give way."""
-        silent_ms = max(self._settings.exchange_lifetime_ms - READ_MS, SILENCE_SPARED_MS)
-        self._transfers[peer, key].received_ms = now_ms - silent_ms
-        self._transfers.move_to_end((peer, key), last=False)
-        self._of_peer[peer].move_to_end(key, last=False)
+    def done(self, peer: Peer, key: Key) -> None:
+        """Holds a transfer, whose last block `get` was called for, for a while, as one of the first to give way."""
+        self._finished[peer, key] = self._under_way.pop((peer, key))
 
     def drop(self, peer: Peer, key: Key) -> None:
         """Forgets a transfer, if it is held."""
-        transfer = self._transfers.pop((peer, key), None)
+        name = peer, key
+        transfer = self._under_way.pop(name, None) or self._finished.pop(name, None)
         if transfer is None:
             return
         self._size_bytes -= transfer.size_bytes
@@ -106,30 +107,41 @@ class _Transfers(Generic[B]):
 
     def expire(self, now_ms: int) -> None:
         """Forgets transfers that have been silent for too long."""
-        while self._transfers:
-            (peer, key), transfer = next(iter(self._transfers.items()))
-            if transfer.received_ms + self._settings.exchange_lifetime_ms > now_ms:
-                break
-            self.drop(peer, key)
+        for transfers, lifetime_ms in self._lifetimes():
+            while transfers:
+                (peer, key), transfer = next(iter(transfers.items()))
+                if transfer.received_ms + lifetime_ms > now_ms:
+                    break
+                self.drop(peer, key)
 
     def deadline_ms(self) -> int | None:
         """Returns when `expire` is due."""
-        if not self._transfers:
-            return None
-        return next(iter(self._transfers.values())).received_ms + self._settings.exchange_lifetime_ms
+        deadlines = [
+            next(iter(transfers.values())).received_ms + lifetime_ms
+            for transfers, lifetime_ms in self._lifetimes()
+            if transfers
+        ]
+        return min(deadlines, default=None)
+
+    def _lifetimes(self) -> tuple[tuple[OrderedDict[_Name, _Transfer[B]], int], ...]:
+        return (self._under_way, self._settings.exchange_lifetime_ms), (self._finished, READ_MS)
+
+    def _first(self) -> _Name:
+        """Returns the transfer that is to give way first."""
+        return next(iter(self._finished or self._under_way))
 
     def _take(self, size_bytes: int, now_ms: int) -> bool:
         """Counts bytes; returns False when they are too many even without the transfers that can give way."""
         most = self._settings.block_bytes_max
         while self._size_bytes + size_bytes > most:
-            if size_bytes > most or not self._transfers or not self._give_way(next(iter(self._transfers)), now_ms):
+            if size_bytes > most or not len(self) or not self._give_way(self._first(), now_ms):
                 return False
         self._size_bytes += size_bytes
         return True
 
-    def _give_way(self, name: tuple[Peer, Key], now_ms: int) -> bool:
-        """Forgets a transfer, unless its last block is so recent that the next may follow."""
-        if now_ms - self._transfers[name].received_ms < SILENCE_SPARED_MS:
+    def _give_way(self, name: _Name, now_ms: int) -> bool:
+        """Forgets a transfer, unless it is under way and its last block so recent that the next may follow."""
+        if name in self._under_way and now_ms - self._under_way[name].received_ms < SILENCE_SPARED_MS:
             return False
         self.drop(*name)
         return True

@@ -67,8 +67,10 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 class Reads:
     """The answers to GET requests. `begin` asks the gateway, `finish` makes the response of the answer."""
 
-    def __init__(self, settings: CoapOptions, snapshots: Snapshots) -> None:
+    def __init__(self, settings: CoapOptions, snapshots: Snapshots, *, reliable: bool = False) -> None:
+        """Takes whether no response can be lost on its way, so that none is asked for again."""
         self._settings = settings
+        self._reliable = reliable
         self.block_size: int = settings.block_size  # bytes of the largest block sent
         self.snapshots = snapshots
 
@@ -114,7 +116,7 @@ class Reads:
         if snapshot is None or (payload and payload != snapshot.asked):
             return None
         if block.offset + block.size >= len(snapshot.body):
-            self.snapshots.done(peer, request.key, now_ms)
+            (self.snapshots.drop if self._reliable else self.snapshots.done)(peer, request.key)
         return self._slice(snapshot, block)
 
     def _fetch(

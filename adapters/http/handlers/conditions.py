@@ -1,5 +1,6 @@
 """Conditions on a revision, which stands for a representation as its entity tag (RFC 9110, 13.1.1 and 13.1.2)."""
 
+import re
 from typing import Final
 
 from adapters.http.wire.request import HttpRequest
@@ -8,6 +9,7 @@ from store.api.keys import EXISTS
 
 REVISION_MAX: Final = (1 << 63) - 1  # that there can be
 _IF_MATCH, _IF_NONE_MATCH = b"if-match", b"if-none-match"
+_OURS: Final = re.compile('"[1-9][0-9]{0,18}"')  # tags are compared by characters (8.8.3.2): "07" is not "7"
 
 
 def tag_of(revision: int) -> bytes:
@@ -48,7 +50,6 @@ def _tags(request: HttpRequest, name: bytes) -> tuple[int, ...]:
         tag = item.strip()
         if name == _IF_NONE_MATCH:
             tag = tag.removeprefix("W/")
-        digits = tag[1:-1]
-        if len(tag) > 2 and tag[0] == tag[-1] == '"' and digits.isascii() and digits.isdigit() and len(digits) < 20:
-            found.append(int(digits))
+        if _OURS.fullmatch(tag) and (revision := int(tag[1:-1])) <= REVISION_MAX:
+            found.append(revision)
     return tuple(found)

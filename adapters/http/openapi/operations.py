@@ -67,7 +67,7 @@ PATH_PARAMETERS: Final[Mapping[str, Schema]] = {
     "timer": TEXT,
 }
 _TAGGED: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG}
-_KEY_CONDITIONS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG, "if-none-match": STRING}
+_CONDITIONS: Final[Mapping[str, Schema]] = {"if-match": REVISION_TAG, "if-none-match": STRING}
 
 
 class Operation(NamedTuple):
@@ -158,7 +158,7 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         query={**_NAMESPACE, "ttl": _TTL},
         body={ANY: {}},
         empty=True,
-        headers=_KEY_CONDITIONS,
+        headers=_CONDITIONS,
     ),
     "DELETE /kv/{key}": Operation("Deletes a key.", {204: _NOTHING}, query=_NAMESPACE, headers=_TAGGED),
     "POST /kv-holds": Operation("Holds the state of the keys as it is now.", {201: _json("Revision")}),
@@ -221,18 +221,18 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
     "GET /subscriptions/{id}": Operation(
         "Shows a subscription and its status.",
         {200: _json("Subscription"), 304: _NOTHING},
-        headers={"if-none-match": STRING},
+        headers=_CONDITIONS,
     ),
     "PUT /subscriptions/{id}": Operation(
         "Replaces a subscription, which goes on where it is.",
         {200: _json("Subscription")},
         body=_json("SubscriptionUpdate"),
-        headers=_TAGGED,
+        headers=_CONDITIONS,
     ),
-    "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}, headers=_TAGGED),
-    "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}, headers=_TAGGED),
+    "DELETE /subscriptions/{id}": Operation("Ends a subscription.", {200: _json("Subscription")}, headers=_CONDITIONS),
+    "POST /subscriptions/{id}/pause": Operation("Stops deliveries.", {200: _json("Subscription")}, headers=_CONDITIONS),
     "POST /subscriptions/{id}/resume": Operation(
-        "Goes on with deliveries where they stopped.", {200: _json("Subscription")}, headers=_TAGGED
+        "Goes on with deliveries where they stopped.", {200: _json("Subscription")}, headers=_CONDITIONS
     ),
     "GET /openapi.json": Operation("Describes this interface, in OpenAPI 3.1.", {200: {JSON: {"type": "object"}}}),
     "GET /docs": Operation("Describes this interface, for readers.", {200: {"text/html": STRING}}),

@@ -21,7 +21,7 @@ KEY: Final[Schema] = {"type": "string", "minLength": 1, "maxLength": 480, "descr
 GROUP_CURSOR: Final[Schema] = {"type": "string", "pattern": "^[0-9]{1,18}(~[0-9]{1,9}[.][0-9]{1,18})*$"}
 SECONDS: Final[Schema] = {"type": "integer", "minimum": 0, "maximum": 10**9, "description": "seconds"}
 DELAY: Final[Schema] = {**SECONDS, "maximum": 400 * 86_400}
-REVISION_TAG: Final[Schema] = {"type": "string", "pattern": '^("[0-9]{1,18}"|[*])$'}
+REVISION_TAG: Final[Schema] = {"type": "string", "pattern": '^("[1-9][0-9]{0,17}"(, "[1-9][0-9]{0,17}")*|[*])$'}
 
 
 def ref(name: str) -> Schema:

@@ -100,7 +100,8 @@ class Upgrade:
         """Answers with a problem document (RFC 9457)."""
         title = HTTPStatus(status).phrase
         body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
-        said = dict((("Connection", "close"), *headers))
+        date = ServerProtocol().reject(status, "").headers["Date"]
+        said = dict((("Date", date), ("Connection", "close"), *headers))
         said |= {"Content-Type": "application/problem+json", "Content-Length": str(len(body))}
         self.accepted, self.reason = False, detail
         self.output = _head(status, list(said.items())) + body

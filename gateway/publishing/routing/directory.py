@@ -36,6 +36,7 @@ class Directory:
         self._offered_count = 0  # addresses that have ever been pending
         self._noted_count = 0  # of them, those that are noted, or could not be
         self._noted = asyncio.Event()  # set when some more are
+        self._stuck_count = -1  # of noted ones, when a list has waited in vain
 
     def offer(self, address: str) -> None:
         """Lists an address that is published to, unless it is reserved or no cache keeps it."""
@@ -67,10 +68,15 @@ class Directory:
     async def settle(self) -> None:
         """Waits until all addresses that were offered by now are noted, or cannot be, but not for long.
 
-        So who has been told that a message is stored finds its address.
+        So a client that was told that its message is stored finds its address. After a wait in vain, no other list
+        waits until the store has noted more.
         """
         offered_count, until_s = self._offered_count, time.monotonic() + SETTLE_S
-        while self._noting and self._noted_count < offered_count and (left_s := until_s - time.monotonic()) > 0:
+        while self._noting and self._noted_count < offered_count and self._noted_count != self._stuck_count:
+            left_s = until_s - time.monotonic()
+            if left_s <= 0:
+                self._stuck_count = self._noted_count
+                return
             self._noted.clear()
             await wait_at_most(self._noted, left_s)
 

@@ -8,6 +8,7 @@ from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MA
 from adapters.coap.codec.wire import Packet, encode_uint
 from adapters.coap.messages.blocks import OPTION_BYTES, READ_MS, SILENCE_SPARED_MS
 from adapters.coap.messages.request import Block
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
 from store.api.message import Message
@@ -279,6 +280,36 @@ def test_a_body_that_was_read_gives_way_at_once() -> None:
     for mid, path in enumerate(("t/a", "t/c"), 5):
         driver.get(path, mid=mid, options=((BLOCK2, Block(1, True, 6).encode()),))
     assert len(driver.calls) == calls  # the one that was read made room
+
+
+def read_whole(driver: Driver, path: str, mid: int) -> None:
+    driver.get(path, mid=mid)
+    assert block2(driver.get(path, mid=mid + 1, options=((BLOCK2, Block(2, False, 6).encode()),))).more is False
+
+
+def test_bodies_that_were_read_are_forgotten_in_their_order() -> None:
+    driver = Driver(last=Message(address="a", body=BODY, id="1"))
+    snapshots = driver.endpoint.transfers.snapshots
+    driver.get("t/left", mid=0)
+    began_ms = driver.now_ms
+    for number in range(10):
+        read_whole(driver, f"t/{number}", 10 * number + 1)
+        driver.tick(READ_MS // 3)
+        assert len(snapshots) <= 1 + 3
+    driver.tick(READ_MS)
+    assert len(snapshots) == 1
+    driver.tick(began_ms + CoapOptions().exchange_lifetime_ms - driver.now_ms)
+    assert len(snapshots) == 0
+
+
+def test_the_body_that_was_read_first_gives_way_first() -> None:
+    driver = Driver({"block_transfers_peer_max": 2}, last=Message(address="a", body=BODY, id="1"))
+    read_whole(driver, "t/a", 1)
+    read_whole(driver, "t/b", 3)
+    driver.get("t/c", mid=5)
+    calls = len(driver.calls)
+    assert block2(driver.get("t/b", mid=6, options=((BLOCK2, Block(2, False, 6).encode()),))).more is False
+    assert len(driver.calls) == calls  # it is still held
 
 
 def test_smaller_blocks_from_the_second_one_on() -> None:

@@ -179,6 +179,7 @@ def test_another_version_is_told_the_one_that_is_known() -> None:
     assert isinstance(effect, Close)
     output = adapter.take_output()
     assert output.startswith(b"HTTP/1.1 426 ")
+    assert b"\r\nDate: " in output
     assert b"\r\nSec-WebSocket-Version: 13\r\n" in output
     assert b"\r\nContent-Type: application/problem+json\r\n" in output
 

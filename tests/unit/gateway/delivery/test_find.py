@@ -247,6 +247,9 @@ async def test_a_list_does_not_wait_for_a_store_that_does_not_answer(store, monk
     directory = Directory(silent, spawn=lambda work: tasks.append(asyncio.ensure_future(work)))
     directory.offer("t/a")
     assert await directory.list("t/", 100, router=Router(controller), controller=controller) == []
+    monkeypatch.setattr("gateway.publishing.routing.directory.SETTLE_S", 3600.0)
+    directory.offer("t/b")
+    assert await directory.list("t/", 100, router=Router(controller), controller=controller) == []  # waits no more
     tasks[0].cancel()
     await asyncio.wait(tasks)
 

@@ -109,6 +109,9 @@ def test_a_part_of_a_value_does_not_replace_it(client: Any) -> None:
         ((("if-match", '"5"'), ("if-none-match", '"6"')), Match(any_of=(5,), none_of=(6,))),
         ((("if-match", 'W/"5"'),), Match(any_of=((1 << 63) - 1,))),
         ((("if-match", "nonsense"),), Match(any_of=((1 << 63) - 1,))),
+        ((("if-match", '"0"'),), Match(any_of=((1 << 63) - 1,))),
+        ((("if-match", '"05"'),), Match(any_of=((1 << 63) - 1,))),
+        ((("if-none-match", '"05", "6"'),), Match(none_of=(6,))),
     ],
 )
 def test_conditions(client: Any, headers: Any, match: Match) -> None:
