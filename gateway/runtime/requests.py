@@ -267,13 +267,8 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
 
 async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequence[str]:
     hub = asked.hub
-    return await hub.directory.list(
-        request.prefix,
-        request.limit,
-        router=hub.router,
-        controller=hub.controller,
-        readable=asked.permissions.reads,
-    )
+    known: dict[str, Any] = {"router": hub.router, "controller": hub.controller}
+    return await hub.directory.list(request.prefix, request.limit, readable=asked.permissions.reads, **known)
 
 
 async def _begin_body(asked: RequestContext, request: BeginBody) -> Sequence[int]:

@@ -3,7 +3,7 @@
 from typing import Final
 
 from adapters.http.handlers.actions import Action, HandlerContext, Respond
-from adapters.http.handlers.query import read_query
+from adapters.http.handlers.parsing.query import read_query
 from adapters.http.openapi import document, page
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response

@@ -5,7 +5,7 @@ from typing import Final
 from urllib.parse import quote, urlencode
 
 from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
-from adapters.http.handlers.query import read_number, read_query
+from adapters.http.handlers.parsing.query import read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Refusal

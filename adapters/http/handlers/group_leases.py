@@ -19,7 +19,7 @@ from msgspec import Meta
 
 from adapters.cloudevents import BATCH_JSON, to_document
 from adapters.http.handlers.actions import Action, Ask, HandlerContext
-from adapters.http.handlers.query import read_json, read_query
+from adapters.http.handlers.parsing.query import read_json, read_query
 from adapters.http.wire.request import HttpRequest, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.domain.errors import Refusal

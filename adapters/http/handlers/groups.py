@@ -26,7 +26,7 @@ from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_docu
 from adapters.http.handlers import group_leases
 from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
 from adapters.http.handlers.finding import wait_ms
-from adapters.http.handlers.query import read_json, read_number, read_query
+from adapters.http.handlers.parsing.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest, qualities
 from adapters.http.wire.response import Response, encode_json, json_response, refused
 from gateway.port.groups import (

@@ -21,8 +21,8 @@ import msgspec
 
 from adapters.cloudevents import AttributeRefusal
 from adapters.http.handlers.actions import Action, Ask, HandlerContext, Watch
-from adapters.http.handlers.conditions import REVISION_MAX, match_of, required, tag_of, unwanted
-from adapters.http.handlers.query import read_json, read_number, read_query
+from adapters.http.handlers.parsing.conditions import REVISION_MAX, match_of, required, tag_of, unwanted
+from adapters.http.handlers.parsing.query import read_json, read_number, read_query
 from adapters.http.wire.coding import decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, encode_json, json_response, refused

@@ -48,7 +48,7 @@ from adapters.http.handlers.messages import (
     read_message,
 )
 from adapters.http.handlers.once import event_keys, once_key
-from adapters.http.handlers.query import read_query
+from adapters.http.handlers.parsing.query import read_query
 from adapters.http.handlers.sse import read_id
 from adapters.http.wire.request import HttpError, HttpRequest, percent_decode, qualities
 from adapters.http.wire.response import Response, json_response, refused

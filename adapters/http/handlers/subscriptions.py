@@ -19,8 +19,8 @@ from urllib.parse import quote, urlencode
 import msgspec
 
 from adapters.http.handlers.actions import Action, Ask, Handler, HandlerContext
-from adapters.http.handlers.conditions import match_of, required, tag_of, unwanted
-from adapters.http.handlers.query import read_json, read_number, read_query
+from adapters.http.handlers.parsing.conditions import match_of, required, tag_of, unwanted
+from adapters.http.handlers.parsing.query import read_json, read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, json_response, refused
 from gateway.port.push import (

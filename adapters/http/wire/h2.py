@@ -255,7 +255,7 @@ class Http2:
             self._refuse(exchange, body_refusal(self._options))
         elif self._held_out_bytes > self._options.max_held_bytes:
             self._refuse(exchange, problem(503, "the responses to earlier requests are not read", RETRY_AFTER))
-        elif stream.method == "CONNECT":  # whose end does not come before an answer
+        elif stream.method == "CONNECT":  # the client ends such a request only after the answer
             self._refuse(exchange, problem(501, "this server is not a proxy"))
         elif event.stream_ended is None and stream.expects_continue:
             self._h2.send_headers(exchange, [(b":status", b"100")])

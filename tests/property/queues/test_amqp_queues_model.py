@@ -194,7 +194,7 @@ class AmqpWorld:
                 if name in {
                     "leases.settle",
                     "leases.settle_soon",
-                }:  # what it refuses to settle is leased again
+                }:  # these messages are leased again
                     self.rig.store.leases.requeue(*args)
                 raise StoreOverloaded("no room")
             return await method(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""What AMQP clients open: connections, channels and queues, and the memory that each takes while it is idle."""
+"""AMQP connections, channels and queues that are opened, and the memory that each takes while it is idle."""
 
 import os
 import time
@@ -23,14 +23,17 @@ SETTLE_S = 1.0  # behind the last answer, before memory is read
 
 
 class AmqpOpen(Load, frozen=True, kw_only=True, tag="amqp-open"):
-    """What is opened a second; also the resident memory of the server for each, while all are there and idle."""
+    """Connections, channels or queues that are opened a second.
+
+    Also the resident memory of the server for each, while all are there and idle.
+    """
 
     what: Literal["connections", "channels", "queues"] = "connections"
     count: Count = 2_000
 
     def run(self) -> Measured:
         """See `Load.run`."""
-        with_first = Session(self.host, self.port)  # what the first one costs is no part of the figure
+        with_first = Session(self.host, self.port)  # the cost of the first one is no part of the figure
         before_kib = rss_kib(self.pid) if self.pid else 0
         sessions: list[Session] = []
         try:

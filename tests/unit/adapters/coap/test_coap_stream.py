@@ -252,7 +252,7 @@ def test_bodies_are_read_in_blocks_that_the_peer_can_take() -> None:
     assert len(frame.payload) == 1_024
     last = (BLOCK2, Block(2, False, 6).encode())
     client.send(request("t/a/b", GET, options=(last,)))
-    assert len(client.context.transfers.snapshots) == 0  # what a stream carries is not asked for again
+    assert len(client.context.transfers.snapshots) == 0  # a stream loses nothing
 
 
 def test_a_body_may_come_in_blocks_and_goes_with_the_connection() -> None:

@@ -42,7 +42,8 @@ class Log:
 async def test_no_more_are_read_at_a_time_than_fit(request_):
     log = Log()
     reads = MessageReads(bytes_max=256 * MiB, message_bytes_max=16 * MiB, unread_bytes=lambda: 0)
-    hub = SimpleNamespace(store=SimpleNamespace(log=log), reads=reads)
+    directory = SimpleNamespace(settle=lambda: asyncio.sleep(0))
+    hub = SimpleNamespace(store=SimpleNamespace(log=log), reads=reads, directory=directory)
     permissions = SimpleNamespace(access=None, reads=lambda _address: True)
     endpoint = SimpleNamespace(principal=SimpleNamespace(permissions=permissions))
     calls = [answer(hub, endpoint, Call(request=request_, token=Token(number))) for number in range(40)]
