@@ -52,6 +52,9 @@ def test_no_case_of_the_suite_is_left_out() -> None:
     [
         ("TRUE OR FALSE AND FALSE", False, None),  # 3.6: one rank, from the left
         ("TRUE XOR TRUE OR TRUE", True, None),
+        ("FALSE AND FALSE OR TRUE", True, None),
+        ("FALSE AND TRUE XOR TRUE", True, None),
+        ("TRUE OR missing AND 1 / 0 = 1", False, "math"),  # from the left, so only OR leaves its operand out
         ("NOT FALSE = FALSE", False, None),  # NOT is tighter than =
         ("1 + 2 LIKE '2'", 2, None),  # LIKE is tighter than +, and true is 1
         ("7 % -3", 1, None),

@@ -41,6 +41,8 @@ class Plans:
         options, stop = read_options(data, end)
         request = read_request(options, reliable=self._reliable)
         self._echo.check_fresh(exchange.peer, request.echo, now_ms)
+        if request.block1 is None:  # else a transfer that fails has to be told so
+            exchange.silence = request.silence
         plan = make_plan(request, self._settings, device=self._device)
         body = data[stop + 1 :]
         block = request.block1

@@ -65,6 +65,7 @@ class Readings:
         Raises `ProtocolError` and `Refusal`.
         """
         request = read_request(packet.options, reliable=reliable)
+        exchange.silence = request.silence
         room = self._echo.room(exchange.peer, request.echo, size_bytes, now_ms)
         if room is not None and request.observe == 0:
             raise self._echo.challenge(exchange.peer, now_ms)

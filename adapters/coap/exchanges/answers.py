@@ -82,6 +82,11 @@ def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
     return wrong(ProtocolError(code, refusal.detail), max_body_bytes=max_body_bytes)
 
 
+def unwanted(silence: int, code: int) -> bool:
+    """Returns whether the No-Response option of a request leaves out a response of this code (RFC 7967, 2.1)."""
+    return bool(silence >> (code >> 5) - 1 & 1)
+
+
 def busy(detail: str) -> Answer:
     """Returns the response when a limit of ours is reached."""
     return refused(Refusal(Cause.OVERLOAD, detail), max_body_bytes=0)

@@ -1,5 +1,6 @@
 """Confirmable messages of ours, sent again until they are acknowledged (RFC 7252, 4.2)."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
@@ -55,10 +56,13 @@ class Retransmitter:
         """Notes that the peer has acknowledged or reset a message; returns whether it was one in flight."""
         return self._pending.pop((peer, mid), None) is not None
 
-    def again(self, now_ms: int) -> list[tuple[bytes, Peer]]:
+    def again(
+        self, now_ms: int, renew: Callable[[Peer, int], tuple[int, bytes] | None] | None = None
+    ) -> list[tuple[bytes, Peer]]:
         """Returns the datagrams to send again by now.
 
-        After MAX_RETRANSMIT times and one more timeout a message is given up.
+        After MAX_RETRANSMIT times and one more timeout a message is given up. `renew` may return the Message ID and the
+        datagram of a message that takes the place of one, with its count of attempts, or settle one.
         """
         out: list[tuple[bytes, Peer]] = []
         self.given_up = []
@@ -71,6 +75,13 @@ class Retransmitter:
                 del self._pending[peer, mid]
                 self.given_up.append((peer, mid))
                 continue
+            fresh = None if renew is None else renew(peer, mid)
+            if (peer, mid) not in self._pending:
+                continue
+            if fresh is not None:
+                del self._pending[peer, mid]
+                mid, pending.datagram = fresh
+                self._pending[peer, mid] = pending
             out.append((pending.datagram, peer))
             pending.sent_again += 1
             pending.timeout_ms *= 2

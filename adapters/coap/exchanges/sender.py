@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
 from adapters.coap.codec.wire import MessageFormatError, encode_options
-from adapters.coap.exchanges.answers import Answer, refused, wrong
+from adapters.coap.exchanges.answers import Answer, EchoRequired, refused, unwanted, wrong
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.retransmit import Retransmitter
 from adapters.coap.messages.settings import CoapOptions
@@ -43,6 +43,8 @@ class Sender:
 
     def fail(self, exchange: Exchange, error: ProtocolError | Refusal, now_ms: int) -> None:
         """Answers with an error, as far as the message layer allows an answer."""
+        if isinstance(error, EchoRequired):
+            exchange.silence = 0  # like 2.31: without it the client cannot go on
         if isinstance(error, Refusal):
             self.answer(exchange, refused(error, max_body_bytes=self.max_body_bytes), now_ms)
         elif isinstance(error, MessageFormatError):
@@ -56,7 +58,7 @@ class Sender:
 
         A response of a class that the client does not want is left out (RFC 7967), but for 2.31, which asks for more.
         """
-        if exchange.silence >> (answer.code >> 5) - 1 & 1 and answer.code != CONTINUE:
+        if exchange.silence and unwanted(exchange.silence, answer.code) and answer.code != CONTINUE:
             if exchange.confirmable and not exchange.acked:
                 self.acknowledge(exchange)
             return

@@ -120,6 +120,7 @@ class CoapRequest(msgspec.Struct, frozen=True, kw_only=True):
     block1: Block | None = None
     block2: Block | None = None
     size1: int | None = None
+    sized: bool = False  # Size2 asks for the size of the body (RFC 7959, 4)
     condition: Condition | None = None
     echo: bytes = b""
     silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted (RFC 7967, 2.1)
@@ -160,6 +161,7 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRe
         block1=Block.decode(block1[0], "Block1", bert=reliable) if block1 is not None else None,
         block2=Block.decode(block2[0], "Block2", bert=reliable) if block2 is not None else None,
         size1=_uint(found, SIZE1),
+        sized=SIZE2 in found,
         condition=_condition(found),
         echo=found.get(ECHO, (b"",))[0],
         silence=_uint(found, NO_RESPONSE) or 0,

@@ -3,8 +3,10 @@
 An observed address or filter is one subscription, however many observe it. A notification is Non-confirmable; every
 `observe_confirm_every`-th is Confirmable. While a Confirmable one is in flight only the newest message of each address
 waits; they are sent in one notification, Confirmable, after the acknowledgement: a burst takes one round trip for each
-notification. When too many addresses of a filter have changed by then, its observation ends: the client begins anew. An
-observer that wants each message has every notification Confirmable, in the order of the log, one in flight.
+notification. Where the acknowledgement does not come they take the place of the next retransmission, in a message of
+their own with the count of attempts kept (RFC 7641, 4.5.2); one of a filter repeats what is not acknowledged. When too
+many addresses of a filter have changed by then, its observation ends: the client begins anew. An observer that wants
+each message has every notification Confirmable, in the order of the log, one in flight.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
@@ -17,9 +19,9 @@ Over a reliable transport nothing is Confirmable, and each message is a notifica
 from collections import deque
 from collections.abc import Callable
 
-from adapters.coap.codec.registry import CON, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
+from adapters.coap.codec.registry import CON, CONTENT, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.codec.wire import encode_options, encode_uint
-from adapters.coap.exchanges.answers import Answer, busy, refused, wrong
+from adapters.coap.exchanges.answers import Answer, busy, refused, unwanted, wrong
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.retransmit import Retransmitter
 from adapters.coap.exchanges.sender import Sender
@@ -93,14 +95,17 @@ class Observers:
         """Takes a GET or FETCH: ends the observation of its token, and begins one where it asks for that.
 
         A GET beyond a limit is answered without the Observe option (RFC 7641, 4.1). A request for a later block
-        neither begins nor ends an observation (RFC 7959, 2.6).
+        neither begins nor ends an observation (RFC 7959, 2.6). A GET that wants no
+        representation observes nothing (RFC 7967, 2.1).
         """
         request, observable = read.request, read.observable
         if request.block2 is not None and request.block2.number:
             return
         peer, token = read.peer, exchange.tag[2:]
         self.end(peer, token)
-        if request.observe != REGISTER or observable is None or self._count >= self._settings.observers_max:
+        if request.observe != REGISTER or observable is None or unwanted(request.silence, CONTENT):
+            return
+        if self._count >= self._settings.observers_max:
             return
         watcher = self._watchers.get(peer)
         if watcher is None:
@@ -191,7 +196,8 @@ class Observers:
         """Sends an error response, the last notification of an observation (RFC 7641, 4.2)."""
         if observation.outstanding is not None:
             self._retransmitter.settle(observation.peer, observation.outstanding)
-        self._send(observation, answer, now_ms, confirmable=True)
+        if not unwanted(observation.read.request.silence, answer.code):
+            self._send(observation, answer, now_ms, confirmable=True)
         observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
         self._end(observation)
 
@@ -248,7 +254,7 @@ class Observers:
 
     def tick(self, now_ms: int) -> None:
         """Retransmits unacknowledged notifications, ends the observations given up, and begins the checks due."""
-        self._sender.output += self._retransmitter.again(now_ms)
+        self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
         for peer, mid in self._retransmitter.given_up:
             observation = self._sent(peer, mid)
             if observation is not None and observation.outstanding == mid:
@@ -334,9 +340,7 @@ class Observers:
         if isinstance(value, list) and not many:
             value = value[-1]
         try:
-            answer = self._reads.finish(observation.read, value, now_ms, max_age_s=self._max_age_s)
-            if not observation.keeps_format(answer):
-                raise ProtocolError(NOT_ACCEPTABLE, "the Content-Format has changed: observe again")
+            answer = self._represent(observation, value, now_ms)
         except ProtocolError as error:
             self._end_with(observation, wrong(error, max_body_bytes=self._settings.max_body_bytes), now_ms)
             return
@@ -352,6 +356,43 @@ class Observers:
         answer = self._numbered(observation, answer, now_ms)
         self._send(observation, answer, now_ms, confirmable=confirmable)
 
+    def _represent(self, observation: Observation, value: Message | list[Message] | None, now_ms: int) -> Answer:
+        """Returns a notification without its number; raises `ProtocolError` where messages cannot be one."""
+        answer = self._reads.finish(observation.read, value, now_ms, max_age_s=self._max_age_s)
+        if not observation.keeps_format(answer):
+            raise ProtocolError(NOT_ACCEPTABLE, "the Content-Format has changed: observe again")
+        return answer
+
+    def _renewed(self, peer: Peer, mid: int, now_ms: int) -> tuple[int, bytes] | None:
+        """Returns the notification that takes the place of one that is not acknowledged (RFC 7641, 4.5.2).
+
+        Returns None where the one in flight is still the newest, and where an observer wants each message.
+        """
+        observation = self._sent(peer, mid)
+        if observation is None or observation.outstanding != mid or observation.read.each or not observation.waiting:
+            return None
+        messages = observation.take_waiting()
+        if _of_filter(observation):
+            for message in messages:  # the newest last
+                observation.unconfirmed.pop(message.address, None)
+                observation.unconfirmed[message.address] = message
+            messages = list(observation.unconfirmed.values())
+        try:
+            value = messages if _of_filter(observation) else messages[-1]
+            answer = self._numbered(observation, self._represent(observation, value, now_ms), now_ms)
+        except ProtocolError as error:
+            answer = wrong(error, max_body_bytes=self._settings.max_body_bytes)
+            if unwanted(observation.read.request.silence, answer.code):
+                self._end(observation)
+                return None
+            fresh = self._datagram(observation, answer, CON)
+            observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
+            self._end(observation)
+            return fresh
+        fresh = self._datagram(observation, answer, CON)
+        observation.outstanding = fresh[0]
+        return fresh
+
     def _numbered(self, observation: Observation, answer: Answer, now_ms: int) -> Answer:
         """Adds the Observe option to a response."""
         observation.sequence = next_sequence(observation.sequence, now_ms)
@@ -362,11 +403,8 @@ class Observers:
     def _send(self, observation: Observation, answer: Answer, now_ms: int, *, confirmable: bool) -> None:
         """Sends one notification; Non-confirmable where too many Confirmable ones are in flight, or none are needed."""
         confirmable = confirmable and not (self._reliable or self._retransmitter.full)
-        token, peer = observation.token, observation.peer
-        mid = self._watchers[peer].take_mid(observation)
-        kind = CON if confirmable else NON
-        head = bytes((0x40 | kind << 4 | len(token), answer.code, mid >> 8, mid & 0xFF))
-        datagram = head + token + encode_options(answer.options) + (b"\xff" + answer.payload if answer.payload else b"")
+        peer = observation.peer
+        mid, datagram = self._datagram(observation, answer, CON if confirmable else NON)
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
             observation.outstanding = mid
@@ -375,6 +413,14 @@ class Observers:
         else:
             observation.unconfirmed_count += 1
         self._sender.output.append((datagram, peer))
+
+    def _datagram(self, observation: Observation, answer: Answer, kind: int) -> tuple[int, bytes]:
+        """Returns the Message ID and the datagram of a new notification."""
+        token = observation.token
+        mid = self._watchers[observation.peer].take_mid(observation)
+        head = bytes((0x40 | kind << 4 | len(token), answer.code, mid >> 8, mid & 0xFF))
+        payload = b"\xff" + answer.payload if answer.payload else b""
+        return mid, head + token + encode_options(answer.options) + payload
 
 
 def _of_filter(observation: Observation) -> bool:

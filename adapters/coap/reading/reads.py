@@ -243,7 +243,8 @@ class Reads:
             return Answer(VALID, options[:2])
         first = Block.of_size(self.block_size)
         if block is None and len(body) <= first.size:
-            return Answer(CONTENT, options, body)
+            size = ((SIZE2, encode_uint(len(body))),) if request.sized else ()
+            return Answer(CONTENT, (*options, *size), body)
         snapshot = BodySnapshot(body=body, options=options, asked=read.payload)
         if len(body) > min(first.size, (block or first).size):
             self.snapshots.put(read.peer, request.key, snapshot, len(body), now_ms)

@@ -14,6 +14,9 @@ as a cast, a division by zero or a name that the event does not have, the operat
 type and the error is returned beside it; an event passes a filter only if the answer is true and there is no error
 (CESQL 1.0, 1.2 and 3.3). AND and OR do not evaluate operands that cannot change their answer.
 
+Operators of one rank are evaluated from the left (CESQL 1.0, 3.6). The ANTLR file beside the specification has AND, OR
+and XOR from the right instead; the specification does not refer to it, and its conformance suite has no case for it.
+
 The limits of `gateway.domain.expressions` bound the cost of one event.
 
 Imported by: bridges, push.

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
-from adapters.coap.codec.wire import Packet, encode_uint
+from adapters.coap.codec.wire import Packet, encode_uint, read_uint
 from adapters.coap.messages.blocks import OPTION_BYTES, READ_MS, SILENCE_SPARED_MS
 from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
@@ -371,3 +371,12 @@ def test_a_long_list_of_links_in_blocks() -> None:
         first = driver.get(".well-known/core", mid=number + 1, options=((BLOCK2, Block(number, False, 6).encode()),))
         body += first.payload
     assert body.decode().count("core.ps.data") == 100
+
+
+def test_a_size_that_is_asked_for_is_told_with_a_body_that_needs_no_blocks() -> None:
+    message = Message(address="a/b", body=b"seven", id="i")
+    driver = Driver(last=message)
+    assert SIZE2 not in options_of(driver.get("t/a/b"))
+    answer = driver.get("t/a/b", mid=2, options=((SIZE2, b""),))
+    assert read_uint(options_of(answer)[SIZE2]) == 5
+    assert BLOCK2 not in options_of(answer)

@@ -5,7 +5,19 @@ from typing import Any
 import msgspec
 import pytest
 
-from adapters.coap.codec.registry import DELETE, EMPTY, ETAG, GET, IF_MATCH, IF_NONE_MATCH, NO_RESPONSE, NON, POST, PUT
+from adapters.coap.codec.registry import (
+    DELETE,
+    EMPTY,
+    ETAG,
+    FETCH,
+    GET,
+    IF_MATCH,
+    IF_NONE_MATCH,
+    NO_RESPONSE,
+    NON,
+    POST,
+    PUT,
+)
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, Call, Outcome, Publish
 from store.api.message import Message
@@ -129,5 +141,36 @@ def test_only_the_classes_that_are_not_wanted_are_left_out(wanted: str | None, s
     assert answer.code == EMPTY if wanted is None else dotted(answer.code) == (wanted or "4.03")
 
 
-def test_a_get_is_answered_whatever_it_wants() -> None:
-    assert is_ack(with_value().ask("t/a/b", GET, options=((NO_RESPONSE, b"\x1a"),)), "2.05")
+@pytest.mark.parametrize(
+    ("path", "silence", "code"),
+    [
+        ("t/a/b", 0x02, ""),
+        ("t/a/b", 0x18, "2.05"),
+        ("t/a/b", 0, "2.05"),
+        (".well-known/x", 0x08, ""),
+        (".well-known/x", 0x12, "4.04"),
+    ],
+)
+def test_a_response_to_a_get_is_left_out_like_another(path: str, silence: int, code: str) -> None:
+    driver, options = with_value(), ((NO_RESPONSE, bytes([silence])),)
+    answer = driver.ask(path, GET, options=options)
+    assert answer.code == EMPTY if not code else is_ack(answer, code)
+    sent = driver.exchange(request(path, GET, mid=2, type=NON, options=options))
+    assert [dotted(packet.code) for packet in sent] == ([code] if code else [])
+
+
+def test_a_response_to_a_fetch_is_left_out_like_another() -> None:
+    driver = Driver()
+    answer = driver.ask("t", FETCH, options=((NO_RESPONSE, b"\x02"),), payload=b"a/#")
+    assert (answer.code, answer.mid, answer.token) == (EMPTY, 1, b"")
+
+
+def test_an_error_of_a_post_that_is_not_wanted_is_left_out_before_anything_is_done() -> None:
+    answer = Driver().ask(".well-known/x", options=((NO_RESPONSE, b"\x08"),))
+    assert answer.code == EMPTY
+
+
+def test_an_echo_is_asked_for_whatever_is_wanted() -> None:
+    driver = Driver({"echo_fresh_s": 10})
+    answer = driver.ask("t/a/b", options=((NO_RESPONSE, b"\x1a"),))
+    assert is_ack(answer, "4.01")

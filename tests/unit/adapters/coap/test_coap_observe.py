@@ -4,7 +4,20 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.codec.registry import ACK, BLOCK2, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, OBSERVE, RST, SIZE2
+from adapters.coap.codec.registry import (
+    ACK,
+    BLOCK2,
+    CON,
+    CONTENT_FORMAT,
+    ETAG,
+    GET,
+    MAX_AGE,
+    NO_RESPONSE,
+    NON,
+    OBSERVE,
+    RST,
+    SIZE2,
+)
 from adapters.coap.codec.wire import Packet, encode, encode_uint, read_uint
 from adapters.coap.messages.request import Block
 from adapters.coap.observe.observation import next_sequence
@@ -104,6 +117,61 @@ def test_the_newest_message_waits_for_an_acknowledgement() -> None:
     assert number_of(newest) > number_of(first[-1])
     assert settle(driver, newest) == []
     assert [packet.type for packet in driver.deliver(value("5"))] == [NON]
+
+
+def test_a_retransmission_carries_the_newest_value_and_keeps_the_count() -> None:
+    driver = watching(observe_confirm_every=1, max_retransmit=2)
+    (first,) = driver.deliver(value("1"))
+    assert driver.deliver(value("2"), value("3")) == []
+    (second,) = driver.tick(3_000)
+    assert (second.type, second.payload) == (CON, b"3")
+    assert second.mid != first.mid
+    assert number_of(second) > number_of(first)
+    assert [packet.payload for packet in driver.tick(6_000)] == [b"3"]  # the timeout has doubled
+    assert driver.deliver(value("4")) == []
+    assert driver.tick(12_000) == []
+    assert driver.subscribed() == []  # given up after two retransmissions, of whichever value
+
+
+def test_a_late_acknowledgement_of_an_older_value_does_not_settle_the_newer_one() -> None:
+    driver = watching(observe_confirm_every=1)
+    (first,) = driver.deliver(value("1"))
+    driver.deliver(value("2"))
+    (second,) = driver.tick(3_000)
+    assert settle(driver, first) == []
+    assert [packet.mid for packet in driver.tick(6_000)] == [second.mid]
+    assert settle(driver, second) == []
+    assert driver.tick(50_000) == []
+
+
+def test_a_value_that_cannot_be_told_takes_the_place_of_a_retransmission_too() -> None:
+    driver = watching(observe_confirm_every=1, max_retransmit=1)
+    (first,) = driver.deliver(value("1"))
+    driver.deliver(value("2", expires_at_ms=driver.now_ms + 1))
+    (last,) = driver.tick(3_000)
+    assert (last.type, dotted(last.code)) == (CON, "4.04")
+    assert last.mid != first.mid
+    assert driver.subscribed() == []
+    assert driver.tick(6_000) == []  # the one retransmission was taken
+
+
+def test_who_wants_no_representation_observes_nothing() -> None:
+    driver = watching()
+    answer = driver.get("t/a/b", mid=2, options=(REGISTER, (NO_RESPONSE, b"\x02")))
+    assert answer.code == 0
+    assert driver.subscribed() == []
+    driver.get("t/a/b", mid=3, options=(REGISTER,))
+    answer = driver.get("t/a/b", mid=4, options=(DEREGISTER, (NO_RESPONSE, b"\x1a")))
+    assert answer.code == 0
+    assert driver.subscribed() == []
+
+
+def test_an_observer_that_wants_no_errors_is_not_told_of_the_end() -> None:
+    driver = Driver(last=value("0"))
+    assert OBSERVE in options_of(driver.get("t/a/b", options=(REGISTER, (NO_RESPONSE, b"\x18"))))
+    assert driver.deliver(value("1", expires_at_ms=driver.now_ms - 1)) == []
+    assert driver.tick(0) == []
+    assert driver.subscribed() == []
 
 
 def test_an_observer_that_does_not_acknowledge_is_forgotten() -> None:
