@@ -57,7 +57,7 @@ class ConnectionOutput(ABC):
         self.assembling_bytes = 0  # of bodies not yet whole
         self.transaction_bytes = 0  # of messages in transactions, on all channels
         self.fetching_count = 0  # basic.get in flight
-        self.waits_for_room = False  # a basic.get does, until the output has been taken
+        self.waits_for_room = False  # while a basic.get waits until the socket has taken the output
         self._out: list[bytes] = []
         self._behind: deque[bytes | Download] = deque()  # the body that is being sent, and the output that waits for it
         self._effects: list[Effect] = []
@@ -205,7 +205,7 @@ class ConnectionOutput(ABC):
             self.emit(Cancel(consumer=consumer.id))
 
     def freed(self, consumer: Consumer) -> None:
-        """Notes that a consumer may have other credit than the gateway was told."""
+        """Notes that a consumer's credit may have changed."""
         self._freed[consumer.id] = consumer
 
     def settled(self, queue: tuple[str, int], outcome: str, offset: QueueOffset) -> None:

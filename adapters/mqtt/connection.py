@@ -74,8 +74,8 @@ class MqttConnection:
         self._anonymous = True  # it offered no name and password
         self._authentication: Authentication | None = None  # set by a CONNECT with a method
         self._final = b""  # the method's last word, for the CONNACK
-        self._expires_ms: int | None = None  # when it is not known any more who this is
-        self._ends_ms: int | None = None  # the first of that and the end of patience for an AUTH
+        self._expires_ms: int | None = None  # when the credentials expire
+        self._ends_ms: int | None = None  # the earlier of that and the time-out of an AUTH
         self.held = bytearray()  # input that is not parsed yet
         self._needed = 0  # bytes of it that make parsing worth while
         self._connect_by_ms: int | None = None  # None: before the first input
@@ -358,7 +358,7 @@ class MqttConnection:
         return frame.end
 
     def _reauthenticate(self, packet: Auth) -> None:
-        """Takes an AUTH of a connected client, which stays who it was meanwhile (4.12.1). Raises `ProtocolError`."""
+        """Takes an AUTH of a connected client, which keeps its identity meanwhile (4.12.1). Raises `ProtocolError`."""
         if self._authentication is None:
             raise ProtocolError(ReasonCode.PROTOCOL_ERROR, "AUTH without an authentication method in CONNECT")
         begins = self._authentication.turn is AuthTurn.NOBODY

@@ -136,7 +136,7 @@ class Complaints:
         return tuple(able)
 
     def keeps(self, group: Group, removed: Collection[int], voters: Mapping[int, ReplicaReport]) -> bool:
-        """Returns whether replicas stay in the set for now, because it may be the master that is cut off.
+        """Returns whether replicas stay in the set for now, because the master may be the isolated one.
 
         With a set of the master and few others no replica could be elected in its place.
         """

@@ -332,7 +332,7 @@ class Driver:
                 await self._loop.run_in_executor(self._disk, self._storage.save, ready)
             except StorageFull as full:
                 if self.full is None:
-                    logger.error("the disk is full: %s", full)
+                    logger.error("the disk of controller.data_dir is full: %s", full)
                 self.full = full
                 self._fail_proposals(OutcomeUnknown(f"the disk is full: {full}"))
                 await asyncio.sleep(FULL_AGAIN_S)

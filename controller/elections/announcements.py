@@ -16,15 +16,15 @@ class ElectionAnnouncements:
     """The elections of damaged replicas, as they were logged last, by group."""
 
     def __init__(self) -> None:
-        self._said: dict[int, tuple[object, ...]] = {}
+        self._announced: dict[int, tuple[object, ...]] = {}
 
     def clear(self) -> None:
         """Logs everything anew."""
-        self._said.clear()
+        self._announced.clear()
 
     def served(self, group: int) -> None:
         """Notes that a group's master serves: another election of a damaged replica is a new one."""
-        self._said.pop(group, None)
+        self._announced.pop(group, None)
 
     def electing(self, command: ElectMaster, group: Group, damaged: Heartbeat | None, silent: Sequence[int]) -> None:
         """Logs an election; `damaged` is the candidate's last heartbeat where its log is damaged.
@@ -39,11 +39,11 @@ class ElectionAnnouncements:
                 list(group.sync_set),
             )
             return
-        said = () if damaged is None else (command.candidate, damaged.damages, damaged.damaged_bytes, *silent)
-        if damaged is None or self._said.get(command.group) == said:
+        announced = () if damaged is None else (command.candidate, damaged.damages, damaged.damaged_bytes, *silent)
+        if damaged is None or self._announced.get(command.group) == announced:
             logger.info("store group %d: electing replica %s", command.group, command.candidate)
             return
-        self._said[command.group] = said
+        self._announced[command.group] = announced
         logger.critical(
             "store group %d: electing replica %s, whose log is damaged in %d ranges, %d bytes, as no sound replica in "
             "sync is alive. It leads when it has repaired what its views have not followed, from any replica%s",

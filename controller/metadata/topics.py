@@ -115,7 +115,7 @@ class TopicTable:
         there = self.topics.get(command.name)
         if there is not None:
             if len(there.open) != command.queues or dict(there.config) != dict(command.config):
-                raise TopicExists(f"topic {command.name!r} is there with other queues or another configuration")
+                raise TopicExists(f"topic {command.name!r} exists with other queues or another configuration")
             return lambda: there
         check_name(command.name, TOPIC_NAME_BYTES_MAX)
         _check_count(command.queues)
@@ -127,7 +127,7 @@ class TopicTable:
         return partial(self.put, topic)
 
     def _check_share(self, creator: str, topics_max: int) -> None:
-        """Raises `ControllerError` for a creator who has made as many topics as one may."""
+        """Raises `ControllerError` for a creator who has reached the limit of topics."""
         if not creator:
             return
         check_name(creator, CREATOR_BYTES_MAX)

@@ -324,7 +324,7 @@ class LeaseGroups:
         found: Mapping[int, T | StoreError] = {}
         if known:
             found = dict(zip(known, await ask([handles[n] for n in known]), strict=True))
-        foreign = BadHandle("this is no handle of the group")
+        foreign = BadHandle("the handle belongs to another group, or to none")
         return [_refused(found.get(n, foreign)) for n in range(len(handles))]
 
 
@@ -345,7 +345,7 @@ def _check_terms(terms: LeaseTerms) -> None:
     if (terms.attempts is None) != (terms.dead_letter is None):
         raise Refusal(Cause.MALFORMED, "attempts and dead_letter are given together: no message is thrown away")
     if terms.attempts is not None and not 1 <= terms.attempts <= ATTEMPTS_MAX:
-        raise Refusal(Cause.MALFORMED, f"attempts: is a whole number from 1 to {ATTEMPTS_MAX}")
+        raise Refusal(Cause.MALFORMED, f"attempts: must be an integer from 1 to {ATTEMPTS_MAX}")
 
 
 def _check_lease_s(seconds: int | None) -> None:

@@ -1,7 +1,8 @@
 """The pressure on memory and disk: whether publishes may have to be refused soon.
 
-Memory is short while this process holds more than a limit, and while its log has had more to write than it is read for
-some time; disk is short where a store says so. Both end a little later than they begin, so that nothing flutters.
+Memory is short while this process holds more than a limit, and while several checks in a row find the backlog of its
+log too large; disk is short where a store says so. Each pressure ends at a lower value than it begins at, so that it
+does not change rapidly.
 """
 
 from collections.abc import Callable
@@ -10,7 +11,7 @@ from typing import Final
 from store.base import logs
 from store.base.memory import resident_bytes
 
-PRESSURE_INTERVAL_MS: Final = 500  # between two looks
+PRESSURE_INTERVAL_MS: Final = 500  # between two checks
 CROWDED_LOOKS: Final = 4  # in a row with too much to write: memory is short
 CALM_LOOKS: Final = 2  # in a row without: it is not any more
 _EASED: Final = 0.95  # of the limit: with less than that held, there is enough again

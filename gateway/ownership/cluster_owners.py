@@ -167,7 +167,7 @@ class ClusterOwners:
                     break
                 record = decode_owner(entry.value)
                 owner = record.proxy
-                if owner == self.presence.id:  # handed over, or taken without our hearing of it
+                if owner == self.presence.id:  # handed over, or taken before the watch reported it
                     return self._own(OwnedName(self, name, entry.revision, user=record.user), name)
                 if waiting.outbid:
                     raise Taken(name)

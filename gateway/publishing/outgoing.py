@@ -215,7 +215,7 @@ class OutgoingFrames:
 
 
 def _fail(frame: Building, rows: Sequence[int]) -> None:
-    """Tells the receipts whose guards have failed in a frame: their rows end with the guard's."""
+    """Fails the receipts whose guard has failed in a frame; a guard's row is the last of its receipt."""
     firsts = [receipt.parts[frame] for receipt in frame.receipts]
     for row in rows:
         receipt = frame.receipts[bisect_right(firsts, row) - 1]

@@ -295,7 +295,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             and (self.pace is None or self._in_pace(self.pace))
         )
         if crowded:
-            self.hub.paused(self)  # at every look, for the hub forgets it at every call
+            self.hub.paused(self)  # at each check, because the hub drops it after each call
         if reading is not self.reading:
             self.reading = reading
             if reading:
@@ -348,7 +348,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             self.transport.abort()
 
     def hand_over(self, effect: HandOver) -> None:
-        """See `HandOver`: the next adapter takes the peer for unauthenticated, whatever it was before."""
+        """See `HandOver`: the next adapter must authenticate the peer again."""
         hub, listener, transport = self._hub, self._hub.others[effect.listener], self.transport
         if self.gone or transport is None or self._asked:
             self.close("an upgrade while requests are in flight")
@@ -415,7 +415,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._timer = None
         if self.gone:
             return
-        if not self.reading:  # its silence is ours
+        if not self.reading:  # we have stopped reading, so the peer is not idle
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:

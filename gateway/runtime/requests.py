@@ -151,7 +151,7 @@ def served_by(request: Request[Any]) -> Served:
     """Returns how a request is served. Raises `Refusal` (FORBIDDEN) for one that is not in the table."""
     served = REQUESTS.get(type(request))
     if served is None:
-        raise Refusal(Cause.FORBIDDEN, f"not allowed: {type(request).__name__}")
+        raise Refusal(Cause.FORBIDDEN, "not allowed: a request of this kind")
     return served
 
 

@@ -94,7 +94,7 @@ def parse_location(text: str) -> Location:
     found = {int(queue): offset for queue, offset in _OFFSETS.decode(word).items()}
     for queue, offset in found.items():
         if not 0 <= offset <= _OFFSET_MAX or not 0 <= queue <= 0xFFFF_FFFF:
-            raise ValueError(f"offset {offset} of queue {queue} is not an offset")
+            raise ValueError(f"queue {queue}: {offset} is not a valid offset")
     return found
 
 

@@ -53,8 +53,8 @@ class BucketReport(msgspec.Struct, frozen=True, kw_only=True):
     bucket: int
     state: str | None  # None: as before
     files: list[NewFile]
-    replaced: list[str]  # tables whose open file of this bucket gives way to those of `files`, if any
-    removed: dict[str, list[str]]  # table -> settled files that give way to those of `files`, if any
+    replaced: list[str]  # tables whose open file of this bucket is replaced by `files`
+    removed: dict[str, list[str]]  # table -> settled files that are replaced by `files`
     queues: list[QueueCount]
     traffic: list[TrafficRow]
     corrected: int = 0

@@ -19,8 +19,9 @@ from store.api.timers import TimerCalls
 class StoreClient(Protocol):
     """One store group, or all groups of a cluster behind one. Its calls raise `StoreError` and its kind.
 
-    Each group has a log of its own. A call that names a queue goes to the group that the queue lies in; keys and
-    values, group offsets and addresses are in the home group; a search or a count without a queue covers all of them.
+    Each store group has a log of its own. A call that names a queue goes to the store group that the queue lies in;
+    keys and values, the offsets of consumer groups and addresses are in the home group; a search or a count without a
+    queue covers all store groups.
     """
 
     @property
@@ -29,32 +30,32 @@ class StoreClient(Protocol):
 
     @property
     def logs(self) -> Mapping[int, "StoreClient"]:
-        """The groups behind this client, by number, each with its own log. The client of one group has itself there.
+        """The store groups behind this client, by number, each with its own log. The client of one has itself there.
 
-        A group that joins the cluster appears here, and one that was removed is gone; a group that cannot be reached
+        A store group that joins the cluster appears here, and one that was removed is gone; one that cannot be reached
         stays, and its methods raise.
         """
 
     @property
     def log(self) -> LogCalls:
-        """The log."""
+        """Appends to the log, and reads and follows it."""
 
     @property
     def queues(self) -> QueueCalls:
-        """The queues."""
+        """Reads and configures queues of the log."""
 
     @property
     def keys(self) -> KeyCalls:
-        """The keys and values."""
+        """Reads, changes and watches keys and values."""
 
     @property
     def groups(self) -> GroupCalls:
-        """The consumer groups."""
+        """Stores the offsets of consumer groups."""
 
     @property
     def leases(self) -> LeaseCalls:
-        """The leases."""
+        """Leases messages of queues, one by one, and settles them."""
 
     @property
     def timers(self) -> TimerCalls:
-        """The timers."""
+        """Publishes messages at a later time."""

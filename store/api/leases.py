@@ -42,9 +42,9 @@ class Lease(NamedTuple):
 class LeaseCalls(Protocol):
     """Leases, by queue and consumer group.
 
-    A group has leases of its own for each queue; "" is the group of a named queue's consumers. Leases are known to
-    the master alone, and end with it; settlements are in the log. See `store.format.policy` for the kinds of
-    groups. Of a cluster each call goes to the group that its queue lies in.
+    A consumer group has leases of its own for each queue; "" is the group of a named queue's consumers. Leases are
+    known to the master alone, and end with it; settlements are in the log. See `store.format.policy` for the kinds of
+    consumer groups. Of a cluster each call goes to the store group that its queue lies in.
     """
 
     async def take(

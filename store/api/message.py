@@ -13,7 +13,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     """One message, whatever protocol it came by.
 
     The record in the log is this struct as a MessagePack array. Fields are only ever added at the end, so that older
-    records stay readable. `None` means that the sender said nothing; an empty text is a text.
+    records stay readable. `None` means absent; an empty text is a value.
 
     The topic is not a field: it follows from the address by the router, and the log row's queue names it.
     An empty `id` means "the one the log gives": readers fill in the record's position (`gateway.domain.batch`).

@@ -1,4 +1,4 @@
-"""Browsers: which pages may use the gateway, by the origin they are of and the name they call this machine by.
+"""Browsers: which pages may use the gateway, by their Origin and the Host that they request.
 
 A page of any site can send requests to the machine it is shown on, and open a WebSocket to it. Its browser says whose
 page it is, and no page can keep it from saying so. A site can also let a name of its own lead to this machine (DNS

@@ -11,7 +11,7 @@ from contextvars import ContextVar
 from typing import Final
 
 PHASE_S: Final[ContextVar[float]] = ContextVar("PHASE_S", default=0.0)  # of this process; simulations vary it
-_SOON: Final = 0.1  # of a period: work due again sooner than that is done one period later
+_SOON: Final = 0.1  # of a period: work due sooner than that is postponed by one period
 _EARLY_S: Final = 0.002  # by which timers ring too early
 
 

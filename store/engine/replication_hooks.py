@@ -9,7 +9,7 @@ from store.format.frame import LogOffset
 class StoreListener(Protocol):
     """Told on the event loop, in the order of the log; must neither wait nor raise.
 
-    `written` comes before the `flushed` of the same end, and both may leave out ends that the next one passes.
+    `written` comes before the `flushed` of the same end, and either may skip an end if a later one follows.
     """
 
     def written(self, end: LogOffset) -> None:

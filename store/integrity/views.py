@@ -22,8 +22,8 @@ from store.disk.small_file import read_small_file, write_small_file
 
 logger = logging.getLogger(__name__)
 
-DAMAGES_KEPT = 100  # told of in full; beyond, they are only counted
-DEATHS_MAX = 3  # that processes in a row may die while they open or verify the views, or begin to write
+DAMAGES_KEPT = 100  # reported in full; beyond, they are only counted
+DEATHS_MAX = 3  # processes in a row that die while they open or verify the views, or begin to write
 SETTLED_WRITES = 8  # transactions after which writing has shown that it does not kill
 
 _MARKER, _WATCH = "views.damaged", "views.watch"
@@ -208,7 +208,7 @@ class ViewsHealth:
             )
 
     def close(self) -> None:
-        """Gives the file back. A process that comes to this, and has looked at all, has not died of it."""
+        """Gives the file back. A clean close resets the count of deaths, once all views have been verified."""
         with self._lock:
             if self.deaths and self._whole and not self._depth:
                 self.deaths = 0

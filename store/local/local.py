@@ -43,7 +43,7 @@ from store.recent.arrivals import Arrivals
 from store.recent.recent import Recent
 from store.timers.timers import TimerLimits, Timers
 
-CONFIRM_WAIT_S = 1.0  # a master that is closed waits so long for the other replicas to have all its frames
+CONFIRM_WAIT_S = 1.0  # longest time that a closing master waits for the replicas to catch up
 
 
 class LocalStore(AsyncClosing):
@@ -66,7 +66,7 @@ class LocalStore(AsyncClosing):
         **engine: Any,
     ) -> None:
         """Opens and recovers; blocks. Programs use `open`."""
-        wall_ms = now_ms or WallClock()  # timed work waits again when the clock is set back
+        wall_ms = now_ms or WallClock()  # a clock that is set back delays timed work anew
         clock = RisingClock(wall_ms)
         core = self.core = Core(loop, clock, replication)
         cache = FrameCache(cache_bytes_max)
@@ -205,7 +205,7 @@ class LocalStore(AsyncClosing):
 
     @property
     def is_damaged(self) -> bool:
-        """Returns whether the log or the views have open damage; then the store is no source of all it should hold."""
+        """Returns whether the log or the views have open damage; then other replicas must not copy from it."""
         engine = self.core.engine
         return engine.views.health.is_damaged or (bool(engine.log.damages.count) and bool(self.damages))
 

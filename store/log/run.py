@@ -80,7 +80,7 @@ class FrameRun:
         return self.placed[int(np.searchsorted(self.ends, row, side="right"))].stored_at_ms
 
     def counted(self) -> npt.NDArray[np.int64]:
-        """Returns the rows that are the newest on an address: no second index of a record, none of the store's own."""
+        """Returns the rows that can be the newest of an address: no secondary index rows, no internal records."""
         rows = self.rows
         return np.flatnonzero(
             (rows["flags"] & _NOT_LAST == 0) & (rows["queue"] >= FIRST_QUEUE) & (rows["address_hash"] != 0)
@@ -121,8 +121,8 @@ def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
 class RunBuilder:
     """Assigns queue offsets, in log order.
 
-    `queue_end` looks up a queue that this builder has not met yet; it sees every run built before but those that
-    this builder remembers. `dispatched` says how far the look-up sees: queues deleted before are not remembered.
+    `queue_end` looks up a queue that this builder has not met yet; the look-up may lack runs that this builder
+    still holds. `dispatched` says how far the look-up sees: queues deleted before are not remembered.
     """
 
     def __init__(

@@ -50,7 +50,7 @@ Outcome: TypeAlias = int | bool | Transacted | StoreError | None
 
 
 class GroupChange(NamedTuple):
-    """The change of a group: with `cleared`, `offsets` are all it has."""
+    """The change of a group: with `cleared`, `offsets` replace all earlier ones."""
 
     cleared: bool
     offsets: Mapping[QueueNumber, int]
@@ -115,7 +115,7 @@ class Recent:
         self._groups.trim(dispatched)
         self._addresses.trim(dispatched)
         for queue in self._deleted.trim(dispatched):
-            if not self._next.get(queue):  # not written to since: the view knows as much
+            if not self._next.get(queue):  # no write since then: the view has the same value
                 self._next.pop(queue, None)
         self.leases.forget(dispatched)
         self.kv.trim(dispatched)
@@ -207,7 +207,7 @@ class Recent:
         return tuple(self._runs)
 
     def unlisted(self, addresses: Sequence[str]) -> list[str]:
-        """Returns the addresses that could be listed and are not listed here."""
+        """Returns the listable addresses that are missing here."""
         return [one for one in dict.fromkeys(addresses) if listable(one) and not self._addresses.has(one)]
 
     def addresses(self, prefix: str, after: str) -> set[str]:

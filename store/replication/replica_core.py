@@ -397,9 +397,11 @@ class ReplicaCore:
             found = Placed.parse(data, at - start, log_offset=at)
             if found is None:
                 raise BadMessage(f"the frame at {at} is cut short")
-            frame, said = found
-            if said != epoch or frame.end > limit:
-                raise BadMessage(f"the frame at {at} is of epoch {said}, where {epoch} is until {limit}")
+            frame, frame_epoch = found
+            if frame_epoch != epoch or frame.end > limit:
+                raise BadMessage(
+                    f"the frame at {at} is of epoch {frame_epoch}, where epoch {epoch} lasts until {limit}"
+                )
             frames.append(frame)
             at = frame.end
         return tuple(frames)

@@ -63,7 +63,7 @@ class IndexQuery(NamedTuple):
 
 
 def _indexed(rows: npt.NDArray[np.void], kind: IndexKind) -> npt.NDArray[np.bool_]:
-    """Returns which rows are in the index: no second row of a record, none of the store's own."""
+    """Returns which rows are in the index: no secondary rows, no internal records."""
     flags = rows["flags"]
     mask: npt.NDArray[np.bool_] = (rows["queue"] >= FIRST_QUEUE) & (rows[_COLUMN[kind]] != 0) & (flags & ROW_EXTRA == 0)
     flag = _FLAG[kind]

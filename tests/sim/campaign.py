@@ -1,7 +1,8 @@
 """A long run of joint histories that can be interrupted: `python -m tests.sim.campaign --first 1 --seeds 20000`.
 
-Where it is lies in a file, so a run that was stopped goes on behind the last block of seeds that was finished. The file
-is the record of the run too: which seeds, of which commit, how many failed. One process for each core takes blocks.
+The campaign saves its progress in a file, so a run that was stopped goes on behind the last block of seeds that was
+finished. The file is the record of the run too: which seeds, of which commit, how many failed. One process for each
+core takes blocks.
 A run that goes on plays the seeds that have failed once more first: those that pass now move to `mended`, with why they
 had failed and the commit that they pass at.
 `--kind files` plays histories in which files of controllers and small files of replicas are damaged, too; a seed's

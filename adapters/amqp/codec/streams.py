@@ -22,13 +22,13 @@ def stream_read(arguments: Table) -> StreamRead | None:
     unfiltered = arguments.get(X_UNFILTERED, False)
     if not isinstance(unfiltered, bool):
         raise _invalid(X_UNFILTERED, unfiltered)
-    said = arguments.get(X_FILTER, [])
-    wanted = [said] if isinstance(said, str) else said
-    if not isinstance(wanted, list) or not all(isinstance(one, str) for one in wanted):
-        raise _invalid(X_FILTER, said)
-    if len(wanted) > FILTERS_COUNT_MAX:
+    given = arguments.get(X_FILTER, [])
+    values = [given] if isinstance(given, str) else given
+    if not isinstance(values, list) or not all(isinstance(one, str) for one in values):
+        raise _invalid(X_FILTER, given)
+    if len(values) > FILTERS_COUNT_MAX:
         raise ProtocolError(PRECONDITION_FAILED, f"'{X_FILTER}' has at most {FILTERS_COUNT_MAX} values")
-    return StreamRead(place=place, value=value, wanted=tuple(wanted), unfiltered=unfiltered)
+    return StreamRead(place=place, value=value, wanted=tuple(values), unfiltered=unfiltered)
 
 
 def _place(said: object) -> tuple[str, int]:

@@ -30,7 +30,7 @@ class HeldContext:
     asked: Token | None = None  # the question in flight
     numbers: int = 0  # that it asks for
     checked_ms: int = 0
-    echo: bytes = b""  # that proves a request to be new where the replay window is lost
+    echo: bytes = b""  # value that proves a request to be fresh after the replay window is lost
     parked: Parked = field(default_factory=list)
     peers: dict[Peer, Association] = field(default_factory=dict)  # by address, in the order of their last messages
 
@@ -72,7 +72,7 @@ class Contexts:
         return len(self._held)
 
     def find(self, kid: Kid, data: bytes, peer: Peer, now_ms: int) -> HeldContext | None:
-        """Returns a context for a message; None where the message waits for it, or is dropped as too many do."""
+        """Returns a context for a message; None where the message waits, or is dropped because too many wait."""
         held = self._held.pop(kid, None)
         if held is None:
             if self._parked_count >= PARKED_DATAGRAMS_MAX:
@@ -180,7 +180,7 @@ class Contexts:
     def _lost(self, outcome: Outcome) -> None:
         """Gives up the contexts that another socket uses from now on; the next call says that it is done.
 
-        Where it is not known which, all are given up; not where the gateway stops, as they are answered still.
+        Where it is not known which, all are given up. When the gateway stops none is: it still answers requests.
         """
         if outcome.error is not None and outcome.error.cause is Cause.UNAVAILABLE:
             return

@@ -33,7 +33,7 @@ class ChunkFraming:
     def end(self, data: bytes, at: int) -> int:
         """Returns where the body or its trailers end behind `at`, or all bytes when they go on; `ended` tells which.
 
-        Stops where there is `too_much`; a size that is none counts as the end, where llhttp knows of no end.
+        Stops where there is `too_much`; an invalid size counts as the end, because llhttp reports none.
         """
         size = len(data)
         while at < size and not self.ended:

@@ -1,8 +1,8 @@
 """Queues that take nothing more when they are full: the gates that ingest asks before it puts a message there.
 
 A gate counts the messages that it lets in, and gets the true length now and then. It knows which messages of this
-process are on their way to the log. It does not know the messages that other processes have on their way: so many a
-queue may have too many.
+process are on their way to the log. It does not know the messages that other processes have on their way: a queue
+may exceed its limit by their number.
 """
 
 from collections import deque

@@ -36,7 +36,7 @@ class Parts:
         self.rows_count = 0
 
     def add(self, message: Message, route: Route, named: Sequence[int]) -> None:
-        """Adds a message: for its topic's queue, one that lies here where there is one, and for named queues.
+        """Adds a message: for a queue of its topic, preferably one of this store group, and for named queues.
 
         One with a body in parts is for named queues alone.
         """

@@ -379,7 +379,7 @@ def test_a_broker_that_is_away_gets_its_events_when_it_is_back(client: httpx.Cli
     mqtt_sink.broker.kill()
     for number in range(2, 12):
         publish(client, "away/x", b"%d" % number, ce_id=str(number))
-    wait_until(lambda: state(client, made["id"])["error"], "the failure is not said")
+    wait_until(lambda: state(client, made["id"])["error"], "the status does not report the failure")
     mqtt_sink.broker.start()
     mqtt_sink.read()
     mqtt_sink.wait_until(lambda: {one.data for one in mqtt_sink.came} == {b"%d" % number for number in range(1, 12)})

@@ -200,7 +200,7 @@ class Late:
 
 
 class ExactlyOnceWorld:
-    """A client, a gateway and two logs. What is under way is taken a step further only when it is told to be."""
+    """A client, a gateway and two logs. Packets in flight advance only on an explicit step."""
 
     def __init__(self, version: int) -> None:
         self.version = version

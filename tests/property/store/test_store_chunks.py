@@ -1,4 +1,4 @@
-"""Chunks as columns are what they are one by one: in runs, in the views and in memory."""
+"""Columnar chunks equal the chunks read singly: in runs, in the views and in memory."""
 
 import random
 from itertools import pairwise
@@ -93,7 +93,7 @@ def test_columns_are_the_same_chunks(frames, cuts, chance):
 
 @pytest.mark.parametrize("columns_min", [1, 1 << 30])
 def test_memory_follows_the_same_either_way(monkeypatch, columns_min):
-    """Indexed late, trimmed early, deleted in between: what is known of a queue is what a plain list says."""
+    """Indexed late, trimmed early, deleted in between: a queue matches a model made of plain lists."""
     chance = random.Random(columns_min)
     monkeypatch.setattr(run_module, "_SMALL_ROWS", 0)
     monkeypatch.setattr(run_module, "_COLUMNS_MIN", columns_min)

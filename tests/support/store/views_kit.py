@@ -39,7 +39,7 @@ async def fill(directory: Path, count: int = 6) -> None:
 
 
 def plain(path: Path) -> None:
-    """Makes views what version 4 of their format made of them: without checksums and what is kept beside them."""
+    """Converts views back to version 4 of their format: without checksums and the files beside them."""
     with lmdb.open(str(path), max_dbs=DBS_MAX, map_size=1 << 30) as env:
         for name in (*TABLES, META):
             handle = env.open_db(name.encode())

@@ -49,7 +49,7 @@ async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
         ),
         "store group 0 holds the keys and values: it cannot be removed": controller.do(RemoveGroup(number=0)),
         "store group 0 has no replica 99": controller.do(ForgetReplica(group=0, replica=99)),
-        "topic 'a' is there with other queues or another configuration": controller.do(CreateTopic(name="a", queues=3)),
+        "topic 'a' exists with other queues or another configuration": controller.do(CreateTopic(name="a", queues=3)),
     }
     for sentence, work in asked.items():
         with pytest.raises(ControllerError) as caught:

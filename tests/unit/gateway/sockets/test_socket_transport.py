@@ -195,7 +195,7 @@ async def test_a_peer_that_has_said_everything_still_gets_its_answers(rig):
     sock.shutdown(socket.SHUT_WR)
     await until(lambda: peer.heard == ["made", "eof"])
     turns = rig.turns
-    await asyncio.sleep(0.05)  # an end that is heard again and again would be some thousand turns
+    await asyncio.sleep(0.05)  # a repeated end of file would cause some thousand turns
     assert rig.turns - turns < 10
     peer.transport.write(b"answer")
     assert await read(sock, 6) == b"answer"
