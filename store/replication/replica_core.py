@@ -399,9 +399,7 @@ class ReplicaCore:
                 raise BadMessage(f"the frame at {at} is cut short")
             frame, frame_epoch = found
             if frame_epoch != epoch or frame.end > limit:
-                raise BadMessage(
-                    f"the frame at {at} is of epoch {frame_epoch}, where epoch {epoch} lasts until {limit}"
-                )
+                raise BadMessage(f"the frame at {at} is of epoch {frame_epoch}, not {epoch}, which ends at {limit}")
             frames.append(frame)
             at = frame.end
         return tuple(frames)
