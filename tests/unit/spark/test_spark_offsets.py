@@ -52,7 +52,7 @@ def test_options_are_typed_and_case_does_not_matter():
     [
         ({"startingOfsets": "latest"}, "startingOffsets is"),
         ({"startingOffsets": "-1"}, "startingOffsets"),
-        ({"startingOffsets": '{"16": -1}'}, "offset -1 of queue 16"),
+        ({"startingOffsets": '{"16": -1}'}, "queue 16: -1 is not a valid offset"),
         ({"startingOffsets": '{"x": 1}'}, "startingOffsets"),
         ({"maxOffsetsPerTrigger": "0"}, "at least 1"),
         ({"failOnDataLoss": "no"}, "true or false"),
