@@ -77,11 +77,11 @@ class NamedQueues:
         now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
     ) -> None:
         random = random or chance.SystemRandom()
-        self._plain, self._laned = store, LanedStore(store, router.lanes)
+        self._owners = owners = owners or LocalOwners(store)
+        self._plain, self._laned = store, LanedStore(store, router.lanes, alone=owners.alone)
         self._store = self._laned.client
         self._router = router
         self._now_ms = now_ms
-        self._owners = owners = owners or LocalOwners(store)
         policies = policies or Policies(QueuesConfig())
         self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
         self._shares = SharedCounts(store, owners)
@@ -338,6 +338,8 @@ class NamedQueues:
     async def get(self, conn: ConsumerConnection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
+        if not self._owners.alone:
+            self._laned.came(queue.numbers)
         found = await queue.pump.get(conn.id)
         self.keeper.used(queue)
         if found is None:

@@ -1,8 +1,10 @@
 """The store as the consumers of queues see it: the lanes of a queue with priorities are one queue.
 
-Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`). Messages
-are taken from the highest lane that has some; those given back return to their place. A lane in which nothing was found
-is not asked again before something has come to it, which the store tells takers that have found nothing.
+Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`).
+Messages are taken from the highest lane that has some; those given back return to their place. A lane in which nothing
+was found is not asked again before something has come to it, which the store tells takers that have found nothing. What
+was published through another process the store tells a moment after it has confirmed it. So counts ask all lanes where
+this process is not `alone`, and `came` is called before the one `get` of a client.
 """
 
 import asyncio
@@ -57,10 +59,11 @@ def at(priority: int, offset: int) -> QueueOffset:
 class LanedLeases:
     """`LeaseCalls` for consumers of named queues; other calls go to the store as they are."""
 
-    def __init__(self, leases: LeaseCalls, lanes: Lanes, found: _Found) -> None:
+    def __init__(self, leases: LeaseCalls, lanes: Lanes, found: _Found, *, alone: bool) -> None:
         self._leases = leases
         self._lanes = lanes
         self._found = found
+        self._alone = alone
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._leases, name)
@@ -132,7 +135,9 @@ class LanedLeases:
         lanes = self._lanes.of(queue)
         if not lanes:
             return await self._leases.waiting(queue)
-        return sum(await asyncio.gather(*(self._leases.waiting(lane) for _, lane in self._candidates(lanes))))
+        if self._alone:
+            lanes = [lane for _, lane in self._candidates(lanes)]
+        return sum(await asyncio.gather(*(self._leases.waiting(lane) for lane in lanes)))
 
     async def first_waiting(self, queue: QueueNumber) -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`: the one that is taken first."""
@@ -180,11 +185,12 @@ class LanedQueues:
 class LanedStore:
     """The store of consumers of named queues."""
 
-    def __init__(self, store: StoreClient, lanes: Lanes) -> None:
+    def __init__(self, store: StoreClient, lanes: Lanes, *, alone: bool = True) -> None:
+        """Takes whether no other process publishes to the lanes."""
         self._store = store
         self._found = _Found()
         self.came, self.forget = self._found.came, self._found.forget
-        self.leases = LanedLeases(store.leases, lanes, self._found)
+        self.leases = LanedLeases(store.leases, lanes, self._found, alone=alone)
         self.queues = LanedQueues(store.queues, lanes)
 
     def __getattr__(self, name: str) -> Any:

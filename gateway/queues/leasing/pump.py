@@ -322,7 +322,8 @@ class Pump:
         found = self.head.read(leases, self._idle_since_ms)
         taken, offsets = 0, [lease.offset for lease in found.live]
         if found.messages:
-            counts = [lease.deliveries or int(lease.earlier) for lease in found.live]  # as `delivered`, 0.1 us faster
+            # `delivered`, without the call of a property for each message: 0.05 in place of 0.17 us
+            counts = [lease.deliveries or (1 if lease.earlier else 0) for lease in found.live]
             taken = conn.deliver(Leased(consumer.id, self._offered(found), offsets, counts, self._number))
             consumer.took(taken, len(offsets))
             if not consumer.settle_on_delivery:

@@ -42,7 +42,7 @@ class QueuesProxy(QueuesRig):
     async def start(self):
         await self.store.connected()
         await self.queues.load()
-        self.store.queues.watch(self.queues.appended)
+        self.stop_watching = self.store.queues.watch(self.queues.appended)
         await self.owners.start(self.spawn)
         self.spawn(self.queues.follow())
         return self

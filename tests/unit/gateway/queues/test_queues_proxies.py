@@ -108,6 +108,21 @@ async def test_priorities_hold_among_proxies(two, durable):
     assert (await one.declare(last, "q", passive=True)).messages == 2
 
 
+async def test_a_confirmed_message_is_got_and_counted_at_a_proxy_that_has_not_heard_of_it(two):
+    _, one, other = two
+    await one.declare(one.conn(), "q", durable=True, arguments={"x-max-priority": 5})
+    getting = other.conn()
+    assert await other.ask(GetMessage(queue="q"), getting) is None  # every lane was found empty
+    other.stop_watching()
+    for priority in (1, 4):
+        await one.publish("", "q", b"%d" % priority, **with_priority(priority))
+    assert (await other.declare(getting, "q", passive=True)).messages == 2
+    with pytest.raises(Refusal, match="not empty"):
+        await other.ask(DeleteQueue(name="q", if_empty=True), getting)
+    found = [await other.ask(GetMessage(queue="q"), getting) for _ in range(2)]
+    assert [got.leased.messages[0].body for got in found] == [b"4", b"1"]
+
+
 async def test_a_stream_is_read_at_any_proxy(two):
     _, one, other = two
     await one.declare(one.conn(), "s", durable=True, arguments={"x-queue-type": "stream"})
