@@ -15,7 +15,7 @@ from websockets.http11 import Request
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from adapters.websocket.library import UPGRADE, VERSION
+from adapters.websocket.library import UPGRADE, VERSION, RefusedHandshake, refusing
 from store.base.browsers import page_mistake
 
 HEAD_BYTES_MAX: Final = 16 * 1024  # of the request; browsers add the cookies of their site
@@ -98,13 +98,9 @@ class Upgrade:
 
     def refuse(self, status: int, detail: str, *headers: tuple[str, str]) -> None:
         """Answers with a problem document (RFC 9457)."""
-        title = HTTPStatus(status).phrase
-        body = msgspec.json.encode({"type": "about:blank", "title": title, "status": status, "detail": detail})
-        date = ServerProtocol().reject(status, "").headers["Date"]
-        said = dict((("Date", date), ("Connection", "close"), *headers))
-        said |= {"Content-Type": "application/problem+json", "Content-Length": str(len(body))}
+        refused = RefusedHandshake(status, detail, tuple({"Connection": "close", **dict(headers)}.items()))
         self.accepted, self.reason = False, detail
-        self.output = _head(status, list(said.items())) + body
+        self.output = refusing(refused).serialize()
 
     def header(self, name: str) -> str:
         """Returns a header of the request, all its lines together."""
