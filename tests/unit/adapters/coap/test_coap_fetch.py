@@ -160,6 +160,20 @@ def test_what_was_not_acknowledged_is_sent_again_until_it_is() -> None:
     assert driver.tick(CHECK_MS) == []
 
 
+def test_a_retransmission_carries_what_is_not_acknowledged_and_what_came_since() -> None:
+    driver = watching(observe_confirm_every=1)
+    (first,) = driver.deliver(value("a/1", "1"))
+    assert driver.deliver(value("a/2", "2"), value("a/2", "2y")) == []
+    (second,) = driver.tick(3_000)
+    assert (second.type, told(second)) == (CON, [("a/1", "1"), ("a/2", "2y")])
+    assert second.mid != first.mid
+    assert driver.deliver(value("a/1", "1y")) == []
+    (third,) = driver.tick(6_000)
+    assert (third.type, told(third)) == (CON, [("a/2", "2y"), ("a/1", "1y")])
+    assert settle(driver, third) == []
+    assert driver.tick(50_000) == []
+
+
 def test_a_silent_observer_is_asked_whether_it_is_there() -> None:
     driver = watching(observe_confirm_ms=CHECK_MS)
     (asked,) = driver.tick(CHECK_MS)

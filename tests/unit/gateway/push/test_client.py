@@ -22,7 +22,7 @@ pytestmark = pytest.mark.anyio
 
 CONFIG = SubscriptionsConfig(private_sinks=("127.0.0.1",))
 GUARD = SinkGuard(CONFIG)
-TRICKLED_S = 3.0  # for a head to come on a busy machine, and a body that never ends
+TRICKLED_S = 10.0  # for a head to come on a busy machine, and a body that never ends
 BUSY_MS = 60_000
 
 
