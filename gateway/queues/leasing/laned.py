@@ -135,9 +135,8 @@ class LanedLeases:
         lanes = self._lanes.of(queue)
         if not lanes:
             return await self._leases.waiting(queue)
-        if self._alone:
-            lanes = [lane for _, lane in self._candidates(lanes)]
-        return sum(await asyncio.gather(*(self._leases.waiting(lane) for lane in lanes)))
+        asked = [lane for _, lane in self._candidates(lanes)] if self._alone else lanes
+        return sum(await asyncio.gather(*(self._leases.waiting(lane) for lane in asked)))
 
     async def first_waiting(self, queue: QueueNumber) -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`: the one that is taken first."""
