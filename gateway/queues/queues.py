@@ -319,8 +319,10 @@ class NamedQueues:
 
     async def declare(self, conn: ConsumerConnection, request: DeclareQueue) -> QueueInfo:
         """See `DeclareQueue`. Raises `Refusal`, `StoreError`."""
-        queue = await self._registry.declare_queue(conn, request)
+        queue, made = await self._registry.declare_queue(conn, request)
         self.keeper.used(queue)
+        if made:
+            return QueueInfo(name=queue.definition.name, messages=0, consumers=0)
         waiting = await queue.pump.head.waiting(conn.id)
         consumers = await self._registry.consumers_of(queue)
         return QueueInfo(name=queue.definition.name, messages=waiting, consumers=consumers)

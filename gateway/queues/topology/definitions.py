@@ -5,6 +5,7 @@ are not durable in places of their own; they change them by compare-and-set, and
 tell which change is newer: a change that arrives late has no effect.
 """
 
+import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from types import MappingProxyType
 from typing import NamedTuple, NoReturn, Protocol
@@ -68,6 +69,12 @@ class Definitions(Protocol):
     async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
         """Stores a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
 
+    async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
+        """Stores the definition of a new queue, and what is awaited: the store's settings of it.
+
+        Returns its revision. Raises `Changed`. When either fails, neither may count, and both can be asked for again.
+        """
+
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
     ) -> int:
@@ -106,6 +113,14 @@ class LocalDefinitions:
         if lasting:
             await self._store.keys.put(_place(definition, lasting=True), _encode(definition))
         return revision
+
+    async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
+        """See `Definitions`: both in one frame, with one sync."""
+        outcomes = await asyncio.gather(settings, self.put(definition, 0, lasting=lasting), return_exceptions=True)
+        for outcome in outcomes:
+            if isinstance(outcome, BaseException):
+                raise outcome
+        return 0
 
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
@@ -156,6 +171,11 @@ class SharedDefinitions:
         vhost = vhost_of(definition.name)
         there = NOTHING if vhost == DEFAULT_VHOST else {deleted_key(vhost): 0}  # another proxy may be deleting it
         return await self._transact(definition.name, {key: revision, **there}, Put(key, _encode(definition)))
+
+    async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
+        """See `Definitions`: the settings first, as other processes use a queue once they see its definition."""
+        await settings
+        return await self.put(definition, 0, lasting=lasting)
 
     async def delete(
         self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING

@@ -13,7 +13,7 @@ import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
 from hashlib import blake2b
-from typing import Any
+from typing import Any, NamedTuple
 
 from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
@@ -55,6 +55,13 @@ _RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 log = logs.get(__name__)
 
 
+class Declared(NamedTuple):
+    """A queue that was declared. One that was `made` just now is empty."""
+
+    queue: Queue
+    made: bool
+
+
 class QueueRegistry(ExchangeRegistry):
     """Changes exchanges, queues and bindings.
 
@@ -82,11 +89,11 @@ class QueueRegistry(ExchangeRegistry):
 
     # ---- queues
 
-    async def declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
+    async def declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Declared:
         """See `DeclareQueue`. Raises `Refusal`."""
         return await self._change(lambda: self._declare_queue(conn, request))
 
-    async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
+    async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Declared:
         if request.name in self._doomed:
             await self._drop(self.queues[request.name])
         if not _is_fresh(request):
@@ -104,8 +111,8 @@ class QueueRegistry(ExchangeRegistry):
         else:
             self.vhosts.check(request.name)
             self.vhosts.check_new_queue(request.name)
-            queue = await self._make(conn, request)
-        return queue
+            return Declared(await self._make(conn, request), made=True)
+        return Declared(queue, made=False)
 
     async def _make(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
@@ -139,7 +146,7 @@ class QueueRegistry(ExchangeRegistry):
         named = await self._garbage.fresh(name)
         above = await asyncio.gather(*(self._garbage.fresh(lane, named.group) for lane in lanes))
         numbers = (named.number, *(one.number for one in above))
-        await self._store.queues.configure([self._queue_config(one, name, request.arguments) for one in numbers])
+        settings = self._store.queues.configure([self._queue_config(one, name, request.arguments) for one in numbers])
         definition = QueueDefinition(
             name=name,
             number=named.number,
@@ -151,7 +158,7 @@ class QueueRegistry(ExchangeRegistry):
             lanes=numbers if lanes else (),
             proxy=self._owners.id if owner is not None else "",
         )
-        revision = await self._definitions.put(definition, 0, lasting=durable)
+        revision = await self._definitions.put_with(settings, definition, lasting=durable)
         return self._add(definition, owner, revision)
 
     def _fresh_name(self, prefix: str) -> str:

@@ -110,6 +110,41 @@ async def test_an_unused_queue_whose_removal_is_refused_cannot_be_used_and_goes_
             await rig.declare(other, name, passive=True)
 
 
+@pytest.mark.parametrize("refused", ["settings", "definition"])
+async def test_a_declaration_that_was_refused_halfway_can_be_made_again(rig, monkeypatch, refused):
+    conn = rig.conn()
+    of, name = (rig.store.queues, "configure") if refused == "settings" else (rig.store.keys, "put")
+    refusing = Refusing(monkeypatch, of, StoreOverloaded(), name)
+    with pytest.raises(Refusal) as info:
+        await rig.declare(conn, "q", durable=True)
+    assert info.value.retriable
+    assert await rig.publish("", "q", b"nowhere") == []
+    refusing.failing = False
+    assert (await rig.declare(conn, "q", durable=True)).messages == 0
+    (number,) = await rig.publish("", "q", b"kept")
+    assert rig.store.queues.config(number).until_settled
+    await rig.restart()
+    assert (await rig.declare(conn, "q", passive=True)).messages == 1
+
+
+async def test_the_settings_of_a_queue_do_not_wait_for_its_definition_nor_it_for_them(rig, monkeypatch):
+    begun = {"settings": asyncio.Event(), "definition": asyncio.Event()}
+
+    def meeting(name, method, other):
+        async def call(*args, **kwargs):
+            begun[name].set()
+            async with asyncio.timeout(60):
+                await begun[other].wait()
+            return await method(*args, **kwargs)
+
+        return call
+
+    queues, keys = rig.store.queues, rig.store.keys
+    monkeypatch.setattr(queues, "configure", meeting("settings", queues.configure, "definition"))
+    monkeypatch.setattr(keys, "put", meeting("definition", keys.put, "settings"))
+    assert (await rig.declare(rig.conn(), "q", durable=True)).messages == 0
+
+
 async def test_a_name_can_be_declared_again_while_its_old_queue_is_cleared_away(rig, monkeypatch):
     conn, other = rig.conn(), rig.conn()
     await rig.declare(conn, "q", exclusive=True)
