@@ -17,7 +17,7 @@ pytestmark = pytest.mark.slow
 COUNT = 100  # messages of each part: before the pause, during it, and after it
 TIMES = """
 [proxy]
-ttl_s = 2.0
+ttl_s = 6.0
 
 [bridges.up]
 reconnect_min_s = 0.05
