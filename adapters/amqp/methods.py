@@ -16,6 +16,7 @@ from pamqp.commands import Channel as Methods
 
 from adapters.amqp import tx
 from adapters.amqp.channel import Channel, ChannelState
+from adapters.amqp.codec.access import AccessRequest, AccessRequestOk
 from adapters.amqp.codec.properties import REPLY_TO
 from adapters.amqp.codec.streams import ARGUMENTS, PREFIX, stream_read
 from adapters.amqp.codec.wire import (
@@ -115,6 +116,10 @@ def _flow(channel: Channel, method: Any) -> None:
 
 def _nothing(channel: Channel, method: Any) -> None:
     """Ignores an answer to something of ours that needs no reaction."""
+
+
+def _access_request(channel: Channel, _method: Any) -> None:
+    channel.send(AccessRequestOk, 1)
 
 
 # ---- class exchange
@@ -401,6 +406,7 @@ _METHODS: Final[dict[int, tuple[_Handler, Waits]]] = {
     Methods.Close.index: (_close, Waits.CHANNEL),
     Methods.Flow.index: (_flow, Waits.NOTHING),
     Methods.FlowOk.index: (_nothing, Waits.NOTHING),
+    AccessRequest.index: (_access_request, Waits.NOTHING),
     Exchange.Declare.index: (_exchange_declare, Waits.CHANNEL),
     Exchange.Delete.index: (_exchange_delete, Waits.CHANNEL),
     Exchange.Bind.index: (_exchange_bind, Waits.CHANNEL),

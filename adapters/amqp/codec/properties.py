@@ -122,7 +122,7 @@ assert _TAIL == (
 def read_properties(raw: bytes) -> Template:
     """Returns the meaning of a content header's property flags and fields.
 
-    Raises `ProtocolError` (SYNTAX_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
+    Raises `ProtocolError` (FRAME_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
     """
     return _template(raw, read_fields(raw))
 
