@@ -252,7 +252,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
             while end - at >= FRAME_OVERHEAD:
                 kind, number, size = unpack(data, at)
                 stop = at + 7 + size
-                if size > payload_max:
+                if size > payload_max + FRAME_OVERHEAD:  # as in RabbitMQ: many clients count payloads by frame_max
                     raise self._lost(f"a frame of {size + FRAME_OVERHEAD} bytes; {payload_max + 8} are agreed")
                 if stop >= end:
                     break

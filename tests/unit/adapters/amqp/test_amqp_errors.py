@@ -112,6 +112,15 @@ def test_a_frame_that_is_none_names_no_method(data, why):
     assert told(Peer().open(), data) == (501, 0, 0, f"FRAME_ERROR - {why}")
 
 
+@pytest.mark.parametrize("over", [0, 8, 9])
+def test_a_frame_may_be_longer_by_its_head_and_end_as_many_clients_count_it_so(over):
+    peer = Peer().open()
+    body = bytes(4_096 - 8 + over)
+    peer.feed(PUBLISH + header(len(body)) + frame(3, 1, body))
+    assert [len(one.body) for one in peer.published()] == ([len(body)] if over <= 8 else [])
+    assert [one.reply_code for one in peer.methods()] == ([] if over <= 8 else [501])
+
+
 _NO_HEADER = "expected content header for class 60, got non content header frame instead"
 _NO_BODY = "expected content body, got non content body frame instead"
 _NO_METHOD = "expected method frame, got non method frame instead"
@@ -246,3 +255,32 @@ def test_no_client_grants_a_ticket():
     peer = Peer().open()
     peer.feed(method(30, 11, b"\0\1") + encoded(1, Queue.Declare()))
     assert peer.one(Connection.Close).reply_code == 503
+
+
+# ---- values that mean nothing
+
+
+@pytest.mark.parametrize(("value", "type_"), [("high", "longstr"), (True, "bool"), ([1], "array")])
+def test_a_consumers_priority_is_a_number(value, type_):
+    peer = Peer().open()
+    peer.send(Basic.Consume(queue="q", arguments={"x-priority": value}), channel=1)
+    why = f"invalid arg 'x-priority' for queue 'q' in vhost '/': expected integer, got {type_}"
+    assert peer.one(Channel.Close).reply_text == f"PRECONDITION_FAILED - {why}"
+
+
+@pytest.mark.parametrize(
+    ("value", "why"), [("odd", "'odd'"), (-1, "a value of type signedint"), ({}, "a value of type table")]
+)
+def test_a_place_in_a_stream_is_not_understood(value, why):
+    peer = Peer().open()
+    peer.send(Basic.Consume(queue="q", arguments={"x-stream-offset": value}), channel=1)
+    text = f"PRECONDITION_FAILED - invalid arg 'x-stream-offset': {why} is not understood"
+    assert peer.one(Channel.Close).reply_text == text
+
+
+def test_an_expiration_that_is_no_number_is_named():
+    peer = Peer().open()
+    peer.publish("", "k", b"x", expiration="soon")
+    closed = peer.one(Channel.Close)
+    why = "invalid expiration 'soon': it is a decimal number of milliseconds"
+    assert (closed.reply_code, closed.reply_text) == (406, f"PRECONDITION_FAILED - {why}")
