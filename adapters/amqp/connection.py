@@ -30,10 +30,10 @@ from adapters.amqp.codec.wire import (
     HEAD,
     HEARTBEAT,
     NOT_ALLOWED,
-    PROTOCOL_HEADER,
-    PROTOCOL_HEADERS,
+    NOT_UTF8,
     RESOURCE_ERROR,
     UNEXPECTED_FRAME,
+    check_frame,
     method_frame,
     method_index,
     read_method,
@@ -83,6 +83,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._input = b""  # received, not yet parsed: at most one frame, or the input behind a method that waits
         self._stalled = False  # the input begins with a method that waits for something
         self._framing_lost = False  # where frames begin and end is not known any more
+        self._just_closed: set[int] = set()  # channels whose peer has not read close-ok yet
         self._current = 0  # the index of the method being handled
 
         self._keepalive = Keepalive(options.handshake_timeout_s)
@@ -222,22 +223,14 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._stalled = False
         try:
             if self._handshake.phase is Phase.HEADER:
-                self._protocol_header()
+                self._input = self._input[self._handshake.take_header(self._input) :]
             if self._handshake.phase is not Phase.HEADER:
                 self._frames(now_ms)
         except ProtocolError as error:
-            self.fail(error.code, error.detail, now_ms, method=self._current)
+            self.fail(error.code, error.detail, now_ms, method=0 if error.detail == NOT_UTF8 else self._current)
+        if not self._stalled:
+            self._just_closed.clear()
         self._publisher.flush()
-
-    def _protocol_header(self) -> None:
-        """Checks the first eight bytes (AMQP 0-9-1, 4.2.2)."""
-        header = self._input[: len(PROTOCOL_HEADER)]
-        if header in PROTOCOL_HEADERS:
-            self._input = self._input[len(header) :]
-            self._handshake.start()
-        elif not any(one.startswith(header) for one in PROTOCOL_HEADERS):
-            self.write(PROTOCOL_HEADER)
-            self.end("not AMQP 0-9-1")
 
     def _frames(self, now_ms: int) -> None:  # noqa: PLR0915 - one loop on purpose, see below
         """Takes whole frames from the input, until a method has to wait or no whole frame is left."""
@@ -259,21 +252,19 @@ class AmqpConnection(ConnectionOutput, Adapter):
             while end - at >= FRAME_OVERHEAD:
                 kind, number, size = unpack(data, at)
                 stop = at + 7 + size
-                if size > payload_max:
-                    raise ProtocolError(
-                        FRAME_ERROR, f"a frame of {size + FRAME_OVERHEAD} bytes; {payload_max + 8} are agreed"
-                    )
+                if size > payload_max + FRAME_OVERHEAD:  # as in RabbitMQ: many clients count payloads by frame_max
+                    raise self._lost(f"a frame of {size + FRAME_OVERHEAD} bytes; {payload_max + 8} are agreed")
                 if stop >= end:
                     break
                 if data[stop] != FRAME_END:
-                    raise ProtocolError(FRAME_ERROR, "a frame does not end where it says")
+                    raise self._lost("a frame does not end where it says")
                 payload = data[at + 7 : stop]
                 target = targets.get(payload) if kind == FRAME_METHOD else None
                 if target is not None and end - stop > _CONTENT_MIN:
                     if number != channel_number:
                         channel, channel_number = channels.get(number), number
                     header = stop + 1
-                    kind2, number2, size2, class_id, _, body_size = unpack_header(data, header)
+                    kind2, number2, size2, class_id, weight, body_size = unpack_header(data, header)
                     header_stop = header + 7 + size2
                     body_stop = header_stop + 8 + body_size
                     if (
@@ -282,7 +273,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
                         and 0 < body_size <= body_max
                         and body_stop < end
                         and size2 <= payload_max
-                        and (kind2, number2, class_id) == (FRAME_HEADER, number, _BASIC)
+                        and (kind2, number2, class_id, weight) == (FRAME_HEADER, number, _BASIC, 0)
                         and unpack(data, header_stop + 1) == (FRAME_BODY, number, body_size)
                         and data[header_stop] == FRAME_END == data[body_stop]
                     ):
@@ -320,12 +311,10 @@ class AmqpConnection(ConnectionOutput, Adapter):
 
     def _frame(self, kind: int, number: int, payload: bytes, now_ms: int) -> bool:
         """Takes one frame; returns False when it has to wait."""
+        self._current = 0
+        check_frame(kind, number, payload)
         if kind == FRAME_HEARTBEAT:
-            if number or payload:
-                raise ProtocolError(FRAME_ERROR, "a heartbeat on a channel, or with a payload")
             return True
-        if kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
-            raise ProtocolError(FRAME_ERROR, f"there is no frame type {kind}")
         if self._handshake.phase in ENDING or not number:
             if kind != FRAME_METHOD and self._handshake.phase is not Phase.CLOSING:
                 raise ProtocolError(UNEXPECTED_FRAME, "content on channel 0")
@@ -350,24 +339,32 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._current = method_index(payload) if kind == FRAME_METHOD else 0
         method = read_method(payload) if kind == FRAME_METHOD else None
         if self._handshake.phase is not Phase.OPEN:
-            raise ProtocolError(CHANNEL_ERROR, "a channel on a connection that is not open")
+            raise ProtocolError(UNEXPECTED_FRAME, "a channel on a connection that is not open")
+        if number in self._just_closed and not isinstance(method, ChannelMethods.Open):
+            if isinstance(method, ChannelMethods.Close):
+                self.write(method_frame(number, ChannelMethods.CloseOk))
+            return
         if not isinstance(method, ChannelMethods.Open):
             raise ProtocolError(CHANNEL_ERROR, "expected 'channel.open'")
         if number > self._handshake.limits.channel_max:
-            raise ProtocolError(NOT_ALLOWED, f"channel numbers go up to {self._handshake.limits.channel_max}")
+            why = f"channel {number} is above the negotiated channel_max ({self._handshake.limits.channel_max})"
+            raise ProtocolError(NOT_ALLOWED, why)
+        self._just_closed.discard(number)
         channel = self.channels[number] = Channel(self, number)
         channel.send(ChannelMethods.OpenOk, b"")
 
     def forget_channel(self, number: int) -> None:
         """See `ConnectionOutput`."""
-        del self.channels[number]
+        if self.channels.pop(number).state is ChannelState.CLOSED:  # by the peer
+            self._just_closed.add(number)
 
     def _channel_method(self, channel: Channel, payload: bytes) -> bool:
         if channel.state is ChannelState.OPEN:
             if channel.waiting:
                 return False
             if channel.content is not None:
-                raise ProtocolError(UNEXPECTED_FRAME, "a method where a message's content was expected")
+                self._current = Basic.Publish.index
+                raise channel.content.unexpected()
             if payload.startswith(PUBLISH):
                 self._current = Basic.Publish.index
                 channel.content = Content(target_of(payload, self.vhost, self.targets))
@@ -386,9 +383,9 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """Takes a content header or body frame that the loop did not take with its method; False: it has to wait."""
         if channel.state is not ChannelState.OPEN:
             return True
-        self._current = Basic.Publish.index
         if channel.content is None:
-            raise ProtocolError(UNEXPECTED_FRAME, "content that no method announced")
+            raise ProtocolError(UNEXPECTED_FRAME, "expected method frame, got non method frame instead")
+        self._current = Basic.Publish.index
         return self._contents.take(channel, kind, payload, self._handshake.principal, now_ms)
 
     def hold_back(self, refusal: Refusal, now_ms: int) -> None:
@@ -416,8 +413,6 @@ class AmqpConnection(ConnectionOutput, Adapter):
         if self._handshake.phase in ENDING:
             self.end(text)
             return
-        if code == FRAME_ERROR:
-            self._framing_lost, self._input, method = True, b"", 0
         self.drop_bodies()
         self.write(method_frame(0, Methods.Close, code, reply_text(code, text), method >> 16, method & 0xFFFF))
         self._handshake.phase = Phase.CLOSING
@@ -431,6 +426,11 @@ class AmqpConnection(ConnectionOutput, Adapter):
             channel.state = ChannelState.CLOSED
             channel.drop_content()
         self.share.close()
+
+    def _lost(self, text: str) -> ProtocolError:
+        """Returns the error of input of which it is not known where frames begin: close-ok is looked for in it."""
+        self._framing_lost, self._current = True, 0
+        return ProtocolError(FRAME_ERROR, text)
 
     def _listen_for_close_ok(self) -> None:
         if _CLOSE_OK in self._input:

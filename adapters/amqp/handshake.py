@@ -12,9 +12,11 @@ from pamqp.commands import Connection as Methods
 from adapters.amqp.blocking import Blocking
 from adapters.amqp.codec.wire import (
     ACCESS_REFUSED,
-    COMMAND_INVALID,
+    CHANNEL_ERROR,
     FRAME_OVERHEAD,
     NOT_ALLOWED,
+    PROTOCOL_HEADER,
+    PROTOCOL_HEADERS,
     REPLY_CODES,
     SYNTAX_ERROR,
     Table,
@@ -61,14 +63,14 @@ def server_properties(gateway: str) -> Table:
 
 
 class Phase(Enum):
-    """The phases of a connection."""
+    """The phases of a connection; clients read the values."""
 
     HEADER = "header"  # the protocol header is awaited
-    START = "start"  # start-ok is
+    START = "starting"  # start-ok is
     AUTHENTICATING = "authenticating"  # the gateway's answer is
-    TUNE = "tune"  # tune-ok is
+    TUNE = "tuning"  # tune-ok is
     OPENING = "opening"  # open is
-    OPEN = "open"
+    OPEN = "running"
     CLOSING = "closing"  # we have sent close; close-ok is awaited
     CLOSED = "closed"
 
@@ -132,10 +134,16 @@ def _credentials(mechanism: str, response: bytes) -> tuple[str, bytes]:
 
 def negotiate(options: AmqpOptions, *, channel_max: int, frame_max: int, heartbeat_s: int) -> TuneLimits:
     """Returns the limits by tune-ok; 0 leaves a limit to our proposal. Raises `ProtocolError` (NOT_ALLOWED)."""
-    if frame_max and not FRAME_MIN <= frame_max <= options.frame_max:
-        raise ProtocolError(NOT_ALLOWED, f"frame_max {frame_max} is not within {FRAME_MIN} and {options.frame_max}")
-    if channel_max > options.channel_max:
-        raise ProtocolError(NOT_ALLOWED, f"channel_max {channel_max} is above {options.channel_max}")
+    if 0 < frame_max < FRAME_MIN:
+        why = f"negotiated frame_max = {frame_max} is lower than the minimum allowed value ({FRAME_MIN})"
+        raise ProtocolError(NOT_ALLOWED, why)
+    for name, value, most in (
+        ("frame_max", frame_max, options.frame_max),
+        ("channel_max", channel_max, options.channel_max),
+    ):
+        if value > most:
+            why = f"negotiated {name} = {value} is higher than the maximum allowed value ({most})"
+            raise ProtocolError(NOT_ALLOWED, why)
     return TuneLimits(
         channel_max=channel_max or options.channel_max,
         payload_max=(frame_max or options.frame_max) - FRAME_OVERHEAD,
@@ -153,8 +161,10 @@ class Handshake:
         "_blocking",
         "_keepalive",
         "_login",
+        "_mechanism",
         "_mechanisms",
         "_output",
+        "_reads_refusal",
         "_server_properties",
         "limits",
         "phase",
@@ -171,20 +181,29 @@ class Handshake:
         self._mechanisms = mechanisms(info)
         self._server_properties = server_properties(info.gateway)
         self._login: Authenticate  # of start-ok
+        self._mechanism = ""
+        self._reads_refusal = False  # whether the client takes connection.close before the connection is open
         self.phase = Phase.HEADER
         self.principal = Principal(name="")
         self.limits = TuneLimits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
         output.payload_max = self.limits.payload_max
 
-    def start(self) -> None:
-        """Answers the protocol header."""
-        self.phase = Phase.START
-        self._output.write(method_frame(0, Methods.Start, 0, 9, self._server_properties, self._mechanisms, b"en_US"))
+    def take_header(self, data: bytes) -> int:
+        """Takes the protocol header (AMQP 0-9-1, 4.2.2), and returns its length; 0 while it is not whole."""
+        header, output = data[: len(PROTOCOL_HEADER)], self._output
+        if header in PROTOCOL_HEADERS:
+            self.phase = Phase.START
+            output.write(method_frame(0, Methods.Start, 0, 9, self._server_properties, self._mechanisms, b"en_US"))
+            return len(header)
+        if not any(one.startswith(header) for one in PROTOCOL_HEADERS):
+            output.write(PROTOCOL_HEADER)
+            output.end("not AMQP 0-9-1")
+        return 0
 
     def take(self, method: Frame) -> bool:
         """Takes a method; returns False when it has to wait.
 
-        Raises `ProtocolError` (COMMAND_INVALID) for one that does not belong here.
+        Raises `ProtocolError` (CHANNEL_ERROR) for one that does not belong here.
         """
         match self.phase, method:
             case _, Methods.Close():
@@ -203,7 +222,8 @@ class Handshake:
             case Phase.OPEN, Methods.UpdateSecret() as update:
                 self._update_secret(update)
             case _:
-                raise ProtocolError(COMMAND_INVALID, f"{method.name} on channel 0 while {self.phase.value}")
+                why = f"unexpected method in connection state {self.phase.value}: {method.name}"
+                raise ProtocolError(CHANNEL_ERROR, why)
         return True
 
     def _close(self) -> bool:
@@ -220,8 +240,16 @@ class Handshake:
         if isinstance(capabilities, dict):
             self._output.cancel_notify = capabilities.get("consumer_cancel_notify") is True
             self._blocking.understood = capabilities.get("connection.blocked") is True
+            self._reads_refusal = capabilities.get("authentication_failure_close") is True
         response: Any = method.response
-        self._login = authentication(method.mechanism, response, self._mechanisms)
+        try:
+            self._login = authentication(method.mechanism, response, self._mechanisms)
+        except ProtocolError as error:
+            if self._reads_refusal:
+                raise
+            self._output.end(error.detail)
+            return
+        self._mechanism = method.mechanism
         self.phase = Phase.AUTHENTICATING
         self._output.call(self._login, self._authenticated)
 
@@ -230,7 +258,13 @@ class Handshake:
             return
         output, options, refusal = self._output, self._output.options, outcome.error
         if refusal is not None:
-            output.fail(REPLY_CODES[refusal.cause], refusal.detail, now_ms, method=Methods.StartOk.index)
+            code, why = REPLY_CODES[refusal.cause], refusal.detail
+            if not self._reads_refusal:
+                output.end(why)
+                return
+            if code == ACCESS_REFUSED:
+                why = f"Login was refused using authentication mechanism {self._mechanism}: {why}"
+            output.fail(code, why, now_ms, method=Methods.StartOk.index)
             return
         self._let_in(outcome.value)
         self.phase = Phase.TUNE

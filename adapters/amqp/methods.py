@@ -16,6 +16,7 @@ from pamqp.commands import Channel as Methods
 
 from adapters.amqp import tx
 from adapters.amqp.channel import Channel, ChannelState
+from adapters.amqp.codec.access import AccessRequest, AccessRequestOk
 from adapters.amqp.codec.properties import REPLY_TO
 from adapters.amqp.codec.streams import ARGUMENTS, PREFIX, stream_read
 from adapters.amqp.codec.wire import (
@@ -28,7 +29,7 @@ from adapters.amqp.codec.wire import (
 )
 from adapters.amqp.consumers import Consumer
 from gateway.domain.errors import ProtocolError
-from gateway.domain.vhosts import REPLIES, local_name
+from gateway.domain.vhosts import REPLIES, local_name, said
 from gateway.port.adapter import Cancel, Consume, Outcome, Request
 from gateway.port.queues import (
     EXCHANGE_KINDS,
@@ -43,6 +44,8 @@ from gateway.port.queues import (
     QueueInfo,
     UnbindExchange,
     UnbindQueue,
+    field_type,
+    invalid_argument,
 )
 
 _U32_MAX: Final = 0xFFFFFFFF
@@ -115,6 +118,10 @@ def _flow(channel: Channel, method: Any) -> None:
 
 def _nothing(channel: Channel, method: Any) -> None:
     """Ignores an answer to something of ours that needs no reaction."""
+
+
+def _access_request(channel: Channel, _method: Any) -> None:
+    channel.send(AccessRequestOk, 1)
 
 
 # ---- class exchange
@@ -242,14 +249,13 @@ def _qos(channel: Channel, method: Any) -> None:
 
 
 def _consume(channel: Channel, method: Any) -> None:
-    output = channel.output
-    priority = _consumer_priority(method.arguments)
+    output, queue = channel.output, _queue(channel, method.queue)
+    priority = _consumer_priority(method.arguments, queue)
     if method.consumer_tag in channel.consumers:
         raise ProtocolError(NOT_ALLOWED, f"attempt to reuse consumer tag '{method.consumer_tag}'")
     if len(channel.consumers) >= output.options.consumer_count_max:
         raise ProtocolError(NOT_ALLOWED, f"a channel has at most {output.options.consumer_count_max} consumers")
     tag = method.consumer_tag or f"amq.ctag-{output.random.getrandbits(128):032x}"
-    queue = _queue(channel, method.queue)
     if local_name(queue) == REPLY_TO:
         _consume_replies(channel, method, tag, priority)
     else:
@@ -292,8 +298,8 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
     )
 
 
-def _consumer_priority(arguments: Table) -> int:
-    """Returns the priority that the arguments of a consumer say. Raises `ProtocolError` where it is no number.
+def _consumer_priority(arguments: Table, queue: str) -> int:
+    """Returns the priority that the arguments of a queue's consumer say. Raises `ProtocolError` where it is no number.
 
     Unknown arguments are ignored, as in RabbitMQ, except those of streams: they might ask for less.
     """
@@ -302,7 +308,8 @@ def _consumer_priority(arguments: Table) -> int:
             raise ProtocolError(PRECONDITION_FAILED, f"the consumer argument {name!r} is not supported")
     priority = arguments.get("x-priority", 0)
     if type(priority) is not int:
-        raise ProtocolError(PRECONDITION_FAILED, f"invalid arg 'x-priority': {priority!r} is not a whole number")
+        why = f"expected integer, got {field_type(priority)}"
+        raise ProtocolError(PRECONDITION_FAILED, invalid_argument("x-priority", f"queue {said(queue)}", why).detail)
     return priority
 
 
@@ -401,6 +408,7 @@ _METHODS: Final[dict[int, tuple[_Handler, Waits]]] = {
     Methods.Close.index: (_close, Waits.CHANNEL),
     Methods.Flow.index: (_flow, Waits.NOTHING),
     Methods.FlowOk.index: (_nothing, Waits.NOTHING),
+    AccessRequest.index: (_access_request, Waits.NOTHING),
     Exchange.Declare.index: (_exchange_declare, Waits.CHANNEL),
     Exchange.Delete.index: (_exchange_delete, Waits.CHANNEL),
     Exchange.Bind.index: (_exchange_bind, Waits.CHANNEL),

@@ -12,7 +12,7 @@ from adapters.amqp.codec.properties import Template, read_properties
 from adapters.amqp.codec.wire import (
     FRAME_ERROR,
     NOT_IMPLEMENTED,
-    SYNTAX_ERROR,
+    TRAILING,
     UNEXPECTED_FRAME,
     malformed,
     read_short_string,
@@ -56,7 +56,7 @@ def targets_of(vhost: str) -> dict[bytes, Target]:
 def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, Target] = TARGETS) -> Target:
     """Returns the target that a basic.publish in a virtual host names; remembered in `targets`.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR, NOT_IMPLEMENTED).
+    Raises `ProtocolError` (FRAME_ERROR, NOT_IMPLEMENTED).
     """
     target = targets.get(payload)
     if target is not None:
@@ -65,6 +65,8 @@ def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, T
         exchange, at = read_short_string(payload, 6)
         routing_key, at = read_short_string(payload, at)
         bits = payload[at]
+        if at + 1 != len(payload):
+            raise ValueError(TRAILING)
     except (ValueError, IndexError) as error:
         raise malformed("Basic.Publish", error) from error
     if bits & 2:
@@ -80,7 +82,7 @@ def target_of(payload: bytes, vhost: str = DEFAULT_VHOST, targets: dict[bytes, T
 def template_of(raw: bytes) -> Template:
     """Returns the meaning of properties; remembers it where they may come again.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, PRECONDITION_FAILED).
+    Raises `ProtocolError` (FRAME_ERROR, PRECONDITION_FAILED).
     """
     template = TEMPLATES.get(raw)
     if template is None:
@@ -133,15 +135,26 @@ class Content:
         """Returns whether all of it is there."""
         return self.template is not None and self.received_bytes == self.body_size
 
+    def unexpected(self) -> ProtocolError:
+        """Returns the error of any other frame than the one that has to come next, in RabbitMQ's words."""
+        if self.template is None:
+            what = "content header for class 60, got non content header"
+        else:
+            what = "content body, got non content body"
+        return ProtocolError(UNEXPECTED_FRAME, f"expected {what} frame instead")
+
     def take_header(self, payload: bytes) -> None:
         """Takes the content header. Raises `ProtocolError`."""
         if self.template is not None:
-            raise ProtocolError(UNEXPECTED_FRAME, "a second content header")
+            raise self.unexpected()
         if len(payload) < CONTENT_HEADER.size:
-            raise ProtocolError(SYNTAX_ERROR, "a content header cut short")
-        class_id, _weight, self.body_size = CONTENT_HEADER.unpack_from(payload)
+            raise ProtocolError(FRAME_ERROR, "cannot decode content header: it is too short")
+        class_id, weight, self.body_size = CONTENT_HEADER.unpack_from(payload)
         if class_id != 60:
-            raise ProtocolError(UNEXPECTED_FRAME, f"a content header of class {class_id} after basic.publish")
+            why = f"expected content header for class 60, got one for class {class_id} instead"
+            raise ProtocolError(UNEXPECTED_FRAME, why)
+        if weight:  # AMQP 0-9-1, 4.2.6.1
+            raise ProtocolError(UNEXPECTED_FRAME, f"expected content header of weight 0, got weight {weight} instead")
         self.template = template_of(payload[CONTENT_HEADER.size :])
 
     def postpone_header(self) -> None:
@@ -151,7 +164,7 @@ class Content:
     def take_body(self, payload: bytes) -> None:
         """Takes a body frame. Raises `ProtocolError`."""
         if self.template is None:
-            raise ProtocolError(UNEXPECTED_FRAME, "a body without a content header")
+            raise self.unexpected()
         if self.received_bytes + len(payload) > self.body_size:
             raise ProtocolError(FRAME_ERROR, f"a body longer than the {self.body_size} bytes announced")
         self.received_bytes += len(payload)

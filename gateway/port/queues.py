@@ -17,6 +17,7 @@ from typing import Any, TypeAlias
 import msgspec
 
 from gateway.domain.address import escape_level, from_routing_key, to_routing_key, unescape_level
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address
 from gateway.port.adapter import Leased, Request
 
@@ -24,6 +25,7 @@ TOPIC_EXCHANGE = "amq.topic"
 DELAYED, HASHED = "x-delayed-message", "x-consistent-hash"  # kinds of exchanges that RabbitMQ has as plug-ins
 EXCHANGE_KINDS = ("direct", "fanout", "topic", "headers", DELAYED, HASHED)
 ROOT = "$amqp"  # the first level of the addresses of exchanges
+_SIGNEDINT_BITS = 31
 _IN_VHOST = "amqp"  # the level of exchanges behind that of a virtual host
 
 # Keys in `Message.native["amqp"]`.
@@ -200,6 +202,24 @@ class GetMessage(Request[Got | None], frozen=True, kw_only=True):
 
     queue: str
     settle: bool = False
+
+
+def field_type(value: object) -> str:
+    """Returns the type that clients give a value of a field table, in RabbitMQ's words."""
+    match value:
+        case None:
+            return "void"
+        case bool():
+            return "bool"
+        case int():
+            return "signedint" if value.bit_length() <= _SIGNEDINT_BITS else "long"
+    names: dict[type, str] = {str: "longstr", bytes: "binary", float: "double", list: "array", dict: "table"}
+    return names.get(type(value), type(value).__name__)
+
+
+def invalid_argument(name: str, what: str, why: str) -> Refusal:
+    """Returns the refusal of an argument; `what` is the thing that it is of, if there is one."""
+    return Refusal(Cause.PRECONDITION, f"invalid arg '{name}'{what and f' for {what}'}: {why}")
 
 
 def text_of(value: object) -> str | None:

@@ -4,10 +4,11 @@ A function raises `Refusal` (FORBIDDEN) unless the permissions allow the request
 checked.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 from gateway.domain.access import Permissions
-from gateway.domain.access_settings import ACTIONS
+from gateway.domain.access_settings import ACTIONS, Action
 from gateway.domain.address import group_address, key_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import (
@@ -17,6 +18,7 @@ from gateway.domain.vhosts import (
     in_vhost,
     local_name,
     queue_address,
+    said,
     vhost_address,
     vhost_of,
 )
@@ -60,11 +62,31 @@ from gateway.queues.model.bindings import ALTERNATE, PREDECLARED, Exchange, patt
 from gateway.runtime.endpoint import Hub
 from store.api.kv_rules import end_of_prefix
 
+_RABBITMQ: Mapping[Action, str] = {"manage": "configure", "publish": "write", "subscribe": "read"}
+
 
 def check_consume(permissions: Permissions, effect: Consume) -> None:
     """Raises `Refusal` (FORBIDDEN) unless a queue may be read. The pump checks a shared subscription's filter."""
     if not effect.queue.startswith(SHARED_PREFIX):
-        permissions.check("subscribe", queue_address(effect.queue))
+        _check_queue(permissions, "subscribe", effect.queue)
+
+
+def _check_queue(permissions: Permissions, action: Action, name: str) -> None:
+    """Raises `Refusal` (FORBIDDEN), in RabbitMQ's words, unless the action on a queue is allowed."""
+    _check(permissions, action, queue_address(name), f"queue {said(name)}")
+
+
+def _check_exchange(permissions: Permissions, action: Action, name: str) -> None:
+    """Raises `Refusal` (FORBIDDEN), in RabbitMQ's words, unless the action on an exchange is allowed."""
+    _check(permissions, action, exchange_address(name), f"exchange {said(name)}")
+
+
+def _check(permissions: Permissions, action: Action, address: str, what: str) -> None:
+    if permissions.access is None or permissions.access.may(action, address):
+        return
+    permissions.refusal(action, address)  # is counted
+    who = permissions.identity.name
+    raise Refusal(Cause.FORBIDDEN, f"{_RABBITMQ[action]} access to {what} refused for user '{who}'")
 
 
 def own(_hub: Hub, _permissions: Permissions, _request: Request[Any]) -> None:
@@ -105,28 +127,30 @@ def opens_vhost(_hub: Hub, permissions: Permissions, request: OpenVhost) -> None
 
 def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExchange) -> None:
     """Needs the right to manage the exchange; an alternate exchange needs the same right as a binding to it."""
-    _manages(permissions, exchange_address(request.name), passive=request.passive)
+    address = exchange_address(request.name)
+    if not _sees(permissions, address, passive=request.passive):
+        _check_exchange(permissions, "manage", request.name)
     alternate = request.arguments.get(ALTERNATE)
     if isinstance(alternate, str) and not request.passive:
-        permissions.check("manage", exchange_address(in_vhost(vhost_of(request.name), alternate)))
+        _check_exchange(permissions, "manage", in_vhost(vhost_of(request.name), alternate))
         for pattern in patterns(Exchange(name=request.name, kind="fanout"), ""):
             permissions.check_all("subscribe", pattern)
 
 
 def manages_exchange(_hub: Hub, permissions: Permissions, request: DeleteExchange) -> None:
     """Needs the right to manage the exchange."""
-    permissions.check("manage", exchange_address(request.name))
+    _check_exchange(permissions, "manage", request.name)
 
 
 def binds_exchange(hub: Hub, permissions: Permissions, request: BindExchange) -> None:
     """Needs the right to manage the destination, and to read all that is bound to it: others read that there."""
-    permissions.check("manage", exchange_address(request.destination))
+    _check_exchange(permissions, "manage", request.destination)
     _check_bound(hub, permissions, request.source, request.routing_key)
 
 
 def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchange) -> None:
     """Needs the right to manage the destination."""
-    permissions.check("manage", exchange_address(request.destination))
+    _check_exchange(permissions, "manage", request.destination)
 
 
 def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
@@ -136,11 +160,12 @@ def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -
     """
     if request.passive and local_name(request.name).startswith(REPLIES):
         return
-    _manages(permissions, queue_address(request.name), passive=request.passive)
+    if not _sees(permissions, queue_address(request.name), passive=request.passive):
+        _check_queue(permissions, "manage", request.name)
     exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str) and not request.passive:
         exchange = in_vhost(vhost_of(request.name), exchange)
-        permissions.check("subscribe", queue_address(request.name))
+        _check_queue(permissions, "subscribe", request.name)
         if isinstance(key, str):
             permissions.check("publish", address_of(exchange, key))
         else:
@@ -149,27 +174,25 @@ def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -
                 permissions.check_all("publish", pattern)
 
 
-def _manages(permissions: Permissions, address: str, *, passive: bool) -> None:
-    """Checks the right to manage an address; with `passive`, which only asks for existence, any right is enough."""
+def _sees(permissions: Permissions, address: str, *, passive: bool) -> bool:
+    """Returns whether any right is enough for a request: with `passive` it asks for existence alone."""
     access = permissions.access
-    if passive and access is not None and (access.may("subscribe", address) or access.may("publish", address)):
-        return
-    permissions.check("manage", address)
+    return passive and access is not None and (access.may("subscribe", address) or access.may("publish", address))
 
 
 def manages_queue(_hub: Hub, permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
     """Needs the right to manage the queue."""
-    permissions.check("manage", queue_address(request.name))
+    _check_queue(permissions, "manage", request.name)
 
 
 def unbinds(_hub: Hub, permissions: Permissions, request: UnbindQueue) -> None:
     """Needs the right to manage the queue."""
-    permissions.check("manage", queue_address(request.queue))
+    _check_queue(permissions, "manage", request.queue)
 
 
 def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
     """Needs the right to manage the queue and to read all that is bound to it: a reader of the queue reads that."""
-    permissions.check("manage", queue_address(request.queue))
+    _check_queue(permissions, "manage", request.queue)
     _check_bound(hub, permissions, request.exchange, request.routing_key)
 
 
@@ -192,7 +215,7 @@ def _check_bound(hub: Hub, permissions: Permissions, name: str, routing_key: str
 
 def gets(_hub: Hub, permissions: Permissions, request: GetMessage) -> None:
     """Needs the right to read the queue."""
-    permissions.check("subscribe", queue_address(request.queue))
+    _check_queue(permissions, "subscribe", request.queue)
 
 
 def reads_key(_hub: Hub, permissions: Permissions, request: GetKey) -> None:
@@ -246,7 +269,9 @@ def reads_by_group(
 
 def describes_group(_hub: Hub, permissions: Permissions, request: DescribeGroup) -> None:
     """Needs any right to the group."""
-    _manages(permissions, group_address(request.group), passive=True)
+    address = group_address(request.group)
+    if not _sees(permissions, address, passive=True):
+        permissions.check("manage", address)
 
 
 def manages_group(_hub: Hub, permissions: Permissions, request: ResetGroup | DeleteGroup) -> None:

@@ -122,7 +122,7 @@ assert _TAIL == (
 def read_properties(raw: bytes) -> Template:
     """Returns the meaning of a content header's property flags and fields.
 
-    Raises `ProtocolError` (SYNTAX_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
+    Raises `ProtocolError` (FRAME_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
     """
     return _template(raw, read_fields(raw))
 
@@ -138,7 +138,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
     get = found.get
     expiration = get("expiration")
     if expiration is not None and _DIGITS.fullmatch(expiration) is None:
-        raise _failed(f"expiration is a decimal number of milliseconds, not {expiration[:32]!r}")
+        raise _failed(f"invalid expiration '{expiration[:32]}': it is a decimal number of milliseconds")
     native: dict[str, Any] = {"properties": raw}
     if get("reply_to"):
         native[REPLY_QUEUE] = get("reply_to")

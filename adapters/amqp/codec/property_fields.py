@@ -6,7 +6,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from adapters.amqp.codec.wire import (
-    SYNTAX_ERROR,
+    TRAILING,
     Reader,
     Table,
     field_spans,
@@ -18,7 +18,6 @@ from adapters.amqp.codec.wire import (
     short_string,
     write_table,
 )
-from gateway.domain.errors import ProtocolError
 
 # The properties of class basic by their flag's bit, the highest first (AMQP 0-9-1, 1.8).
 FIELDS: Final[dict[int, tuple[str, Reader]]] = {
@@ -48,16 +47,16 @@ def layout(flags: int) -> tuple[tuple[str, Reader], ...]:
 
 
 def read_fields(raw: bytes) -> dict[str, Any]:
-    """Returns the fields of properties by their names. Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR)."""
+    """Returns the fields of properties by their names. Raises `ProtocolError` (FRAME_ERROR)."""
     found: dict[str, Any] = {}
     at = 2
     try:
         for name, reader in layout(int.from_bytes(raw[:2], "big")):
             found[name], at = reader(raw, at)
+        if at != len(raw):
+            raise ValueError(TRAILING if at < len(raw) else "there are no property flags")
     except (ValueError, IndexError, struct.error) as error:
         raise malformed("content header", error) from error
-    if at != len(raw):
-        raise ProtocolError(SYNTAX_ERROR, "the properties do not end where their frame does")
     return found
 
 

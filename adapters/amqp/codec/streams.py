@@ -4,6 +4,7 @@ from typing import Final
 
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, Table, Timestamp
 from gateway.domain.errors import ProtocolError
+from gateway.port.queues import field_type
 from gateway.port.streams import AGO, FIRST, LAST, NEXT, OFFSET, OFFSET_HEADER, TIME, StreamRead, age_ms
 
 PREFIX: Final = "x-stream-"
@@ -46,4 +47,5 @@ def _place(said: object) -> tuple[str, int]:
 
 
 def _invalid(name: str, value: object) -> ProtocolError:
-    return ProtocolError(PRECONDITION_FAILED, f"invalid arg '{name}': {str(value)[:64]!r}")
+    given = f"'{value[:64]}'" if isinstance(value, str) else f"a value of type {field_type(value)}"
+    return ProtocolError(PRECONDITION_FAILED, f"invalid arg '{name}': {given} is not understood")

@@ -13,6 +13,7 @@ from typing import Any, Final, TypeAlias
 from pamqp.base import Frame
 from pamqp.commands import INDEX_MAPPING, Basic
 
+from adapters.amqp.codec.access import ACCESS
 from gateway.domain.errors import Cause, ProtocolError
 
 Table: TypeAlias = dict[str, Any]
@@ -25,6 +26,7 @@ FRAME_OVERHEAD: Final = 8  # bytes of a frame that are not its payload
 HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
+NOT_UTF8: Final = "Malformed UTF-8 in shortstr"  # RabbitMQ's words
 
 # Reply codes (AMQP 0-9-1, 1.2).
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
@@ -70,6 +72,9 @@ _SIGNED_MAX: Final = (1 << 63) - 1
 Reader: TypeAlias = Callable[[bytes, int], tuple[Any, int]]  # (data, at) -> (value, behind it)
 
 
+_CUT: Final = "a field ends behind its frame"
+TRAILING: Final = "there are bytes behind the last field"
+
 # ---- reading: within this module malformed input raises ValueError, IndexError or struct.error; the caller makes
 #      one of them: ValueError of a table, `ProtocolError` of a method
 
@@ -86,7 +91,7 @@ def _fixed(layout: str) -> Reader:
 def _take(data: bytes, at: int, size: int) -> tuple[bytes, int]:
     end = at + size
     if end > len(data):
-        raise ValueError("a field ends behind its frame")
+        raise ValueError(_CUT)
     return data[at:end], end
 
 
@@ -148,6 +153,7 @@ _FIELDS: Final[dict[int, Reader]] = {
     ord("x"): _long_bytes,
 }
 _TABLE, _ARRAY = ord("F"), ord("A")
+_TOO_DEEP: Final = f"more than {TABLE_DEPTH_MAX} tables or arrays are within each other"
 
 
 def read_table(data: bytes, at: int) -> tuple[Table, int]:
@@ -158,7 +164,7 @@ def read_table(data: bytes, at: int) -> tuple[Table, int]:
     try:
         return _read_table(data, at, 0)
     except (IndexError, struct.error) as error:
-        raise ValueError(f"a field ends behind its frame: {error}") from error
+        raise ValueError(_CUT) from error
 
 
 def field_spans(data: bytes, at: int) -> Iterator[tuple[int, int]]:
@@ -176,7 +182,7 @@ def _read_table(data: bytes, at: int, depth: int) -> tuple[Table, int]:
     (size,) = _U32.unpack_from(data, at)
     at, end = at + 4, at + 4 + size
     if end > len(data) or depth > TABLE_DEPTH_MAX:
-        raise ValueError("a table ends behind its frame" if end > len(data) else "tables are nested too deep")
+        raise ValueError("a table ends behind its frame" if end > len(data) else _TOO_DEEP)
     table: Table = {}
     while at < end:
         name, at = read_short_string(data, at)
@@ -190,7 +196,7 @@ def _read_array(data: bytes, at: int, depth: int) -> tuple[list[Any], int]:
     (size,) = _U32.unpack_from(data, at)
     at, end = at + 4, at + 4 + size
     if end > len(data) or depth > TABLE_DEPTH_MAX:
-        raise ValueError("an array ends behind its frame" if end > len(data) else "arrays are nested too deep")
+        raise ValueError("an array ends behind its frame" if end > len(data) else _TOO_DEEP)
     values: list[Any] = []
     while at < end:
         value, at = _read_value(data, at, depth)
@@ -234,6 +240,15 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
             table[name] = Timestamp(table[name])
 
 
+def check_frame(kind: int, number: int, payload: bytes) -> None:
+    """Raises `ProtocolError` (FRAME_ERROR) for a frame of no known type, or a heartbeat with anything in it."""
+    if kind == FRAME_HEARTBEAT:
+        if number or payload:  # AMQP 0-9-1, 4.2.7
+            raise ProtocolError(FRAME_ERROR, "a heartbeat on a channel, or with a payload")
+    elif kind not in (FRAME_METHOD, FRAME_HEADER, FRAME_BODY):
+        raise ProtocolError(FRAME_ERROR, f"there is no frame type {kind}")
+
+
 def method_index(payload: bytes) -> int:
     """Returns the class and method that a frame's payload begins with, as one number; 0 where it is too short."""
     return int.from_bytes(payload[:4], "big") if len(payload) >= 4 else 0
@@ -242,12 +257,12 @@ def method_index(payload: bytes) -> int:
 def read_method(payload: bytes) -> Frame:
     """Returns the method in a frame's payload, its arguments as attributes; long strings are bytes.
 
-    Raises `ProtocolError` (SYNTAX_ERROR, FRAME_ERROR, NOT_IMPLEMENTED).
+    Raises `ProtocolError` (FRAME_ERROR, NOT_IMPLEMENTED).
     """
     if len(payload) < 4:
-        raise ProtocolError(SYNTAX_ERROR, "a method frame without a method")
+        raise ProtocolError(FRAME_ERROR, "a method frame without a method")
     index = int.from_bytes(payload[:4], "big")
-    kind: type[Frame] | None = INDEX_MAPPING.get(index)
+    kind: type[Frame] | None = INDEX_MAPPING.get(index) or ACCESS.get(index)
     if kind is None:
         raise ProtocolError(NOT_IMPLEMENTED, f"there is no method {index >> 16}.{index & 0xFFFF}")
     method: Frame = kind.__new__(kind)  # pamqp's constructors check, and some warn: a peer's values are set as they are
@@ -264,16 +279,19 @@ def read_method(payload: bytes) -> Frame:
             if type_ == "table" and index == _CONSUME:
                 mark_timestamps(value, payload, start)
             setattr(method, name, value)
+        if at + (bit > 0) != len(payload):
+            raise ValueError(TRAILING)
     except (ValueError, IndexError, struct.error) as error:
         raise malformed(method.name, error) from error
     return method
 
 
 def malformed(what: str, error: Exception) -> ProtocolError:
-    """Returns the refusal of bytes that cannot be read: FRAME_ERROR for a text that is not UTF-8, as in RabbitMQ."""
+    """Returns the refusal of bytes that cannot be read (FRAME_ERROR, as in RabbitMQ); `error` is how reading ended."""
     if isinstance(error, UnicodeDecodeError):
-        return ProtocolError(FRAME_ERROR, "Malformed UTF-8 in shortstr")
-    return ProtocolError(SYNTAX_ERROR, f"{what}: {error}")
+        return ProtocolError(FRAME_ERROR, NOT_UTF8)
+    why = _CUT if isinstance(error, IndexError | struct.error) else error
+    return ProtocolError(FRAME_ERROR, f"cannot decode {what}: {why}")
 
 
 # ---- writing

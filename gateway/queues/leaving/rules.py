@@ -1,12 +1,11 @@
 """The rules of a queue: its arguments about expiry, limits and dead letters, and about its consumers."""
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import msgspec
 
-from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import Arguments
+from gateway.port.queues import Arguments, field_type, invalid_argument
 
 DEAD_LETTER_EXCHANGE: Final = "x-dead-letter-exchange"
 DEAD_LETTER_KEY: Final = "x-dead-letter-routing-key"
@@ -58,37 +57,40 @@ class QueueRules(msgspec.Struct, frozen=True, kw_only=True):
 NO_RULES: Final = QueueRules()
 
 
-def _number(most: int, least: int = 0) -> Callable[[str, object], None]:
-    def check(name: str, value: object) -> None:
-        if type(value) is not int or not least <= value <= most:
-            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a number from {least} to {most}")
+# Each returns why a value is refused, None where it is not.
+_Check: TypeAlias = Callable[[object], str | None]
+
+
+def _number(most: int, least: int = 0) -> _Check:
+    def check(value: object) -> str | None:
+        if type(value) is not int:
+            return f"expected integer, got {field_type(value)}"
+        return None if least <= value <= most else f"{value} is not a number from {least} to {most}"
 
     return check
 
 
-def _text(name: str, value: object) -> None:
-    if not isinstance(value, str):
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a text")
+def _text(value: object) -> str | None:
+    return None if isinstance(value, str) else f"expected longstr, got {field_type(value)}"
 
 
-def _boolean(name: str, value: object) -> None:
-    if not isinstance(value, bool):
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is neither true nor false")
+def _boolean(value: object) -> str | None:
+    return None if isinstance(value, bool) else f"expected bool, got {field_type(value)}"
 
 
-def _overflow(name: str, value: object) -> None:
-    if value not in (DROP_HEAD, REJECT, REJECT_TO_DLX):
-        known = f"'{DROP_HEAD}', '{REJECT}' or '{REJECT_TO_DLX}'"
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': it is {known}, not {value!r}")
+def _overflow(value: object) -> str | None:
+    if value in (DROP_HEAD, REJECT, REJECT_TO_DLX):
+        return None
+    return _text(value) or f"it is '{DROP_HEAD}', '{REJECT}' or '{REJECT_TO_DLX}', not '{value}'"
 
 
-def _queue_type(name: str, value: object) -> None:
-    if value not in ("classic", "quorum"):
-        known = "'classic', 'quorum' and 'stream'"
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not supported; {known} are")
+def _queue_type(value: object) -> str | None:
+    if value in ("classic", "quorum"):
+        return None
+    return _text(value) or f"unsupported queue type '{value}'; 'classic', 'quorum' and 'stream' are supported"
 
 
-_CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
+_CHECKS: Final[Mapping[str, _Check]] = {
     "x-queue-type": _queue_type,
     MESSAGE_TTL: _number(TIME_MS_MAX),
     EXPIRES: _number(TIME_MS_MAX, least=1),
@@ -104,19 +106,19 @@ _CHECKS: Final[Mapping[str, Callable[[str, object], None]]] = {
 COMPARED: Final = tuple(_CHECKS)  # the arguments that declarations of one queue have to agree in
 
 
-def check_queue_arguments(arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept.
+def check_queue_arguments(arguments: Arguments, what: str = "") -> None:
+    """Raises `Refusal` (PRECONDITION) for an argument of `what`, a queue, whose meaning would not be kept.
 
     Unknown arguments are ignored, as in RabbitMQ: applications have some from its past, as `x-ha-policy`.
     """
     for name, value in arguments.items():
         check = _CHECKS.get(name)
-        if check is not None:
-            check(name, value)
-        elif name in _OF_STREAMS:
-            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': only a queue of the type stream has it")
+        if check is not None and (why := check(value)) is not None:
+            raise invalid_argument(name, what, why)
+        if name in _OF_STREAMS:
+            raise invalid_argument(name, what, "only a queue of the type stream has it")
     if DEAD_LETTER_KEY in arguments and DEAD_LETTER_EXCHANGE not in arguments:
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{DEAD_LETTER_KEY}': there is no '{DEAD_LETTER_EXCHANGE}'")
+        raise invalid_argument(DEAD_LETTER_KEY, what, f"there is no '{DEAD_LETTER_EXCHANGE}'")
 
 
 def max_priority(arguments: Mapping[str, Any]) -> int:

@@ -11,7 +11,16 @@ import msgspec
 from gateway.domain.address import from_routing_key
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost, split_name
-from gateway.port.queues import DELAYED, HASHED, TOPIC_EXCHANGE, Arguments, exchange_root, routing_of
+from gateway.port.queues import (
+    DELAYED,
+    HASHED,
+    TOPIC_EXCHANGE,
+    Arguments,
+    exchange_root,
+    field_type,
+    invalid_argument,
+    routing_of,
+)
 from gateway.queues.model.headers import header_predicate, headers_of
 from store.api.message import Message
 
@@ -140,28 +149,29 @@ def _is_keyless(address: str) -> bool:
 # ---- arguments
 
 
-def check_exchange_arguments(kind: str, arguments: Arguments) -> None:
-    """Raises `Refusal` (PRECONDITION) for an argument whose meaning would not be kept; unknown ones mean nothing."""
-    for name, value in arguments.items():
-        if name == ALTERNATE and not isinstance(value, str):
-            raise Refusal(Cause.PRECONDITION, f"{ALTERNATE} is the name of an exchange, not {value!r}")
+def check_exchange_arguments(kind: str, arguments: Arguments, what: str) -> None:
+    """Raises `Refusal` (PRECONDITION) for an argument of `what`, an exchange, whose meaning would not be kept.
+
+    Unknown ones mean nothing.
+    """
+    alternate = arguments.get(ALTERNATE, "")
+    if not isinstance(alternate, str):
+        raise invalid_argument(ALTERNATE, what, f"expected longstr, got {field_type(alternate)}")
     if kind == DELAYED and arguments.get(DELAYED_TYPE) not in _DELAYED_TYPES:
-        known = ", ".join(_DELAYED_TYPES)
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{DELAYED_TYPE}': it is one of {known}")
+        raise invalid_argument(DELAYED_TYPE, what, f"it is one of {', '.join(_DELAYED_TYPES)}")
     if HASHED in (kind, arguments.get(DELAYED_TYPE) if kind == DELAYED else None):
-        _check_hash(arguments)
+        _check_hash(arguments, what)
 
 
-def _check_hash(arguments: Arguments) -> None:
+def _check_hash(arguments: Arguments, what: str) -> None:
     """Raises `Refusal` (PRECONDITION) for arguments that no message can be hashed by."""
     header, field = arguments.get(HASH_HEADER), arguments.get(HASH_PROPERTY)
     if header is not None and field is not None:
         raise Refusal(Cause.PRECONDITION, f"'{HASH_HEADER}' and '{HASH_PROPERTY}' exclude each other")
     if header is not None and not isinstance(header, str):
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{HASH_HEADER}': it is the name of a header, not {header!r}")
+        raise invalid_argument(HASH_HEADER, what, f"expected longstr, got {field_type(header)}")
     if field is not None and field not in _HASHED_PROPERTIES:
-        known = ", ".join(_HASHED_PROPERTIES)
-        raise Refusal(Cause.PRECONDITION, f"invalid arg '{HASH_PROPERTY}': it is one of {known}, not {field!r}")
+        raise invalid_argument(HASH_PROPERTY, what, f"it is one of {', '.join(_HASHED_PROPERTIES)}")
 
 
 # ---- consistent hashing

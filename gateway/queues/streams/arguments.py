@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from typing import Any, Final
 
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import Arguments, DeclareQueue
+from gateway.domain.vhosts import said
+from gateway.port.queues import Arguments, DeclareQueue, invalid_argument
 from gateway.port.streams import age_ms
 from gateway.queues.leaving import policies
 from gateway.queues.leaving.rules import COMPARED
@@ -36,27 +37,27 @@ def is_other_type(current: object, received: object) -> bool:
 def check_stream(request: DeclareQueue) -> None:
     """Raises `Refusal` (PRECONDITION) for a stream that there cannot be, by RabbitMQ's rules."""
     for name, wrong in (
-        ("durable", not request.durable),
-        ("exclusive", request.exclusive),
+        ("non-durable", not request.durable),
+        ("exclusive-owner", request.exclusive),
         ("auto-delete", request.auto_delete),
     ):
         if wrong:
-            raise Refusal(Cause.PRECONDITION, f"invalid property '{name}' for a queue of the type stream")
-    _check_arguments(request.arguments)
+            why = f"invalid property '{name}' for queue {said(request.name)} of the type stream"
+            raise Refusal(Cause.PRECONDITION, why)
+    _check_arguments(request.arguments, f"queue {said(request.name)}")
 
 
-def _check_arguments(arguments: Arguments) -> None:
+def _check_arguments(arguments: Arguments, what: str) -> None:
     """Raises `Refusal` for arguments of other kinds of queues; unknown ones have no effect, as in RabbitMQ."""
     for name, value in arguments.items():
         if name == MAX_AGE:
             if age_ms(value) is None:
-                why = "it is a number and a unit, one of Y, M, D, h, m and s"
-                raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {why}, not {value!r}")
+                raise invalid_argument(name, what, "it is a number and a unit, one of Y, M, D, h, m and s")
         elif name == MAX_BYTES:
             if type(value) is not int or not 0 <= value <= _BYTES_MAX:
-                raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': {value!r} is not a number of bytes")
+                raise invalid_argument(name, what, "it is a number of bytes")
         elif name in COMPARED and name != QUEUE_TYPE:
-            raise Refusal(Cause.PRECONDITION, f"invalid arg '{name}': a queue of the type stream has no such thing")
+            raise invalid_argument(name, what, "a queue of the type stream has no such thing")
 
 
 def stream_config(number: int, arguments: Mapping[str, Any], policy: Mapping[str, Any]) -> QueueConfig:

@@ -18,6 +18,7 @@ from gateway.port.queues import (
     DeleteExchange,
     OpenVhost,
     UnbindExchange,
+    field_type,
 )
 from gateway.publishing.routing.router import check_binding_pattern
 from gateway.queues.leasing.pump import ConsumerConnection
@@ -41,7 +42,6 @@ from store.base.errors import StoreError
 
 BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
 EXCHANGES_COUNT_MAX = 10_000
-_SIGNEDINT_BITS = 31
 RESERVED = "amq."  # names that begin so are the gateway's
 
 log = logs.get(__name__)
@@ -241,7 +241,7 @@ def check_new_exchange(request: DeclareExchange) -> None:
         raise reserved_name("exchange", name)
     if request.kind not in EXCHANGE_KINDS:
         raise Refusal(Cause.PRECONDITION, f"exchanges are {', '.join(EXCHANGE_KINDS)}, not {request.kind!r}")
-    check_exchange_arguments(request.kind, request.arguments)
+    check_exchange_arguments(request.kind, request.arguments, f"exchange {said(request.name)}")
 
 
 def check_binding(exchange: Exchange, binding: Binding) -> None:
@@ -277,10 +277,7 @@ def _text(value: object) -> str:
 
 def _typed_text(value: object) -> str:
     """Returns a value with the type that clients give it, for RabbitMQ's words where the other one is missing."""
-    kind = {bool: "bool", str: "longstr", float: "double", list: "array", dict: "table"}.get(type(value), "signedint")
-    if isinstance(value, int) and value.bit_length() > _SIGNEDINT_BITS:
-        kind = "long"
-    return f"the value {_text(value)} of type '{kind}'"
+    return f"the value {_text(value)} of type '{field_type(value)}'"
 
 
 def _refuse_default(request: BindExchange | UnbindExchange) -> None:

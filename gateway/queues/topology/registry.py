@@ -313,7 +313,7 @@ def check_new_queue(request: DeclareQueue) -> None:
     if is_stream(request.arguments):
         check_stream(request)
     else:
-        check_queue_arguments(request.arguments)
+        check_queue_arguments(request.arguments, f"queue {said(request.name)}")
 
 
 def check_same_queue(queue: Queue, request: DeclareQueue) -> None:

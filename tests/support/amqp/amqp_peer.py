@@ -15,7 +15,13 @@ from store.api.message import Message
 
 NOW_MS = 1_700_000_000_000
 HEADER = b"AMQP\x00\x00\x09\x01"
-CAPABILITIES = {"connection.blocked": True, "consumer_cancel_notify": True, "publisher_confirms": True}
+CAPABILITIES = {
+    "authentication_failure_close": True,
+    "connection.blocked": True,
+    "consumer_cancel_notify": True,
+    "publisher_confirms": True,
+}
+PROPERTIES = {"capabilities": CAPABILITIES}  # of the client
 
 
 def encoded(channel: int, *frames: Any) -> bytes:

@@ -7,7 +7,7 @@ from adapters.amqp import FACTORY
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Authenticate, Close, ConnectionInfo, Outcome
-from tests.support.amqp.amqp_peer import HEADER, Peer
+from tests.support.amqp.amqp_peer import HEADER, PROPERTIES, Peer
 
 CERTIFICATE = {"subject": ((("commonName", "device-7"),),)}
 
@@ -25,7 +25,7 @@ def started(peer, mechanism, response):
     """Returns what the gateway is asked, and the mechanisms that were offered."""
     peer.feed(HEADER)
     start = peer.one(commands.Connection.Start)
-    effects = peer.send(commands.Connection.StartOk(mechanism=mechanism, response=response, locale="en_US"))
+    effects = peer.send(commands.Connection.StartOk(PROPERTIES, mechanism, response, "en_US"))
     asked = [effect.request for effect in effects if hasattr(effect, "request")]
     return asked, start.mechanisms
 
@@ -52,11 +52,12 @@ def test_a_certificate_that_is_not_enough():
     peer = Certified()
     peer.feed(HEADER)
     peer.one(commands.Connection.Start)
-    (asked,) = peer.send(commands.Connection.StartOk(mechanism="EXTERNAL", response="other", locale="en_US"))
+    (asked,) = peer.send(commands.Connection.StartOk(PROPERTIES, "EXTERNAL", "other", "en_US"))
     refusal = Refusal(Cause.UNAUTHENTICATED, "there is no certificate in this name")
     peer.effects += peer.conn.completed(asked.token, Outcome(error=refusal), now_ms=peer.now_ms)
     closed = peer.one(commands.Connection.Close)
-    assert (closed.reply_code, closed.reply_text) == (403, "ACCESS_REFUSED - there is no certificate in this name")
+    why = "Login was refused using authentication mechanism EXTERNAL: there is no certificate in this name"
+    assert (closed.reply_code, closed.reply_text) == (403, f"ACCESS_REFUSED - {why}")
 
 
 def test_a_connection_ends_when_its_token_does():

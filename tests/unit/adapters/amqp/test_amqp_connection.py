@@ -11,7 +11,7 @@ from gateway.domain.principal import Principal
 from gateway.domain.vhosts import in_vhost, split_name
 from gateway.port.adapter import Close, Publish
 from gateway.port.queues import OpenVhost, QueueInfo, address_of
-from tests.support.amqp.amqp_peer import HEADER, Peer, encoded, publish
+from tests.support.amqp.amqp_peer import HEADER, PROPERTIES, Peer, encoded, publish
 
 GOOD_BYE = Connection.Close(reply_code=200, reply_text="", class_id=0, method_id=0)
 
@@ -103,7 +103,7 @@ def test_credentials_that_are_none(mechanism, response, code):
     peer = Peer()
     peer.feed(HEADER)
     peer.frames()
-    peer.send(Connection.StartOk(mechanism=mechanism, response=response, locale="en_US"))
+    peer.send(Connection.StartOk(PROPERTIES, mechanism, response, "en_US"))
     closed_with(peer, code)
 
 
@@ -111,7 +111,8 @@ def test_a_wrong_password_is_access_refused():
     peer = Peer()
     asked = peer.start()
     peer.refuse(asked, Refusal(Cause.UNAUTHENTICATED, "wrong name or password"))
-    assert "wrong name" in closed_with(peer, 403).reply_text
+    why = "Login was refused using authentication mechanism PLAIN: wrong name or password"
+    assert closed_with(peer, 403).reply_text == f"ACCESS_REFUSED - {why}"
 
 
 def test_input_waits_for_authentication():
@@ -325,7 +326,7 @@ def test_a_method_cut_short_is_named_in_the_error():
     peer.frames()
     peer.feed(b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce")
     told = peer.one(Connection.Close)
-    assert (told.reply_code, told.class_id, told.method_id) == (502, 50, 10)
+    assert (told.reply_code, told.class_id, told.method_id) == (501, 50, 10)
 
 
 @pytest.mark.parametrize("channel", [0, 1, 9])
@@ -334,7 +335,7 @@ def test_a_frame_too_short_for_a_method_names_none(channel):
     peer.frames()
     peer.feed(b"\x01\x00%c\x00\x00\x00\x02\x00\x3c\xce" % channel)
     told = peer.one(Connection.Close)
-    assert (told.reply_code, told.class_id, told.method_id) == (502, 0, 0)
+    assert (told.reply_code, told.class_id, told.method_id) == (501, 0, 0)
 
 
 def test_a_method_on_a_channel_that_is_not_open_is_named_in_the_error():
@@ -352,14 +353,14 @@ def test_a_method_on_a_channel_that_is_not_open_is_named_in_the_error():
         (b"\x01\x00\x01\x00\x01\x00\x00x", 501),
         (b"\x09\x00\x01\x00\x00\x00\x00\xce", 501),
         (b"\x08\x00\x01\x00\x00\x00\x00\xce", 501),
-        (b"\x01\x00\x01\x00\x00\x00\x00\xce", 502),
-        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce", 502),
+        (b"\x01\x00\x01\x00\x00\x00\x00\xce", 501),
+        (b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x0a\xce", 501),
         (b"\x01\x00\x01\x00\x00\x00\x04\x00\x32\x00\x63\xce", 540),
         (b"\x02\x00\x00\x00\x00\x00\x00\xce", 505),
         (b"\x03\x00\x01\x00\x00\x00\x01x\xce", 505),
         (encoded(1, Queue.DeclareOk(queue="q", message_count=0, consumer_count=0)), 503),
-        (encoded(0, Connection.OpenOk()), 503),
-        (encoded(0, Connection.StartOk(response="x", locale="x")), 503),
+        (encoded(0, Connection.OpenOk()), 504),
+        (encoded(0, Connection.StartOk(response="x", locale="x")), 504),
         (encoded(1, Connection.Open()), 503),
         (encoded(2, Queue.Declare(queue="q")), 504),
         (encoded(1, Channel.Open()), 504),

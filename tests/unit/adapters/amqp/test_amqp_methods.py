@@ -1,7 +1,7 @@
 """Every class and method of AMQP 0-9-1, and RabbitMQ's, as a client sends it on a connection that is open.
 
 A row has the methods that are answered, or the reply code that closes the channel or the connection. A method that only
-a server sends closes the connection (503), and so does one of the handshake, which is over.
+a server sends closes the connection (503), and so does, on channel 0, one of the handshake, which is over (504).
 """
 
 import warnings
@@ -17,6 +17,7 @@ from store.api.message import Message
 from tests.support.amqp.amqp_peer import Peer, encoded, publish
 
 INVALID = "connection 503"
+UNEXPECTED = "connection 504"
 
 
 def _recover_async() -> Any:
@@ -28,20 +29,20 @@ def _recover_async() -> Any:
 
 TABLE: dict[str, tuple[Any, tuple[str, ...]]] = {
     # ---- connection, on channel 0
-    "Connection.Start": (Connection.Start(), (INVALID,)),
-    "Connection.StartOk": (Connection.StartOk(response="\0guest\0guest", locale="en_US"), (INVALID,)),
-    "Connection.Secure": (Connection.Secure("x"), (INVALID,)),
-    "Connection.SecureOk": (Connection.SecureOk("x"), (INVALID,)),
-    "Connection.Tune": (Connection.Tune(), (INVALID,)),
-    "Connection.TuneOk": (Connection.TuneOk(), (INVALID,)),
-    "Connection.Open": (Connection.Open(), (INVALID,)),
-    "Connection.OpenOk": (Connection.OpenOk(), (INVALID,)),
+    "Connection.Start": (Connection.Start(), (UNEXPECTED,)),
+    "Connection.StartOk": (Connection.StartOk(response="\0guest\0guest", locale="en_US"), (UNEXPECTED,)),
+    "Connection.Secure": (Connection.Secure("x"), (UNEXPECTED,)),
+    "Connection.SecureOk": (Connection.SecureOk("x"), (UNEXPECTED,)),
+    "Connection.Tune": (Connection.Tune(), (UNEXPECTED,)),
+    "Connection.TuneOk": (Connection.TuneOk(), (UNEXPECTED,)),
+    "Connection.Open": (Connection.Open(), (UNEXPECTED,)),
+    "Connection.OpenOk": (Connection.OpenOk(), (UNEXPECTED,)),
     "Connection.Close": (Connection.Close(200, "", 0, 0), ("Connection.CloseOk",)),
-    "Connection.CloseOk": (Connection.CloseOk(), (INVALID,)),
-    "Connection.Blocked": (Connection.Blocked(), (INVALID,)),
-    "Connection.Unblocked": (Connection.Unblocked(), (INVALID,)),
+    "Connection.CloseOk": (Connection.CloseOk(), (UNEXPECTED,)),
+    "Connection.Blocked": (Connection.Blocked(), (UNEXPECTED,)),
+    "Connection.Unblocked": (Connection.Unblocked(), (UNEXPECTED,)),
     "Connection.UpdateSecret": (Connection.UpdateSecret("new", "why"), ("Connection.UpdateSecretOk",)),
-    "Connection.UpdateSecretOk": (Connection.UpdateSecretOk(), (INVALID,)),
+    "Connection.UpdateSecretOk": (Connection.UpdateSecretOk(), (UNEXPECTED,)),
     # ---- channel
     "Channel.Open": (Channel.Open(), ("connection 504",)),
     "Channel.OpenOk": (Channel.OpenOk(), (INVALID,)),

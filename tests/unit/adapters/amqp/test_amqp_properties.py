@@ -296,9 +296,9 @@ def test_what_publishers_repeat_is_remembered_within_bounds():
 
 def test_what_is_long_is_not_remembered():
     TARGETS.clear()
-    method = commands.Basic.Publish(exchange="x", routing_key="k")
-    raw = struct.pack(">I", method.index) + method.marshal() + bytes(1_000)
-    assert target_of(raw).address == "$amqp/x/k"
+    index = commands.Basic.Publish.index
+    long = struct.pack(">I", index) + b"\0\0\xff" + b"x" * 255 + b"\xff" + b"k" * 255 + b"\0"
+    assert target_of(long).address == f"$amqp/{'x' * 255}/{'k' * 255}"
     assert not TARGETS
     _routes.clear()
     for address in ("a" * 10_000, "a/b"):

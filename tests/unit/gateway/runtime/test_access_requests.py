@@ -68,6 +68,23 @@ def every(kind):
         yield from every(one)
 
 
+@pytest.mark.parametrize(
+    ("request_", "refused"),
+    [
+        (DeclareQueue(name="q"), "configure access to queue 'q' in vhost '/'"),
+        (DeclareQueue(name="q", passive=True), "configure access to queue 'q' in vhost '/'"),
+        (PurgeQueue(name="q"), "configure access to queue 'q' in vhost '/'"),
+        (GetMessage(queue=in_vhost("shop", "q")), "read access to queue 'q' in vhost 'shop'"),
+        (DeclareExchange(name="x", kind="topic"), "configure access to exchange 'x' in vhost '/'"),
+        (DeleteExchange(name="x"), "configure access to exchange 'x' in vhost '/'"),
+    ],
+)
+def test_a_refusal_names_queues_and_exchanges_in_rabbitmqs_words(request_, refused):
+    with pytest.raises(Refusal) as caught:
+        served_by(request_).needs(Hub, permissions("publish:other"), request_)
+    assert caught.value.detail == f"{refused} refused for user 'ada'"
+
+
 def test_every_request_says_what_it_needs():
     """An engineer who adds a request decides in `gateway.runtime.requests` who answers it and what it needs."""
     asked = {one for one in every(Request) if one.__module__.startswith(("gateway.", "adapters."))}
