@@ -1,20 +1,21 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
 from collections.abc import Callable, Iterable, Sequence
+from http import HTTPStatus
 from typing import Any, ClassVar
 
 from adapters.http.handlers.actions import Action, Ask, Follow, HandlerContext, Part, Respond, Store, Stored, Watch
-from adapters.http.handlers.credentials import Credentials, Identities, authentication, behind, denied, read_credentials
+from adapters.http.handlers.credentials import Credentials, Identities, authentication, denied
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
-from adapters.http.handlers.origin import check_host, check_origin, finished, with_options
+from adapters.http.handlers.origin import finished
 from adapters.http.handlers.repeats import Repeats
-from adapters.http.handlers.routes import resolve
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, may_begin
+from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, judged, may_begin
 from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
+from adapters.http.wire.h2 import Http2
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, ReceiveBudget
 from adapters.http.wire.request import HttpError, HttpRequest
@@ -260,9 +261,11 @@ class HttpConnection(Adapter):
 
     # ---- versions
 
-    def _use(self, transport: Transport) -> Transport:
+    def _use(self, transport: Http1 | Http2 | EventSocket) -> Transport:
         self.repeats.forget()
         self.transport = transport
+        if not isinstance(transport, EventSocket):
+            transport.refusal_of = self._refusal_of
         self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
@@ -300,21 +303,16 @@ class HttpConnection(Adapter):
 
     def _arrived(self, exchange: Exchange, request: HttpRequest) -> None:
         """Finds the handler and the sender of a request, and answers at once if there is none."""
-        try:
-            found = resolve(request)
-            if isinstance(found, Response):
-                self._respond(exchange, request, with_options(request, found, self._options))
-                return
-            check_origin(request, self._options, page=isinstance(self.transport, EventSocket))
-            credentials = read_credentials(request)
-            if self._info.loopback:
-                check_host(request, credentials, self._options)
-            if (proxy := self._info.forwarding) is not None:
-                credentials = behind(credentials, proxy.client(request.get(proxy.header.encode())))
-        except (HttpError, Refusal) as error:
-            self._respond(exchange, request, refused(error))
-            return
-        self._requests.append(Pending(exchange, request, found, credentials))
+        found = judged(request, self._options, self._info, page=isinstance(self.transport, EventSocket))
+        if isinstance(found, Response):
+            self._respond(exchange, request, found)
+        else:
+            self._requests.append(Pending(exchange, request, *found))
+
+    def _refusal_of(self, head: HttpRequest) -> Response | None:
+        """Returns the refusal that a request's head alone decides (`adapters.http.wire.transport.Judge`)."""
+        found = judged(head, self._options, self._info, page=False)
+        return found if isinstance(found, Response) and found.status >= HTTPStatus.BAD_REQUEST else None
 
     def _gone(self, exchange: Exchange) -> None:
         if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:

@@ -1,5 +1,6 @@
 """Handshakes and output of the protocol layer of `websockets`, as several adapters answer and write them."""
 
+import logging
 from collections.abc import Sequence
 from http import HTTPStatus
 from typing import Final, NamedTuple
@@ -10,6 +11,9 @@ from websockets.http11 import Request, Response
 from websockets.protocol import OPEN
 from websockets.server import ServerProtocol
 
+# `websockets` notes each connection that opens or closes. Our own messages tell of failures.
+QUIET: Final = logging.getLogger(f"{__name__}.websockets")
+QUIET.setLevel(logging.CRITICAL + 1)
 REASON_BYTES_MAX: Final = 123  # of a close frame (RFC 6455, 5.5)
 DETAIL_CHARS_MAX: Final = 256  # of what `websockets` says of a request: it quotes the client
 VERSION: Final = "13"

@@ -46,7 +46,7 @@ class HttpKind:
 
 
 def _check_headers(spec: SubscriptionSpec) -> None:
-    path = "protocolspec.protocolsettings.headers"
+    path = "protocolsettings.headers"
     headers = spec.protocolsettings.headers
     size = sum(len(name) + len(value) for name, value in headers.items())
     if len(headers) > HEADERS_MAX or size > HEADER_BYTES_MAX:

@@ -73,7 +73,8 @@ class PushRegistry:
         """See `CreateSubscription`."""
         spec, id_ = request.spec, self._new_id()
         who.permissions.check("manage", subscription_address(who.name, NEW))
-        await self._check(who.permissions, spec)
+        check_spec(spec, self._guard, self._kinds)
+        await self._check_reach(who.permissions, spec)
         if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
             raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
         record = SubscriptionRecord(
@@ -115,7 +116,8 @@ class PushRegistry:
         if spec.id not in {None, request.id}:
             raise Refusal(Cause.MALFORMED, "id: is not that of the path")
         _check_manages(who.permissions, (await self._found(request.id))[0])
-        await self._check(who.permissions, spec)
+        check_spec_before(spec, self._guard, self._kinds)
+        await self._check_reach(who.permissions, spec)
 
         def changed(record: SubscriptionRecord) -> SubscriptionRecord:
             new = with_secrets(msgspec.structs.replace(spec, id=None), record.spec)
@@ -153,9 +155,8 @@ class PushRegistry:
 
     # ---- inside
 
-    async def _check(self, permissions: Permissions, spec: SubscriptionSpec) -> None:
-        """Raises `Refusal` for an invalid subscription, and for addresses that the asker may not read or publish to."""
-        check_spec_before(spec, self._guard, self._kinds)
+    async def _check_reach(self, permissions: Permissions, spec: SubscriptionSpec) -> None:
+        """Raises `Refusal` for addresses that the asker may not read or publish to, and for a sink that is refused."""
         for pattern in spec.config.addresses:
             permissions.check_filter(pattern)
         if (dead := spec.protocolsettings.deadletter) is not None:

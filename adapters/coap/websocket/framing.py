@@ -15,7 +15,7 @@ from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream import FREE_BYTES, CoapConnection, StreamsContext
 from adapters.coap.stream.frames import FrameError
 from adapters.coap.websocket.messages import to_frame, to_messages
-from adapters.websocket.library import RefusedHandshake, close_frame_of, judged, output_of, refusing
+from adapters.websocket.library import QUIET, RefusedHandshake, close_frame_of, judged, output_of, refusing
 from store.base.browsers import page_mistake
 
 SUBPROTOCOL: Final = Subprotocol("coap")
@@ -25,7 +25,7 @@ _PROTOCOL, _UNSUPPORTED, _TRY_AGAIN = 1002, 1003, 1013
 
 def server_protocol(context: StreamsContext) -> ServerProtocol:
     """Returns the protocol layer of one WebSocket, which its handshake and its framing share."""
-    return ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=context.message_bytes_max)
+    return ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=context.message_bytes_max, logger=QUIET)
 
 
 class CoapHandshake:

@@ -88,7 +88,7 @@ def read_message(
     fields["address"] = check_address(address)
     kind, _ = _event_kind(request)
     if kind in _BATCHES:
-        raise HttpError(415, "a batch of events goes to /events")
+        raise HttpError(415, "a batch of events goes to /events", headers=(_accepting(*_STRUCTURED),))
     if kind is not None:
         fields.pop("content_encoding", None)
         body = decoded(request, options.max_body_bytes)
@@ -128,7 +128,8 @@ def read_events(
         return [name_device(event, principal, options, host)], False
     attributes = _attributes(request)
     if not attributes:
-        raise HttpError(415, f"neither ce- headers nor a body of {STRUCTURED_JSON} or {BATCH_JSON}")
+        detail = f"neither ce- headers nor a body of {STRUCTURED_JSON} or {BATCH_JSON}"
+        raise HttpError(415, detail, headers=(_accepting(*_STRUCTURED, *_BATCHES),))
     event = _binary_event(request, attributes, principal, fields, now_ms)
     return [name_device(event, principal, options, host)], False
 
@@ -164,10 +165,16 @@ def _event_kind(request: HttpRequest) -> tuple[str | None, bool]:
     kind, parameters = media_type(content_type)
     if kind not in _STRUCTURED and kind not in _BATCHES:
         detail = f"content-type: {kind[:64]} is not read here; JSON, Protobuf and Avro (no batches) are"
-        raise HttpError(415, detail, attribute="content-type")
+        raise HttpError(415, detail, headers=(_accepting(*_STRUCTURED, *_BATCHES),), attribute="content-type")
     if parameters.get("charset", "utf-8").lower() not in {"utf-8", "us-ascii"}:
-        raise HttpError(415, "content-type: the charset is not UTF-8", attribute="content-type")
+        detail = "content-type: the charset is not UTF-8"
+        raise HttpError(415, detail, headers=(_accepting(*_STRUCTURED, *_BATCHES),), attribute="content-type")
     return kind, kind in _BATCHES
+
+
+def _accepting(*kinds: str) -> tuple[bytes, bytes]:
+    """Returns the header that says which media types are read (RFC 9110, 12.5.1 and 15.5.16)."""
+    return b"accept", ", ".join(kinds).encode()
 
 
 def _binary_event(

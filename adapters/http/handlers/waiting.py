@@ -5,14 +5,16 @@ from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
 from adapters.http.handlers.actions import Store
-from adapters.http.handlers.credentials import Credentials
-from adapters.http.handlers.routes import RouteMatch
-from adapters.http.wire.request import HttpRequest
+from adapters.http.handlers.credentials import Credentials, behind, read_credentials
+from adapters.http.handlers.origin import check_host, check_origin, with_options
+from adapters.http.handlers.routes import RouteMatch, resolve
+from adapters.http.wire.options import HttpOptions
+from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, refused
 from adapters.http.wire.transport import Exchange, Transport
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Outcome
+from gateway.port.adapter import ConnectionInfo, Outcome
 
 ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
 
@@ -24,6 +26,28 @@ class Pending(NamedTuple):
     request: HttpRequest
     found: RouteMatch
     credentials: Credentials
+
+
+def judged(
+    request: HttpRequest, options: HttpOptions, info: ConnectionInfo, *, page: bool
+) -> tuple[RouteMatch, Credentials] | Response:
+    """Returns the handler of a request and the credentials of its sender, or the answer that its head decides.
+
+    With `page` the request may be any page's, whatever it asks for (`check_origin`).
+    """
+    try:
+        found = resolve(request)
+        if isinstance(found, Response):
+            return with_options(request, found, options)
+        check_origin(request, options, page=page)
+        credentials = read_credentials(request)
+        if info.loopback:
+            check_host(request, credentials, options)
+        if (proxy := info.forwarding) is not None:
+            credentials = behind(credentials, proxy.client(request.get(proxy.header.encode())))
+    except (HttpError, Refusal) as error:
+        return refused(error)
+    return found, credentials
 
 
 class PendingQuestion(NamedTuple):

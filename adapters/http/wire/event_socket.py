@@ -21,7 +21,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, date_header, problem, reason_phrase
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
-from adapters.websocket.library import RefusedHandshake, close_frame_of, judged, output_of
+from adapters.websocket.library import QUIET, RefusedHandshake, close_frame_of, judged, output_of
 
 MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go on
 SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
@@ -51,7 +51,7 @@ class EventSocket:
     def __init__(self, request: HttpRequest, options: HttpOptions, *, now_ms: int) -> None:
         self._options = options
         self._request = request
-        self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=options.max_body_bytes)
+        self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=options.max_body_bytes, logger=QUIET)
         self._headers = [
             (name, value)
             for name, value in request.headers

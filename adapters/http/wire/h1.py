@@ -17,7 +17,7 @@ from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
-from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Upgrade
+from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Judge, Upgrade, undecided
 
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: a connection's output that waits to be written
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
@@ -33,6 +33,7 @@ class Http1:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self.refusal_of: Judge = undecided
         self._arriving = Http1Head(options)
         self.on_url, self.on_header = self._arriving.add_target, self._arriving.add_field
         self._parser = self._new_parser()
@@ -302,6 +303,8 @@ class Http1:
         head.end(self._parser.get_method().decode("ascii"), self._parser.get_http_version())
         self._framing = ChunkFraming() if head.chunked else None
         if head.expects_continue and not self._slots:  # behind other answers it would come too late to be of use
+            if (refusal := self.refusal_of(self._request())) is not None:
+                raise Refused(refusal, linger=True)
             self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
 
     def on_body(self, part: bytes) -> None:

@@ -125,7 +125,7 @@ class Http1Head:
         if b"expect" in fields and version != "1.0":  # HTTP/1.0's is passed over (RFC 9110, 10.1.1)
             if set(self._values(b"expect")) != {b"100-continue"}:
                 raise Refused(problem(417, "expect: only 100-continue is known", attribute="expect"))
-            self.expects_continue = True
+            self.expects_continue = self.chunked or self.length_bytes > 0  # else no content follows
 
     def _check_coding(self, version: str) -> None:
         if version == "1.0":

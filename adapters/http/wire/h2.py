@@ -23,7 +23,7 @@ from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
 from adapters.http.wire.strict import StrictConnection
-from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone
+from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Judge, undecided
 
 WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknowledge some
 STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond its window
@@ -41,6 +41,7 @@ class Http2:
 
     def __init__(self, options: HttpOptions) -> None:
         self._options = options
+        self.refusal_of: Judge = undecided
         settings = {
             SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
             SettingCodes.MAX_HEADER_LIST_SIZE: options.max_header_bytes,
@@ -258,7 +259,10 @@ class Http2:
         elif stream.method == "CONNECT":  # the client ends such a request only after the answer
             self._refuse(exchange, problem(501, "this server is not a proxy"))
         elif event.stream_ended is None and stream.expects_continue:
-            self._h2.send_headers(exchange, [(b":status", b"100")])
+            if (early := self.refusal_of(stream.request())) is not None:
+                self._refuse(exchange, early)
+            else:
+                self._h2.send_headers(exchange, [(b":status", b"100")])
 
     def _on_data(self, event: h2.events.DataReceived) -> None:
         exchange = Exchange(event.stream_id)
@@ -299,10 +303,7 @@ class Http2:
             self._check(allowed=self._abuse.reset(self._now_ms))
             return
         self._held_in_bytes -= stream.body_bytes
-        request = HttpRequest(
-            method=stream.method, target=stream.target, headers=stream.headers, body=stream.body.take()
-        )
-        self._events.append(Arrived(exchange, request))
+        self._events.append(Arrived(exchange, stream.request()))
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
         exchange = Exchange(event.stream_id)

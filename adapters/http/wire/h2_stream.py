@@ -6,10 +6,14 @@ from typing import Final
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.limits import head_refusal
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.response import Response
+from adapters.http.wire.request import HttpRequest
+from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
+CONTINUE: Final = b"100-continue"
+_PATHS: Final = (b"/", b"*")  # "*" is for OPTIONS, which `HttpRequest.check` looks at
+_SCHEMES: Final = frozenset({b"http", b"https"})
 
 
 class H2Stream:
@@ -21,6 +25,7 @@ class H2Stream:
         "body",
         "body_bytes",
         "ended",
+        "expectation",
         "head_only",
         "headers",
         "length_bytes",
@@ -28,6 +33,7 @@ class H2Stream:
         "moved_bytes",
         "out",
         "refused",
+        "scheme",
         "since_ms",
         "target",
     )
@@ -38,6 +44,8 @@ class H2Stream:
         self.length_bytes = int(length) if length is not None else None  # h2 has checked that it is a number
         self.method = pseudo.get(b":method", b"").decode("latin-1")
         self.target = pseudo.get(b":path", b"")
+        self.scheme = pseudo.get(b":scheme", b"").lower()
+        self.expectation = pseudo.get(b"expect", b"").lower()
         self.headers = [header for header in headers if not header[0].startswith(b":")]
         if b":authority" in pseudo and b"host" not in pseudo:
             self.headers.append((b"host", pseudo[b":authority"]))
@@ -53,20 +61,36 @@ class H2Stream:
         self.moved_bytes = 0  # since then
 
     def head_refusal(self, options: HttpOptions) -> Response | None:
-        """Returns the refusal of a request whose head is too large."""
+        """Returns the refusal of a request whose head is too large, or one that HTTP/1.1 would refuse, too."""
         fields = self.headers
         size_bytes = sum([len(name) + len(value) for name, value in fields]) + FIELD_OVERHEAD_BYTES * len(fields)
-        return head_refusal(
+        too_large = head_refusal(
             options,
             target_bytes=len(self.target),
             size_bytes=size_bytes + len(self.target),
             fields_count=len(fields),
         )
+        return too_large or self._target_refusal() or self._expectation_refusal()
+
+    def _target_refusal(self) -> Response | None:
+        """Returns the refusal of a path that is none (RFC 9113, 8.3.1), and of a scheme that is not spoken."""
+        if self.method == "CONNECT" or (self.target.startswith(_PATHS) and self.scheme in _SCHEMES):
+            return None
+        return problem(400, "the request target is no path, nor a URI of http or https")
+
+    def _expectation_refusal(self) -> Response | None:
+        if self.expectation in {b"", CONTINUE}:
+            return None
+        return problem(417, "expect: only 100-continue is known", attribute="expect")
+
+    def request(self) -> HttpRequest:
+        """Returns the request, and forgets its body."""
+        return HttpRequest(method=self.method, target=self.target, headers=self.headers, body=self.body.take())
 
     @property
     def expects_continue(self) -> bool:
         """Returns whether the client waits to be told that the body may come (RFC 9110, 10.1.1)."""
-        return any(name == b"expect" and value.lower() == b"100-continue" for name, value in self.headers)
+        return self.expectation == CONTINUE
 
     def begin_wait(self, now_ms: int) -> None:
         """Notes that it is the peer's turn from now on."""

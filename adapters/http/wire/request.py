@@ -14,9 +14,12 @@ _BAD_ESCAPE = re.compile("%(?![0-9A-Fa-f]{2})")
 _ABSOLUTE_FORM = re.compile(rb"https?://[^/?#]*", re.IGNORECASE)
 # RFC 9112, 3.2: a path or a URI, without a fragment. In a query "#" is taken as it is: filters of topics end with it,
 # and clients that send it raw mean it. Targets that `split_target` refuses by itself are let pass.
-_TARGET = re.compile(rb"(?:/|https?://[^#?\x00-\x20\x7f])[^#?\x00-\x20\x7f]*(?:\?[^\x00-\x20\x7f]*)?|\*", re.IGNORECASE)
+_TARGET = re.compile(
+    rb"(?:/|https?://[^/:#?\x00-\x20\x7f])[^#?\x00-\x20\x7f]*(?:\?[^\x00-\x20\x7f]*)?|\*", re.IGNORECASE
+)
 # RFC 9110, 7.2: a host of RFC 3986, 3.2.2, and a port; empty where the target has no authority.
 _HOST = re.compile(r"(?:\[[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII)
+_METHOD = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 9.1
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
 
 
@@ -73,7 +76,7 @@ class HttpRequest:
         if not target.startswith(b"/") and (origin := _ABSOLUTE_FORM.match(target)) is not None:
             if b"@" in origin[0]:
                 raise HttpError(400, "the request target names a user (RFC 9110, 4.2.4)")
-            target = target[origin.end() :] or b"/"
+            target = target[origin.end() :] or (b"*" if self.method == "OPTIONS" else b"/")  # RFC 9110, 4.2.3
             if target.startswith(b"?"):
                 target = b"/" + target
         try:
@@ -94,6 +97,8 @@ class HttpRequest:
         for host in {self.get(b"host"), self.host}:
             if host is not None and _HOST.fullmatch(host) is None:
                 raise HttpError(400, f"host: {host[:64]!r} is not a host and a port", attribute="host")
+        if _METHOD.fullmatch(self.method) is None:
+            raise HttpError(400, "the method is no token")
         if self.method not in METHODS:
             raise HttpError(501, f"the method {self.method[:32]!r} is not known")
         if self.method == "CONNECT":

@@ -1,21 +1,24 @@
 """h2's connection, with the errors of RFC 9113 where h2 has others.
 
 h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, ends the connection for a malformed request and
-for a stream beyond the limit, and sends nothing more once the peer has sent GOAWAY, although the peer may still wait
-for responses.
+for a stream beyond the limit, takes `:protocol` although our settings do not allow it, resets a stream again for each
+frame that comes after we have reset it, and sends nothing more once the peer has sent GOAWAY, although the peer may
+still wait for responses.
 """
 
 from collections.abc import Iterable
+from typing import Final
 
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event, StreamReset
+from h2.events import ConnectionTerminated, Event, RequestReceived, StreamReset
 from h2.exceptions import (
     DenialOfServiceError,
     InvalidBodyLengthError,
     ProtocolError,
     StreamClosedError,
+    StreamIDTooLowError,
     TooManyStreamsError,
 )
 from h2.settings import Settings
@@ -23,6 +26,8 @@ from h2.stream import StreamClosedBy
 from hpack import Decoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
+
+_PROTOCOL: Final = b":protocol"  # of RFC 8441, which our settings do not allow: undefined here (8.3)
 
 
 class _CompressionError(ProtocolError):
@@ -64,25 +69,39 @@ class StrictConnection(H2Connection):
         Errors with a type of their own in h2 are no fault of the request: a stream that has ended, a block of headers
         that is too large or cannot be decoded.
         """
+        late = self._reset_by_us(frame.stream_id)
         try:
-            return super()._receive_headers_frame(frame)
+            frames, events = super()._receive_headers_frame(frame)
+        except (StreamClosedError, StreamIDTooLowError):
+            if not late:
+                raise
+            return [], []
         except TooManyStreamsError:
             return self._refused(frame)
         except ProtocolError as error:
             if type(error) is not ProtocolError or frame.stream_id not in self.streams:
                 raise
             return self._malformed(frame.stream_id)
+        if events and isinstance(events[0], RequestReceived) and _PROTOCOL in dict(events[0].headers):
+            return self._malformed(frame.stream_id)
+        return frames, events
+
+    def _reset_by_us(self, stream_id: int) -> bool:
+        """Returns whether we have reset a stream: frames that its peer sent before it knew are ignored (5.1)."""
+        return self._stream_closed_by(stream_id) is StreamClosedBy.SEND_RST_STREAM
 
     def _receive_data_frame(self, frame: DataFrame) -> tuple[list[Frame], list[Event]]:
         """Resets the stream of a request whose body is not of its content-length; its bytes leave the window."""
+        late = self._reset_by_us(frame.stream_id)
         try:
-            return super()._receive_data_frame(frame)
+            frames, events = super()._receive_data_frame(frame)
         except InvalidBodyLengthError:
             frames, events = self._malformed(frame.stream_id)
             freed_bytes = self._inbound_flow_control_window_manager.process_bytes(frame.flow_controlled_length)
             if freed_bytes:
                 frames.append(WindowUpdateFrame(0, window_increment=freed_bytes))
             return frames, events
+        return [one for one in frames if isinstance(one, WindowUpdateFrame)] if late else frames, events
 
     def _refused(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets a stream beyond the limit, and goes on with the others (RFC 9113, 5.1.2)."""
@@ -93,6 +112,8 @@ class StrictConnection(H2Connection):
             raise DenialOfServiceError(str(error)) from error
         if stream_id % 2 == 0:
             raise ProtocolError(f"a client opens no stream {stream_id}")
+        if self._reset_by_us(stream_id):
+            return [], []
         if stream_id <= self.highest_inbound_stream_id:
             raise StreamClosedError(stream_id)
         self.highest_inbound_stream_id = stream_id

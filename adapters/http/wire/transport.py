@@ -1,6 +1,6 @@
 """The interface that the two versions of HTTP have in common, for everything above them."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, NewType, Protocol, TypeAlias
 
 from adapters.http.wire.request import HttpRequest
@@ -37,6 +37,13 @@ class Upgrade(NamedTuple):
 
 
 Event: TypeAlias = Arrived | Gone | Drained | Upgrade
+# Returns the refusal of a request whose body has not come, where its head alone decides it (RFC 9110, 10.1.1).
+Judge: TypeAlias = Callable[[HttpRequest], Response | None]
+
+
+def undecided(_head: HttpRequest) -> Response | None:
+    """Returns None: the head decides nothing."""
+    return None
 
 
 class Transport(Protocol):

@@ -100,6 +100,15 @@ EXCHANGES = [
     Exchange(
         "9110 4.2.4: but not with a user", _head(b"Host: localhost", first=b"GET http://u@x/topics HTTP/1.1"), (400,)
     ),
+    Exchange("9110 4.2.1: and with a host", _head(b"Host: localhost", first=b"GET http:///topics HTTP/1.1"), (400,)),
+    Exchange(
+        "9110 4.2.1: a port is no host", _head(b"Host: localhost", first=b"GET http://:80/topics HTTP/1.1"), (400,)
+    ),
+    Exchange(
+        "9110 4.2.3: an absolute target without a path is * for OPTIONS",
+        _head(b"Host: localhost", first=b"OPTIONS http://localhost HTTP/1.1"),
+        (204,),
+    ),
     Exchange("9112 3.2.3: CONNECT is a proxy's", _head(b"Host: h:1", first=b"CONNECT h:1 HTTP/1.1"), (501,), True),
     Exchange("9112 3.2.4: * is for OPTIONS", _head(b"Host: localhost", first=b"OPTIONS * HTTP/1.1"), (204,)),
     Exchange("9112 3.2.4: and for nothing else", _head(b"Host: localhost", first=b"GET * HTTP/1.1"), (400,)),
@@ -149,6 +158,23 @@ EXCHANGES = [
     Exchange("9110 9.3.2: HEAD has no body", b"HEAD" + GET[3:] + GET, (200, 200)),
     Exchange("9110 9.3.8: TRACE is not here", b"TRACE" + GET[3:], (405,)),
     Exchange("9110 10.1.1: an expectation of 1.1", POST + b"Expect: 100-Continue\r\nContent-Length: 1\r\n\r\n", (100,)),
+    Exchange(
+        "9110 10.1.1: nothing is continued that has no content",
+        POST + b"Expect: 100-continue\r\nContent-Length: 0\r\n\r\n",
+        (201,),
+    ),
+    Exchange(
+        "9110 10.1.1: a status that the head decides comes at once: 404",
+        POST.replace(TARGET, b"/nothing") + b"Expect: 100-continue\r\nContent-Length: 5\r\n\r\n",
+        (404,),
+        True,
+    ),
+    Exchange(
+        "9110 10.1.1: a status that the head decides comes at once: 405",
+        POST.replace(b"POST", b"PATCH") + b"Expect: 100-continue\r\nTransfer-Encoding: chunked\r\n\r\n",
+        (405,),
+        True,
+    ),
     Exchange("9110 10.1.1: another expectation", POST + b"Expect: x\r\nContent-Length: 1\r\n\r\n", (417,), True),
     Exchange(
         "9110 7.8: an upgrade that is not known is passed over",

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
 from gateway.domain.errors import Cause, Refusal
@@ -12,6 +13,8 @@ from gateway.port.push import (
     DeleteSubscription,
     GetSubscription,
     PauseSubscription,
+    ProtocolSettings,
+    SinkCredential,
     SubscriptionSpec,
     UpdateSubscription,
 )
@@ -58,3 +61,33 @@ async def test_a_change_with_one_of_the_revisions_is_made(registry: PushRegistry
     made = await registry.create(WHO, CreateSubscription(spec=SPEC))
     done = await change(registry, made.id, Match(any_of=(first, made.revision)))
     assert done.id == made.id
+
+
+@pytest.mark.parametrize(
+    "credential",
+    [
+        SinkCredential(credentialtype="PLAIN", identifier="a"),
+        SinkCredential(credentialtype="ACCESSTOKEN"),
+        SinkCredential(credentialtype="OTHER"),
+    ],
+    ids=lambda credential: credential.credentialtype,
+)
+async def test_a_new_subscription_has_its_whole_credential(registry: PushRegistry, credential: SinkCredential) -> None:
+    spec = msgspec.structs.replace(SPEC, sinkcredential=credential)
+    with pytest.raises(Refusal, match=r"^sinkcredential") as refused:
+        await registry.create(WHO, CreateSubscription(spec=spec))
+    assert refused.value.cause is Cause.MALFORMED
+
+
+async def test_a_replacement_may_leave_out_the_secret(registry: PushRegistry) -> None:
+    whole = SinkCredential(credentialtype="PLAIN", identifier="a", secret="b")
+    made = await registry.create(WHO, CreateSubscription(spec=msgspec.structs.replace(SPEC, sinkcredential=whole)))
+    bare = msgspec.structs.replace(SPEC, sinkcredential=SinkCredential(credentialtype="PLAIN", identifier="a"))
+    done = await registry.update(WHO, UpdateSubscription(id=made.id, spec=bare))
+    assert done.spec.sinkcredential == bare.sinkcredential
+
+
+async def test_a_refused_header_is_named_by_its_place(registry: PushRegistry) -> None:
+    spec = msgspec.structs.replace(SPEC, protocolsettings=ProtocolSettings(headers={"host": "x"}))
+    with pytest.raises(Refusal, match=r"^protocolsettings\.headers: 'host'"):
+        await registry.create(WHO, CreateSubscription(spec=spec))

@@ -1,6 +1,7 @@
 """The WebSocket of events as a transport: in any chunks, whatever comes, and for a client that does not read."""
 
 import json
+import logging
 import random
 
 import pytest
@@ -37,6 +38,14 @@ def opened() -> tuple[EventSocket, ClientProtocol]:
     client = ClientProtocol(parse_uri("ws://h/subscribe"), subprotocols=[Subprotocol(SUBPROTOCOL)])
     client.state = client.state.OPEN
     return socket, client
+
+
+def test_a_connection_that_opens_and_closes_is_not_worth_a_log_line(caplog: pytest.LogCaptureFixture) -> None:
+    with caplog.at_level(logging.INFO):
+        socket, client = opened()
+        client.send_close()
+        socket.receive(said(client), now_ms=0)
+    assert caplog.records == []
 
 
 def said(client: ClientProtocol) -> bytes:

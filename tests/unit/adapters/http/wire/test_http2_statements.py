@@ -27,6 +27,7 @@ STATEMENTS = {
         "errors: nothing_comes_between_the_frames_of_a_header_block"
     ),
     "9113 5.1: a stream that has ended takes nothing more": "errors: a_stream_that_has_ended_takes_nothing_more",
+    "9113 5.1: frames that come behind our RST_STREAM are ignored": "errors: frames_behind_our_reset_are_ignored",
     "9113 5.1.1: streams begin in ascending order": "errors: streams_begin_in_ascending_order",
     "9113 5.1.2: streams beyond SETTINGS_MAX_CONCURRENT_STREAMS are refused": (
         "h2: too_many_streams_and_headers_too_large"
@@ -68,6 +69,12 @@ STATEMENTS = {
     ),
     "9113 8.1.1: a body that is not of its content-length is malformed": (
         "errors: a_body_that_is_not_of_its_content_length_is_a_stream_error"
+    ),
+    "9113 8.3.1: a path begins with a slash; schemes are http and https": (
+        "errors: heads_that_http_1_1_refuses_are_refused"
+    ),
+    "9110 10.1.1: a status that the head decides comes at once": (
+        "errors: a_status_that_the_head_decides_comes_in_the_place_of_100"
     ),
     "9113 8.1: 100 (Continue) comes before the response": "h2: expect_100_continue",
     "9113 8.2, 8.3: malformed field names and pseudo-header fields are malformed requests": (

@@ -57,6 +57,11 @@ def errors(data: bytes) -> list[tuple[str, int, int]]:
     return [(kinds[type(f)], f.stream_id, f.error_code) for f in read(data) if type(f) in kinds]
 
 
+def statuses(data: bytes, decoder: Decoder) -> list[str]:
+    """Returns the statuses of an answer's heads."""
+    return [dict(decoder.decode(frame.data))[":status"] for frame in read(data) if isinstance(frame, HeadersFrame)]
+
+
 ENDED = ("END_HEADERS", "END_STREAM")
 TRAILERS = HeadersFrame(1, data=Encoder().encode([("x-sum", "1")]), flags=list(ENDED))
 
@@ -107,8 +112,10 @@ FIELDS = [(":method", "POST"), (":scheme", "http"), (":authority", "gateway"), (
         [*FIELDS, ("content-length", "five")],
         [*FIELDS, ("content-length", "0"), ("content-length", "1")],
         [*FIELDS, ("host", "another")],
+        [(":protocol", "websocket"), *FIELDS],
+        [(":protocol", "websocket"), (":method", "CONNECT"), *FIELDS[1:]],
     ],
-    ids=lambda fields: f"{len(fields)} fields, {fields[-1][0]} last",
+    ids=lambda fields: f"{len(fields)} fields, {fields[0][0]} first, {fields[1][1]} second, {fields[-1][0]} last",
 )
 def test_a_malformed_request_resets_its_stream_alone(fields: list[tuple[str, str]]) -> None:
     gateway = Gateway()
@@ -118,6 +125,57 @@ def test_a_malformed_request_resets_its_stream_alone(fields: list[tuple[str, str
     assert errors(gateway.feed(wire(DataFrame(1, data=b"x", flags=["END_STREAM"])))) == []
     assert [message.body for message in gateway.messages] == [b"x"]
     assert not gateway.closed
+
+
+@pytest.mark.parametrize("late", [DataFrame(1, data=b"x" * 1000), TRAILERS], ids=["data", "trailers"])
+def test_frames_behind_our_reset_are_ignored(late: Frame) -> None:
+    gateway = Gateway()
+    out = gateway.feed(OPENING + wire(post(1, ("content-length", "five")), late, late))
+    assert errors(out) == [("stream", 1, PROTOCOL)]
+    assert errors(gateway.feed(wire(post(3, ("content-length", "0"), flags=ENDED)))) == []
+    assert len(gateway.messages) == 1
+
+
+def test_frames_behind_a_refused_stream_are_ignored() -> None:
+    gateway = Gateway(HttpOptions(max_concurrent_streams=1))
+    assert errors(gateway.feed(OPENING + wire(post(1), post(3), DataFrame(3, data=b"x")))) == [("stream", 3, REFUSED)]
+    assert errors(gateway.feed(wire(HeadersFrame(3, data=TRAILERS.data, flags=list(ENDED))))) == []
+    assert not gateway.closed
+
+
+def test_bytes_behind_our_reset_leave_the_window() -> None:
+    gateway = Gateway()
+    late = DataFrame(1, data=b"x" * 16_000)
+    out = gateway.feed(OPENING + wire(post(1, ("content-length", "five")), *[late] * 60))
+    opened = [frame.window_increment for frame in read(out) if isinstance(frame, WindowUpdateFrame)]
+    assert sum(opened) > 60 * 16_000 // 2
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [
+        ([*FIELDS[:3], (":path", "http://another/topics/a")], "400"),
+        ([*FIELDS[:3], (":path", "topics/a")], "400"),
+        ([FIELDS[0], (":scheme", "ftp"), *FIELDS[2:]], "400"),
+        ([(":method", "PO ST"), *FIELDS[1:]], "400"),
+        ([(":method", "BREW"), *FIELDS[1:]], "501"),
+        ([*FIELDS, ("expect", "100-continue, more")], "417"),
+    ],
+    ids=["an absolute path", "no path", "another scheme", "no method", "an unknown method", "an expectation"],
+)
+def test_heads_that_http_1_1_refuses_are_refused(fields: list[tuple[str, str]], status: str) -> None:
+    gateway = Gateway()
+    out = gateway.feed(OPENING + wire(HeadersFrame(1, data=Encoder().encode(fields), flags=list(ENDED))))
+    assert statuses(out, Decoder()) == [status]
+    assert gateway.messages == []
+
+
+def test_a_status_that_the_head_decides_comes_in_the_place_of_100() -> None:
+    gateway, decoder = Gateway(), Decoder()
+    expecting = ("expect", "100-continue")
+    out = gateway.feed(OPENING + wire(post(1, expecting, path="/nothing"), post(3, expecting)))
+    assert statuses(out, decoder) == ["404", "100"]
+    assert statuses(gateway.feed(wire(DataFrame(3, data=b"x", flags=["END_STREAM"]))), decoder) == ["201"]
 
 
 @pytest.mark.parametrize(
@@ -325,6 +383,14 @@ def test_a_stream_that_has_ended_takes_nothing_more() -> None:
     (error,) = errors(gateway.feed(wire(DataFrame(1, data=b"x"))))
     assert error[2] == CLOSED
     assert len(gateway.messages) == 1
+
+
+@pytest.mark.parametrize("late", [DataFrame(1, data=b"x"), TRAILERS], ids=["data", "headers"])
+def test_a_request_that_is_whole_takes_nothing_more(late: Frame) -> None:
+    gateway = Gateway(hold=True)
+    gateway.feed(OPENING + wire(post(1, flags=ENDED)))
+    assert errors(gateway.feed(wire(late))) == [("stream", 1, CLOSED)]
+    assert errors(gateway.feed(wire(late))) == []
 
 
 @pytest.mark.parametrize("kind", [0, 1])
