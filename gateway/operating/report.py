@@ -58,7 +58,7 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
     console.print(
-        f"cluster {', '.join(clusters)}; {len(found.topics)} topics with {queues} queues"
+        f"cluster {', '.join(clusters)}; topics: {len(found.topics)}, with {queues} queues"
         + (f"; being drained: {', '.join(draining)}" if draining else ""),
         highlight=False,
     )
@@ -67,8 +67,14 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
 def troubles(found: ClusterReport) -> Sequence[str]:
     """Returns the faults, a line each: controllers first, then groups that refuse writes, then single replicas."""
     silent = [address for address, status in found.controllers.items() if status is None]
+    members = {member.id for member in members_of(found.controllers).values()}
     lost = [
-        f"controller {status.id} at {address} knows no leader: it is not part of a majority"
+        f"controller {status.id} at {address} "
+        + (
+            "is not in the cluster any more: stop it"
+            if members and status.id not in members
+            else "knows no leader: it is not part of a majority"
+        )
         for address, status in found.controllers.items()
         if status is not None and status.leader is None
     ]
