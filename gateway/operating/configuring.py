@@ -57,11 +57,7 @@ def effects(before: Group, after: Group) -> Sequence[str]:
     if was.replicas != now.replicas:
         said.append(_of_replicas(after))
     if was.min_in_sync != now.min_in_sync:
-        few = (
-            ""
-            if len(after.sync_set) >= now.min_in_sync
-            else f"; {len(after.sync_set)} are in sync now ({listed(after.sync_set)}), so it waits"
-        )
+        few = "" if len(after.sync_set) >= now.min_in_sync else f"; in sync now: {listed(after.sync_set)}, so it waits"
         said.append(
             f"min_in_sync is {now.min_in_sync}, as soon as the master knows it: with fewer nothing is written{few}"
         )

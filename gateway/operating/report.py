@@ -66,21 +66,22 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
 
 def troubles(found: ClusterReport) -> Sequence[str]:
     """Returns the faults, a line each: controllers first, then groups that refuse writes, then single replicas."""
-    silent = [address for address, status in found.controllers.items() if status is None]
-    members = {member.id for member in members_of(found.controllers).values()}
-    lost = [
-        f"controller {status.id} at {address} "
-        + (
-            "is not in the cluster any more: stop it"
-            if members and status.id not in members
-            else "knows no leader: it is not part of a majority"
-        )
-        for address, status in found.controllers.items()
-        if status is not None and status.leader is None
-    ]
+    members = members_of(found.controllers)
+    ids = {member.id for member in members.values()}
+    silent, lost = [], []
+    for address, status in found.controllers.items():
+        if status is None:
+            removed = (
+                "" if not members or address in members else ", and is not in the cluster: the configuration names it"
+            )
+            silent.append(f"controller at {address} does not answer{removed}")
+        elif status.leader is None:
+            removed = bool(ids) and status.id not in ids
+            why = "is not in the cluster: stop it" if removed else "knows no leader: it is not part of a majority"
+            lost.append(f"controller {status.id} at {address} {why}")
     groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
     return [
-        *(f"controller at {address} does not answer" for address in silent),
+        *silent,
         *lost,
         *(refusal for group in groups for refusal in group.refusals),
         *(warning for group in groups for warning in group.warnings),

@@ -94,6 +94,11 @@ async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
         await one.leader()
         await one.nodes[1].do(CreateTopic(name="kept", queues=1))
     arguments = ["controller", "recover", "--dir", str(tmp_path / "1"), "--address", "127.0.0.1:1"]
+    async with one:
+        await one.leader()
+        running = CliRunner().invoke(app, [*arguments, "--yes"])
+    where = tmp_path / "1" / "raft"
+    assert str(running.exception) == f"{where} is in use by another process: stop it, or name another directory"
     refused = CliRunner().invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
     assert "1 topics" in refused.output
