@@ -71,13 +71,12 @@ def troubles(found: ClusterReport) -> Sequence[str]:
     silent, lost = [], []
     for address, status in found.controllers.items():
         if status is None:
-            removed = (
-                "" if not members or address in members else ", and is not in the cluster: the configuration names it"
-            )
-            silent.append(f"controller at {address} does not answer{removed}")
+            unknown = bool(members) and address not in members
+            named = ", and is not in the cluster: the configuration names it" if unknown else ""
+            silent.append(f"controller at {address} does not answer{named}")
         elif status.leader is None:
-            removed = bool(ids) and status.id not in ids
-            why = "is not in the cluster: stop it" if removed else "knows no leader: it is not part of a majority"
+            unknown = bool(ids) and status.id not in ids
+            why = "is not in the cluster: stop it" if unknown else "knows no leader: it is not part of a majority"
             lost.append(f"controller {status.id} at {address} {why}")
     groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
     return [
