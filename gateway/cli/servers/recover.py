@@ -17,7 +17,9 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
 
     Raises `ConfigError`, `ServerFailed`, `typer.Abort`.
     """
-    mine = controller_start(config, join=False)
+    named = config.cluster.addresses
+    joined = bool(named) and config.controller.id not in named  # later, so that its file may name the others alone
+    mine = controller_start(config, join=joined)
     where = mine.address if address is None else _checked(address)
     try:
         survivor = StoppedController(mine.directory, config.controller.id)

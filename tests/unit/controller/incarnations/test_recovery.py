@@ -108,6 +108,19 @@ async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
     assert survivor_generation(tmp_path / "1") == 1
 
 
+async def test_one_that_joined_later_is_recovered_with_a_file_that_names_the_others_alone(tmp_path):
+    """It was told to write one of their ids, or to start with --join."""
+    one = Controllers(tmp_path, count=1)
+    async with one:
+        await one.leader()
+    file = tmp_path / "x.toml"
+    file.write_text('[cluster]\ncontrollers = { 7 = "127.0.0.1:7" }\n[controller]\nid = 1\nport = 9\n')
+    done = CliRunner().invoke(app, ["controller", "recover", "-c", str(file), "--dir", str(tmp_path / "1"), "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "It will be the only controller, at 127.0.0.1:9." in done.output
+    assert survivor_generation(tmp_path / "1") == 1
+
+
 def survivor_generation(directory):
     survivor = StoppedController(directory, 1)
     try:
