@@ -7,7 +7,7 @@ from store.base.process_errors import ConfigError, HeadgateError
 
 
 class AddressTaken(HeadgateError):
-    """Another controller is at the address."""
+    """Raised for the address of another controller."""
 
 
 async def add(controller: RemoteController, id_: int, address: str) -> str | None:

@@ -84,7 +84,7 @@ def _check_directory(setting: str, directory: Path) -> None:
     """Raises `ConfigError` for a data directory that is a file, or would be below one."""
     try:
         there = next((path for path in (directory, *directory.parents) if path.exists()), None)
-    except OSError:  # who opens it says why
+    except OSError:  # the role fails with the reason when it opens the directory
         return
     if there is not None and not there.is_dir():
         raise ConfigError(f"{setting}: {there} is a file; write a directory, or a path where there is nothing yet")
