@@ -1,4 +1,6 @@
-"""Limits on the text that a cluster's metadata holds."""
+"""Limits on the text that a cluster's metadata holds, and ids as text."""
+
+from collections.abc import Iterable
 
 from controller.api.client import ControllerError
 
@@ -18,3 +20,8 @@ def check_text(text: str, bytes_max: int, what: str) -> None:
         raise ControllerError(f"{what} is not Unicode text") from error
     if size > bytes_max:
         raise ControllerError(f"{what} has at most {bytes_max} bytes, not {size}")
+
+
+def listed(ids: Iterable[int]) -> str:
+    """Returns ids as a part of a sentence."""
+    return ", ".join(map(str, ids)) or "none"

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from controller.api.client import Group
 from controller.api.commands import ElectMaster
+from controller.api.names import listed
 from controller.elections.registry import Heartbeat
 
 logger = logging.getLogger(__name__)
@@ -36,7 +37,7 @@ class ElectionAnnouncements:
                 "UNCLEAN ELECTION in store group %d: replica %s may lack acknowledged writes; in sync were %s",
                 command.group,
                 command.candidate,
-                list(group.sync_set),
+                listed(group.sync_set),
             )
             return
         announced = () if damaged is None else (command.candidate, damaged.damages, damaged.damaged_bytes, *silent)
@@ -60,6 +61,6 @@ def _silent(group: int, silent: Sequence[int]) -> str:
     if not silent:
         return ""
     return (
-        f"; {list(silent)} send no heartbeats: start them, and retire those that are gone for good "
+        f"; no heartbeats come from {listed(silent)}: start these, and retire those that are gone for good "
         f"(headgate cluster replicas retire {group} REPLICA)"
     )

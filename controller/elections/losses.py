@@ -7,6 +7,7 @@ logs (docs/decisions/0031). Frames that the new master lacks are lost.
 from collections.abc import Mapping
 
 from controller.api.client import Group, NotElectable, UnknownReplica
+from controller.api.names import listed
 from controller.elections.registry import Heartbeat
 
 
@@ -31,8 +32,8 @@ def candidates(
     ]
     if clean:
         raise NotElectable(
-            f"store group {group.number}: {clean} are in sync and alive, so nothing needs to be lost; elect one of "
-            "them without --unclean"
+            f"store group {group.number}: nothing needs to be lost, as replicas in sync are alive ({listed(clean)}); "
+            "elect one of them without --unclean"
         )
     if wanted is not None and group.replica(wanted) is None:
         raise UnknownReplica(f"store group {group.number} has no replica {wanted}")
@@ -49,11 +50,13 @@ def candidates(
 def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
     """Returns the reason why no replica of a group can be elected; `alive` are those of its set that are alive."""
     short = [id_ for id_, heartbeat in sorted(alive.items()) if heartbeat.cut_short]
+    voters = listed(group.sync_set or group.voters)
     if not short:
-        return f"store group {group.number}: too few of {list(group.sync_set or group.voters)} are alive"
+        return f"store group {group.number}: too few of its replicas are alive ({listed(sorted(alive))} of {voters})"
     silent = [id_ for id_ in group.sync_set if id_ not in alive]
-    gone = f", and {silent} send no heartbeats" if silent else ""
+    gone = f", and no heartbeats come from {listed(silent)}" if silent else ""
     return (
-        f"store group {group.number}: {short} of {list(group.sync_set)}, which are in sync, have lost the end of their "
-        f"logs{gone}; if no replica brings it back, headgate cluster elect {group.number} --unclean accepts the loss"
+        f"store group {group.number}: of its replicas in sync, {voters}, these have lost the end of their logs: "
+        f"{listed(short)}{gone}; if no replica brings it back, headgate cluster elect {group.number} --unclean accepts "
+        "the loss"
     )

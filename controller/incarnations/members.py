@@ -5,6 +5,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from controller.api.client import ControllerClosed
+from controller.api.names import listed
 from controller.api.requests import AddMember
 from controller.disk.driver import Driver
 from controller.elections.registry import TICK_MS
@@ -108,7 +109,7 @@ class Members:
             await self._driver.change(MembershipChange(kind=ChangeKind.REMOVE, node=id_))
         elif id_ not in state.members and id_ not in state.removed_members:
             raise ChangeRefused(
-                f"there is no controller {id_}, and there was none; the controllers are {_listed(membership.ids)}"
+                f"there is no controller {id_}, and there was none; the controllers are {listed(membership.ids)}"
             )
 
     def transfer(self, id_: int) -> None:
@@ -117,7 +118,7 @@ class Members:
         membership = self._driver.status.membership
         there = membership.get(id_)
         if there is None:
-            raise TransferRefused(f"there is no controller {id_}; the controllers are {_listed(membership.ids)}")
+            raise TransferRefused(f"there is no controller {id_}; the controllers are {listed(membership.ids)}")
         if there.learner:
             raise TransferRefused(
                 f"controller {id_} does not vote yet, so it cannot lead: it votes when it has caught up, as "
@@ -146,7 +147,3 @@ class Members:
                         await self._driver.change(MembershipChange(kind=ChangeKind.PROMOTE, node=member.id))
                         logger.info("controller %d votes", member.id)
                     break
-
-
-def _listed(ids: Sequence[int]) -> str:
-    return ", ".join(map(str, ids))

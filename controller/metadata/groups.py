@@ -43,7 +43,7 @@ from controller.api.commands import (
     RemoveGroup,
     RetireReplica,
 )
-from controller.api.names import check_name, check_text
+from controller.api.names import check_name, check_text, listed
 from controller.metadata.plans import Change, Plans, no_change
 
 GROUPS_MAX = 1 << 15  # a group's number is in every offset of its log
@@ -223,7 +223,7 @@ def _retired(group: Group, command: RetireReplica) -> Group:
     voters = len(group.voters) - (id_ in group.voters)
     if id_ in group.voters and voters < group.config.min_in_sync and not command.forced:
         raise ReplicaInSync(
-            f"store group {number} would have {voters} replicas, and nothing is written with fewer than "
+            f"store group {number} would keep {voters} of its replicas, and nothing is written with fewer than "
             f"{group.config.min_in_sync} in sync (min_in_sync): start another one first, or lower that"
         )
     return msgspec.structs.replace(
@@ -243,8 +243,8 @@ def _check_left(group: Group, id_: int, in_sync: tuple[int, ...], *, forced: boo
         )
     if len(in_sync) < group.config.min_in_sync and not forced:
         raise ReplicaInSync(
-            f"without replica {id_} store group {group.number} has {list(in_sync)} in sync, and with fewer than "
-            f"{group.config.min_in_sync} (min_in_sync) nothing is written until another one is"
+            f"without replica {id_} store group {group.number} has {len(in_sync)} in sync ({listed(in_sync)}), and "
+            f"with fewer than {group.config.min_in_sync} (min_in_sync) nothing is written until another one is"
         )
 
 
@@ -350,5 +350,5 @@ def _check_config(config: GroupConfig) -> None:
         raise ControllerError(f"a group has 1 to {REPLICAS_MAX} replicas, not {config.replicas}")
     if not 1 <= config.min_in_sync <= config.replicas:
         raise ControllerError(
-            f"of {config.replicas} replicas 1 to {config.replicas} are in sync, not {config.min_in_sync}"
+            f"min_in_sync is at least 1 and at most the number of replicas, {config.replicas}, not {config.min_in_sync}"
         )

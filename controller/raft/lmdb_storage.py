@@ -244,5 +244,5 @@ def _lock(directory: Path) -> int:
         fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
         os.close(fd)
-        raise StorageFailed(f"{directory} is in use by another process") from None
+        raise StorageFailed(f"{directory} is in use by another process: stop it, or name another directory") from None
     return fd

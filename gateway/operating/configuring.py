@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import cast, get_args
 
-from controller.api.client import Acknowledge, Group, GroupChanges, UnknownGroup
-from controller.api.commands import ConfigureGroup
+from controller.api.client import Acknowledge, Group, GroupChanges, GroupConfig, UnknownGroup
+from controller.api.commands import AddGroup, ConfigureGroup
+from controller.api.names import listed
 from controller.remote.remote import RemoteController
 from store.base.process_errors import ConfigError
 
@@ -39,6 +40,14 @@ async def configure(
     return there, await controller.do(ConfigureGroup(number=number, config=changes))
 
 
+async def add(controller: RemoteController, number: int, config: GroupConfig) -> bool:
+    """Adds a store group; returns whether it is new. Raises `ControllerError`."""
+    await controller.barrier()
+    is_new = controller.group(number) is None
+    await controller.do(AddGroup(number=number, config=config))
+    return is_new
+
+
 def effects(before: Group, after: Group) -> Sequence[str]:
     """Returns sentences on the differences, and from when on they hold."""
     was, now = before.config, after.config
@@ -48,7 +57,7 @@ def effects(before: Group, after: Group) -> Sequence[str]:
     if was.replicas != now.replicas:
         said.append(_of_replicas(after))
     if was.min_in_sync != now.min_in_sync:
-        few = "" if len(after.sync_set) >= now.min_in_sync else f"; now only {list(after.sync_set)} are, so it waits"
+        few = "" if len(after.sync_set) >= now.min_in_sync else f"; in sync now: {listed(after.sync_set)}, so it waits"
         said.append(
             f"min_in_sync is {now.min_in_sync}, as soon as the master knows it: with fewer nothing is written{few}"
         )
@@ -69,7 +78,7 @@ def effects(before: Group, after: Group) -> Sequence[str]:
 def _of_replicas(group: Group) -> str:
     there, meant = len(group.voters), group.config.replicas
     if there < meant:
-        return f"{meant} replicas are meant to be: start {meant - there} more nodes of the group on empty directories"
+        return f"{meant} replicas are meant to be, {there} are there: start nodes of the group on empty directories"
     if there > meant:
-        return f"{meant} replicas are meant to be: retire {there - meant} with headgate cluster replicas retire"
+        return f"{meant} replicas are meant to be, {there} are there: retire some with headgate cluster replicas retire"
     return f"{meant} replicas are meant to be, and are there"

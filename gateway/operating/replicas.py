@@ -30,11 +30,12 @@ async def retire(controller: RemoteController, number: int, replica: int, *, for
 async def forget(controller: RemoteController, number: int, replica: int) -> Group:
     """Forgets a replica that is silent and not in sync; returns the group then. Raises `ControllerError`."""
     await controller.barrier()
-    if controller.group(number) is None:
+    there = controller.group(number)
+    if there is None:
         raise UnknownGroup(f"there is no store group {number}")
     for route in await controller.routes(number):
         alive = next((one for one in route.replicas if one.id == replica and one.alive), None)
-        if alive is not None and route.group == number:
+        if alive is not None and route.group == number and there.replica(replica) is not None:
             raise ReplicaInSync(
                 f"replica {replica} of store group {number} is alive at {alive.address}: stop it first, or retire it"
             )

@@ -58,7 +58,7 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
     console.print(
-        f"cluster {', '.join(clusters)}; {len(found.topics)} topics with {queues} queues"
+        f"cluster {', '.join(clusters)}; topics: {len(found.topics)}, with {queues} queues"
         + (f"; being drained: {', '.join(draining)}" if draining else ""),
         highlight=False,
     )
@@ -66,15 +66,21 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
 
 def troubles(found: ClusterReport) -> Sequence[str]:
     """Returns the faults, a line each: controllers first, then groups that refuse writes, then single replicas."""
-    silent = [address for address, status in found.controllers.items() if status is None]
-    lost = [
-        f"controller {status.id} at {address} knows no leader: it is not part of a majority"
-        for address, status in found.controllers.items()
-        if status is not None and status.leader is None
-    ]
+    members = members_of(found.controllers)
+    ids = {member.id for member in members.values()}
+    silent, lost = [], []
+    for address, status in found.controllers.items():
+        if status is None:
+            unknown = bool(members) and address not in members
+            named = ", and is not in the cluster: the configuration names it" if unknown else ""
+            silent.append(f"controller at {address} does not answer{named}")
+        elif status.leader is None:
+            unknown = bool(ids) and status.id not in ids
+            why = "is not in the cluster: stop it" if unknown else "knows no leader: it is not part of a majority"
+            lost.append(f"controller {status.id} at {address} {why}")
     groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
     return [
-        *(f"controller at {address} does not answer" for address in silent),
+        *silent,
         *lost,
         *(refusal for group in groups for refusal in group.refusals),
         *(warning for group in groups for warning in group.warnings),

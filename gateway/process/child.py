@@ -8,6 +8,7 @@ gRPC holds there.
 
 import asyncio
 import ctypes
+import json
 import os
 import runpy
 import signal
@@ -81,12 +82,12 @@ class Child:
         return f"{self.name} has ended: {self.last_words()}"
 
     def last_words(self) -> str:
-        """Returns the last line that it wrote."""
+        """Returns the last line that it wrote; of a line of the structured log its event."""
         assert self.log is not None
         with self.log.open("rb") as file:
             file.seek(max(0, file.seek(0, os.SEEK_END) - LAST_WORDS_BYTES))
             lines = file.read().decode("utf-8", "replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return _event_of(lines[-1]) if lines else "it said nothing"
 
     async def ended(self) -> int:
         """Returns the exit status, when the child has ended."""
@@ -100,6 +101,14 @@ class Child:
         threading.Thread(target=wait, name=f"waits for {self.name}", daemon=True).start()
         await over.wait()
         return self.process.wait()
+
+
+def _event_of(line: str) -> str:
+    try:
+        logged = json.loads(line)
+    except ValueError:
+        return line
+    return str(logged["event"]) if isinstance(logged, dict) and "event" in logged else line
 
 
 def end(children: Sequence[Child], limit_s: float) -> Sequence[Child]:

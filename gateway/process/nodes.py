@@ -8,7 +8,7 @@ from controller.node.run import serve as serve_controller_run
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
 from gateway.config.nodes import NodeCredentials, controller_start, node_credentials
-from gateway.process.roles import check_store
+from gateway.process.roles import check_controller, check_store
 from gateway.process.store_options import store_options
 from store.node.node import Credentials
 from store.node.run import StoreRun
@@ -20,6 +20,7 @@ NO_CREDENTIALS = NodeCredentials(None, None)
 
 def controller_run(config: Config, *, join: bool = False) -> ControllerRun:
     """Returns the controller that a configuration describes. Raises `ConfigError`."""
+    check_controller(config, join=join)
     mine, here = config.controller, controller_start(config, join=join)
     credentials = node_credentials(config.cluster, host=mine.host, key="controller.host")
     return ControllerRun(

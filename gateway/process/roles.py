@@ -5,7 +5,10 @@ A role calls its check before it opens anything, so a mistake is a line and not 
 
 import socket
 from collections.abc import Callable, Mapping, Sequence
+from ipaddress import ip_address
+from pathlib import Path
 
+from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config, ListenerConfig
 from gateway.config.nodes import controller_start, node_credentials
 from gateway.security.auth import tokens_of
@@ -17,6 +20,12 @@ NO_CONTROLLERS = 'cluster.controllers: is empty; write where the controllers are
 
 def check_serve(config: Config) -> None:
     """Raises `ConfigError` for a configuration that `headgate serve` refuses."""
+    _check_clients(config)
+    _check_directory("store.data_dir", config.store.data_dir)
+
+
+def _check_clients(config: Config) -> None:
+    """Raises `ConfigError` for settings of the ports for clients that cannot be used."""
     if config.rpc.enabled:
         node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
     if config.tls.enabled:
@@ -32,7 +41,7 @@ def check_proxy(config: Config) -> None:
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host="localhost", key="cluster")
-    check_serve(config)
+    _check_clients(config)
 
 
 def check_store(config: Config) -> None:
@@ -40,14 +49,45 @@ def check_store(config: Config) -> None:
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
+    _check_reachable("rpc", config.rpc.host, config.rpc.advertise)
     _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
+    _check_directory("store.data_dir", config.store.data_dir)
 
 
 def check_controller(config: Config, *, join: bool = False) -> None:
     """Raises `ConfigError` for a configuration that `headgate controller` refuses."""
-    controller_start(config, join=join)
+    start = controller_start(config, join=join)
     node_credentials(config.cluster, host=config.controller.host, key="controller.host")
+    _check_reachable("controller", config.controller.host, start.address)
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
+    _check_directory("controller.data_dir" if config.controller.data_dir else "store.data_dir", start.directory)
+
+
+def _check_reachable(section: str, host: str, advertised: str) -> None:
+    """Raises `ConfigError` where other nodes would be told to connect to all addresses of a machine: to themselves."""
+    told = NodeAddress.parse(advertised).host if advertised else host
+    if _is_unspecified(told):
+        raise ConfigError(
+            f"{section}.advertise: {told} is no address by which other nodes reach this one; write host:port of this "
+            "machine"
+        )
+
+
+def _is_unspecified(host: str) -> bool:
+    try:
+        return ip_address(host).is_unspecified
+    except ValueError:  # a name
+        return False
+
+
+def _check_directory(setting: str, directory: Path) -> None:
+    """Raises `ConfigError` for a data directory that is a file, or would be below one."""
+    try:
+        there = next((path for path in (directory, *directory.parents) if path.exists()), None)
+    except OSError:  # the role fails with the reason when it opens the directory
+        return
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{setting}: {there} is a file; write a directory, or a path where there is nothing yet")
 
 
 def _check_hosts(hosts: Mapping[str, str]) -> None:

@@ -8,7 +8,8 @@ class NotEnoughInSync(NotWritable):
 
     def __init__(self, in_sync: int, needed: int, *, damaged: int = 0) -> None:
         others = f" ({damaged} more with damaged logs, which are being repaired)" if damaged else ""
-        super().__init__(f"{in_sync} replicas in sync{others}, {needed} are needed")
+        replicas = "1 replica" if in_sync == 1 else f"{in_sync} replicas"
+        super().__init__(f"{replicas} in sync{others}, {needed} are needed")
         self.in_sync, self.needed = in_sync, needed
 
 

@@ -7,7 +7,7 @@ from typing import Annotated, cast, get_args
 import typer
 
 from controller.api.client import Acknowledge as _Acknowledge
-from controller.api.commands import AddGroup, CloseGroup, CloseQueue, GrowTopic, MoveQueue, RemoveGroup
+from controller.api.commands import CloseGroup, CloseQueue, GrowTopic, MoveQueue, RemoveGroup
 from controller.api.requests import RemoveMember, Transfer
 from gateway.cli.cluster import queues as cli_queues
 from gateway.cli.cluster import replicas as cli_replicas
@@ -55,7 +55,7 @@ def up(
     styles = {"progress": None, "waiting": "dim", "ended": "red"}
 
     def show(line: str, kind: str) -> None:
-        console.print(line, style=styles[kind], highlight=False, markup=False)
+        console.print(line, style=styles[kind], highlight=False, markup=False, soft_wrap=True)
 
     logs.configure(LogConfig(level="warning"))
     run_server(partial(run_cluster, cluster=LocalCluster(plan), show=show))
@@ -149,6 +149,7 @@ def add_group(
 ) -> None:
     """Add a store group, or say that it is there: its nodes wait for that. Topics made from now on use it too."""
     from controller.api.client import GroupConfig  # noqa: PLC0415
+    from gateway.operating import configuring  # noqa: PLC0415
     from store.base.process_errors import ConfigError  # noqa: PLC0415
 
     if acknowledge not in get_args(_Acknowledge):
@@ -156,9 +157,10 @@ def add_group(
     wanted = GroupConfig(
         replicas=replicas, min_in_sync=min_in_sync or replicas // 2 + 1, acknowledge=cast("_Acknowledge", acknowledge)
     )
-    ask(config, controllers, lambda controller: controller.do(AddGroup(number=group, config=wanted)))
+    is_new = ask(config, controllers, lambda controller: configuring.add(controller, group, wanted))
     typer.echo(
-        f"store group {group}: {wanted.replicas} replicas, {wanted.min_in_sync} in sync, answers by {acknowledge}"
+        f"store group {group} {'is added' if is_new else 'was there already'}: replicas {wanted.replicas}, "
+        f"min_in_sync {wanted.min_in_sync}, acknowledge {acknowledge}"
     )
 
 
@@ -320,4 +322,5 @@ def grow_topic(
     """Write to more queues. A key's new messages may lie in another queue: readers may see them before its old ones."""
     command = GrowTopic(name=topic, queues=queues, group=group)
     found = ask(config, controllers, lambda controller: controller.do(command))
-    typer.echo(f"{found.name}: {len(found.open)} queues are written to: {', '.join(map(str, found.open))}")
+    already = ", and their number never falls" if len(found.open) > queues else ""
+    typer.echo(f"{found.name}: {len(found.open)} queues are written to{already}: {', '.join(map(str, found.open))}")

@@ -1,5 +1,7 @@
 """`headgate controller recover`: the questions to the operator, and the place of the directory."""
 
+from pathlib import Path
+
 import typer
 
 from controller.api.client import ControllerError
@@ -15,12 +17,14 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
 
     Raises `ConfigError`, `ServerFailed`, `typer.Abort`.
     """
-    mine = controller_start(config, join=False)
+    named = config.cluster.addresses
+    joined = bool(named) and config.controller.id not in named  # later, so that its file may name the others alone
+    mine = controller_start(config, join=joined)
     where = mine.address if address is None else _checked(address)
     try:
         survivor = StoppedController(mine.directory, config.controller.id)
     except ControllerError as error:
-        raise ServerFailed(f"{mine.directory}: {error}") from error
+        raise ServerFailed(_of_directory(mine.directory, error)) from error
     except OSError as error:
         raise ServerFailed(f"{error.filename or mine.directory}: {error.strerror or error}") from error
     try:
@@ -29,10 +33,15 @@ def recover(config: Config, address: str | None, *, confirmed: bool) -> None:
             typer.confirm("Make it the only controller?", abort=True)
         survivor.recover(where, config.cluster.node_name)
     except ControllerError as error:
-        raise ServerFailed(f"{mine.directory}: {error}") from error
+        raise ServerFailed(_of_directory(mine.directory, error)) from error
     finally:
         survivor.close()
     typer.echo("done: start this controller, then the others with empty directories, and then look at the store groups")
+
+
+def _of_directory(directory: Path, error: ControllerError) -> str:
+    """Returns an error's sentence, which names the directory."""
+    return str(error) if str(directory) in str(error) else f"{directory}: {error}"
 
 
 def _checked(address: str) -> str:

@@ -46,6 +46,7 @@ class Disk:
         self.failed_for_good = False  # the store takes nothing more until the process is started again
         self.unusable: StoreError | None = None  # why the store cannot be opened: which of its files are damaged
         self._no_room = False  # to open it
+        self._was_full = self._was_low = False  # when the store was open last
         self._unsaved = False  # for want of room: files beside the log are out of date
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
@@ -124,20 +125,22 @@ class Disk:
         opening = asyncio.ensure_future(
             kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
         )
-        self._no_room = False
         try:
-            return await asyncio.shield(opening)
-        except StoreFull:
-            self._no_room = True
+            opened = await asyncio.shield(opening)
+        except (StoreError, OSError) as error:
+            self._no_room = isinstance(error, StoreFull)
             raise
         except asyncio.CancelledError:  # it is opened all the same, and has to be closed
             self._closing = asyncio.ensure_future(_close_late(opening))
             raise
+        self._no_room = False
+        return opened
 
     async def close(self, *, step_down: bool = False) -> None:
         """Closes the store. `step_down`: a former master does not wait for unconfirmed frames."""
         store, self.store = self.store, None
         if store is not None:
+            self._was_full, self._was_low = store.full is not None, store.low
             self._closing = asyncio.ensure_future(store.step_down() if step_down else store.close())
         if self._closing is not None:
             await asyncio.shield(self._closing)
@@ -198,13 +201,14 @@ class Disk:
 
     @property
     def full(self) -> bool:
-        """Returns whether nothing more is to be written here for now."""
-        return self._no_room or self._unsaved or (self.store is not None and self.store.full is not None)
+        """Returns whether nothing more is to be written here for now; as it was last while the store is closed."""
+        full = self._was_full if self.store is None else self.store.full is not None
+        return self._no_room or self._unsaved or full
 
     @property
     def low(self) -> bool:
         """Returns whether writes may be refused soon, as the disk has little room."""
-        return self.full or (self.store is not None and self.store.low)
+        return self.full or (self._was_low if self.store is None else self.store.low)
 
     # ---- events of the store
 

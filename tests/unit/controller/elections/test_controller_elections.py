@@ -453,7 +453,7 @@ def test_unclean_election_is_announced_loudly(caplog, acknowledge):
     rig.run(4 * TICK_MS)
     assert (rig.group.master, rig.group.sync_set) == (3, (3,))
     assert [one.message for one in caplog.records if one.levelno == logging.CRITICAL] == [
-        "UNCLEAN ELECTION in store group 0: replica 3 may lack acknowledged writes; in sync were [1, 2]"
+        "UNCLEAN ELECTION in store group 0: replica 3 may lack acknowledged writes; in sync were 1, 2"
     ]
 
 

@@ -72,11 +72,11 @@ def test_a_damaged_replica_that_waits_for_its_repair_is_announced_once_and_when_
     assert [one.candidate for one in rig.commands] == [2, 2, 2]
     [said] = critical(caplog)
     assert "electing replica 2, whose log is damaged in 2 ranges, 700 bytes" in said
-    assert "[1, 3] send no heartbeats" in said
+    assert "no heartbeats come from 1, 3: " in said
     assert "headgate cluster replicas retire 0 REPLICA" in said
     rig.up(3, **DAMAGED)
     rig.run(2 * TAKE_OVER_MS)
-    assert ["[1] send no heartbeats" in one for one in critical(caplog)] == [False, True]
+    assert ["no heartbeats come from 1: " in one for one in critical(caplog)] == [False, True]
     rig.up(2, master=True)
     rig.run(TICK_MS)
     rig.up(2, master=False)
@@ -163,11 +163,11 @@ def test_an_accepted_loss_can_name_a_replica_with_a_shorter_log():
 def test_no_loss_is_accepted_while_one_in_sync_has_its_end_or_serves():
     rig = all_cut_short()
     rig.up(3, cut_short=False, damaged=False)
-    with pytest.raises(NotElectable, match=r"\[3\] are in sync and alive, so nothing needs to be lost"):
+    with pytest.raises(NotElectable, match=r"nothing needs to be lost, as replicas in sync are alive \(3\)"):
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
     rig = ElectionsRig(in_sync=1)
     rig.up(1, cut_short=True, **DAMAGED)
-    with pytest.raises(NotElectable, match=r"\[1\] are in sync and alive"):
+    with pytest.raises(NotElectable, match=r"replicas in sync are alive \(1\)"):
         rig.elections.decide(0, 2, rig.now, 0, unclean=True)
 
 

@@ -95,12 +95,30 @@ async def test_nothing_is_changed_before_it_is_confirmed(tmp_path):
         await one.leader()
         await one.nodes[1].do(CreateTopic(name="kept", queues=1))
     arguments = ["controller", "recover", "--dir", str(tmp_path / "1"), "--address", "127.0.0.1:1"]
+    async with one:
+        await one.leader()
+        running = CliRunner().invoke(app, [*arguments, "--yes"])
+    where = tmp_path / "1" / "raft"
+    assert str(running.exception) == f"{where} is in use by another process: stop it, or name another directory"
     refused = CliRunner().invoke(app, arguments, input="n\n")
     assert refused.exit_code != 0
     assert "1 topics" in refused.output
     assert survivor_generation(tmp_path / "1") == 0
     done = CliRunner().invoke(app, [*arguments, "--yes"])
     assert done.exit_code == 0, done.output
+    assert survivor_generation(tmp_path / "1") == 1
+
+
+async def test_one_that_joined_later_is_recovered_with_a_file_that_names_the_others_alone(tmp_path):
+    """It was told to write one of their ids, or to start with --join."""
+    one = Controllers(tmp_path, count=1)
+    async with one:
+        await one.leader()
+    file = tmp_path / "x.toml"
+    file.write_text('[cluster]\ncontrollers = { 7 = "127.0.0.1:7" }\n[controller]\nid = 1\nport = 9\n')
+    done = CliRunner().invoke(app, ["controller", "recover", "-c", str(file), "--dir", str(tmp_path / "1"), "--yes"])
+    assert done.exit_code == 0, done.output
+    assert "It will be the only controller, at 127.0.0.1:9." in done.output
     assert survivor_generation(tmp_path / "1") == 1
 
 

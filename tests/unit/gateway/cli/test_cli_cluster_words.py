@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 from typer.testing import CliRunner
 
-from controller.api.client import ControllerError, ControllerUnreachable, GroupConfig, Topic, UnknownQueue
+from controller.api.client import ControllerError, ControllerUnreachable, Group, GroupConfig, Topic, UnknownQueue
 from controller.api.commands import (
     AddGroup,
     CloseGroup,
@@ -19,8 +19,11 @@ from controller.api.commands import (
     RemoveGroup,
 )
 from controller.node.local import LocalController
+from controller.wire.status import ControllerStatus, MemberStatus
 from gateway.cli import commands as cli
 from gateway.cli.cluster import cluster as cli_cluster
+from gateway.operating.configuring import effects
+from gateway.operating.report import ClusterReport, troubles
 from gateway.process.child import Child, ChildFailed
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
 
@@ -56,6 +59,35 @@ async def test_what_is_not_there_is_said_in_a_sentence(tmp_path):
             await work
         assert str(caught.value) == sentence
     await controller.close()
+
+
+def status_of(id_, role="follower", members=()):
+    leader = id_ if role == "leader" else None
+    numbers = dict.fromkeys(("term", "applied", "commit", "last", "first", "snapshot"), 1)
+    return ControllerStatus(id=id_, role=role, leader=leader, members=members, **numbers)
+
+
+def test_a_removed_controller_is_not_said_to_lack_a_majority():
+    members = (MemberStatus(id=1, address="a:1", node="", learner=False),)
+    leading = status_of(1, "leader", members)
+    report = ClusterReport({"a:1": leading, "b:1": status_of(2), "c:1": None}, (), {}, ())
+    assert troubles(report) == [
+        "controller at c:1 does not answer, and is not in the cluster: the configuration names it",
+        "controller 2 at b:1 is not in the cluster: stop it",
+    ]
+    nobody_leads = ClusterReport({"b:1": status_of(2), "c:1": None}, (), {}, ())
+    assert troubles(nobody_leads) == [
+        "controller at c:1 does not answer",
+        "controller 2 at b:1 knows no leader: it is not part of a majority",
+    ]
+
+
+def test_a_group_that_waits_for_more_replicas_is_said_with_those_it_has():
+    before = Group(number=0, config=GroupConfig(), sync_set=(1,))
+    after = Group(number=0, config=GroupConfig(min_in_sync=3), sync_set=(1,))
+    assert effects(before, after) == [
+        "min_in_sync is 3, as soon as the master knows it: with fewer nothing is written; in sync now: 1, so it waits"
+    ]
 
 
 class WaitingCluster(LocalCluster):

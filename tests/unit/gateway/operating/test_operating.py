@@ -16,6 +16,7 @@ from gateway.domain.keys import kv_key
 from gateway.groups.state import GroupRecord, QueueRecord, group_key, name_key, queue_key
 from gateway.groups.state import encode as encode_group
 from gateway.operating import queues
+from gateway.operating.members import AddressTaken
 from gateway.ownership.owner_keys import encode as encode_cursor
 from gateway.ownership.owners import CURSORS
 from store.base.errors import QueueDropped
@@ -86,7 +87,7 @@ async def test_an_unclean_election_says_what_may_be_lost_and_asks(group, headgat
     await group.settled()
     master = await group.master()
     (late, other) = (name for name in group.names if name != master)
-    with pytest.raises(NotElectable, match="are in sync and alive"):
+    with pytest.raises(NotElectable, match="nothing needs to be lost, as replicas in sync are alive"):
         await headgate("elect", GROUP, "--unclean", "--yes")
     await group.kill(late)
     await until(lambda: len(group.group.sync_set) == 2)
@@ -135,10 +136,12 @@ async def test_a_group_is_configured_while_it_runs(group, headgate):
     config = group.group.config
     assert (config.replicas, config.min_in_sync, config.acknowledge, config.unclean_election) == (3, 1, "quorum", True)
     said = await headgate("groups", "configure", GROUP, "--replicas", 5)
-    assert "start 2 more nodes" in said.output
+    assert said.output == (
+        f"store group {GROUP}: 5 replicas are meant to be, 3 are there: start nodes of the group on empty directories\n"
+    )
     said = await headgate("groups", "configure", GROUP, "--replicas", 5)
     assert said.output == f"store group {GROUP}: it is configured so already\n"
-    with pytest.raises(Exception, match="of 5 replicas 1 to 5 are in sync, not 6"):
+    with pytest.raises(Exception, match="min_in_sync is at least 1 and at most the number of replicas, 5, not 6"):
         await headgate("groups", "configure", GROUP, "--min-in-sync", 6)
     with pytest.raises(Exception, match="nothing to change"):
         await headgate("groups", "configure", GROUP)
@@ -158,6 +161,13 @@ async def test_two_operators_who_configure_a_group_keep_each_others_settings(gro
     await headgate("groups", "configure", GROUP, "--unclean-election")
     await until(lambda: group.group.config.unclean_election)
     assert group.group.config.min_in_sync == 1
+
+
+async def test_a_group_that_is_there_is_not_added(group, headgate):
+    said = await headgate("groups", "add", GROUP + 1, "--replicas", 1)
+    assert said.output == f"store group {GROUP + 1} is added: replicas 1, min_in_sync 1, acknowledge all_in_sync\n"
+    again = await headgate("groups", "add", GROUP + 1, "--replicas", 1)
+    assert again.output == said.output.replace("is added", "was there already")
 
 
 async def test_a_closed_group_is_opened_again(group, headgate):
@@ -198,6 +208,8 @@ async def test_a_replica_that_lives_is_retired_and_writing_goes_on(group, headga
     assert [record.levelname for record in caplog.records if record.message.startswith(told)] == ["ERROR"]
     assert group.group.next_replica > id_  # and is not given again
     await headgate("replicas", "retire", GROUP, id_)  # the answer was lost
+    said = await headgate("replicas", "forget", GROUP, id_)  # its node runs still; it was told to retire the replica
+    assert said.output == f"store group {GROUP}: replica {id_} is forgotten\n"
     rest = next(name for name in group.names if name not in {gone, master})
     with pytest.raises(ReplicaInSync, match="nothing is written until another one is"):
         await headgate("replicas", "retire", GROUP, group.id(rest))
@@ -255,6 +267,10 @@ async def test_a_controller_that_is_added_is_shown_before_it_was_ever_started(co
     """Neither list named it, so that a mistyped address was seen nowhere."""
     with pytest.raises(ConfigError, match="'nonsense' is not host:port"):
         await headgate("members", "add", 5, "nonsense")
+    taken = controllers.addresses[1]
+    with pytest.raises(AddressTaken, match=f"controller 1 is at {taken}: name another address, or remove it first"):
+        await headgate("members", "add", 5, taken)  # 5 was asked for there, and 1 answered
+    assert (await headgate("members", "add", 1, taken)).output == f"controller 1 was there already, at {taken}\n"
     assert (await headgate("members", "add", 5, "127.0.0.1:9")).output == "controller 5 is added\n"
     lines = (await headgate("members", "list")).output.splitlines()
     assert [line.split() for line in lines if "127.0.0.1:9 " in line] == [
@@ -332,6 +348,9 @@ async def test_a_topic_grows_where_the_operator_says(group, headgate):
     await append(store, frame(*[(number, b"new") for number in grown.open]))
     with pytest.raises(UnknownTopic, match="there is no topic 'other'"):
         await headgate("topics", "grow", "other", 3)
+    assert (await headgate("topics", "grow", "t", 2)).output == said.output.replace(
+        "to:", "to, and their number never falls:"
+    )
 
 
 async def test_a_topic_is_deleted_and_its_queues_take_no_more(group, headgate):

@@ -78,6 +78,41 @@ def test_a_host_without_an_address_is_refused(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("role", ["serve", "store", "controller"])
+@pytest.mark.parametrize("below", ["", "/a/b"])
+def test_a_data_directory_that_is_a_file_is_refused(tmp_path, role, below):
+    """It was ok for `check-config`, and the role then ended with "File exists"."""
+    there = tmp_path / "there"
+    there.write_text("")
+    section = "controller" if role == "controller" else "store"
+    file, settings = config_of(
+        tmp_path, f'{CONTROLLERS if role != "serve" else ""}[{section}]\ndata_dir = "{there}{below}"\n'
+    )
+    sentence = f"{section}.data_dir: {there} is a file; write a directory, or a path where there is nothing yet"
+    assert check(file, "--role", role) == (1, f"{role}: {sentence}")
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        CliRunner().invoke(cli.app, [role, "--config", str(file)], catch_exceptions=False)
+    assert sentence not in str(refusals(settings, ["proxy"]))  # it opens none
+
+
+@pytest.mark.parametrize(
+    "text", ['host = "0.0.0.0"\n', 'host = "::"\n', 'host = "0.0.0.0"\nadvertise = "0.0.0.0:8081"\n']
+)
+def test_a_node_that_advertises_all_addresses_is_refused(tmp_path, text):
+    """It registered 0.0.0.0, by which each other node reaches itself."""
+    everywhere = "::" if "::" in text else "0.0.0.0"
+    sentence = (
+        f"advertise: {everywhere} is no address by which other nodes reach this one; write host:port of this machine"
+    )
+    cluster = f"{CONTROLLERS}insecure = true\n"
+    settings = config_of(tmp_path, f"{cluster}[rpc]\n{text}")[1]
+    assert refusals(settings, ["controller", "store", "proxy"]) == [f"store: rpc.{sentence}"]
+    joining = f"{cluster}[controller]\nid = 7\njoin = true\n{text}"
+    assert refusals(config_of(tmp_path, joining)[1], ["controller"]) == [f"controller: controller.{sentence}"]
+    named = f'{cluster}[rpc]\nhost = "0.0.0.0"\nadvertise = "n1:8081"\n[controller]\nhost = "0.0.0.0"\n'
+    assert refusals(config_of(tmp_path, named)[1], ["controller", "store", "proxy"]) == []
+
+
 def test_roles_follow_from_what_is_written(tmp_path):
     def of(text):
         return roles_of(config_of(tmp_path, text)[1])

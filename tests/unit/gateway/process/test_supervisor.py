@@ -83,6 +83,11 @@ def test_the_end_of_a_child_is_said_by_its_last_line(tmp_path, monkeypatch):
     one = launch("print('x' * 100); raise SystemExit('no room on the disk')", tmp_path)
     one.process.wait()
     assert one.describe_end() == "one has ended: no room on the disk"
+    program = 'print(\'{"level":"info","event":"gone"}\')'
+    logged = launch(program, tmp_path, "three")
+    logged.process.wait()
+    monkeypatch.setattr(child_file, "LAST_WORDS_BYTES", 200)
+    assert logged.describe_end() == "three has ended: gone"
     silent = launch("pass", tmp_path, "two")
     silent.process.wait()
     assert silent.describe_end() == "two has ended: it said nothing"

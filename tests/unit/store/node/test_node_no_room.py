@@ -1,11 +1,14 @@
 """A disk that is full to the last byte: nothing is promised or served that is not saved, until there is room."""
 
+import asyncio
 import errno
+from contextlib import suppress
 
 import pytest
 
 from controller.api.client import GroupConfig
 from controller.api.requests import AskService
+from store.base.errors import StoreFull
 from store.node import node as node_module
 from store.node import replica_role
 from store.node.replica.disk import Disk
@@ -95,4 +98,44 @@ async def test_any_other_error_is_a_failure(tmp_path):
     with pytest.raises(OSError, match="Input/output"):
         await disk.save(disk.epochs, 5)
     assert (disk.promised, disk.full) == (0, False)
+    await disk.close()
+
+
+async def test_a_full_disk_is_full_while_the_store_is_opened_again(tmp_path):
+    """A replica without room opens its store again and again; it reported room while that was closed."""
+    files = FaultyFiles()
+    files.free = 1_000
+    disk = Disk(tmp_path, GROUP, {"files": files, "disk_reserve_bytes": 1 << 20})
+    await disk.open_replica()
+    for _ in range(2):
+        assert (disk.full, disk.low) == (True, True)
+        await disk.close()
+        assert (disk.full, disk.low) == (True, True)
+        opening = asyncio.ensure_future(disk.open_replica())
+        await asyncio.sleep(0)
+        assert (disk.full, disk.low) == (True, True)
+        await opening
+    await disk.close()
+    files.free = None
+    await disk.open_replica()
+    assert (disk.full, disk.low) == (False, False)
+    await disk.close()
+
+
+async def test_a_store_that_could_not_be_opened_for_want_of_room_is_full_until_it_is_opened(tmp_path):
+    files = FaultyFiles()
+    disk = Disk(tmp_path, GROUP, {"files": files})
+    files.fill(0)
+    with pytest.raises(StoreFull):
+        await disk.open_replica()
+    assert disk.full
+    opening = asyncio.ensure_future(disk.open_replica())
+    await asyncio.sleep(0)
+    assert disk.full
+    files.write_error = 0
+    with suppress(StoreFull):  # it had begun before
+        await opening
+    if disk.store is None:
+        await disk.open_replica()
+    assert not disk.full
     await disk.close()

@@ -203,7 +203,7 @@ def test_the_set_never_becomes_smaller_than_what_is_needed():
     leading.pass_time(10_000)
     assert leading.master.sync_set == {1, 2, 3}
     assert isinstance(leading.master.refusal, NotEnoughInSync)
-    assert str(leading.master.refusal) == "1 replicas in sync, 2 are needed"  # not the three of the set
+    assert str(leading.master.refusal) == "1 replica in sync, 2 are needed"  # not the three of the set
 
 
 def test_growing_is_asked_of_a_controller_that_answers():

@@ -27,8 +27,8 @@ async def test_what_has_to_wait_is_said_once_and_without_a_trace(caplog, monkeyp
         await due.look()
     said = [(one.levelname, one.getMessage()) for one in caplog.records]
     assert said == [
-        ("WARNING", "work that is due has to wait: 1 replicas in sync, 2 are needed"),
-        ("DEBUG", "work that is due has to wait: 1 replicas in sync, 2 are needed"),
+        ("WARNING", "work that is due has to wait: 1 replica in sync, 2 are needed"),
+        ("DEBUG", "work that is due has to wait: 1 replica in sync, 2 are needed"),
         ("WARNING", "work that is due has to wait: no room"),
         ("DEBUG", "work that is due has to wait: no room"),
     ]
