@@ -182,7 +182,7 @@ class Handshake:
         self._server_properties = server_properties(info.gateway)
         self._login: Authenticate  # of start-ok
         self._mechanism = ""
-        self._reads_refusal = False  # whether the client takes connection.close before the connection is open
+        self._reads_refusal = False  # the client takes connection.close before the connection is open
         self.phase = Phase.HEADER
         self.principal = Principal(name="")
         self.limits = TuneLimits(options.channel_max, options.frame_max - FRAME_OVERHEAD, 0)
