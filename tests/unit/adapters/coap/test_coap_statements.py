@@ -58,6 +58,9 @@ STATEMENTS = {
     ),
     "7252 4.5: a repeated Non-confirmable message is passed over": ("endpoint: a_repeated_non_is_passed_over"),
     "7252 4.8.2: that lasts for EXCHANGE_LIFETIME": ("endpoint: a_message_id_is_free_after_its_lifetime"),
+    "7252 4.8.2: a Message ID of a Non-confirmable message can be used again after NON_LIFETIME": (
+        "endpoint: a_message_id_of_a_non_is_free_after_non_lifetime"
+    ),
     "7252 5.2.1: a response may come in the acknowledgement": (
         "endpoint: what_is_stored_is_answered_and_what_is_refused_too"
     ),
