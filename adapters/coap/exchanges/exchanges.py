@@ -1,9 +1,9 @@
 """Requests that have been seen, and their answers (RFC 7252, 4.5).
 
 Requests are kept for EXCHANGE_LIFETIME, under their sender and Message ID; all requests of one wake are taken in, and
-given up, together. A Non-confirmable one counts as repeated for NON_LIFETIME, after which its sender may use the Message
-ID again (4.8.2). Where a limit is reached, those go first that their sender has stopped sending again
-(MAX_TRANSMIT_SPAN); if none are as old as that, new ones are refused.
+given up, together. The Message ID of a Non-confirmable one may be used again after NON_LIFETIME (4.8.2). Where a limit
+is reached, those go first that their sender has stopped sending again (MAX_TRANSMIT_SPAN); if none are as old as that,
+new ones are refused.
 """
 
 from collections import deque
