@@ -133,7 +133,8 @@ class CoapEndpoint:
         exchanges.expire(now_ms, at_least=2 * len(datagrams))
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self.outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
-        lifetime_ms, body_max = exchanges.lifetime_ms, settings.max_body_bytes
+        lifetime_ms, non_lifetime_ms = exchanges.lifetime_ms, exchanges.non_lifetime_ms
+        body_max = settings.max_body_bytes
         heads, output, lookups = HEADS, self._sender.output, self._lookups
         effects: list[Effect] = []
         messages: list[Message] = []
@@ -150,7 +151,11 @@ class CoapEndpoint:
             if conversation is not None:
                 by_mid = conversation.by_mid
                 known = by_mid.get(mid)
-                if known is not None and known.tag == tag and now_ms - known.arrival_ms < lifetime_ms:
+                if (
+                    known is not None
+                    and known.tag == tag
+                    and now_ms - known.arrival_ms < (lifetime_ms if known.confirmable else non_lifetime_ms)
+                ):
                     if known.response:
                         output.append((known.response, peer))
                     continue
@@ -357,7 +362,7 @@ class CoapEndpoint:
                 if known.response:
                     self._sender.output.append((known.response, peer))
                 return 0
-            if full or not self.exchanges.has_room_for(peer):
+            if full or not self.exchanges.has_room_for(peer, exchange.mid):
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             begun = self._readings.begin(

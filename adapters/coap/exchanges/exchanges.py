@@ -1,8 +1,9 @@
 """Requests that have been seen, and their answers (RFC 7252, 4.5).
 
 Requests are kept for EXCHANGE_LIFETIME, under their sender and Message ID; all requests of one wake are taken in, and
-given up, together. Where a limit is reached, those go first that their sender has stopped sending again
-(MAX_TRANSMIT_SPAN); if none are as old as that, new ones are refused.
+given up, together. The Message ID of a Non-confirmable one may be used again after NON_LIFETIME (4.8.2). Where a limit
+is reached, those go first that their sender has stopped sending again (MAX_TRANSMIT_SPAN); if none are as old as that,
+new ones are refused.
 """
 
 from collections import deque
@@ -13,6 +14,7 @@ import msgspec
 from gateway.port.adapter import Peer
 
 MAX_TRANSMIT_SPAN_MS = 45_000  # RFC 7252, 4.8.2
+NON_LIFETIME_MS = 145_000  # RFC 7252, 4.8.2; never longer than EXCHANGE_LIFETIME
 EXPIRY_SLACK_MS = 1_000  # the past is tidied up once a second, not once a message
 DROPPED_PER_TICK_MAX = 16_384
 
@@ -51,6 +53,7 @@ class Exchanges:
 
     def __init__(self, *, lifetime_ms: int, total_max: int, peer_max: int, peers_max: int) -> None:
         self.lifetime_ms = lifetime_ms
+        self.non_lifetime_ms = min(NON_LIFETIME_MS, lifetime_ms)
         self.total_max = total_max
         self.peer_max = peer_max
         self.peers_max = peers_max
@@ -68,7 +71,7 @@ class Exchanges:
         return self.total_max - self._count
 
     def find(self, peer: Peer, tag: bytes, now_ms: int) -> Exchange | None:
-        """Returns the exchange that a message repeats: the same Message ID from the same peer within EXCHANGE_LIFETIME.
+        """Returns the exchange that a message repeats: the same Message ID from the same peer within its lifetime.
 
         A different Token tells that the peer has used a Message ID again too soon; that is a new request.
         """
@@ -76,16 +79,20 @@ class Exchanges:
         if conversation is None:
             return None
         known = conversation.by_mid.get(tag[0] << 8 | tag[1])
-        if known is None or known.tag != tag or now_ms - known.arrival_ms >= self.lifetime_ms:
+        if known is None or known.tag != tag:
             return None
-        return known
+        lifetime_ms = self.lifetime_ms if known.confirmable else self.non_lifetime_ms
+        return known if now_ms - known.arrival_ms < lifetime_ms else None
 
-    def has_room_for(self, peer: Peer) -> bool:
-        """Returns whether an exchange with this peer would be within the limits for peers."""
+    def has_room_for(self, peer: Peer, mid: int) -> bool:
+        """Returns whether an exchange with this peer would be within the limits for peers.
+
+        A peer that has used all its Message IDs uses one again: that exchange takes the place of the one before.
+        """
         conversation = self.by_peer.get(peer)
         if conversation is None:
             return len(self.by_peer) < self.peers_max
-        return len(conversation.by_mid) < self.peer_max
+        return len(conversation.by_mid) < self.peer_max or mid in conversation.by_mid
 
     def open(self, exchange: Exchange) -> None:
         """Recognises an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""

@@ -26,6 +26,7 @@ from adapters.coap.codec.registry import (
     PROXYING_NOT_SUPPORTED,
     SIZE1,
     SIZE2,
+    URI_HOST,
     URI_PATH,
     URI_QUERY,
     is_critical,
@@ -150,6 +151,7 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRe
         raise ProtocolError(PROXYING_NOT_SUPPORTED, "this server is not a proxy")
     if HOP_LIMIT in found and not 0 < read_uint(found[HOP_LIMIT][0]) <= HOP_LIMIT_MAX:
         raise ProtocolError(BAD_REQUEST, f"Hop-Limit: must be 1 to {HOP_LIMIT_MAX}")
+    _texts(found, URI_HOST)  # every host is this one, but none is anything else than text
     block1, block2 = found.get(BLOCK1), found.get(BLOCK2)
     return CoapRequest(
         path=_texts(found, URI_PATH),

@@ -1,5 +1,6 @@
 """One observer's entry, and the entries by endpoint and by observed resource."""
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT
@@ -48,6 +49,11 @@ class Observation:
         """The observer's endpoint."""
         return self.read.peer
 
+    @property
+    def many(self) -> bool:
+        """Returns whether this observes a filter."""
+        return self.read.observable is not None and self.read.observable.many
+
     def take_waiting(self) -> list[Message]:
         """Returns the messages that waited and are sent next, the oldest first."""
         if self.read.each:
@@ -57,10 +63,31 @@ class Observation:
 
     def wait(self, message: Message) -> bool:
         """Lets a message wait, in the place of an older one unless each is wanted; returns False where too many do."""
-        key = message.id if self.read.each else message.address
+        key = self._key(message)
         self.waiting.pop(key, None)
         self.waiting[key] = message
         return len(self.waiting) <= WAITING_COUNT_MAX
+
+    def put_back(self, messages: Iterable[Message]) -> None:
+        """Lets messages wait that could not be sent, before those that came after them."""
+        unsent = {self._key(message): message for message in messages if not self._is_unconfirmed(message)}
+        self.waiting = unsent | self.waiting
+
+    def take_unconfirmed(self) -> list[Message]:
+        """Returns the messages of a Confirmable notification: those that waited, and what it repeats of a filter."""
+        messages = self.take_waiting()
+        if not self.many:
+            return messages
+        for message in messages:  # the newest last
+            self.unconfirmed.pop(message.address, None)
+            self.unconfirmed[message.address] = message
+        return list(self.unconfirmed.values())
+
+    def _is_unconfirmed(self, message: Message) -> bool:
+        return self.unconfirmed.get(message.address) is message
+
+    def _key(self, message: Message) -> str:
+        return message.id if self.read.each else message.address
 
     def keeps_format(self, answer: Answer) -> bool:
         """Returns whether a response has the Content-Format of the first one, as it must (RFC 7641, 4.2)."""
@@ -85,11 +112,24 @@ class Observed:
 
 @dataclass(slots=True, eq=False)
 class Watcher:
-    """One endpoint that observes."""
+    """One endpoint that observes. One Confirmable message to it is in flight at a time (NSTART; RFC 7641, 4.5.1)."""
 
     next_mid: int
     observations: dict[bytes, Observation] = field(default_factory=dict)  # by token
     recent: dict[int, Observation] = field(default_factory=dict)  # by Message ID, the oldest first
+    in_flight: int | None = None  # the Message ID of that message
+    # The observations that wait until it is acknowledged, by token, and the error responses of those that have ended.
+    queue: dict[bytes, tuple[Observation, Answer | None]] = field(default_factory=dict)
+
+    @property
+    def idle(self) -> bool:
+        """Returns whether the endpoint observes nothing and nothing is on its way to it."""
+        return not self.observations and not self.queue and self.in_flight is None
+
+    def release(self, mid: int | None) -> None:
+        """Notes that a message is in flight no longer."""
+        if self.in_flight == mid:
+            self.in_flight = None
 
     def take_mid(self, observation: Observation) -> int:
         """Returns the Message ID of a new notification."""

@@ -6,7 +6,10 @@ waits; they are sent in one notification, Confirmable, after the acknowledgement
 notification. Where the acknowledgement does not come they take the place of the next retransmission, in a message of
 their own with the count of attempts kept (RFC 7641, 4.5.2); one of a filter repeats what is not acknowledged. When too
 many addresses of a filter have changed by then, its observation ends: the client begins anew. An observer that wants
-each message has every notification Confirmable, in the order of the log, one in flight.
+each message has every notification Confirmable, in the order of the log.
+
+One Confirmable message to an endpoint is in flight at a time, whatever it observes (NSTART; RFC 7641, 4.5.1). Those of
+its other observations wait in a queue.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
@@ -16,7 +19,6 @@ is made good, and an endpoint that is gone is found. For a filter it is the mess
 Over a reliable transport nothing is Confirmable, and each message is a notification (RFC 8323, 7).
 """
 
-from collections import deque
 from collections.abc import Callable
 
 from adapters.coap.codec.registry import CON, CONTENT, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
@@ -26,26 +28,14 @@ from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.retransmit import Retransmitter
 from adapters.coap.exchanges.sender import Sender
 from adapters.coap.messages.settings import CoapOptions
-from adapters.coap.observe.observation import SEQUENCE_MASK, Observation, Observed, Watcher, next_sequence
-from adapters.coap.reading.reads import Observable, Read, Reads
+from adapters.coap.observe.observation import SEQUENCE_MASK, Observation, Watcher, next_sequence
+from adapters.coap.observe.resources import ObservedResources
+from adapters.coap.reading.reads import Read, Reads
 from gateway.domain.errors import ProtocolError
-from gateway.port.adapter import (
-    Call,
-    Deliveries,
-    Effect,
-    Outcome,
-    Peer,
-    Random,
-    Subscribe,
-    SubscriptionId,
-    Token,
-    Unsubscribe,
-)
-from gateway.port.reads import LastValue, LastValues
+from gateway.port.adapter import Deliveries, Effect, Outcome, Peer, Random, Token
 from store.api.message import Message
 
 REGISTER = 0  # the Observe option of a request that registers
-CHECKS_PER_TICK_MAX = 256  # addresses read again in one tick, so that no tick is long
 MID_DISTANCE = 0x8000  # between the Message IDs of notifications and of other messages to a peer
 MAX_TRANSMIT_WAIT_MS = 93_000  # until a client knows that nothing came (RFC 7252, 4.8.2)
 
@@ -67,7 +57,7 @@ class Observers:
         self._reliable = reliable
         self._reads = reads
         self._sender = sender
-        self._new_token = new_token
+        self._resources = ObservedResources(check_ms=settings.observe_check_ms, new_token=new_token)
         self._retransmitter = Retransmitter(
             ack_timeout_ms=settings.ack_timeout_ms,
             ack_random_factor=settings.ack_random_factor,
@@ -76,13 +66,8 @@ class Observers:
             random=random,
         )
         self._watchers: dict[Peer, Watcher] = {}
-        self._observed: dict[SubscriptionId, Observed] = {}
-        self._by_observable: dict[Observable, Observed] = {}
-        self._checks: deque[tuple[int, SubscriptionId]] = deque()  # by the time they are due
-        self._checking: dict[Token, SubscriptionId] = {}
         self._count = 0  # observations, <= observers_max
-        self._last_sub = 0
-        self._effects: list[Effect] = []
+        self._released: dict[Peer, None] = {}  # endpoints for which messages wait and to which none is in flight
         silence_ms = settings.observe_confirm_ms + settings.observe_check_ms + MAX_TRANSMIT_WAIT_MS
         self._max_age_s = silence_ms // 1000  # the longest time without a notification
 
@@ -113,19 +98,10 @@ class Observers:
             watcher = self._watchers[peer] = Watcher(mid ^ MID_DISTANCE)
         elif len(watcher.observations) >= self._settings.observers_peer_max:
             return
-        observed = self._by_observable.get(observable) or self._observe(observable, now_ms)
+        observed = self._resources.of(observable, now_ms)
         observation = Observation(read, token, observed.sub, exchange, now_ms)
         watcher.observations[token] = observed.observations[peer, token] = observation
         self._count += 1
-
-    def _observe(self, observable: Observable, now_ms: int) -> Observed:
-        """Subscribes to an address or filter that is not observed yet."""
-        self._last_sub += 1
-        sub = SubscriptionId(self._last_sub)
-        observed = self._observed[sub] = self._by_observable[observable] = Observed(sub, observable)
-        self._effects.append(Subscribe(sub=sub, pattern=observable.pattern))
-        self._checks.append((now_ms + self._settings.observe_check_ms, sub))
-        return observed
 
     def max_age_s(self, exchange: Exchange) -> int | None:
         """Returns the Max-Age of the response to a request that registers, None for another request."""
@@ -147,7 +123,7 @@ class Observers:
         observation.registering = None
         messages = observation.take_waiting()
         if messages:
-            newest_alone = not (_of_filter(observation) or observation.read.each)
+            newest_alone = not (observation.many or observation.read.each)
             self._notify(observation, messages, now_ms, refresh=newest_alone)
 
     def _registering(self, exchange: Exchange) -> Observation | None:
@@ -160,15 +136,23 @@ class Observers:
     def end(self, peer: Peer, token: bytes) -> None:
         """Ends the observation of an endpoint and a token, if there is one."""
         watcher = self._watchers.get(peer)
-        observation = None if watcher is None else watcher.observations.get(token)
+        if watcher is None:
+            return
+        observation = watcher.observations.get(token)
         if observation is not None:
             self._end(observation)
+        elif watcher.queue.pop(token, None):
+            self._drop_idle(watcher, peer)
 
     def forget(self, peer: Peer) -> None:
         """Ends the observations of an endpoint, which is gone."""
         watcher = self._watchers.get(peer)
-        for observation in list(watcher.observations.values()) if watcher is not None else ():
+        if watcher is None:
+            return
+        for observation in list(watcher.observations.values()):
             self._end(observation)
+        watcher.queue.clear()
+        self._drop_idle(watcher, peer)
 
     def failed(self, exchange: Exchange) -> None:
         """Forgets a request that was to register and is refused."""
@@ -178,28 +162,41 @@ class Observers:
 
     def _end(self, observation: Observation) -> None:
         peer, token = observation.peer, observation.token
-        watcher, observed = self._watchers[peer], self._observed[observation.sub]
-        if observation.outstanding is not None:
-            self._retransmitter.settle(peer, observation.outstanding)
+        watcher = self._watchers[peer]
+        self._settle_outstanding(observation)
+        watcher.queue.pop(token, None)
         del watcher.observations[token]
-        if not watcher.observations:
-            del self._watchers[peer]
-        del observed.observations[peer, token]
+        self._drop_idle(watcher, peer)
+        self._resources.remove(observation)
         self._count -= 1
-        if not observed.observations:
-            del self._observed[observed.sub], self._by_observable[observed.observable]
-            if observed.check is not None:
-                del self._checking[observed.check[0]]
-            self._effects.append(Unsubscribe(sub=observed.sub))
 
     def _end_with(self, observation: Observation, answer: Answer, now_ms: int) -> None:
         """Sends an error response, the last notification of an observation (RFC 7641, 4.2)."""
-        if observation.outstanding is not None:
-            self._retransmitter.settle(observation.peer, observation.outstanding)
-        if not unwanted(observation.read.request.silence, answer.code):
+        watcher = self._watchers[observation.peer]
+        self._settle_outstanding(observation)
+        waits = watcher.in_flight is not None and not self._reliable
+        told = not unwanted(observation.read.request.silence, answer.code)
+        if told and not waits:
             self._send(observation, answer, now_ms, confirmable=True)
         observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
         self._end(observation)
+        if told and waits:
+            watcher.queue[observation.token] = observation, answer
+
+    def _settle_outstanding(self, observation: Observation) -> None:
+        """Gives up the Confirmable notification of an observation that is in flight, if there is one."""
+        mid, observation.outstanding = observation.outstanding, None
+        if mid is None:
+            return
+        self._retransmitter.settle(observation.peer, mid)
+        watcher = self._watchers[observation.peer]
+        watcher.release(mid)
+        if watcher.queue:
+            self._released[observation.peer] = None
+
+    def _drop_idle(self, watcher: Watcher, peer: Peer) -> None:
+        if watcher.idle:
+            self._watchers.pop(peer, None)
 
     # ---- input
 
@@ -209,21 +206,33 @@ class Observers:
         A Reset ends the observation of the notification that it answers (RFC 7641, 3.6).
         """
         self._retransmitter.settle(peer, mid)
+        watcher = self._watchers.get(peer)
+        if watcher is None:
+            return
+        watcher.release(mid)
         observation = self._sent(peer, mid)
-        if observation is None:
-            return
-        if reset:
+        if observation is not None and reset:
             self._end(observation)
-            return
-        if observation.outstanding != mid:
-            return
-        observation.outstanding = None
-        observation.confirmed_ms = now_ms
-        observation.unconfirmed_count = 0
-        observation.unconfirmed.clear()
-        messages = observation.take_waiting()
-        if messages:
-            self._notify(observation, messages, now_ms, confirmable=True)
+        elif observation is not None and observation.outstanding == mid:
+            observation.outstanding = None
+            observation.confirmed_ms = now_ms
+            observation.unconfirmed_count = 0
+            observation.unconfirmed.clear()
+            if observation.waiting:
+                watcher.queue[observation.token] = observation, None
+        self._send_queued(watcher, peer, now_ms)
+
+    def _send_queued(self, watcher: Watcher, peer: Peer, now_ms: int) -> None:
+        """Sends Confirmable messages that waited, the first one first, until one is in flight."""
+        while watcher.queue and watcher.in_flight is None:
+            observation, answer = watcher.queue.pop(next(iter(watcher.queue)))
+            if answer is not None:
+                self._send(observation, answer, now_ms, confirmable=True)
+                continue
+            messages = observation.take_unconfirmed()
+            if messages:
+                self._notify(observation, messages, now_ms, confirmable=True)
+        self._drop_idle(watcher, peer)
 
     def _sent(self, peer: Peer, mid: int) -> Observation | None:
         """Returns the observation that a notification belonged to, unless it has ended."""
@@ -239,16 +248,20 @@ class Observers:
         for index, subs in zip(deliveries.picks, deliveries.subs, strict=True):
             message = batch.message(index)
             for sub in subs:
-                observed = self._observed.get(sub)
+                observed = self._resources.get(sub)
                 if observed is None:
                     continue
                 observed.version += 1
                 for observation in list(observed.observations.values()):
-                    if observation.registering is None and observation.outstanding is None:
+                    if observation.registering is None and not self._waits(observation):
                         self._notify(observation, [message], now_ms)
                     elif not observation.wait(message):
                         self._end_with(observation, busy("too many messages wait"), now_ms)
         return len(deliveries.picks)
+
+    def _waits(self, observation: Observation) -> bool:
+        """Returns whether an observation waits for an acknowledgement, of a message of its own or of another one."""
+        return observation.outstanding is not None or observation.token in self._watchers[observation.peer].queue
 
     # ---- time
 
@@ -256,39 +269,28 @@ class Observers:
         """Retransmits unacknowledged notifications, ends the observations given up, and begins the checks due."""
         self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
         for peer, mid in self._retransmitter.given_up:
-            observation = self._sent(peer, mid)
+            observation, watcher = self._sent(peer, mid), self._watchers.get(peer)
             if observation is not None and observation.outstanding == mid:
                 self._end(observation)
-        checks = self._checks
-        for _ in range(CHECKS_PER_TICK_MAX):
-            if not checks or checks[0][0] > now_ms:
-                break
-            _, sub = checks.popleft()
-            observed = self._observed.get(sub)
-            if observed is None:
-                continue
-            checks.append((now_ms + self._settings.observe_check_ms, sub))
-            if observed.check is None:
-                token = self._new_token()
-                self._checking[token] = sub
-                observed.check = (token, observed.version)
-                self._effects.append(Call(request=_check_of(observed.observable), token=token))
+            elif watcher is not None:
+                watcher.release(mid)
+            self._released[peer] = None
+        released, self._released = self._released, {}
+        for peer in released:
+            if (watcher := self._watchers.get(peer)) is not None:
+                self._send_queued(watcher, peer, now_ms)
+        self._resources.begin_checks(now_ms)
 
     def deadline_ms(self) -> int | None:
-        """Returns when `tick` is due; at once where effects wait to be taken."""
-        if self._effects:
+        """Returns when `tick` is due; at once where effects wait to be taken, or messages can be sent."""
+        if self._resources.effects or self._released:
             return 0
-        while self._checks and self._checks[0][1] not in self._observed:
-            self._checks.popleft()
-        deadlines = (self._checks[0][0] if self._checks else None, self._retransmitter.deadline_ms())
+        deadlines = (self._resources.deadline_ms(), self._retransmitter.deadline_ms())
         return min([deadline for deadline in deadlines if deadline is not None], default=None)
 
     def take_effects(self) -> list[Effect]:
         """Returns the requests to the gateway now."""
-        if not self._effects:
-            return []
-        effects, self._effects = self._effects, []
-        return effects
+        return self._resources.take_effects()
 
     def checked(self, token: Token, outcome: Outcome, now_ms: int) -> bool:
         """Takes the answer to a check; returns False for a token of something else.
@@ -296,12 +298,10 @@ class Observers:
         A value that is older than a message delivered meanwhile is skipped. A refusal ends the observations of
         the address, unless it may pass.
         """
-        sub = self._checking.pop(token, None)
-        if sub is None:
+        checked = self._resources.checked(token)
+        if checked is None:
             return False
-        observed = self._observed[sub]
-        assert observed.check is not None
-        version, observed.check = observed.check[1], None
+        observed, overtaken = checked
         settled = [one for one in observed.observations.values() if one.registering is None]
         if outcome.error is not None:
             if not outcome.error.retriable:
@@ -310,13 +310,13 @@ class Observers:
                     self._end_with(observation, answer, now_ms)
         elif observed.observable.many:
             for observation in settled:
-                if observation.outstanding is None:
+                if not self._waits(observation):
                     self._notify(
                         observation, list(observation.unconfirmed.values()), now_ms, confirmable=True, refresh=True
                     )
-        elif version == observed.version:
+        elif not overtaken:
             for observation in settled:
-                if observation.outstanding is None:
+                if not self._waits(observation):
                     self._notify(observation, outcome.value, now_ms, confirmable=True, refresh=True)
         return True
 
@@ -336,7 +336,7 @@ class Observers:
         Of several messages at one address the last counts. With `refresh` an observer gets no representation that it is
         known to have.
         """
-        many = _of_filter(observation)
+        many = observation.many
         if isinstance(value, list) and not many:
             value = value[-1]
         try:
@@ -351,6 +351,12 @@ class Observers:
         if refresh and known and not (observation.unconfirmed_count or silent):
             return
         confirmable |= each or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
+        watcher = self._watchers[observation.peer]
+        if confirmable and watcher.in_flight is not None and not self._reliable:
+            assert value is not None
+            observation.put_back(value if isinstance(value, list) else [value])
+            watcher.queue[observation.token] = observation, None
+            return
         if isinstance(value, list) and not self._reliable:
             observation.unconfirmed.update({message.address: message for message in value})
         answer = self._numbered(observation, answer, now_ms)
@@ -371,14 +377,10 @@ class Observers:
         observation = self._sent(peer, mid)
         if observation is None or observation.outstanding != mid or observation.read.each or not observation.waiting:
             return None
-        messages = observation.take_waiting()
-        if _of_filter(observation):
-            for message in messages:  # the newest last
-                observation.unconfirmed.pop(message.address, None)
-                observation.unconfirmed[message.address] = message
-            messages = list(observation.unconfirmed.values())
+        watcher = self._watchers[peer]
+        messages = observation.take_unconfirmed()
         try:
-            value = messages if _of_filter(observation) else messages[-1]
+            value = messages if observation.many else messages[-1]
             answer = self._numbered(observation, self._represent(observation, value, now_ms), now_ms)
         except ProtocolError as error:
             answer = wrong(error, max_body_bytes=self._settings.max_body_bytes)
@@ -386,11 +388,12 @@ class Observers:
                 self._end(observation)
                 return None
             fresh = self._datagram(observation, answer, CON)
+            watcher.in_flight = fresh[0]
             observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
             self._end(observation)
             return fresh
         fresh = self._datagram(observation, answer, CON)
-        observation.outstanding = fresh[0]
+        watcher.in_flight = observation.outstanding = fresh[0]
         return fresh
 
     def _numbered(self, observation: Observation, answer: Answer, now_ms: int) -> Answer:
@@ -407,7 +410,7 @@ class Observers:
         mid, datagram = self._datagram(observation, answer, CON if confirmable else NON)
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
-            observation.outstanding = mid
+            self._watchers[peer].in_flight = observation.outstanding = mid
         elif self._reliable:
             observation.confirmed_ms = now_ms
         else:
@@ -421,16 +424,3 @@ class Observers:
         head = bytes((0x40 | kind << 4 | len(token), answer.code, mid >> 8, mid & 0xFF))
         payload = b"\xff" + answer.payload if answer.payload else b""
         return mid, head + token + encode_options(answer.options) + payload
-
-
-def _of_filter(observation: Observation) -> bool:
-    """Returns whether an observation is one of a filter."""
-    observable = observation.read.observable
-    return observable is not None and observable.many
-
-
-def _check_of(observable: Observable) -> LastValue | LastValues:
-    """Returns the request that tells whether an observable may still be read, and the value of an address."""
-    if observable.many:
-        return LastValues(pattern=observable.pattern, limit=1)
-    return LastValue(address=observable.pattern)

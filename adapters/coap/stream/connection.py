@@ -93,6 +93,7 @@ class CoapConnection(Adapter):
         self._outstanding = 0  # requests not answered yet
         self._next_mid = 0
         self._received_ms: int | None = None  # when the peer sent something last, or the connection was first looked at
+        self._csm_until_ms = NEVER_MS  # when the peer's first CSM must have come
         self._pinged = False
         self._starved = False  # fewer deliveries were taken than offered
         self._releasing = False  # the peer sends no more requests
@@ -124,7 +125,8 @@ class CoapConnection(Adapter):
         """Takes frames, cut anywhere."""
         if self._closed:
             return ()
-        self._received_ms, self._pinged = now_ms, False
+        self._hear(now_ms)
+        self._pinged = False
         self._input += data
         self._context.transfers.expire(now_ms)
         return self._turn(now_ms)
@@ -152,7 +154,7 @@ class CoapConnection(Adapter):
         if self._closed:
             return ()
         if self._received_ms is None:
-            self._received_ms = now_ms
+            self._hear(now_ms)
         if self._starved and len(self._output) <= OUTPUT_BYTES_MAX:
             self._starved = False
             self._effects.append(Settled())
@@ -161,7 +163,7 @@ class CoapConnection(Adapter):
             self._collect()
         if now_ms >= self._frame_until_ms:
             self._abort(SignalError("the message takes too long to arrive"))
-        elif now_ms >= self._silent_until_ms(self._received_ms):
+        elif now_ms >= self._silent_until_ms():
             self._find_silence()
         return self._turn(now_ms)
 
@@ -171,7 +173,7 @@ class CoapConnection(Adapter):
             return None
         if self._received_ms is None or (self._starved and len(self._output) <= OUTPUT_BYTES_MAX):
             return 0
-        deadline = min(self._frame_until_ms, self._silent_until_ms(self._received_ms))
+        deadline = min(self._frame_until_ms, self._silent_until_ms())
         inner = None if self._endpoint is None else self._endpoint.deadline_ms()
         return deadline if inner is None else min(deadline, inner)
 
@@ -238,7 +240,8 @@ class CoapConnection(Adapter):
                 else:
                     self._ask(requests, now_ms)
                     requests = []
-                    self._take_other(head, at)
+                    if head.code != EMPTY:  # which can be sent at any time, so also before the CSM (RFC 8323, 3.4)
+                        self._take_other(head, at)
                 at += head.end
         finally:
             self._ask(requests, now_ms)
@@ -323,11 +326,17 @@ class CoapConnection(Adapter):
         self._arriving_bytes = 0
         self._frame_until_ms = NEVER_MS
 
-    def _silent_until_ms(self, received_ms: int) -> int:
+    def _hear(self, now_ms: int) -> None:
+        if self._received_ms is None:
+            self._csm_until_ms = now_ms + CSM_TIME_MS
+        self._received_ms = now_ms
+
+    def _silent_until_ms(self) -> int:
         """Returns when a peer that has sent nothing since is asked, or given up."""
+        assert self._received_ms is not None
         if self._endpoint is None:
-            return received_ms + CSM_TIME_MS
-        return received_ms + self._context.settings.observe_confirm_ms + self._pinged * PING_WAIT_MS
+            return self._csm_until_ms
+        return self._received_ms + self._context.settings.observe_confirm_ms + self._pinged * PING_WAIT_MS
 
     def _find_silence(self) -> None:
         if self._endpoint is None:

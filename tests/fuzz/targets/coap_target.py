@@ -11,7 +11,7 @@ from functools import partial
 from random import Random
 from typing import Any
 
-from adapters.coap.codec.registry import BLOCK1, BLOCK2, GET, NON, OBSERVE
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, GET, NON, OBSERVE, RST
 from adapters.coap.codec.wire import MessageFormatError, Packet, decode, encode, encode_options, read_options
 from adapters.coap.oscore.option import CoseError, Fields, decode_option, has_oscore
 from adapters.coap.stream.frames import FrameError, encode_frame, read_head
@@ -133,6 +133,13 @@ def endpoint(random: Random, inputs: int, tally: dict[str, int]) -> None:
                 if not random.getrandbits(4):
                     driver.now_ms += random.getrandbits(14)
                     waiting += driver.endpoint.tick(now_ms=driver.now_ms)
+                if driver.subscriptions and not random.getrandbits(2):
+                    told = Message("a", bytes(random.getrandbits(5)), id=str(done))
+                    sent = driver.deliver(told, sub=random.choice(list(driver.subscriptions)))
+                    answers += len(sent)
+                    for packet in sent:
+                        reply = encode(Packet(type=random.choice((ACK, RST)), code=0, mid=packet.mid))
+                        driver.receive(reply, peer=(f"host{random.getrandbits(2)}", 1))
                 answers += len(driver.sent())
             driver.complete(waiting)
             driver.sent()

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+import msgspec
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -78,3 +79,56 @@ def test_an_observer_ends_with_the_last_value(script: list[tuple[str, int]], con
                 hear(flying.pop())
     assert observer.body == str(count).encode()
     assert len(driver.endpoint.observers) == 1
+
+
+ADDRESSES = (b"a", b"b", b"c")
+
+
+@given(st.lists(steps, max_size=40), st.integers(1, 3), st.booleans())
+@settings(max_examples=50, deadline=None)
+def test_observations_of_one_endpoint_end_with_their_last_values(
+    script: list[tuple[str, int]], confirm_every: int, each: bool
+) -> None:
+    limits = {"observe_confirm_every": confirm_every, "observe_check_ms": 400_000, "max_retransmit": 10}
+    query = ("each=true",) if each else ()
+    driver = Driver(limits, last=value(0))
+    observers: dict[bytes, Observer] = {}
+    for mid, token in enumerate(ADDRESSES):
+        data = request(f"t/{token.decode()}", GET, mid=mid, token=token, query=query, options=((OBSERVE, b""),))
+        (answer,) = driver.exchange(data)
+        observers[token] = Observer(answer.payload, read_uint(options_of(answer)[OBSERVE]), driver.now_ms)
+    flying: list[Packet] = []
+    unacknowledged: dict[int, bytes] = {}  # the token of each Confirmable notification, by its Message ID
+    count = 0
+
+    def fly(packets: list[Packet]) -> None:
+        flying.extend(packets)
+        unacknowledged.update({packet.mid: packet.token for packet in packets if packet.type == CON})
+        assert len(set(unacknowledged.values())) <= 1
+
+    def hear(packet: Packet) -> None:
+        observers[packet.token].hear(packet, driver.now_ms)
+        if packet.type == CON:
+            if packet.mid in unacknowledged:
+                unacknowledged.clear()
+            fly(driver.exchange(encode(Packet(type=ACK, code=0, mid=packet.mid))))
+
+    last = [0, 0, 0]
+    for what, n in script:
+        if what == "publish":
+            count += 1
+            last[n % 3] = count
+            fly(driver.deliver(msgspec.structs.replace(value(count), address=chr(97 + n % 3)), sub=n % 3 + 1))
+        elif what == "wait" and n < 30_000:
+            fly(driver.tick(n))
+        elif flying:
+            at = n % len(flying)
+            packet = flying[at] if what == "repeat" else flying.pop(at)
+            if what != "lose":
+                hear(packet)
+    for _ in range(13):
+        while flying:
+            hear(flying.pop(0))
+        fly(driver.tick(20_000))
+    for token, body in zip(ADDRESSES, last, strict=True):
+        assert not (each or confirm_every == 1) or observers[token].body == str(body).encode()

@@ -33,6 +33,7 @@ from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, is_ack, options_of, request
 
 LIFETIME_MS = 247_000
+NON_LIFETIME_MS = 145_000
 
 
 def refusing(cause: Cause, retry_after_ms: int = 0) -> Outcome:
@@ -195,6 +196,17 @@ def test_a_message_id_is_free_after_its_lifetime() -> None:
     assert is_ack(driver.exchange(data)[0], "2.01")
     driver.now_ms += LIFETIME_MS - 1
     driver.exchange(data)
+    assert len(driver.stored) == 2
+
+
+def test_a_message_id_of_a_non_is_free_after_non_lifetime() -> None:
+    driver = Driver()
+    data = request("t/a", type=NON)
+    driver.exchange(data)
+    driver.now_ms += NON_LIFETIME_MS - 1
+    assert driver.exchange(data) == []
+    driver.now_ms += 1
+    assert len(driver.exchange(data)) == 1
     assert len(driver.stored) == 2
 
 
@@ -381,7 +393,8 @@ def test_other_methods(code: int) -> None:
         (URI_PORT, b"abc"),  # too long
         (URI_HOST, b""),  # too short
         (ACCEPT, b"abc"),
-        (11, b"\xff"),  # not UTF-8
+        (URI_HOST, b"\xff"),  # not UTF-8
+        (11, b"\xff"),
         (15, b"\xc0"),
         (BLOCK1, b"abcd"),
     ],
@@ -477,6 +490,14 @@ def test_too_many_messages_of_one_peer() -> None:
     assert is_ack(driver.ask("t/a", mid=0, token=b"new"), "2.01", mid=0, token=b"new")  # replaces what it had
     driver.now_ms += LIFETIME_MS
     assert is_ack(driver.ask("t/a", mid=9), "2.01", mid=9)
+
+
+def test_a_peer_that_has_used_all_its_message_ids_reads() -> None:
+    driver = Driver({"dedup_peer_max": 3}, last=Message(address="a", id="1"))
+    for mid in range(3):
+        driver.ask("t/a", mid=mid)
+    assert is_ack(driver.get("t/a", mid=9), "5.03", mid=9)
+    assert is_ack(driver.get("t/a", mid=1, token=b"new"), "2.05", mid=1, token=b"new")
 
 
 def test_too_many_messages_in_total_until_they_are_sent_no_more() -> None:

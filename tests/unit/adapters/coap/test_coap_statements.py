@@ -58,6 +58,9 @@ STATEMENTS = {
     ),
     "7252 4.5: a repeated Non-confirmable message is passed over": ("endpoint: a_repeated_non_is_passed_over"),
     "7252 4.8.2: that lasts for EXCHANGE_LIFETIME": ("endpoint: a_message_id_is_free_after_its_lifetime"),
+    "7252 4.8.2: a Message ID of a Non-confirmable message can be used again after NON_LIFETIME": (
+        "endpoint: a_message_id_of_a_non_is_free_after_non_lifetime"
+    ),
     "7252 5.2.1: a response may come in the acknowledgement": (
         "endpoint: what_is_stored_is_answered_and_what_is_refused_too"
     ),
@@ -142,6 +145,9 @@ STATEMENTS = {
     ),
     "7641 4.5: a client is asked to acknowledge now and then": "observe: every_nth_notification_is_confirmable",
     "7641 4.5.1: newer notifications wait for one in flight": "observe: waiting_messages_take_the_room_of_one",
+    "7641 4.5.1: one Confirmable message to a client is in flight": (
+        "nstart: commands_of_several_addresses_come_one_after_the_other"
+    ),
     "7641 4.5.2: a newer state takes the place of one that is sent again": (
         "observe: the_last_of_a_confirmable_notification_and_an_error_is_the_error"
     ),
@@ -160,6 +166,9 @@ STATEMENTS = {
     "8323 3.3: a token is matched in its connection": "stream: requests_are_answered_by_their_tokens",
     "8323 3.4: empty messages are passed over": (
         "stream: an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_passed_over"
+    ),
+    "8323 3.4: they can always be sent": (
+        "stream: empty_messages_before_the_csm_are_passed_over_and_do_not_put_its_time_off"
     ),
     "8323 5.2: a critical option of a signal that is not understood aborts": (
         "stream: a_critical_option_of_a_signal_that_is_not_understood_aborts"
@@ -189,6 +198,7 @@ STATEMENTS = {
 FILES = {
     **{name: f"test_coap_{name}.py" for name in ("wire", "endpoint", "reads", "conditions", "mapping", "resources")},
     "observe": "test_coap_observe.py",
+    "nstart": "test_coap_observe_nstart.py",
     "blocks": "test_coap_blocks.py",
     "stream": "test_coap_stream.py",
     "statements": "test_coap_statements.py",

@@ -94,6 +94,21 @@ def test_another_beginning_is_aborted(data: bytes, bad_option: bytes | None) -> 
     assert client.closed is not None
 
 
+def test_empty_messages_before_the_csm_are_passed_over_and_do_not_put_its_time_off() -> None:
+    client = CoapStreamPeer(opened=False)
+    client.sent()
+    assert client.send(encode_frame(EMPTY), csm()) == []
+    assert client.closed is None
+    slow = CoapStreamPeer(opened=False)
+    slow.sent()
+    for _ in range(3):
+        assert slow.send(encode_frame(EMPTY)) == slow.wait(3_000) == []
+    slow.send(csm()[:1])
+    (frame,) = slow.wait(1_000)
+    assert frame.code == ABORT
+    assert slow.closed is not None
+
+
 def test_an_unknown_signal_is_aborted_and_unknown_classes_and_empty_frames_are_passed_over() -> None:
     client = CoapStreamPeer()
     assert client.send(encode_frame(EMPTY), encode_frame(0x45, b"x"), encode_frame(0x20), encode_frame(PONG)) == []
