@@ -76,9 +76,11 @@ class Observation:
     def take_unconfirmed(self) -> list[Message]:
         """Returns the messages of a Confirmable notification: those that waited, and what it repeats of a filter."""
         messages = self.take_waiting()
-        if not self.many:
-            return messages
-        for message in messages:  # the newest last
+        return self.repeating(messages) if self.many else messages
+
+    def repeating(self, messages: Iterable[Message]) -> list[Message]:
+        """Returns what is not acknowledged of a filter, and these messages, the newest of each address, at the end."""
+        for message in messages:
             self.unconfirmed.pop(message.address, None)
             self.unconfirmed[message.address] = message
         return list(self.unconfirmed.values())

@@ -339,18 +339,19 @@ class Observers:
         many = observation.many
         if isinstance(value, list) and not many:
             value = value[-1]
+        settings, each = self._settings, observation.read.each
+        silent = now_ms - observation.confirmed_ms >= settings.observe_confirm_ms
+        confirmable |= each or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
+        if isinstance(value, list) and confirmable and not (each or self._reliable):
+            value = observation.repeating(value)  # its acknowledgement is that of the Non-confirmable ones before, too
         try:
             answer = self._represent(observation, value, now_ms)
         except ProtocolError as error:
-            self._end_with(observation, wrong(error, max_body_bytes=self._settings.max_body_bytes), now_ms)
+            self._end_with(observation, wrong(error, max_body_bytes=settings.max_body_bytes), now_ms)
             return
-        settings = self._settings
-        silent = now_ms - observation.confirmed_ms >= settings.observe_confirm_ms
-        each = observation.read.each
         known = many or each or dict(answer.options)[ETAG] == observation.etag
         if refresh and known and not (observation.unconfirmed_count or silent):
             return
-        confirmable |= each or silent or observation.unconfirmed_count + 1 >= settings.observe_confirm_every
         watcher = self._watchers[observation.peer]
         if confirmable and watcher.in_flight is not None and not self._reliable:
             assert value is not None

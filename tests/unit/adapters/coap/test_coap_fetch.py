@@ -174,6 +174,17 @@ def test_a_retransmission_carries_what_is_not_acknowledged_and_what_came_since()
     assert driver.tick(50_000) == []
 
 
+def test_a_confirmable_notification_repeats_what_may_have_been_lost_before_it() -> None:
+    driver = watching(observe_confirm_every=3)
+    assert [one.type for one in driver.deliver(value("a/1", "1"))] == [NON]
+    assert [one.type for one in driver.deliver(value("a/2", "2"))] == [NON]
+    (asked,) = driver.deliver(value("a/1", "1y"))
+    assert (asked.type, told(asked)) == (CON, [("a/2", "2"), ("a/1", "1y")])
+    assert settle(driver, asked) == []
+    (after,) = driver.deliver(value("a/3", "3"))
+    assert (after.type, told(after)) == (NON, [("a/3", "3")])
+
+
 def test_a_silent_observer_is_asked_whether_it_is_there() -> None:
     driver = watching(observe_confirm_ms=CHECK_MS)
     (asked,) = driver.tick(CHECK_MS)
