@@ -53,3 +53,9 @@ class Trouble(msgspec.Struct, frozen=True, kw_only=True):
     silent_ms: int = 0
     slow: bool = False
     stays: str = ""
+
+    @property
+    def whom(self) -> str:
+        """Returns how many nodes the master is unreachable for, "2 of 2 replicas, 1 of 2 proxies"; empty for none."""
+        counts = (self.replicas, self.replicas_heard, "replicas"), (self.proxies, self.proxies_heard, "proxies")
+        return ", ".join(f"{count} of {heard} {nodes}" for count, heard, nodes in counts if count)

@@ -135,7 +135,10 @@ class GroupTable:
         if command.number == HOME_GROUP:
             raise GroupNotEmpty(f"store group {HOME_GROUP} holds the keys and values: it cannot be removed")
         if self._has_queues(command.number):
-            raise GroupNotEmpty(f"there are queues in store group {command.number}")
+            raise GroupNotEmpty(
+                f"there are queues in store group {command.number}: move its topics' queues to another group and drop "
+                "the old ones, and delete its AMQP queues, first"
+            )
         return partial(self._forget, command.number)
 
     def _forget(self, number: int) -> None:

@@ -150,17 +150,9 @@ def _complaints(group: Group, replica: int, route: GroupRoute | None) -> str:
     trouble = None if route is None or replica != group.master else route.trouble
     if trouble is None:
         return ""
-    whom = [
-        f"{count} of {heard} {what}"
-        for count, heard, what in (
-            (trouble.replicas, trouble.replicas_heard, "replicas"),
-            (trouble.proxies, trouble.proxies_heard, "proxies"),
-        )
-        if count
-    ]
-    said = f" [red]unreachable for {', '.join(whom)} since {trouble.silent_ms / 1000:.0f} s[/]" if whom else ""
+    since = f" [red]unreachable for {trouble.whom} since {trouble.silent_ms / 1000:.0f} s[/]" if trouble.whom else ""
     slow = " [red]its disk is slow[/]" if trouble.slow else ""
-    return said + slow + (f" [red]stays: {trouble.stays}[/]" if trouble.stays else "")
+    return since + slow + (f" [red]stays: {trouble.stays}[/]" if trouble.stays else "")
 
 
 def _damage(said: RouteReplica | None) -> str:
