@@ -217,14 +217,14 @@ class AmqpWorld:
                 rows += ROW.pack(queue, len(payload), len(record), ROW_EXTRA, 0, 0, 0, 0)
                 found[queue] = None
             payload += record
-        stored = asyncio.get_running_loop().create_future()
-        self.rig.store.log.append(UnplacedFrame.build(rows, payload), stored.set_result)
-        assert isinstance(await stored, Appended)
-        for message in messages:  # before anybody can be told: the pumps run when this task waits
+        for message in messages:  # a pump that looks just now may deliver a message before its publisher hears of it
             key = message.address.rpartition("/")[2]
             for model in self.models.values():
                 if key in model.keys:
                     model.expected.append(int(message.body))
+        stored = asyncio.get_running_loop().create_future()
+        self.rig.store.log.append(UnplacedFrame.build(rows, payload), stored.set_result)
+        assert isinstance(await stored, Appended)
         self.rig.queues.appended(found)
         return Outcome()
 
