@@ -95,7 +95,7 @@ class CoapEndpoint:
     @property
     def idle(self) -> bool:
         """Returns whether nothing is in flight or remembered here, but for transfers in blocks."""
-        return not (self.outstanding or len(self.exchanges) or len(self.observers) or self.admission.token)
+        return not (self.outstanding or len(self.exchanges) or not self.observers.idle or self.admission.token)
 
     @property
     def mid_mask(self) -> int:

@@ -120,6 +120,7 @@ class Watcher:
     observations: dict[bytes, Observation] = field(default_factory=dict)  # by token
     recent: dict[int, Observation] = field(default_factory=dict)  # by Message ID, the oldest first
     in_flight: int | None = None  # the Message ID of that message
+    carried: Observation | None = None  # the observation that it belongs to, or belonged to
     # The observations that wait until it is acknowledged, by token, and the error responses of those that have ended.
     queue: dict[bytes, tuple[Observation, Answer | None]] = field(default_factory=dict)
 
@@ -128,10 +129,24 @@ class Watcher:
         """Returns whether the endpoint observes nothing and nothing is on its way to it."""
         return not self.observations and not self.queue and self.in_flight is None
 
+    @property
+    def finals_count(self) -> int:
+        """Returns how many error responses of observations that have ended wait."""
+        return sum(answer is not None for _, answer in self.queue.values())
+
+    def fly(self, mid: int, observation: Observation) -> None:
+        """Notes that a Confirmable message is in flight."""
+        self.in_flight, self.carried = mid, observation
+
     def release(self, mid: int | None) -> None:
         """Notes that a message is in flight no longer."""
         if self.in_flight == mid:
-            self.in_flight = None
+            self.in_flight = self.carried = None
+
+    def sent(self, mid: int) -> Observation | None:
+        """Returns the observation that a notification belongs to, unless it has ended."""
+        found = self.carried if mid == self.in_flight else self.recent.get(mid)
+        return found if found is not None and self.observations.get(found.token) is found else None
 
     def take_mid(self, observation: Observation) -> int:
         """Returns the Message ID of a new notification."""

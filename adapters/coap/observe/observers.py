@@ -74,6 +74,11 @@ class Observers:
     def __len__(self) -> int:
         return self._count
 
+    @property
+    def idle(self) -> bool:
+        """Returns whether nothing is observed, and nothing is on its way to an endpoint."""
+        return not self._watchers
+
     # ---- registration
 
     def asked(self, exchange: Exchange, read: Read, now_ms: int) -> None:
@@ -166,18 +171,24 @@ class Observers:
         self._settle_outstanding(observation)
         watcher.queue.pop(token, None)
         del watcher.observations[token]
+        observation.waiting.clear()
+        observation.unconfirmed.clear()
         self._drop_idle(watcher, peer)
         self._resources.remove(observation)
         self._count -= 1
 
     def _end_with(self, observation: Observation, answer: Answer, now_ms: int) -> None:
-        """Sends an error response, the last notification of an observation (RFC 7641, 4.2)."""
+        """Sends an error response, the last notification of an observation (RFC 7641, 4.2).
+
+        It waits for an acknowledgement that is due; where too many wait, it is sent Non-confirmable.
+        """
         watcher = self._watchers[observation.peer]
         self._settle_outstanding(observation)
-        waits = watcher.in_flight is not None and not self._reliable
+        due = watcher.in_flight is not None and not self._reliable
+        waits = due and watcher.finals_count < self._settings.observers_peer_max
         told = not unwanted(observation.read.request.silence, answer.code)
         if told and not waits:
-            self._send(observation, answer, now_ms, confirmable=True)
+            self._send(observation, answer, now_ms, confirmable=not due)
         observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
         self._end(observation)
         if told and waits:
@@ -209,8 +220,8 @@ class Observers:
         watcher = self._watchers.get(peer)
         if watcher is None:
             return
+        observation = watcher.sent(mid)
         watcher.release(mid)
-        observation = self._sent(peer, mid)
         if observation is not None and reset:
             self._end(observation)
         elif observation is not None and observation.outstanding == mid:
@@ -230,17 +241,9 @@ class Observers:
                 self._send(observation, answer, now_ms, confirmable=True)
                 continue
             messages = observation.take_unconfirmed()
-            if messages:
+            if messages or observation.many:  # a filter without news is told that it is still observed
                 self._notify(observation, messages, now_ms, confirmable=True)
         self._drop_idle(watcher, peer)
-
-    def _sent(self, peer: Peer, mid: int) -> Observation | None:
-        """Returns the observation that a notification belonged to, unless it has ended."""
-        watcher = self._watchers.get(peer)
-        observation = None if watcher is None else watcher.recent.get(mid)
-        if watcher is None or observation is None:
-            return None
-        return observation if watcher.observations.get(observation.token) is observation else None
 
     def deliver(self, deliveries: Deliveries, now_ms: int) -> int:
         """Notifies the observers of messages; takes all of them."""
@@ -266,15 +269,12 @@ class Observers:
     # ---- time
 
     def tick(self, now_ms: int) -> None:
-        """Retransmits unacknowledged notifications, ends the observations given up, and begins the checks due."""
+        """Retransmits unacknowledged notifications, forgets endpoints that do not answer, and begins the checks due."""
         self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
         for peer, mid in self._retransmitter.given_up:
-            observation, watcher = self._sent(peer, mid), self._watchers.get(peer)
-            if observation is not None and observation.outstanding == mid:
-                self._end(observation)
-            elif watcher is not None:
+            if (watcher := self._watchers.get(peer)) is not None:
                 watcher.release(mid)
-            self._released[peer] = None
+                self.forget(peer)
         released, self._released = self._released, {}
         for peer in released:
             if (watcher := self._watchers.get(peer)) is not None:
@@ -375,10 +375,12 @@ class Observers:
 
         Returns None where the one in flight is still the newest, and where an observer wants each message.
         """
-        observation = self._sent(peer, mid)
-        if observation is None or observation.outstanding != mid or observation.read.each or not observation.waiting:
+        watcher = self._watchers.get(peer)
+        observation = None if watcher is None else watcher.sent(mid)
+        if watcher is None or observation is None or observation.outstanding != mid:
             return None
-        watcher = self._watchers[peer]
+        if observation.read.each or not observation.waiting:
+            return None
         messages = observation.take_unconfirmed()
         try:
             value = messages if observation.many else messages[-1]
@@ -389,12 +391,13 @@ class Observers:
                 self._end(observation)
                 return None
             fresh = self._datagram(observation, answer, CON)
-            watcher.in_flight = fresh[0]
+            watcher.fly(fresh[0], observation)
             observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
             self._end(observation)
             return fresh
         fresh = self._datagram(observation, answer, CON)
-        watcher.in_flight = observation.outstanding = fresh[0]
+        watcher.fly(fresh[0], observation)
+        observation.outstanding = fresh[0]
         return fresh
 
     def _numbered(self, observation: Observation, answer: Answer, now_ms: int) -> Answer:
@@ -411,7 +414,8 @@ class Observers:
         mid, datagram = self._datagram(observation, answer, CON if confirmable else NON)
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
-            self._watchers[peer].in_flight = observation.outstanding = mid
+            self._watchers[peer].fly(mid, observation)
+            observation.outstanding = mid
         elif self._reliable:
             observation.confirmed_ms = now_ms
         else:

@@ -83,18 +83,56 @@ def test_a_reset_and_a_deregistration_let_the_next_one_be_sent() -> None:
     assert told(driver.tick(0)) == [(CON, "c 1")]
 
 
-def test_one_that_is_not_acknowledged_lets_the_next_one_be_sent() -> None:
-    driver = watching("a", "b", each=True)
+def test_an_endpoint_that_does_not_acknowledge_is_forgotten_with_all_that_it_observes() -> None:
+    driver = watching(*NAMES, each=True)
     (first,) = tell(driver, "a", "1")
     tell(driver, "b", "1")
-    seen = []
-    for _ in range(200):
-        seen += told(driver.tick(1_000))
-        if seen and seen[-1] == (CON, "b 1"):
-            break
-    assert seen == [*[(CON, "a 1")] * 4, (CON, "b 1")]
-    assert len(driver.endpoint.observers) == 1
+    driver.deliver(value("c", "", expires_at_ms=driver.now_ms), sub=3)
+    seen = [one for _ in range(200) for one in told(driver.tick(1_000))]
+    assert seen == [(CON, "a 1")] * 4
+    assert len(driver.endpoint.observers) == 0
+    assert driver.endpoint.observers.idle
     assert settle(driver, first) == []
+
+
+def test_no_more_error_responses_wait_than_an_endpoint_may_observe() -> None:
+    driver = watching("a", each=True, observers_peer_max=4)
+    (first,) = tell(driver, "a", "1")
+    sent = []
+    for mid in range(1, 11):
+        driver.last = value("b", "0")
+        data = request("t/b", GET, mid=mid, token=b"%d" % mid, query=("each=true",), options=(REGISTER,))
+        driver.exchange(data)
+        sent += driver.deliver(value("b", "", expires_at_ms=driver.now_ms), sub=mid + 1)
+    assert [(packet.type, dotted(packet.code)) for packet in sent] == [(NON, "4.04")] * 6
+    waited = settle(driver, first)
+    for _ in range(3):
+        waited += settle(driver, waited[-1])
+    assert [packet.token for packet in waited] == [b"1", b"2", b"3", b"4"]
+    assert settle(driver, waited[-1]) == []
+
+
+def test_an_acknowledgement_counts_however_many_notifications_came_between() -> None:
+    driver = watching("a", "b", observe_confirm_every=80)
+    (last,) = [tell(driver, "a", str(number)) for number in range(80)][-1]
+    assert last.type == CON
+    for number in range(79):
+        assert [packet.type for packet in tell(driver, "b", str(number))] == [NON]
+    assert settle(driver, last) == []
+    assert told(tell(driver, "a", "next")) == [(NON, "a next")]
+
+
+def test_every_silent_filter_of_an_endpoint_is_told_that_it_is_observed() -> None:
+    driver = Driver()
+    for mid, token in enumerate((b"f", b"g", b"h"), 1):
+        driver.exchange(request("t", FETCH, mid=mid, token=token, options=(REGISTER,), payload=b"x/#"))
+    seen: list[bytes] = []
+    while not seen:  # one check for all
+        sent = driver.tick(CHECK_MS)
+        while sent:
+            seen += [packet.token for packet in sent]
+            sent = settle(driver, sent[-1])
+    assert seen == [b"f", b"g", b"h"]
 
 
 def test_error_responses_come_one_after_the_other_too() -> None:
