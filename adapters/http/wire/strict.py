@@ -12,7 +12,7 @@ from typing import Final
 from h2.config import H2Configuration
 from h2.connection import H2Connection
 from h2.errors import ErrorCodes
-from h2.events import ConnectionTerminated, Event, RequestReceived, StreamReset
+from h2.events import ConnectionTerminated, Event, RequestReceived, StreamReset, UnknownFrameReceived
 from h2.exceptions import (
     DenialOfServiceError,
     InvalidBodyLengthError,
@@ -75,7 +75,7 @@ class StrictConnection(H2Connection):
         except (StreamClosedError, StreamIDTooLowError):
             if not late:
                 raise
-            return [], []
+            return [], [UnknownFrameReceived(frame=frame)]  # it counts as a frame that brings nothing
         except TooManyStreamsError:
             return self._refused(frame)
         except ProtocolError as error:
@@ -101,7 +101,10 @@ class StrictConnection(H2Connection):
             if freed_bytes:
                 frames.append(WindowUpdateFrame(0, window_increment=freed_bytes))
             return frames, events
-        return [one for one in frames if isinstance(one, WindowUpdateFrame)] if late else frames, events
+        if late:
+            frames = [one for one in frames if isinstance(one, WindowUpdateFrame)]
+            events = [] if frame.data else [UnknownFrameReceived(frame=frame)]
+        return frames, events
 
     def _refused(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets a stream beyond the limit, and goes on with the others (RFC 9113, 5.1.2)."""
@@ -113,7 +116,7 @@ class StrictConnection(H2Connection):
         if stream_id % 2 == 0:
             raise ProtocolError(f"a client opens no stream {stream_id}")
         if self._reset_by_us(stream_id):
-            return [], []
+            return [], [UnknownFrameReceived(frame=frame)]
         if stream_id <= self.highest_inbound_stream_id:
             raise StreamClosedError(stream_id)
         self.highest_inbound_stream_id = stream_id

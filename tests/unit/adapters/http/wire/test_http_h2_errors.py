@@ -136,6 +136,15 @@ def test_frames_behind_our_reset_are_ignored(late: Frame) -> None:
     assert len(gateway.messages) == 1
 
 
+@pytest.mark.parametrize(
+    "late", [HeadersFrame(1, data=TRAILERS.data, flags=["END_HEADERS"]), DataFrame(1)], ids=["headers", "empty data"]
+)
+def test_a_flood_of_frames_behind_our_reset_ends_the_connection(late: Frame) -> None:
+    gateway = Gateway()
+    out = gateway.feed(OPENING + wire(post(1, ("content-length", "five")), *[late] * (CONTROL_FRAMES_MAX + 1)))
+    assert errors(out) == [("stream", 1, PROTOCOL), ("connection", 0, CALM)]
+
+
 def test_frames_behind_a_refused_stream_are_ignored() -> None:
     gateway = Gateway(HttpOptions(max_concurrent_streams=1))
     assert errors(gateway.feed(OPENING + wire(post(1), post(3), DataFrame(3, data=b"x")))) == [("stream", 3, REFUSED)]
