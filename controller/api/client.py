@@ -283,10 +283,6 @@ class ControllerClient(Protocol):
     def group_of_queue(self, number: int) -> int | None:
         """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
 
-    @property
-    def next_queue(self) -> int:
-        """Returns a number that is greater than those of all queues that the cache knows or knew."""
-
     def dropped(self, group: int) -> frozenset[int]:
         """Returns the dropped queues of a group, as far back as is remembered: nothing is written to them."""
 

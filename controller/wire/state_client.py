@@ -84,11 +84,6 @@ class StateClient(ABC):
         """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
         return self.state.group_of.get(number)
 
-    @property
-    def next_queue(self) -> int:
-        """See `ControllerClient.next_queue`."""
-        return self.state.next_queue
-
     def dropped(self, group: int) -> frozenset[int]:
         """Returns the queues of a group that were dropped."""
         return frozenset(number for number, there in self.state.dropped.items() if there == group)

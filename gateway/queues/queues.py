@@ -337,12 +337,19 @@ class NamedQueues:
         self.keeper.changed(queue.number)
         return count
 
+    async def _has_news(self, queue: Queue) -> bool:
+        """Returns whether messages wait, confirmed at other processes, in lanes that were found empty here."""
+        if self._owners.alone or not queue.definition.lanes or not await self._store.leases.waiting(queue.number):
+            return False
+        self._laned.came(queue.numbers)
+        return True
+
     async def get(self, conn: ConsumerConnection, request: GetMessage) -> Got | None:
         """See `GetMessage`. Raises `Refusal`, `StoreError`."""
         queue = await self._registry.look_up(request.queue, conn)
-        if not self._owners.alone:
-            self._laned.came(queue.numbers)
         found = await queue.pump.get(conn.id)
+        if found is None and await self._has_news(queue):
+            found = await queue.pump.get(conn.id)
         self.keeper.used(queue)
         if found is None:
             return None

@@ -4,7 +4,7 @@ Its offsets are those of its lanes, with the priority in their upper bits (`gate
 Messages are taken from the highest lane that has some; those given back return to their place. A lane in which nothing
 was found is not asked again before something has come to it, which the store tells takers that have found nothing. What
 was published through another process the store tells a moment after it has confirmed it. So counts ask all lanes where
-this process is not `alone`, and `came` is called before the one `get` of a client.
+this process is not `alone`, and `came` is called where a client finds nothing and there is something.
 """
 
 import asyncio

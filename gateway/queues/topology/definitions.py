@@ -72,7 +72,8 @@ class Definitions(Protocol):
     async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
         """Stores the definition of a new queue, and what is awaited: the store's settings of it.
 
-        Returns its revision. Raises `Changed`. When either fails, neither may count, and both can be asked for again.
+        Returns its revision. Raises `Changed`. When one fails, the other may be stored: another
+        declaration stores both.
         """
 
     async def delete(

@@ -17,13 +17,9 @@ log = logs.get(__name__)
 
 
 class QueueGarbage:
-    """Collects the garbage of deleted queues.
+    """Collects the garbage of deleted queues. `namespace` is where the markers are."""
 
-    `namespace` is where the markers are; `alone`: no other process declares queues.
-    """
-
-    def __init__(self, store: StoreClient, controller: ControllerClient, namespace: str, *, alone: bool) -> None:
-        self._alone = alone
+    def __init__(self, store: StoreClient, controller: ControllerClient, namespace: str) -> None:
         self._store = store
         self._controller = controller
         self._namespace = namespace
@@ -48,19 +44,12 @@ class QueueGarbage:
 
         Raises `StoreError`, `ControllerError`.
         """
-        never_given = self._controller.next_queue
         queue = await self._controller.do(NameQueue(name=name, group=group))
-        if group not in (None, queue.group) or await self._has_rows(queue.number, never_given):
+        if group not in (None, queue.group) or (await self._store.queues.bounds(QueueNumber(queue.number))).next:
             await self._forget(name, queue.number)
             queue = await self._controller.do(NameQueue(name=name, group=group))
         self._left.pop(name, None)
         return queue
-
-    async def _has_rows(self, number: int, never_given: int) -> bool:
-        """Returns whether a queue may have rows. Alone, numbers that were `never_given` before have none."""
-        if self._alone and number >= never_given:
-            return False
-        return bool((await self._store.queues.bounds(QueueNumber(number))).next)
 
     async def clear(self, name: str, number: int) -> None:
         """Removes the remains of a queue that is gone, or remembers to."""

@@ -92,7 +92,7 @@ class Topology(ABC):
         self._counts = counts
         self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
         self._settings = StoredSettings(store)
-        self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}", alone=owners.alone)
+        self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._policies = policies
         self._new_pump = new_pump
