@@ -222,9 +222,9 @@ class AmqpConnection(ConnectionOutput, Adapter):
     def _read(self, now_ms: int) -> None:
         self._stalled = False
         try:
-            if self._handshake.phase is Phase.HEADER:
-                self._input = self._input[self._handshake.take_header(self._input) :]
-            if self._handshake.phase is not Phase.HEADER:
+            if self._handshake.phase is Phase.HEADER and (taken := self._handshake.take_header(self._input)):
+                self._input = self._input[taken:]
+            if self._handshake.phase not in (Phase.HEADER, Phase.CLOSED):
                 self._frames(now_ms)
         except ProtocolError as error:
             self.fail(error.code, error.detail, now_ms, method=0 if error.detail == NOT_UTF8 else self._current)

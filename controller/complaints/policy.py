@@ -83,6 +83,11 @@ class Complaints:
         reports = self._reports.in_force(now_ms).values()
         return not (self._damping or self._slow_ms or any(reports))
 
+    def why(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> str:
+        """Returns why a master is to be replaced: whom it is unreachable for, or that it is slow."""
+        trouble = self.trouble(group, voters, now_ms)
+        return f"unreachable for {trouble.whom}" if trouble is not None and trouble.whom else "slow"
+
     def trouble(self, group: Group, voters: Mapping[int, ReplicaReport], now_ms: int) -> Trouble | None:
         """Returns the complaints about a group's master, for operators; None: there are none."""
         if group.master is None or group.master not in voters:

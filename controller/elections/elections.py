@@ -187,13 +187,11 @@ class Elections:
         if command is None:
             return None
         if not self._is_proposed(command, now_ms):
-            trouble = complaints.trouble(group, heartbeats, now_ms)
-            why = f"unreachable for {trouble.whom}" if trouble is not None and trouble.whom else "slow"
             logger.warning(
                 "store group %d: master %s is alive but %s: electing replica %s",
                 group.number,
                 group.master,
-                why,
+                complaints.why(group, heartbeats, now_ms),
                 command.candidate,
             )
         self._avoided[group.number] = (set(heartbeats).difference(among), now_ms + OPERATOR_CHOICE_MS)

@@ -110,7 +110,7 @@ class Disk:
             try:
                 await self.open_replica()
             except (NotRebuildable, ViewsDamaged) as error:
-                self.unusable = error
+                self.unusable, self._was_full, self._was_low = error, False, False  # it stays closed: nothing is known
             else:
                 return
 

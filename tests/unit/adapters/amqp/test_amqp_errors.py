@@ -284,3 +284,10 @@ def test_an_expiration_that_is_no_number_is_named():
     closed = peer.one(Channel.Close)
     why = "invalid expiration 'soon': it is a decimal number of milliseconds"
     assert (closed.reply_code, closed.reply_text) == (406, f"PRECONDITION_FAILED - {why}")
+
+
+def test_nothing_behind_a_wrong_protocol_header_is_read():
+    peer = Peer()
+    peer.feed(encoded(0, Connection.Close(200, "", 0, 0)) * 2)
+    assert peer.conn.take_output() == HEADER
+    assert ended(peer)
