@@ -110,9 +110,10 @@ class Disk:
             try:
                 await self.open_replica()
             except (NotRebuildable, ViewsDamaged) as error:
-                self.unusable, self._was_full, self._was_low = error, False, False  # it stays closed: nothing is known
+                self.unusable = error
             else:
                 return
+        self._was_full = self._was_low = False  # it stays closed, so its disk is not known to be full any more
 
     async def open_master(self, epoch: int, confirmed: LogOffset) -> LocalStore:
         """Opens as the master of an epoch, with so much known as confirmed. Raises the errors of `LocalStore.open`."""

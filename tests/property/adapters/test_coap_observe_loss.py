@@ -130,5 +130,5 @@ def test_observations_of_one_endpoint_end_with_their_last_values(
         while flying:
             hear(flying.pop(0))
         fly(driver.tick(20_000))
-    for token, body in zip(ADDRESSES, last, strict=True):
-        assert not (each or confirm_every == 1) or observers[token].body == str(body).encode()
+    if each or confirm_every == 1:  # else a check, which does not come here, makes the last one good
+        assert [observers[token].body for token in ADDRESSES] == [str(body).encode() for body in last]
