@@ -43,7 +43,7 @@ from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import BEHIND_COUNT_MAX, ConnectionOutput
 from adapters.amqp.contents import Contents, is_publishing
 from adapters.amqp.handshake import ENDING, Handshake, Phase
-from adapters.amqp.keepalive import Keepalive
+from adapters.amqp.keepalive import Keepalive, earlier
 from adapters.amqp.methods import handle
 from adapters.amqp.options import AmqpOptions
 from adapters.amqp.publishing import PUBLISH, TEMPLATES, Content, target_of, template_if_sound
@@ -170,8 +170,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """Returns when `tick` is due next."""
         if self._wants_part or (self.waits_for_room and not self._out and not self._behind):
             return 0  # there is room now
-        dues = (self._keepalive.deadline_ms(), self.share.retry_ms, self.held_too_long.due_ms(self.channels.values()))
-        return min((due for due in dues if due is not None), default=None)
+        due_ms = earlier(self._keepalive.deadline_ms(), self.share.retry_ms)
+        return earlier(due_ms, self.held_too_long.due_ms(self.channels.values()))
 
     def pressed(self, why: str, *, now_ms: int) -> Sequence[Effect]:
         """Tells publishers that the gateway is low on something, or, with "", not any more."""

@@ -120,7 +120,12 @@ class AcknowledgementTimeout:
 
     def due_ms(self, channels: Iterable[HoldingChannel]) -> int | None:
         """Returns when to look at channels again; None: not at all, or nothing has been looked at yet."""
-        return self._due_ms if any(channel.open for channel in channels) else None
+        if self._due_ms is None:
+            return None
+        for channel in channels:  # mostly the first one: no generator for that
+            if channel.open:
+                return self._due_ms
+        return None
 
     def tick(self, channels: Iterable[HoldingChannel], now_ms: int) -> None:
         """Closes channels (406) with a message that has been held for too long."""

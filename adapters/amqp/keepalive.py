@@ -67,7 +67,17 @@ class Keepalive:
         """Returns the next of all deadlines; None: there is none."""
         if not self.started:
             return 0
-        dues = [due for due in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms) if due is not None]
-        if self._heartbeat_ms:
-            dues += (self._sent_ms + self._heartbeat_ms // 2, self._received_ms + 2 * self._heartbeat_ms)
-        return min(dues, default=None)
+        heartbeat_ms = self._heartbeat_ms
+        due = (
+            min(self._sent_ms + heartbeat_ms // 2, self._received_ms + 2 * heartbeat_ms) if heartbeat_ms else None
+        )
+        for other in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms):
+            due = earlier(due, other)
+        return due
+
+
+def earlier(due_ms: int | None, other_ms: int | None) -> int | None:
+    """Returns the earlier of two times; None stands for never."""
+    if due_ms is None or other_ms is None:
+        return other_ms if due_ms is None else due_ms
+    return min(due_ms, other_ms)

@@ -96,14 +96,14 @@ class FrameRun:
 
 
 def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
-    """Returns runs that hold the same frames: those that follow each other and have no records are one.
+    """Returns runs that hold the same frames and records: those that follow each other are one.
 
     The arrays of a run cost NumPy's fixed price, 40 us for all views, however few rows the run has.
     """
     found: list[FrameRun] = []
-    for (plain, _), group in groupby(runs, key=lambda run: (not run.records, run.chunks.columns is None)):
+    for _, group in groupby(runs, key=lambda run: run.chunks.columns is None):
         some = list(group)
-        if not plain or len(some) == 1:
+        if len(some) == 1:
             found += some
             continue
         columns = [run.chunks.columns for run in some if run.chunks.columns is not None]
@@ -114,7 +114,8 @@ def joined(runs: Sequence[FrameRun]) -> list[FrameRun]:
         )
         # Bytes are joined: of structured arrays NumPy compares the fields, of each with those of the one before it.
         rows = np.frombuffer(b"".join([run.rows.tobytes() for run in some]), ROWS_DTYPE)
-        found.append(FrameRun([one for run in some for one in run.placed], rows, chunks, ()))
+        records = [record for run in some for record in run.records]
+        found.append(FrameRun([one for run in some for one in run.placed], rows, chunks, records))
     return found
 
 
