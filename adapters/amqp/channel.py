@@ -4,6 +4,8 @@ import struct
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from enum import Enum
 from functools import partial
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, Final
 
 from pamqp.base import Frame
@@ -35,6 +37,7 @@ from store.format.frame import QueueOffset
 _CONFIRM = struct.Struct(">BHIHHQBB")  # a whole frame of basic.ack or basic.nack
 _CONFIRM_BYTES: Final = 13  # its payload
 _BASIC, _ACK, _NACK = 60, 80, 120
+_consumer = itemgetter(0)  # of an unacknowledged delivery
 
 
 class ChannelState(Enum):
@@ -128,7 +131,7 @@ class Channel:
         if self.transaction is not None:
             self.unacknowledged |= self.transaction.forget()
         for consumer, offset in self.unacknowledged.values():
-            self.output.settled((consumer.queue, consumer.number), "requeue", offset)
+            self.output.settled((consumer.queue, consumer.number), "requeue", (offset,))
         self.unacknowledged.clear()
 
     def drop_content(self) -> None:
@@ -203,7 +206,8 @@ class Channel:
     def forsake(self, tag: int) -> None:
         """Settles a delivered message whose body is lost in part, so that it cannot be sent."""
         if tag in self.unacknowledged:
-            self.done("ack", *self.unacknowledged.pop(tag))
+            consumer, offset = self.unacknowledged.pop(tag)
+            self.done("ack", consumer, (offset,))
 
     def cancelled(self, consumer: Consumer) -> None:
         """Ends a consumer that the gateway has ended, as its queue is gone."""
@@ -228,16 +232,16 @@ class Channel:
             return
         if self.prefetch_shared:
             self.free_consumers()  # in their order: who was served last does not come first
-        for each in tags:
-            self.done(outcome, *unacknowledged.pop(each))
+        for consumer, taken in groupby(map(unacknowledged.pop, tags), key=_consumer):
+            self.done(outcome, consumer, [offset for _, offset in taken])
 
-    def done(self, outcome: str | None, consumer: Consumer, offset: QueueOffset) -> None:
-        """Settles a delivered message, or, with None, notes that it is settled."""
+    def done(self, outcome: str | None, consumer: Consumer, offsets: Sequence[QueueOffset]) -> None:
+        """Settles messages delivered to a consumer, or, with None, notes that they are settled."""
         if outcome is not None:
-            self.output.settled((consumer.queue, consumer.number), outcome, offset)
-        consumer.unacknowledged -= 1
+            self.output.settled((consumer.queue, consumer.number), outcome, offsets)
+        consumer.unacknowledged -= len(offsets)
         if not consumer.id:
-            self.fetched_count -= 1
+            self.fetched_count -= len(offsets)
         self.output.freed(consumer)
 
     def free_consumers(self) -> None:

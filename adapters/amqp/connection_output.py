@@ -208,9 +208,9 @@ class ConnectionOutput(ABC):
         """Notes that a consumer's credit may have changed."""
         self._freed[consumer.id] = consumer
 
-    def settled(self, queue: tuple[str, int], outcome: str, offset: QueueOffset) -> None:
-        """Notes that a leased message of a queue (its name and number) is settled; all of one read go together."""
-        self._settles.setdefault(queue, {}).setdefault(outcome, []).append(offset)
+    def settled(self, queue: tuple[str, int], outcome: str, offsets: Sequence[QueueOffset]) -> None:
+        """Notes that leased messages of a queue (its name and number) are settled; all of one read go together."""
+        self._settles.setdefault(queue, {}).setdefault(outcome, []).extend(offsets)
 
     def take_effects(self) -> Sequence[Effect]:
         """Returns the requests to the gateway: settlements first, consumers that are ready last."""

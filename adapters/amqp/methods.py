@@ -346,7 +346,7 @@ def _get(channel: Channel, method: Any) -> None:
         channel.output.fetching_count -= 1
         got = outcome.value
         if got is not None and not channel.open and not method.no_ack:
-            channel.output.settled((queue, got.leased.number), "requeue", got.leased.offsets[0])
+            channel.output.settled((queue, got.leased.number), "requeue", got.leased.offsets[:1])
 
         def then(_value: Any) -> None:
             if got is None:

@@ -45,10 +45,10 @@ def commit(channel: Channel, method: Any) -> None:
         channel.free_consumers()
         for settled in work.settled.values():
             if outcome.error is not None:  # the channel closes, and all that it holds goes back
-                channel.done("requeue", settled.consumer, settled.offset)
+                channel.done("requeue", settled.consumer, (settled.offset,))
             else:
                 how = None if settled.outcome == "ack" else settled.outcome
-                channel.done(how, settled.consumer, settled.offset)
+                channel.done(how, settled.consumer, (settled.offset,))
         channel.answered(method.index, outcome, lambda _value: channel.send(Tx.CommitOk))
 
     if work.messages or work.acknowledged():

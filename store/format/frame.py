@@ -58,7 +58,11 @@ class Position(NamedTuple):
     row: int
 
     def __str__(self) -> str:
-        return f"{self.frame:x}.{self.row:x}"
+        return f"{self.prefix()}{self.row:x}"
+
+    def prefix(self) -> str:
+        """Returns the part of the text that all positions of a frame begin with; the row follows in hexadecimal."""
+        return f"{self.frame:x}."
 
     @classmethod
     def parse(cls, text: str) -> "Position":

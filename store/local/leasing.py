@@ -2,6 +2,8 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable, Sequence
+from itertools import groupby
+from operator import itemgetter
 from typing import NamedTuple
 
 from store.api.handle import Grant
@@ -21,6 +23,7 @@ from store.recent.recent import Recent
 PURGE_RANGES = 10_000  # in one settlement record
 LOOK_AHEAD = 64  # messages an ordered group looks at, at least, to find one that may be leased
 RETRY_MS = 1_000  # until a failed release is tried again
+_frame = itemgetter(1)  # of a located record
 
 
 class StoredLeases(NamedTuple):
@@ -143,12 +146,15 @@ class Leasing:
         except BaseException:
             leases.requeue(owner, offsets_of(leased), delivered=False)
             raise
-        held, begun = leases.held(owner), self._begun
-        found = [
-            Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, frame.header.log_offset < begun)
-            for offset, frame, row in located.records
-            if offset in held
-        ]
+        held, begun, deliveries = leases.held(owner), self._begun, leases.deliveries
+        found: list[Lease] = []
+        for frame, records in groupby(located.records, key=_frame):
+            earlier = frame.start < begun
+            found += [
+                Lease(offset, deliveries(offset), frame, row, grant, earlier)
+                for offset, _, row in records
+                if offset in held
+            ]
         leases.abandon(leases.set_apart(owner, offsets_of(located.unreadable)))
         if len(found) < sum(end - start for start, end in leased):
             given = {lease.offset for lease in found}
@@ -219,7 +225,7 @@ class Leasing:
             if leases.order is None or leases.order.meet(offset, int(frame.rows["key_hash"][row])):
                 leases.hold(owner, ((offset, offset + 1),), grant)
                 earlier = frame.start < self._begun
-                found.append(Lease(QueueOffset(offset), leases.deliveries(offset), frame, row, grant, earlier))
+                found.append(Lease(offset, leases.deliveries(offset), frame, row, grant, earlier))
         leases.in_flight.end(ranges_of(seen))
         leases.abandon(located.unreadable)
         done = {*seen, *offsets_of(located.unreadable)}

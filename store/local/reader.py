@@ -4,11 +4,11 @@ import heapq
 import logging
 from bisect import bisect_left, bisect_right
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import accumulate
+from itertools import accumulate, repeat
 from operator import attrgetter
 from threading import Lock
 from time import perf_counter, sleep
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 
@@ -39,7 +39,7 @@ class NotInMemory(Exception):
 class Located(NamedTuple):
     """The places of a queue's records, (offset, frame, row), ascending; and offsets whose frame is damaged or gone."""
 
-    records: Sequence[tuple[int, Frame, int]]
+    records: Sequence[tuple[QueueOffset, Frame, int]]
     unreadable: Sequence[Range]
 
 
@@ -273,7 +273,7 @@ class StoreReader:
         Damaged ones that are lost for good are skipped, loudly; where another replica may have them and nothing is
         in front of them it raises `CorruptFrame`.
         """
-        records: list[tuple[int, Frame, int]] = []
+        records: list[tuple[QueueOffset, Frame, int]] = []
         unreadable: list[Range] = []
         left = max_bytes
         for start, end in ranges:
@@ -303,7 +303,8 @@ class StoreReader:
                 picked = rows[low - chunk.first : high - chunk.first]
                 fit, size = _fitting(frame, picked, left)
                 fit = max(fit, 0 if records else 1)
-                records += [(low + i, frame, row) for i, row in enumerate(picked[:fit])]
+                offsets = cast(Iterable[QueueOffset], range(low, low + fit))
+                records += zip(offsets, repeat(frame), picked, strict=False)  # as many as there are offsets
                 if fit < len(picked):
                     return Located(records, unreadable)
                 left -= size

@@ -6,6 +6,7 @@ from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 import numpy as np
+from msgspec.structs import replace
 
 from gateway.port.bodies import in_group
 from gateway.port.queues import ADDED, EXPIRATION, PROPERTIES, STORED
@@ -48,46 +49,47 @@ def read(leases: Sequence[Lease], *, now_ms: int, rules: QueueRules, idle_since_
     expire by the queue's time to live, nor by one that AMQP says: 0 means "at once or never" there.
     """
     found = Found([], [], [], [], [])
-    ttl_ms = rules.message_ttl_ms
-    for _, group in groupby(leases, key=lambda lease: id(lease.frame)):
+    messages, live = found.messages, found.live
+    ttl_ms, delivery_limit = rules.message_ttl_ms, rules.delivery_limit
+    for _, group in groupby(leases, key=_frame_identity):
         of_frame = list(group)
         frame = of_frame[0].frame
-        stored_at_ms = frame.header.stored_at_ms
+        plain, at, stored_at_ms = frame.plain, Position(frame.start, 0).prefix(), frame.header.stored_at_ms
         was_waiting = idle_since_ms is not None and stored_at_ms >= idle_since_ms
         outlived = ttl_ms is not None and stored_at_ms + ttl_ms <= now_ms
         for lease, (start, end, row) in zip(of_frame, _places(frame, [lease.row for lease in of_frame]), strict=True):
             try:
-                message = decode(frame.plain[start:end])
+                message = decode(plain[start:end])
             except msgspec.DecodeError as error:
-                log.error(
-                    "a queue holds a record that is not a message",
-                    position=str(Position(frame.start, row)),
-                    error=str(error),
-                )
+                log.error("a queue holds a record that is not a message", position=f"{at}{row:x}", error=str(error))
                 found.broken.append(lease.offset)
                 continue
             if not message.id:
-                message = msgspec.structs.replace(message, id=str(Position(frame.start, row)))
+                message = replace(message, id=f"{at}{row:x}")
             if not message.body:
                 message = in_group(message, group_of(frame.start))
-            if outlived or message.expired(now_ms):
+            if outlived or (message.expires_at_ms is not None and message.expires_at_ms <= now_ms):
                 excused = was_waiting and not lease.deliveries and (outlived or _is_amqp(message))
                 if not excused:
                     found.expired.append(Letter(lease.offset, message))
                     continue
-            if rules.delivery_limit is not None and lease.deliveries > rules.delivery_limit:
+            if delivery_limit is not None and lease.deliveries > delivery_limit:
                 found.exhausted.append(Letter(lease.offset, message))
                 continue
-            found.messages.append(message)
-            found.live.append(lease)
+            messages.append(message)
+            live.append(lease)
     return found
+
+
+def _frame_identity(lease: Lease) -> int:
+    return id(lease.frame)
 
 
 def with_headers(message: Message, headers: Mapping[str, int]) -> Message:
     """Returns a message that is delivered with headers besides its own: the adapter writes them."""
     native = message.native or {}
     own = {PROPERTIES: b"", ADDED: headers, STORED: native.get(_AMQP)}
-    return msgspec.structs.replace(message, native={**native, _AMQP: own})
+    return replace(message, native={**native, _AMQP: own})
 
 
 def _is_amqp(message: Message) -> bool:
