@@ -11,9 +11,27 @@ from hypothesis import strategies as st
 
 from store.format.chunks import QueueEnd
 from store.format.placed import Placed
-from store.format.records import GroupOffsets, LogTrimmed, QueueDeleted
+from store.format.policy import LeasePolicy
+from store.format.queue_config import QueueConfig
+from store.format.records import (
+    AddressesSeen,
+    DeadLetter,
+    DeadLettered,
+    GroupDeleted,
+    GroupOffsets,
+    KvDelete,
+    KvLimits,
+    KvPut,
+    KvTransaction,
+    LeasePolicySet,
+    LogTrimmed,
+    QueueDeleted,
+    Settled,
+    TimerCancelled,
+    TimerSet,
+)
 from store.log import run as run_module
-from store.log.run import RunBuilder
+from store.log.run import RunBuilder, joined
 from store.recent.recent import Recent
 from store.views import Views
 from tests.support.store.store_kit import frame, records_frame
@@ -28,6 +46,35 @@ FRAMES = st.lists(
     ),
     min_size=1,
     max_size=12,
+)
+_queues, _groups, _keys = st.sampled_from(QUEUES), st.sampled_from(["", "g", "h"]), st.sampled_from(["a", "b"])
+_ranges = st.tuples(st.integers(0, 5), st.integers(1, 4)).map(lambda found: ((found[0], sum(found)),))
+_places = st.integers(0, 4_000)
+RECORDS = st.one_of(
+    st.builds(Settled, _queues, _ranges, _groups, st.one_of(st.just((1 << 63) - 1), _places)),
+    st.builds(DeadLettered, _queues, _groups, st.just("expired"), st.just(0), st.just((DeadLetter(2, 0, 0, 1),))),
+    st.builds(LeasePolicySet, _queues, _groups, st.builds(LeasePolicy, max_deliveries=st.integers(0, 2))),
+    st.builds(QueueDeleted, _queues),
+    st.builds(GroupDeleted, _groups),
+    st.builds(GroupOffsets, _groups, st.dictionaries(_queues, st.integers(0, 9), max_size=2)),
+    st.builds(QueueConfig, _queues, compact=st.booleans(), retention_ms=st.sampled_from([None, 5])),
+    st.builds(KvPut, _keys, st.binary(max_size=3), st.sampled_from([None, 0, -1])),
+    st.builds(KvDelete, _keys),
+    st.builds(KvLimits, st.just(""), st.integers(0, 2)),
+    st.builds(KvTransaction, st.just(""), st.just((("a", 0),)), st.just((("b", b"v", 0), ("a", None, 0)))),
+    st.builds(TimerSet, st.integers(1, 9), st.just(frame((16, b"t")).rows), st.just(b"t")),
+    st.builds(TimerCancelled, st.integers(1, 9), _places, st.integers(0, 2)),
+    st.builds(AddressesSeen, st.sampled_from([("a/b",), ("a/b", "c")])),
+    st.builds(LogTrimmed, _places, st.just(0)),
+)
+_messages = st.lists(st.tuples(_queues, st.just(b"x"), st.integers(1, 3)), min_size=1, max_size=12)
+MIXED = st.lists(
+    st.one_of(
+        _messages.map(lambda rows: frame(*rows)),
+        st.lists(RECORDS, min_size=1, max_size=3).map(lambda records: records_frame(*records)),
+    ),
+    min_size=1,
+    max_size=14,
 )
 
 
@@ -88,6 +135,24 @@ def test_columns_are_the_same_chunks(frames, cuts, chance):
         together.apply(columns)
         entries.append(list(together.entries()))
         together.close()
+    assert entries[0] == entries[1] == entries[2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(MIXED, st.lists(st.integers(0, 14), max_size=8), st.sampled_from([1, 1 << 30]))
+def test_views_are_the_same_however_their_runs_are_joined(frames, cuts, columns_min):
+    placed = place(frames)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(run_module, "_SMALL_ROWS", 4)
+        runs, _ = built(placed, [min(cut, len(placed)) for cut in cuts], columns_min, patch)
+    with TemporaryDirectory() as name:
+        entries = []
+        for number, parts in enumerate(([[run] for run in runs], [runs], [joined(runs)])):
+            views = Views(Path(name) / str(number))
+            for part in parts:
+                views.apply(part)
+            entries.append(list(views.entries()))
+            views.close()
     assert entries[0] == entries[1] == entries[2]
 
 
