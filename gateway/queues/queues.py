@@ -40,7 +40,7 @@ from gateway.queues.shared.counts import SharedCounts
 from gateway.queues.shared.registry import SharedRegistry
 from gateway.queues.streams.arguments import QUEUE_TYPE, is_stream
 from gateway.queues.streams.pump import StreamPump
-from gateway.queues.topology.topology import PREFIX
+from gateway.queues.topology.claims import PREFIX
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError

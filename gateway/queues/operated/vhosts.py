@@ -1,6 +1,7 @@
 """The virtual hosts there are: their limits, the connections that use them here, and those that were deleted."""
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from typing import Annotated, Final, Protocol
 
 import msgspec
@@ -56,6 +57,7 @@ class Vhosts:
         self._limits: Mapping[str, VhostLimits] = {}
         self._counts = counts
         self._queues: dict[str, int] = {}
+        self._making: dict[str, int] = {}  # queues that are being made, and are not among those yet
         self._connections: dict[str, dict[int, VhostConnection]] = {}
         self._vhosts: dict[int, str] = {}  # by connection
 
@@ -106,9 +108,22 @@ class Vhosts:
         """Raises `Refusal` (PRECONDITION) where one more queue is too many, in RabbitMQ's words."""
         vhost, local = split_name(name)
         limit = self.limits(vhost).max_queues
-        if 0 <= limit <= self.queues(vhost):
+        if 0 <= limit <= self.queues(vhost) + self._making.get(vhost, 0):
             said = f"cannot declare queue '{local}': queue limit in vhost '{vhost}' ({limit}) is reached"
             raise Refusal(Cause.PRECONDITION, said)
+
+    @contextmanager
+    def making_queue(self, name: str) -> Iterator[None]:
+        """Keeps room for a new queue while it is made. Raises as `check_new_queue`."""
+        self.check_new_queue(name)
+        vhost = vhost_of(name)
+        self._making[vhost] = self._making.get(vhost, 0) + 1
+        try:
+            yield
+        finally:
+            self._making[vhost] -= 1
+            if not self._making[vhost]:
+                del self._making[vhost]
 
     def queues(self, vhost: str) -> int:
         """Returns how many queues a virtual host has."""

@@ -11,6 +11,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.shared import SharedName
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.model.queue import Queue
+from gateway.queues.topology.claims import claim, release
 from gateway.queues.topology.vhost_registry import VhostRegistry
 
 # Asks whether a queue may be removed: None when it has members, else the keys, with their revisions, on which that
@@ -31,13 +32,13 @@ class SharedRegistry(VhostRegistry):
     async def _share(self, shared: SharedName, groups_max: int) -> Queue:
         name = shared.queue
         if name in self._doomed:
-            await self._drop(self.queues[name])
+            await self._drop_unbound(await self._drop(self.queues[name]))
         await self._learn_of(name)
         if name in self.queues:
             return self.queues[name]
         if self.shared_count >= groups_max:
             raise Refusal(Cause.QUOTA, f"there are {groups_max} shared subscriptions already")
-        owned = await self._claim(name)
+        owned = await claim(self._owners, name)
         try:
             await self._learn_of(name)  # another proxy may have made it until we had its name
             if name in self.queues:
@@ -49,7 +50,7 @@ class SharedRegistry(VhostRegistry):
             revision = await self._definitions.put(definition, 0, lasting=True)
             return self._add(definition, None, revision)
         finally:
-            await self._release_name(owned)
+            await release(owned)
 
     async def unshare(self, name: str, unless: Unless) -> bool:
         """Removes the queue of a shared subscription without members. Returns whether it is gone. Raises as `share`."""
@@ -63,7 +64,7 @@ class SharedRegistry(VhostRegistry):
         also = await unless()
         if also is None:
             return False
-        await self._drop(queue, also)
+        await self._drop_unbound(await self._drop(queue, also))
         return True
 
     def guard(self, queue: Queue) -> Mapping[str, int]:

@@ -67,21 +67,29 @@ class ExchangeRegistry(SettingsRegistry):
 
     async def declare_exchange(self, _conn: ConsumerConnection, request: DeclareExchange) -> None:
         """See `DeclareExchange`. Raises `Refusal`."""
-        await self._change(lambda: self._declare_exchange(request))
-
-    async def _declare_exchange(self, request: DeclareExchange) -> None:
         if not local_name(request.name):
             raise default_exchange()
+        async with self._changing.of(""):
+            there = await self._is_declared(request)
+        if not there:
+            await self._change(lambda: self._declare_exchange(request))
+
+    async def _is_declared(self, request: DeclareExchange) -> bool:
+        """Returns whether the exchange is there, as declared. Raises `Refusal` where it is another, or has to be."""
         await self._learn_of(request.name, exchange=True)
         existing = self._exchanges.get(request.name)
-        if request.passive:
-            if existing is None:
+        if existing is None:
+            if request.passive:
                 raise Refusal(Cause.NOT_FOUND, f"no exchange {said(request.name)}")
+            return False
+        if not request.passive:
+            check_same_exchange(existing, exchange_of(request))
+        return True
+
+    async def _declare_exchange(self, request: DeclareExchange) -> None:
+        if await self._is_declared(request):
             return
         wanted = exchange_of(request)
-        if existing is not None:
-            check_same_exchange(existing, wanted)
-            return
         check_new_exchange(request)
         self.vhosts.check(request.name)
         if len(self._exchanges) - len(PREDECLARED) * len(self.vhosts.names) >= EXCHANGES_COUNT_MAX:
@@ -130,10 +138,9 @@ class ExchangeRegistry(SettingsRegistry):
         """Removes exchanges that lived for their bindings alone, now or when `finish` is called."""
         for name in dict.fromkeys(exchanges):
             self._idle.pop(name, None)
-            exchange = self._exchanges.get(name)
-            if exchange is not None and exchange.auto_delete and not self._is_bound(name):
+            if self._is_unused(name):
                 try:
-                    await self._drop_exchange(exchange)
+                    await self._drop_exchange(self._exchanges[name])
                 except Changed:
                     await self._look_again(name, exchange=True)
                 except StoreError as error:
@@ -142,6 +149,11 @@ class ExchangeRegistry(SettingsRegistry):
                     )
                     self._idle[name] = None
                     self._unfinished()
+
+    def _is_unused(self, name: str) -> bool:
+        """Returns whether an exchange lived for its bindings alone, and has none."""
+        exchange = self._exchanges.get(name)
+        return exchange is not None and exchange.auto_delete and not self._is_bound(name)
 
     # ---- bindings
 

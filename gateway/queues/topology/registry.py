@@ -11,8 +11,9 @@ once that one is gone removes the queue.
 
 import asyncio
 import base64
-from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
 from hashlib import blake2b
+from itertools import chain
 from typing import Any, NamedTuple
 
 from controller.api.client import ControllerError
@@ -34,6 +35,7 @@ from gateway.queues.model.bindings import (
 )
 from gateway.queues.model.queue import Queue, check_access, locked_queue, no_queue
 from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, QUEUE_TYPE, check_stream, is_other_type, is_stream
+from gateway.queues.topology.claims import PREFIX, claim, release
 from gateway.queues.topology.definitions import NOTHING, Changed
 from gateway.queues.topology.exchange_registry import (
     BINDINGS_COUNT_MAX,
@@ -45,10 +47,11 @@ from gateway.queues.topology.exchange_registry import (
     default_exchange,
     reserved_name,
 )
-from gateway.queues.topology.topology import ELSEWHERE, PREFIX
+from gateway.queues.topology.topology import ELSEWHERE
 from store.base import logs
 from store.base.errors import StoreError
 
+DROPPED_COUNT_MAX = 64  # queues that are removed at a time
 _LANE_BYTES_MAX = 200  # of a queue's name in that of its lane, which has a limit too
 _RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 
@@ -91,11 +94,21 @@ class QueueRegistry(ExchangeRegistry):
 
     async def declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Declared:
         """See `DeclareQueue`. Raises `Refusal`."""
-        return await self._change(lambda: self._declare_queue(conn, request))
+        name, declared = "" if _is_fresh(request) else request.name, None
+        while declared is None:
+            if name in self._doomed:
+                async with self._changing:
+                    if name in self._doomed:
+                        await self._drop_unbound(await self._drop(self.queues[name]))
+            declared = await self._change_queue(name, lambda: self._declare_queue(conn, request))
+        if conn.gone:
+            await self.drop_owned(conn.id)
+        return declared
 
-    async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Declared:
+    async def _declare_queue(self, conn: ConsumerConnection, request: DeclareQueue) -> Declared | None:
+        """Returns None where the queue of that name is to be removed first."""
         if request.name in self._doomed:
-            await self._drop(self.queues[request.name])
+            return None
         if not _is_fresh(request):
             await self._learn_of(request.name)
         queue = self.queues.get(request.name)
@@ -119,21 +132,20 @@ class QueueRegistry(ExchangeRegistry):
         check_new_queue(request)
         vhost, name = split_name(request.name)
         name = in_vhost(vhost, self._fresh_name(name) if _is_fresh(request) else name)
-        owned = await self._claim(name)
+        owned = await claim(self._owners, name)
         kept = False
         try:
             if not _is_fresh(request):
                 await self._learn_of(name)
                 if name in self.queues:
                     raise Changed(name)
-            queue = await self._create(conn, request, name)
+            with self.vhosts.making_queue(name):  # until it is counted as one that is there
+                queue = await self._create(conn, request, name)
             if queue.owner is not None:
                 queue.owned, kept = owned, True
         finally:
             if not kept:
                 await owned.release()
-        if conn.gone and queue.owner is not None:
-            await self._drop_soon([name])
         return queue
 
     async def _create(self, conn: ConsumerConnection, request: DeclareQueue, name: str) -> Queue:
@@ -167,29 +179,35 @@ class QueueRegistry(ExchangeRegistry):
 
     async def delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
         """See `DeleteQueue`. Raises `Refusal`."""
-        return await self._change(lambda: self._delete_queue(conn, request))
+        waiting, exchanges = await self._change_queue(request.name, lambda: self._delete_queue(conn, request))
+        if any(self._is_unused(name) for name in exchanges):
+            async with self._changing:
+                await self._drop_unbound(exchanges)
+        return waiting
 
-    async def _delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
+    async def _delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> tuple[int, Sequence[str]]:
+        """Returns how many messages waited, and the exchanges that the queue was bound to."""
         await self._learn_of(request.name)
         queue = self.queues.get(request.name)
         if queue is None or request.name in self._doomed:
-            return 0
+            return 0, ()
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
             raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} in use")
         waiting = await queue.pump.head.waiting(conn.id)
         if request.if_empty and waiting:
             raise Refusal(Cause.PRECONDITION, f"queue {said(request.name)} not empty")
-        await self._drop(queue)
-        return waiting
+        return waiting, await self._drop(queue)
 
-    async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> None:
-        """Removes a queue, with the topology locked. The step that makes it final comes first: if it fails,
-        nothing has changed. `also` is as in `Definitions.delete`. Raises `StoreError`.
+    async def _drop(self, queue: Queue, also: Mapping[str, int] = NOTHING) -> Sequence[str]:
+        """Removes a queue, with the lock held for it; returns the exchanges it was bound to, for `_drop_unbound`.
+
+        The step that makes it final comes first: if it fails, nothing has changed. `also` is as in
+        `Definitions.delete`. Raises `StoreError`.
         """
         definition = queue.definition
         name = definition.name
-        owned = queue.owned or await self._claim(name)
+        owned = queue.owned or await claim(self._owners, name)
         try:
             gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
@@ -198,17 +216,10 @@ class QueueRegistry(ExchangeRegistry):
                 await self._garbage.clear(lane_name(name, priority), number)
         finally:
             if queue.owned is None or name not in self.queues:
-                await self._release_name(owned)
-        await self._drop_unbound(b.exchange for b in definition.bindings)
+                await release(owned)
         if self._garbage.pending:
             self._unfinished()
-
-    async def _release_name(self, owned: Owned) -> None:
-        """Releases the name of a queue that is gone or was never ours: it is free now, or when this process ends."""
-        try:
-            await owned.release()
-        except (StoreError, Refusal) as error:
-            log.warning("the name of a deleted queue could not be released yet", error=str(error))
+        return [binding.exchange for binding in definition.bindings]
 
     async def drop_unused(self, names: Iterable[str]) -> None:
         """Removes those of these queues that lived for consumers alone, and has none."""
@@ -224,22 +235,31 @@ class QueueRegistry(ExchangeRegistry):
                 await self._drop_soon([name])
 
     async def drop_owned(self, owner: int) -> None:
-        """Removes the exclusive queues of a connection that has ended."""
-        async with self._changing:
-            await self._drop_soon(self._owned.pop(owner, {}))
+        """Removes the exclusive queues of a connection that has ended, with those of others that wait for it."""
+        self._doomed.update(self._owned.pop(owner, {}))
+        if self._doomed:
+            async with self._changing:
+                await self._drop_soon(())
 
     async def _drop_soon(self, names: Iterable[str]) -> None:
         """Removes queues now, each for itself, or when `finish` is called; from now on they cannot be used."""
         self._doomed.update(dict.fromkeys(names))
-        for name in list(self._doomed):
-            try:
-                await self._drop(self.queues[name])
-            except Changed:
-                await self._look_again(name, exchange=False)
-                self._unfinished()
-            except (StoreError, ControllerError, Refusal) as error:
-                log.warning("an unusable queue could not be deleted yet", queue=name, error=str(error))
-                self._unfinished()
+        doomed = list(self._doomed)
+        for at in range(0, len(doomed), DROPPED_COUNT_MAX):
+            bound = await asyncio.gather(*(self._drop_doomed(name) for name in doomed[at : at + DROPPED_COUNT_MAX]))
+            await self._drop_unbound(chain.from_iterable(bound))
+
+    async def _drop_doomed(self, name: str) -> Sequence[str]:
+        """Removes a queue or tries later; returns the exchanges it was bound to."""
+        try:
+            return await self._drop(self.queues[name])
+        except Changed:
+            await self._look_again(name, exchange=False)
+            self._unfinished()
+        except (StoreError, ControllerError, Refusal) as error:
+            log.warning("an unusable queue could not be deleted yet", queue=name, error=str(error))
+            self._unfinished()
+        return ()
 
     async def finish(self) -> bool:
         """Removes queues that could not be removed before; returns whether all is gone."""
@@ -255,7 +275,7 @@ class QueueRegistry(ExchangeRegistry):
 
     async def bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         """See `BindQueue`. Raises `Refusal`."""
-        await self._change(lambda: self._bind(conn, request))
+        await self._change_queue(request.queue, lambda: self._bind(conn, request))
 
     async def _bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         await self._learn_of(request.exchange, exchange=True)

@@ -1,6 +1,5 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
-import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
 from typing import Any, TypeVar
@@ -10,7 +9,7 @@ import msgspec
 from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost, vhost_of
-from gateway.ownership.owners import Owned, Owners, Taken
+from gateway.ownership.owners import Owners
 from gateway.port.adapter import Random
 from gateway.port.queues import exchange_root
 from gateway.queues.consumers.consumer_counts import ConsumerCounts
@@ -31,6 +30,7 @@ from gateway.queues.operated.stored import StoredSettings
 from gateway.queues.operated.vhosts import ConnectionCounts, Vhosts
 from gateway.queues.streams.arguments import is_stream, stream_config
 from gateway.queues.streams.pump import StreamPump
+from gateway.queues.topology.change_lock import ChangeLock
 from gateway.queues.topology.definitions import (
     Changed,
     Definitions,
@@ -44,11 +44,8 @@ from store.base import logs
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 
-CLAIM_S = 3.0  # that another proxy may take to make or to remove a queue of a name
-CLAIM_RETRY_S = 0.02
 TRIES_COUNT_MAX = 16  # of one change, while other proxies change the same
 GONE_COUNT_MAX = 10_000  # names of deleted queues and exchanges that are remembered, for definitions that arrive late
-PREFIX = "queues/"  # of the names that are owned
 
 ELSEWHERE = -1  # no connection of this process
 _TRANSIENT = "amqp/transient"
@@ -113,7 +110,7 @@ class Topology(ABC):
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: they cannot be used
         self._idle: dict[str, None] = {}  # exchanges for which that is true
-        self._changing = asyncio.Lock()  # one change at a time
+        self._changing = ChangeLock()
         for vhost in self.vhosts.names:
             self._exchanges |= predeclared(vhost)
         self._notify_exchanges()
@@ -237,7 +234,22 @@ class Topology(ABC):
                 except Changed as changed:
                     for exchange in (True, False):
                         await self._look_again(changed.name, exchange=exchange)
-        raise Refusal(Cause.OVERLOAD, "others change the same too often", retry_after_ms=1_000)
+        raise _too_often()
+
+    async def _change_queue(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
+        """Does something with one queue, beside changes of others; again when another proxy was first.
+
+        It must change no exchange and no other queue. `name` is as in `ChangeLock.of`.
+        """
+        for _ in range(TRIES_COUNT_MAX):
+            try:
+                async with self._changing.of(name):
+                    return await work()
+            except Changed as changed:
+                async with self._changing:
+                    for exchange in (True, False):
+                        await self._look_again(changed.name, exchange=exchange)
+        raise _too_often()
 
     async def _look_again(self, name: str, *, exchange: bool) -> None:
         found = await self._definitions.find(name, exchange=exchange)
@@ -246,22 +258,10 @@ class Topology(ABC):
         elif not exchange or name not in predeclared(vhost_of(name)):
             await self._removed_elsewhere(name, exchange=exchange)
 
-    async def _claim(self, name: str) -> Owned:
-        """Owns the name of a queue, which another proxy may own as long as it makes or removes it. Raises `Refusal`."""
-        loop = asyncio.get_running_loop()
-        until_s = loop.time() + CLAIM_S
-        while True:
-            try:
-                return await self._owners.take(f"{PREFIX}{name}", wait=False)
-            except Taken:
-                if loop.time() > until_s:
-                    raise
-                await asyncio.sleep(CLAIM_RETRY_S)
-
     async def look_up(self, name: str, conn: ConsumerConnection) -> Queue:
         """Returns the same as `find`, also of a queue just declared elsewhere. Raises `StoreError` too."""
         if name not in self.queues and self._definitions.shared:
-            async with self._changing:
+            async with self._changing.of(name):
                 await self._learn_of(name)
         return self.find(name, conn)
 
@@ -439,6 +439,10 @@ class Topology(ABC):
             self._router.unbind((name, identity, nth))
         self._bound.get(binding.exchange, {}).pop((name, identity), None)
         self._hashed.remove(binding, (_QUEUE, name))
+
+
+def _too_often() -> Refusal:
+    return Refusal(Cause.OVERLOAD, "others change the same too often", retry_after_ms=1_000)
 
 
 def _share_key(definition: QueueDefinition) -> Hashable:

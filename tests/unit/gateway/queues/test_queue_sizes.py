@@ -53,4 +53,8 @@ async def test_two_that_shorten_a_queue_at_once_keep_the_rest_in_order(rig, monk
     get = GetMessage(queue="q", settle=True)
     _, *first = await asyncio.gather(head.trim(OWNER), *(rig.request(rig.conn(), get) for _ in range(2)))
     last = [await rig.request(rig.conn(), get) for _ in range(2)]
-    assert [got and got.leased.messages[0].body for got in (*first, *last)] == [b"5", b"6", b"7", None]
+    assert sorted(got.leased.messages[0].body for got in first) == [
+        b"5",
+        b"6",
+    ]  # which of the two is first does not matter
+    assert [got and got.leased.messages[0].body for got in last] == [b"7", None]

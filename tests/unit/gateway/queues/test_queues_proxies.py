@@ -459,7 +459,7 @@ async def test_a_vhost_that_is_made_again_keeps_its_exchanges_while_a_proxy_stil
     registry.vhosts.delete("shop")
     async with registry._changing:
         clearing = asyncio.ensure_future(registry.finish())
-        await until(lambda: registry._changing._waiters)
+        await until(lambda: registry._changing._gate._waiters)
         registry.vhosts.made("shop")
         registry._know_vhost("shop")
     await clearing

@@ -1,0 +1,216 @@
+"""Changes of queues that many connections ask for at the same time."""
+
+import asyncio
+import random
+
+import pytest
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.vhosts import DEFAULT_VHOST
+from gateway.port.queues import BindQueue, DeclareExchange, DeleteExchange, DeleteQueue, UnbindQueue, address_of
+from gateway.queues.operated.vhosts import VhostLimits
+from gateway.queues.topology.change_lock import ChangeLock
+from store.api.message import Message
+from tests.support.gateway.queues_rig import opened_queues
+
+pytestmark = pytest.mark.anyio
+
+
+@pytest.fixture
+async def rig(tmp_path):
+    async with opened_queues(tmp_path) as rig:
+        yield rig
+
+
+async def turns(count=10):
+    for _ in range(count):
+        await asyncio.sleep(0)
+
+
+# ---- the lock
+
+
+async def test_changes_of_different_queues_go_on_beside_each_other_and_of_one_after_the_other():
+    lock, inside = ChangeLock(), []
+
+    async def change(name, until):
+        async with lock.of(name):
+            inside.append(name)
+            await until.wait()
+            inside.remove(name)
+
+    first, rest = asyncio.Event(), asyncio.Event()
+    tasks = [asyncio.ensure_future(change(*one)) for one in (("a", first), ("b", rest), ("a", rest), ("", rest))]
+    await turns()
+    assert inside == ["a", "b", ""]
+    first.set()
+    await turns()
+    assert inside == ["b", "", "a"]
+    rest.set()
+    await asyncio.gather(*tasks)
+    assert not lock._names
+
+
+async def test_who_changes_anything_is_alone_and_each_waits_for_those_before_it():
+    lock, order = ChangeLock(), []
+
+    async def one(name):
+        async with lock.of(name):
+            order.append(f"{name} begins")
+            await turns(3)
+            order.append(f"{name} ends")
+
+    async def alone(name):
+        async with lock:
+            order.append(f"{name} begins")
+            await turns(3)
+            order.append(f"{name} ends")
+
+    await asyncio.gather(one("a"), alone("b"), one("c"), one("d"), alone("e"))
+    assert order[:4] == ["a begins", "a ends", "b begins", "b ends"]
+    assert sorted(order[4:8]) == ["c begins", "c ends", "d begins", "d ends"]
+    assert order[8:] == ["e begins", "e ends"]
+
+
+@pytest.mark.parametrize("seed", range(20))
+async def test_whoever_is_cancelled_while_it_waits_keeps_nobody_out(seed):
+    chance, lock, alone, held = random.Random(seed), ChangeLock(), [], []
+
+    async def change(name):
+        if name is None:
+            async with lock:
+                assert not alone
+                assert not held
+                alone.append(name)
+                try:
+                    await turns(chance.randrange(4))
+                finally:
+                    alone.remove(name)
+        else:
+            async with lock.of(name):
+                assert not alone
+                assert not name or name not in held
+                held.append(name)
+                try:
+                    await turns(chance.randrange(4))
+                finally:
+                    held.remove(name)
+
+    tasks = [asyncio.ensure_future(change(chance.choice([None, "", "a", "a", "b"]))) for _ in range(60)]
+    while not all(task.done() for task in tasks):
+        await turns(1)
+        chance.choice(tasks).cancel()
+    for outcome in await asyncio.gather(*tasks, return_exceptions=True):
+        assert outcome is None or isinstance(outcome, asyncio.CancelledError)
+    async with asyncio.timeout(10):
+        async with lock, asyncio.timeout(10):
+            assert not lock._names
+
+
+# ---- queues
+
+
+async def test_queues_of_many_connections_are_made_at_the_same_time(rig, monkeypatch):
+    do, under_way, most = rig.controller.do, 0, 0
+
+    async def counted(command):
+        nonlocal under_way, most
+        under_way += 1
+        most = max(most, under_way)
+        try:
+            return await do(command)
+        finally:
+            under_way -= 1
+
+    monkeypatch.setattr(rig.controller, "do", counted)
+    await asyncio.gather(*(rig.declare(rig.conn(), f"q{n}", durable=True) for n in range(20)))
+    assert most == 20
+    numbers = {queue.number for queue in rig.queues.registry.queues.values()}
+    assert len(numbers) == 20
+    await rig.restart()
+    assert {queue.number for queue in rig.queues.registry.queues.values()} == numbers
+
+
+async def test_one_queue_is_made_for_all_that_declare_it_at_once(rig):
+    declared = await asyncio.gather(*(rig.declare(rig.conn(), "q", durable=True) for _ in range(10)))
+    assert {one.name for one in declared} == {"q"}
+    assert list(rig.queues.registry.queues) == ["q"]
+
+
+async def test_no_more_queues_are_made_at_once_than_a_vhost_may_have(rig):
+    registry = rig.queues.registry
+    await registry.set_limits(DEFAULT_VHOST, VhostLimits(max_queues=3))
+    declaring = (rig.declare(rig.conn(), f"q{n}", durable=True) for n in range(10))
+    outcomes = await asyncio.gather(*declaring, return_exceptions=True)
+    refused = [one for one in outcomes if isinstance(one, Refusal)]
+    assert len(refused) == 7
+    assert {one.cause for one in refused} == {Cause.PRECONDITION}
+    assert len(registry.queues) == registry.vhosts.queues(DEFAULT_VHOST) == 3
+    await rig.request(rig.conn(), DeleteQueue(name=next(iter(registry.queues))))
+    await rig.declare(rig.conn(), "one more")
+
+
+async def test_the_exclusive_queues_of_connections_that_end_at_once_go_with_them(rig):
+    conns = [rig.conn() for _ in range(40)]
+    await rig.request(conns[0], DeclareExchange(name="e", kind="fanout", auto_delete=True))
+    await asyncio.gather(*(rig.declare(conn, f"q{conn.id}", exclusive=True) for conn in conns))
+    await asyncio.gather(
+        *(rig.request(conn, BindQueue(queue=f"q{conn.id}", exchange="e", routing_key="")) for conn in conns)
+    )
+    assert len(await rig.publish("e", "", b"x")) == 40
+    late = rig.conn()
+    declaring = asyncio.ensure_future(rig.declare(late, "late", exclusive=True))
+    await turns(2)
+    await asyncio.gather(*(rig.lose(conn) for conn in (*conns, late)))
+    await declaring
+    assert not rig.queues.registry.queues
+    assert rig.queues.registry.exchange("e") is None
+    await asyncio.gather(*(rig.declare(rig.conn(), f"q{conn.id}", durable=True) for conn in conns))
+    assert await rig.publish("", f"q{conns[0].id}", b"y")
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_whatever_is_changed_at_once_is_the_same_after_a_restart(rig, seed):
+    chance = random.Random(seed)
+    names, exchanges = ["a", "b", "c"], ["x", "y"]
+
+    def change():
+        name, exchange = chance.choice(names), chance.choice(exchanges)
+        return chance.choice(
+            [
+                lambda conn: rig.declare(conn, name, durable=True),
+                lambda conn: rig.declare(conn, name, durable=True),
+                lambda conn: rig.request(conn, DeleteQueue(name=name)),
+                lambda conn: rig.request(conn, BindQueue(queue=name, exchange=exchange, routing_key="k")),
+                lambda conn: rig.request(conn, BindQueue(queue=name, exchange=exchange, routing_key="l")),
+                lambda conn: rig.request(conn, UnbindQueue(queue=name, exchange=exchange, routing_key="k")),
+                lambda conn: rig.request(
+                    conn, DeclareExchange(name=exchange, kind="direct", durable=True, auto_delete=True)
+                ),
+                lambda conn: rig.request(conn, DeleteExchange(name=exchange)),
+            ]
+        )
+
+    for _ in range(6):
+        outcomes = await asyncio.gather(*(change()(rig.conn()) for _ in range(12)), return_exceptions=True)
+        assert all(one.cause is Cause.NOT_FOUND for one in outcomes if isinstance(one, BaseException))
+
+    def said():
+        registry = rig.queues.registry
+        queues = {name: queue.definition for name, queue in registry.queues.items()}
+        there = [name for name in exchanges if registry.exchange(name) is not None]
+        routed = {
+            (exchange, key): sorted(rig.router.named_queues(Message(address_of(exchange, key))))
+            for exchange in there
+            for key in "kl"
+        }
+        return queues, [registry.exchange(name) for name in there], routed
+
+    before = said()
+    for (exchange, key), numbers in before[2].items():
+        bound = [
+            q.number for q in before[0].values() for b in q.bindings if (b.exchange, b.routing_key) == (exchange, key)
+        ]
+        assert numbers == sorted(bound)
+    await rig.restart()
+    assert said() == before
