@@ -31,8 +31,7 @@ class SharedRegistry(VhostRegistry):
 
     async def _share(self, shared: SharedName, groups_max: int) -> Queue:
         name = shared.queue
-        if name in self._doomed:
-            await self._drop_unbound(await self._drop(self.queues[name]))
+        await self._make_way(name)
         await self._learn_of(name)
         if name in self.queues:
             return self.queues[name]

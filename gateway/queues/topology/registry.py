@@ -97,9 +97,7 @@ class QueueRegistry(ExchangeRegistry):
         name, declared = "" if _is_fresh(request) else request.name, None
         while declared is None:
             if name in self._doomed:
-                async with self._changing:
-                    if name in self._doomed:
-                        await self._drop_unbound(await self._drop(self.queues[name]))
+                await self._change(lambda: self._make_way(name))
             declared = await self._change_queue(name, lambda: self._declare_queue(conn, request))
         if conn.gone:
             await self.drop_owned(conn.id)
@@ -126,6 +124,11 @@ class QueueRegistry(ExchangeRegistry):
             self.vhosts.check_new_queue(request.name)
             return Declared(await self._make(conn, request), made=True)
         return Declared(queue, made=False)
+
+    async def _make_way(self, name: str) -> None:
+        """Removes a queue that is to be removed, before another one of its name is made. Raises `StoreError`."""
+        if name in self._doomed:
+            await self._drop_unbound(await self._drop(self.queues[name]))
 
     async def _make(self, conn: ConsumerConnection, request: DeclareQueue) -> Queue:
         """Makes a queue, with its name claimed meanwhile, and as long as it is a connection's own."""
