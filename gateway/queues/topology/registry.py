@@ -183,9 +183,10 @@ class QueueRegistry(ExchangeRegistry):
     async def delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> int:
         """See `DeleteQueue`. Raises `Refusal`."""
         waiting, exchanges = await self._change_queue(request.name, lambda: self._delete_queue(conn, request))
-        if any(self._is_unused(name) for name in exchanges):
+        if unused := [name for name in exchanges if self._is_unused(name)]:
+            self._idle.update(dict.fromkeys(unused))  # so that `finish` removes them if this does not come to it
             async with self._changing:
-                await self._drop_unbound(exchanges)
+                await self._drop_unbound(unused)
         return waiting
 
     async def _delete_queue(self, conn: ConsumerConnection, request: DeleteQueue) -> tuple[int, Sequence[str]]:
@@ -249,19 +250,21 @@ class QueueRegistry(ExchangeRegistry):
         self._doomed.update(dict.fromkeys(names))
         doomed = list(self._doomed)
         for at in range(0, len(doomed), DROPPED_COUNT_MAX):
-            bound = await asyncio.gather(*(self._drop_doomed(name) for name in doomed[at : at + DROPPED_COUNT_MAX]))
-            await self._drop_unbound(chain.from_iterable(bound))
+            async with asyncio.TaskGroup() as group:  # which leaves nothing behind that goes on without the lock
+                some = doomed[at : at + DROPPED_COUNT_MAX]
+                dropping = [group.create_task(self._drop_doomed(name)) for name in some]
+            await self._drop_unbound(chain.from_iterable(task.result() for task in dropping))
 
     async def _drop_doomed(self, name: str) -> Sequence[str]:
         """Removes a queue or tries later; returns the exchanges it was bound to."""
         try:
-            return await self._drop(self.queues[name])
-        except Changed:
-            await self._look_again(name, exchange=False)
-            self._unfinished()
+            try:
+                return await self._drop(self.queues[name])
+            except Changed:
+                await self._look_again(name, exchange=False)
         except (StoreError, ControllerError, Refusal) as error:
             log.warning("an unusable queue could not be deleted yet", queue=name, error=str(error))
-            self._unfinished()
+        self._unfinished()
         return ()
 
     async def finish(self) -> bool:

@@ -61,8 +61,8 @@ class Topology(ABC):
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
     `new_pump` makes the pump that delivers a queue; `added` is called with a new queue, `ruled` with one whose rules
-    have changed, and `dropped` with one that is gone, while its pump is at rest. When a removal has failed,
-    `unfinished` is called, and `finish` is to be called again later.
+    have changed, and `dropped` with one that is gone. When a removal has failed, `unfinished` is called, and
+    `finish` is to be called again later.
     """
 
     def __init__(
@@ -388,7 +388,7 @@ class Topology(ABC):
         return stream_config(number, arguments, self._policies.applied(name, arguments).effective)
 
     async def _remove(self, queue: Queue) -> None:
-        """Removes a queue: nothing is routed there, and nothing is delivered from it."""
+        """Removes a queue: at once nothing is routed there and nobody consumes it; later its pump is at rest, too."""
         name = queue.definition.name
         del self.queues[name]
         for number in queue.numbers:
@@ -401,10 +401,10 @@ class Topology(ABC):
             self._router.unbind(_share_key(queue.definition))
         else:
             self.vhosts.queue_came(name, -1)
-        await queue.pump.stop()
-        self._dropped(queue)
         if queue.owner is not None:
             self._owned.get(queue.owner, {}).pop(name, None)
+        self._dropped(queue)
+        await queue.pump.stop()
 
     def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
         """Applies other bindings of a queue."""

@@ -5,12 +5,23 @@ import random
 
 import pytest
 
+from controller.api.commands import CreateTopic
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST
-from gateway.port.queues import BindQueue, DeclareExchange, DeleteExchange, DeleteQueue, UnbindQueue, address_of
+from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
+from gateway.port.queues import (
+    BindQueue,
+    DeclareExchange,
+    DeleteExchange,
+    DeleteQueue,
+    OpenVhost,
+    UnbindQueue,
+    address_of,
+)
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.change_lock import ChangeLock
+from gateway.queues.topology.definitions import Changed
 from store.api.message import Message
+from store.base.errors import StoreError
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -214,3 +225,71 @@ async def test_whatever_is_changed_at_once_is_the_same_after_a_restart(rig, seed
         assert numbers == sorted(bound)
     await rig.restart()
     assert said() == before
+
+
+@pytest.mark.parametrize("after", range(6))
+async def test_a_connection_that_ends_while_its_queue_is_removed_leaves_nothing_to_remove(rig, after):
+    registry, conn = rig.queues.registry, rig.conn()
+    await rig.declare(conn, "q", exclusive=True)
+    await rig.declare(conn, "another", exclusive=True)
+
+    async def failing(*_arguments, **_options):
+        raise StoreError("no disk")  # so that the pump waits, and takes a while to end
+
+    registry.queues["q"].pump.head.take = failing
+    await rig.consume(conn, "q")
+    await turns()
+    deleting = asyncio.ensure_future(rig.request(conn, DeleteQueue(name="q")))
+    while "q" in registry.queues:
+        await turns(1)
+    await turns(after)
+    await asyncio.gather(rig.lose(conn), deleting)
+    assert not registry.queues
+    other = rig.conn()
+    await rig.declare(other, "q", exclusive=True)
+    await rig.lose(other)
+    assert await registry.finish()
+    await rig.declare(rig.conn(), "q")
+
+
+async def test_the_connections_of_a_vhost_end_while_their_queues_are_removed_with_it(rig):
+    registry = rig.queues.registry
+    await rig.controller.do(CreateTopic(name="$vhost"))
+    await registry.make_vhost("shop")
+    conns = [rig.conn() for _ in range(40)]
+    for conn in conns:
+        await rig.request(conn, OpenVhost(name="shop"))
+        await rig.declare(conn, in_vhost("shop", f"q{conn.id}"), exclusive=True)
+        await rig.consume(conn, in_vhost("shop", f"q{conn.id}"))
+    deleting = asyncio.ensure_future(registry.delete_vhost("shop"))
+    while len(registry.queues) == len(conns):
+        await turns(1)
+    await asyncio.gather(*(rig.lose(conn) for conn in conns), deleting)
+    assert not registry.queues
+
+
+async def test_a_removal_that_fails_lets_those_beside_it_end_before_others_may_change_something(rig, monkeypatch):
+    registry, conn = rig.queues.registry, rig.conn()
+    definitions, held = registry._definitions, []
+    for name in ("changed", "slow"):
+        await rig.declare(conn, name, exclusive=True)
+
+    async def delete(definition, *arguments, **options):
+        if definition.name == "changed":
+            raise Changed(definition.name)
+        await turns()
+        held.append(registry._changing._gate.locked())
+        return await deleted(definition, *arguments, **options)
+
+    async def find(*_arguments, **_options):
+        raise StoreError("no store now")
+
+    deleted = definitions.delete
+    with monkeypatch.context() as patch:
+        patch.setattr(definitions, "delete", delete)
+        patch.setattr(definitions, "find", find)
+        await rig.lose(conn)
+    assert held == [True]
+    assert list(registry.queues) == ["changed"]
+    assert await registry.finish()
+    assert not registry.queues

@@ -25,6 +25,7 @@ from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.definitions import Changed
+from store.base.errors import StoreError
 from store.local.local import LocalStore
 from tests.support.gateway.queues_proxies import QueuesProxies
 from tests.support.process.clock import Clock
@@ -530,3 +531,25 @@ async def test_connections_to_a_vhost_are_limited_over_all_proxies(two):
     await until(lambda: counts.elsewhere("$vhost/shop") == 0)
     assert not await is_refused()
     assert not any(task.done() for task in following)
+
+
+async def test_a_queue_is_made_anew_though_another_proxy_has_changed_the_one_that_is_to_be_removed(two, monkeypatch):
+    _, one, other = two
+    await one.declare(one.conn(), "q", durable=True)
+    definitions = one.queues.registry._definitions
+    delete = definitions.delete
+
+    async def failing(*_arguments, **_options):
+        raise StoreError("not now")
+
+    async def late(*arguments, **options):
+        monkeypatch.undo()
+        await other.ask(BindQueue(queue="q", exchange="amq.topic", routing_key="#"))
+        return await delete(*arguments, **options)
+
+    monkeypatch.setattr(definitions, "delete", failing)
+    async with one.queues.registry._changing:
+        await one.queues.registry._drop_soon(["q"])
+    monkeypatch.setattr(definitions, "delete", late)
+    await one.declare(one.conn(), "q", durable=True)
+    assert not one.queues.registry.queues["q"].definition.bindings
