@@ -25,6 +25,7 @@ from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, StoreNode
 from store.node.repair.repairer import OpenDamageStatus
+from store.node.replacing import why_diverged
 from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
 from store.node.settings import NodeSettings
@@ -287,8 +288,8 @@ def _role_reason(node: StoreNode) -> str:
         if not role.serving:
             return "about to be the master"
         return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
-    if isinstance(role, ReplicaRole) and role.core.diverged_at is not None:
-        return f"the group lacks frames that this replica has as confirmed from {role.core.diverged_at} on"
+    if isinstance(role, ReplicaRole) and (diverged := why_diverged(role.core)):
+        return diverged
     if not isinstance(role, ReplicaRole) or not role.streaming:
         return "not connected to a master"
     return "not in sync yet: catching up with the master" if _is_behind(node) else ""
