@@ -7,8 +7,9 @@ from contextlib import asynccontextmanager
 from random import SystemRandom
 from typing import Protocol
 
-from controller.api.client import ControllerClient, Topic
+from controller.api.client import HOME_GROUP, ControllerClient, Topic
 from controller.api.commands import ClusterLimits
+from controller.api.names import no_group
 from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.node.local import LocalController
@@ -351,7 +352,8 @@ async def _reached(controller: RemoteController, connect: Connect) -> ClusterSto
         try:
             return await ClusterStore.open(controller, connect)
         except StoreUnreachable as error:
-            log.warning("waiting for the home store group", error=str(error))
+            missing = no_group(HOME_GROUP) if controller.group(HOME_GROUP) is None else str(error)
+            log.warning("waiting for the home store group", error=missing)
 
 
 def metadata_limits(config: Config) -> ClusterLimits:

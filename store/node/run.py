@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from controller.api.client import Group
+from controller.api.names import no_group
 from controller.disk.known import KnownControllers
 from controller.elections.health import group_health
 from controller.elections.registry import Heartbeat
@@ -182,7 +183,7 @@ class _Process:
         if self._stopping:
             reasons.append("shutting down")
         elif node is None:
-            reasons.append("not registered with the controllers yet")
+            reasons.append(self._unregistered())
         elif node.failed.done():
             reasons.append(f"the store has failed: {node.failed.result()}")
         elif node.identity is not None and self.controller is not None and self.controller.group(group) is None:
@@ -197,6 +198,15 @@ class _Process:
         failed = node is not None and node.failed.done()
         warnings = () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
+
+    def _unregistered(self) -> str:
+        """Returns why there is no node yet."""
+        controller, group = self.controller, self._settings.group
+        if controller is not None and controller.trouble:
+            return f"not registered with the controllers yet: no controller is reached: {controller.trouble}"
+        if controller is not None and controller.connected and controller.index and controller.group(group) is None:
+            return no_group(group)
+        return "not registered with the controllers yet"
 
     def status(self) -> StoreStatus:
         """Returns the document of /status."""
