@@ -50,7 +50,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
 PATIENCE_S = 1.0  # for the effect of a command, until another controller is asked for it
 WARN_S = 30.0  # between warnings that the state is not known to be the newest
-FIRST_WARN_S = 2.0  # of a process that has no state yet, to the first one
+FIRST_WARN_S = 6.0  # of a process that has no state yet, to the first one; commands have ended by then
 BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
 
 
