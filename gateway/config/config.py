@@ -19,14 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from gateway.base.config_reader import (
-    DEFAULT_ELSEWHERE,
-    Mistakes,
-    environment_table,
-    merge,
-    read_struct,
-    unknown_key,
-)
+from gateway.base.config_reader import DEFAULT_ELSEWHERE, Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.bridges.shared.settings import BridgeConfig, bridge_mistakes
 from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.domain.access_settings import AccessConfig, access_mistakes
