@@ -20,6 +20,7 @@ from controller.remote.remote import RemoteController
 from store.base import logs
 from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
+from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
 from store.integrity.figures import DamageFigures
@@ -196,7 +197,8 @@ class _Process:
         if repairer is not None and repairer.needs_repair and (repairer.damages or repairer.unusable):
             reasons.append(repairer.describe())
         failed = node is not None and node.failed.done()
-        warnings = () if node is None else _warnings(node)
+        warnings = expiry_warnings(self._credentials.channel, time.time())
+        warnings += () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
 
     def _unregistered(self) -> str:

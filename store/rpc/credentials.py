@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+from cryptography.x509 import load_pem_x509_certificate
 
 
 class CredentialFiles(NamedTuple):
@@ -19,7 +20,8 @@ class CredentialFiles(NamedTuple):
     authority: Path
 
     def server(self) -> Any:
-        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes.
+        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes,
+        and `until_s`, the end of the certificate.
 
         Raises OSError.
         """
@@ -28,7 +30,7 @@ class CredentialFiles(NamedTuple):
             root_certificates=self.authority.read_bytes(),
             require_client_auth=True,
         )
-        made.tls = self._tls(ssl.PROTOCOL_TLS_SERVER)
+        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_SERVER), self._until_s()
         return made
 
     def channel(self) -> Any:
@@ -38,8 +40,12 @@ class CredentialFiles(NamedTuple):
             private_key=self.key.read_bytes(),
             certificate_chain=self.certificate.read_bytes(),
         )
-        made.tls = self._tls(ssl.PROTOCOL_TLS_CLIENT)
+        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._until_s()
         return made
+
+    def _until_s(self) -> float:
+        """Returns when the certificate expires, in seconds since 1970."""
+        return load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc.timestamp()
 
     def refusal(self, reached_at: str | None = None) -> str:
         """Returns why other nodes would refuse this certificate, "" where they would not.

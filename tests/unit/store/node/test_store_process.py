@@ -1,6 +1,7 @@
 """`headgate store`: what its admin port says of a node."""
 
 import socket
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +13,7 @@ from controller.remote.remote import RemoteController
 from gateway.config.config import Config, RpcConfig, StoreConfig
 from gateway.process.nodes import store_settings
 from store.base.process_errors import ServerFailed, listening_on
+from store.node.node import Credentials
 from store.node.run import _Process
 from store.serving.rpc import StoreService
 from tests.support.controller.controllers import Controllers
@@ -60,6 +62,14 @@ async def test_a_store_says_why_it_is_not_registered(tmp_path, caplog, monkeypat
         process.controller = controllers.remote()
         await process.controller.ready()
         await until(lambda: process.ready().reasons == (no_group(GROUP),))
+
+
+async def test_a_certificate_that_has_expired_is_a_warning(group):
+    process = _Process(store_settings(Config(store=StoreConfig(group=GROUP))))
+    process.node, process.controller = group.nodes["n1"], group.nodes["n1"].controller
+    process._credentials = Credentials(channel=SimpleNamespace(until_s=1.0))
+    await until(lambda: process.ready().ready)
+    assert process.ready().warnings[0].startswith("the certificate of cluster.tls.cert_file has expired at 1970-01-01")
 
 
 @pytest.mark.parametrize("role", ["store", "serve"])
