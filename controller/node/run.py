@@ -99,7 +99,7 @@ async def _removed(file: Path) -> str:
         await pause(PRESENCE_LOOK_S)
     return (
         f"{file} was removed or replaced while the controller had it open: its votes would be forgotten. Put the "
-        "directory back, or let a new controller join in its place (docs/cluster.md)"
+        "directory back, or start this controller with an empty one: the others take it in again (docs/cluster.md)"
     )
 
 

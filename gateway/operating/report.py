@@ -78,6 +78,8 @@ def troubles(found: ClusterReport) -> Sequence[str]:
             unknown = bool(ids) and status.id not in ids
             why = "is not in the cluster: stop it" if unknown else "knows no leader: it is not part of a majority"
             lost.append(f"controller {status.id} at {address} {why}")
+        if status is not None and status.full:
+            lost.append(f"controller {status.id} at {address} has a full disk: it takes no entries until there is room")
     groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
     return [
         *silent,
