@@ -25,3 +25,8 @@ def check_text(text: str, bytes_max: int, what: str) -> None:
 def listed(ids: Iterable[int]) -> str:
     """Returns ids as a part of a sentence."""
     return ", ".join(map(str, ids)) or "none"
+
+
+def no_group(number: int) -> str:
+    """Returns what to do where a node waits for a store group that the cluster does not have."""
+    return f"the cluster has no store group {number} yet: headgate cluster groups add {number} adds it"

@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from controller.api.client import Group, Replica
+from controller.api.names import listed
 from controller.elections.registry import GroupRoute, RouteReplica
+from controller.metadata.groups import majority
 
 
 class GroupHealth(NamedTuple):
@@ -67,8 +69,7 @@ def group_health(group: Group, route: GroupRoute | None, *, reached: bool = True
 def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool, refused: str) -> Sequence[str]:
     """Returns why a write would not be stored now: the first reason that holds, as it explains the others."""
     if group.master is None:
-        alive = [one for one in replicas.values() if one.alive]
-        return [f"it has no master; {len(alive)} of {len(group.replicas)} replicas are alive"]
+        return [_no_master(group, replicas)]
     master = group.replica(group.master)
     where = f"replica {group.master}" + ("" if master is None else f" at {master.address}")
     if not reached:
@@ -84,6 +85,32 @@ def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool,
     if state is not None and state.stalled:
         return [f"its master, {where}, takes no writes for now"]
     return []
+
+
+def _no_master(group: Group, replicas: dict[int, RouteReplica]) -> str:
+    """Returns how many replicas of a group without a master are alive, and what it waits for or needs."""
+    alive = {id_ for id_, one in replicas.items() if one.alive}
+    said = f"it has no master; {len(alive)} of {len(group.replicas)} replicas are alive"
+    elect = f"headgate cluster elect {group.number}"
+    if group.sync_set:
+        if not alive or alive.intersection(group.sync_set) or group.config.unclean_election:
+            return said
+        return (
+            f"{said}; it waits for one that was in sync ({listed(group.sync_set)}): if none comes back, {elect} "
+            "--unclean elects another one, without the writes that only they had"
+        )
+    silent = [id_ for id_ in group.voters if id_ not in alive]
+    if silent and alive:
+        return (
+            f"{said}; it waits for all ({listed(silent)}): headgate cluster replicas forget {group.number} REPLICA "
+            "takes out one that is gone for good"
+        )
+    if alive and len(group.voters) < majority(group.config.replicas):
+        return (
+            f"{said}, of {group.config.replicas} that it is meant to have: it waits for more, or for {elect}, which "
+            "elects one of these"
+        )
+    return said
 
 
 def _warnings(group: Group, route: GroupRoute | None, replicas: dict[int, RouteReplica]) -> Sequence[str]:

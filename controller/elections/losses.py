@@ -52,7 +52,11 @@ def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:
     short = [id_ for id_, heartbeat in sorted(alive.items()) if heartbeat.cut_short]
     voters = listed(group.sync_set or group.voters)
     if not short:
-        return f"store group {group.number}: too few of its replicas are alive ({listed(sorted(alive))} of {voters})"
+        kind = "replicas in sync" if group.sync_set else "replicas"
+        said = f"store group {group.number}: too few of its {kind}, {voters}, are alive: {listed(sorted(alive))}"
+        if alive or not group.sync_set:
+            return said
+        return f"{said}; --unclean elects another one, without the writes that only they had"
     silent = [id_ for id_ in group.sync_set if id_ not in alive]
     gone = f", and no heartbeats come from {listed(silent)}" if silent else ""
     return (

@@ -426,4 +426,5 @@ class ControllerNode(StateClient):
 
     def status(self) -> ControllerStatus:
         """Returns the status that operators see."""
-        return status_of(self.driver.status, self.state, self.registry, self.clock_ms())
+        full = self.driver.full is not None
+        return status_of(self.driver.status, self.state, self.registry, self.clock_ms(), full=full)

@@ -1,6 +1,7 @@
 """`headgate controller`: one of the cluster's controllers in a process of its own."""
 
 import asyncio
+import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -16,6 +17,7 @@ from controller.node.service import ControllerService
 from store.base import logs
 from store.base.admin import AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
+from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.rhythm import pause
 from store.base.runner import ServerRun, run_server
@@ -66,7 +68,7 @@ async def _run(run: ServerRun, said: ControllerRun) -> None:
     except OSError as error:
         raise ServerFailed(cannot_listen("controller", said.listen, error)) from error
     run.stack.push_async_callback(service.stop)
-    admin = await _admin(said.admin, node)
+    admin = await _admin(said.admin, node, said.channel_credentials)
     run.stack.push_async_callback(admin.stop)
     run.settle()
     log.info("ready", controller=said.id, address=said.address, admin_port=admin.port, data_dir=str(said.directory))
@@ -97,15 +99,17 @@ async def _removed(file: Path) -> str:
         await pause(PRESENCE_LOOK_S)
     return (
         f"{file} was removed or replaced while the controller had it open: its votes would be forgotten. Put the "
-        "directory back, or let a new controller join in its place (docs/cluster.md)"
+        "directory back, or start this controller with an empty one: the others take it in again (docs/cluster.md)"
     )
 
 
-async def _admin(settings: AdminSettings, node: ControllerNode) -> AdminServer:
-    return await AdminServer.start(settings, ready=lambda: _ready(node), status=node.status, registry=_metrics(node))
+async def _admin(settings: AdminSettings, node: ControllerNode, credentials: Any = None) -> AdminServer:
+    return await AdminServer.start(
+        settings, ready=lambda: _ready(node, credentials), status=node.status, registry=_metrics(node)
+    )
 
 
-def _ready(node: ControllerNode) -> ReadyState:
+def _ready(node: ControllerNode, credentials: Any = None) -> ReadyState:
     reasons = []
     if node.failed.done():
         reasons.append(f"the controller has failed: {node.failed.result()}")
@@ -123,7 +127,8 @@ def _ready(node: ControllerNode) -> ReadyState:
         reasons.append("this controller does not vote yet: it is catching up")
     if node.driver.full is not None and not node.failed.done():
         reasons.append(f"the metadata cannot be written: {node.driver.full}")
-    return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not node.failed.done())
+    warnings = expiry_warnings(credentials, time.time())
+    return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not node.failed.done(), warnings=warnings)
 
 
 def _metrics(node: ControllerNode) -> CollectorRegistry:

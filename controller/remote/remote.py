@@ -50,6 +50,7 @@ logger = logging.getLogger(__name__)
 BACKOFF_MIN_S, BACKOFF_MAX_S = 0.02, 0.5  # between attempts to follow a controller
 PATIENCE_S = 1.0  # for the effect of a command, until another controller is asked for it
 WARN_S = 30.0  # between warnings that the state is not known to be the newest
+FIRST_WARN_S = 6.0  # of a process that has no state yet, to the first one; commands have ended by then
 BETTER_S = 2.0  # a controller that knows no leader, or less than we do, is left after so long
 
 
@@ -84,6 +85,8 @@ class RemoteController(StateClient):
         self.index = 0  # how far the state is; 0: there is none yet
         self.distrust = ""  # why the controllers are not believed: their metadata is older than the copy here
         self.connected = False  # to any controller
+        self.trouble = ""  # why no controller is followed: of the last attempt
+        self._warn_s = FIRST_WARN_S
         self._target = ""  # of the newest attempt
         self._backoff = Backoff(BACKOFF_MIN_S, BACKOFF_MAX_S)
         self._turn = random.randrange(1 << 16)  # so that followers are spread over the controllers
@@ -210,9 +213,11 @@ class RemoteController(StateClient):
         except ControllerError as error:
             if isinstance(error, MetadataForgotten):
                 self._doubt(error)
-            if self._loop.time() - self._good_s > WARN_S:
-                self._good_s = self._loop.time()
-                logger.warning("the metadata here may be out of date: %s: %s", self._target, error)
+            self.trouble = f"{self._target}: {error}"
+            if self._loop.time() - self._good_s > (WARN_S if self.index else self._warn_s):
+                self._good_s, self._warn_s = self._loop.time(), WARN_S
+                known = "the metadata here may be out of date" if self.index else "no controller is reached yet"
+                logger.warning("%s: %s", known, self.trouble)
             raise
         finally:
             self._following.cancel()
@@ -234,7 +239,7 @@ class RemoteController(StateClient):
             while True:
                 async with stream.within(SILENCE_S):
                     fed: Fed = decode(await stream.read(), Fed)
-                self.connected = True
+                self.connected, self.trouble = True, ""
                 aim = fed.applied or None if aim is None else aim
                 self._commander.led_by(fed.leader, fed.term)
                 if fed.part is not None:

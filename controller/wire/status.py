@@ -43,9 +43,12 @@ class ControllerStatus(msgspec.Struct, frozen=True, kw_only=True):
     groups: int = 0
     replicas_alive: int = 0
     cluster: str = ""
+    full: bool = False  # its disk, so that it takes no entries
 
 
-def status_of(raft: RaftStatus, state: MetadataState, registry: Registry, now_ms: int) -> ControllerStatus:
+def status_of(
+    raft: RaftStatus, state: MetadataState, registry: Registry, now_ms: int, *, full: bool = False
+) -> ControllerStatus:
     """Returns a controller as it sees itself; `now_ms` is of the registry's clock."""
     return ControllerStatus(
         id=raft.id,
@@ -67,6 +70,7 @@ def status_of(raft: RaftStatus, state: MetadataState, registry: Registry, now_ms
             for one in group.replicas
         ),
         cluster=state.cluster,
+        full=full,
     )
 
 

@@ -7,7 +7,7 @@ themselves are in `gateway.config.config`. All mistakes of a configuration are r
 import difflib
 import types
 import typing
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar, get_args, get_origin
 
@@ -17,6 +17,7 @@ ENV_PREFIX = "HEADGATE__"
 SECRET_BYTES_MAX = 64 * 1024  # a secret's file that is larger is some other file
 
 S = TypeVar("S", bound=msgspec.Struct)
+DEFAULT_ELSEWHERE = "default elsewhere"  # in `Meta.extra` of a field whose default is not the one that counts
 
 
 class Secret:
@@ -250,6 +251,8 @@ def _hint(field: Any) -> str:
     """Returns a field's meaning and its default, for the end of a message."""
     description = describe(field)
     default = field.default
+    if any(DEFAULT_ELSEWHERE in (part.extra or {}) for part in _metas(field)):
+        return f" ({description})"
     if isinstance(default, (str, int, float, Path)):
         shown = (
             str(default).lower() if isinstance(default, bool) else msgspec.json.encode(default, enc_hook=str).decode()
@@ -260,10 +263,11 @@ def _hint(field: Any) -> str:
 
 def describe(field: Any) -> str:
     """Returns the description in a struct field's `Annotated[..., Meta(description=...)]`, "" when it has none."""
-    for part in getattr(field.type, "__metadata__", ()):
-        if isinstance(part, msgspec.Meta) and part.description:
-            return part.description
-    return ""
+    return next((part.description for part in _metas(field) if part.description), "")
+
+
+def _metas(field: Any) -> Sequence[msgspec.Meta]:
+    return [part for part in getattr(field.type, "__metadata__", ()) if isinstance(part, msgspec.Meta)]
 
 
 def _bare(kind: Any) -> tuple[Any, bool]:

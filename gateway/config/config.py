@@ -19,7 +19,7 @@ from typing import Annotated, Any, Literal, TypeAlias
 import msgspec
 from msgspec import Meta
 
-from gateway.base.config_reader import Mistakes, environment_table, merge, read_struct, unknown_key
+from gateway.base.config_reader import DEFAULT_ELSEWHERE, Mistakes, environment_table, merge, read_struct, unknown_key
 from gateway.bridges.shared.settings import BridgeConfig, bridge_mistakes
 from gateway.config.cluster_settings import ClusterConfig, ControllerConfig, NodeAddress, ProxyConfig, cluster_mistakes
 from gateway.domain.access_settings import AccessConfig, access_mistakes
@@ -135,7 +135,7 @@ class ListenerConfig(_Section, frozen=True, kw_only=True):
 
     enabled: Annotated[bool, Meta(description="whether it listens at all")] = True
     host: Host = "127.0.0.1"
-    port: Port = 0
+    port: Annotated[Port, Meta(extra={DEFAULT_ELSEWHERE: True})] = 0  # its adapter knows it
     plain: Annotated[bool, Meta(description="whether the port without TLS is open")] = True
     tls_port: Port | None = None  # None: this listener has no TLS twin, or there is no certificate
     # Declared by the adapter; not configurable.

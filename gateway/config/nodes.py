@@ -17,10 +17,11 @@ class NodeCredentials(NamedTuple):
     channel: Any
 
 
-def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCredentials:
+def node_credentials(cluster: ClusterConfig, *, host: str, key: str, reached_at: str | None = None) -> NodeCredentials:
     """Returns the credentials of a node that listens on `host`, as the key `key` says.
 
-    Raises `ConfigError` for files that cannot be used, and for an address beyond this machine without them.
+    Raises `ConfigError` for files that cannot be used, for a certificate that other nodes would refuse at the name or
+    address `reached_at`, and for an address beyond this machine without them.
     """
     tls = cluster.tls
     if tls.cert_file is None or tls.key_file is None or tls.ca_file is None:
@@ -31,9 +32,16 @@ def node_credentials(cluster: ClusterConfig, *, host: str, key: str) -> NodeCred
         return NodeCredentials(None, None)
     files = CredentialFiles(tls.cert_file, tls.key_file, tls.ca_file)
     try:
-        return NodeCredentials(files.server(), files.channel())
+        made = NodeCredentials(files.server(), files.channel())
+        refusal = files.refusal(reached_at)
     except OSError as error:
         raise ConfigError(f"cluster.tls: {error.filename} cannot be read: {error.strerror}") from error
+    if refusal:
+        raise ConfigError(
+            f"cluster.tls.cert_file: other nodes refuse {tls.cert_file}: {refusal.rstrip('.')}; write a certificate of "
+            "cluster.tls.ca_file that is valid now" + (f", for {reached_at}" if reached_at else "")
+        )
+    return made
 
 
 class ControllerStart(NamedTuple):

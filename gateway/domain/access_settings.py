@@ -115,6 +115,9 @@ def read_permission(effect: Literal["allow", "deny"], text: str) -> Permission:
     actions, colon, pattern = text.partition(":")
     if not colon:
         raise ValueError(f"{text!r}: write ACTION:FILTER, such as publish:devices/+/x")
+    for action in actions.split(","):
+        if action not in {*ACTIONS, "all"}:
+            raise ValueError(f"{text!r}: {action!r} is no action; write some of {', '.join(ACTIONS)}, or all")
     return own_access(
         {"otherwise": "deny", "rules": [{"effect": effect, "actions": actions.split(","), "filters": [pattern]}]}
     ).rules[0]

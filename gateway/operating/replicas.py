@@ -13,6 +13,8 @@ from store.base.process_errors import HeadgateError
 from store.rpc import replica_wire as wire
 from store.rpc.replica_wire import Verified, VerifyRequest
 
+_NO_ANSWER = {grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.DEADLINE_EXCEEDED}
+
 ANSWER_S = 5.0  # that a replica has for saying how far it is
 LOOK_S = 0.2  # between two questions
 
@@ -66,6 +68,10 @@ async def verify(controller: RemoteController, number: int, replica: int, creden
             begin = False
             await asyncio.sleep(LOOK_S)
     except grpc.aio.AioRpcError as error:
+        if error.code() in _NO_ANSWER:
+            raise CannotVerify(
+                f"replica {replica} of store group {number} does not answer at {one.address}: start it, and repeat this"
+            ) from error
         raise CannotVerify(f"replica {replica} of store group {number} at {one.address}: {error.details()}") from error
     finally:
         await channel.close()

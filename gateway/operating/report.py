@@ -78,6 +78,8 @@ def troubles(found: ClusterReport) -> Sequence[str]:
             unknown = bool(ids) and status.id not in ids
             why = "is not in the cluster: stop it" if unknown else "knows no leader: it is not part of a majority"
             lost.append(f"controller {status.id} at {address} {why}")
+        if status is not None and status.full:
+            lost.append(f"controller {status.id} at {address} has a full disk: it takes no entries until there is room")
     groups = [group_health(group, found.routes.get(group.number)) for group in found.groups]
     return [
         *silent,
@@ -114,11 +116,11 @@ def _groups(found: ClusterReport) -> Table:
     for group in found.groups:
         route = found.routes.get(group.number)
         replicas = {} if route is None else {one.id: one for one in route.replicas}
-        furthest = max((one.confirmed for one in replicas.values() if one.alive), default=0)
+        furthest = _furthest(group, replicas)
         for i, replica in enumerate(group.replicas):
             said = replicas.get(replica.id)
             alive = said is not None and said.alive
-            lag = str(furthest - said.confirmed) if said is not None and said.confirmed else ""
+            lag = _lag(group, said, furthest) if said is not None and said.confirmed else ""
             table.add_row(
                 f"{group.number}" if not i else "",
                 f"{group.master_epoch} (set {group.sync_epoch})" if not i else "",
@@ -132,6 +134,20 @@ def _groups(found: ClusterReport) -> Table:
         if not group.replicas:
             table.add_row(str(group.number), "", "", "no replica has registered yet", "", "", "", "")
     return table
+
+
+def _furthest(group: Group, replicas: Mapping[int, RouteReplica]) -> int:
+    """Returns the end that readers may see: the master's, or that of the replica that is furthest."""
+    alive = {id_: one.confirmed for id_, one in replicas.items() if one.alive}
+    master = None if group.master is None else alive.get(group.master)
+    return max(alive.values(), default=0) if master is None else master
+
+
+def _lag(group: Group, said: RouteReplica, furthest: int) -> str:
+    """Returns the bytes that a replica lacks, or has and the group lacks since an unclean election."""
+    if said.confirmed > furthest and said.id not in group.sync_set:
+        return f"[red]{said.confirmed - furthest} ahead[/]"
+    return str(max(furthest - said.confirmed, 0))
 
 
 def _role(group: Group, replica: int, *, alive: bool) -> str:

@@ -9,9 +9,11 @@ from collections.abc import Iterable
 from typing import Any
 
 from gateway.config.cluster_settings import NodeAddress
+from store.base.pipes.pipe import OPENING
 
 PROBE_S = 2.0  # to connect, and for TLS
 UNIX = "unix:"
+REFUSED = "does not accept the certificate of cluster.tls.cert_file; its log says why"
 _NO_TLS = {"WRONG_VERSION_NUMBER", "UNEXPECTED_EOF_WHILE_READING", "RECORD_LAYER_FAILURE", "HTTP_REQUEST"}
 
 
@@ -39,7 +41,10 @@ def why_silent(address: str, credentials: Any) -> str:
     except OSError as error:
         return f"cannot be reached: {error.strerror or error}"
     with probe:
-        return _without(probe) if credentials is None else _with(probe, credentials.tls, at.host)
+        if credentials is None:
+            return _without(probe)
+        fault = _with(probe, credentials.tls, at.host)
+    return fault or _behind(at, credentials.tls)
 
 
 def _without(probe: socket.socket) -> str:
@@ -58,7 +63,7 @@ def _without(probe: socket.socket) -> str:
 
 
 def _with(probe: socket.socket, tls: ssl.SSLContext, host: str) -> str:
-    """Returns the fault, as seen with a certificate of ours, where one is required."""
+    """Returns the fault, as seen with a certificate of ours, where one is required; "" where the handshake succeeds."""
     try:
         with tls.wrap_socket(probe, server_hostname=host) as secured:
             secured.settimeout(PROBE_S)
@@ -71,7 +76,26 @@ def _with(probe: socket.socket, tls: ssl.SSLContext, host: str) -> str:
             return "speaks without TLS, and [cluster.tls] demands it"
         return f"refuses the certificate of cluster.tls.cert_file: {reason.lower().replace('_', ' ')}"
     except TimeoutError:
-        return "speaks TLS, but does not answer as a controller"
+        return ""
     except OSError as error:
         return f"ends the connection: {error.strerror or error}"
+    return ""
+
+
+def _behind(at: NodeAddress, tls: ssl.SSLContext) -> str:
+    """Returns the fault behind a handshake that succeeds: of TLS 1.3 a client's certificate is checked after it.
+
+    A node closes then, without a word. Of a sound certificate it waits for the name of a stream.
+    """
+    try:
+        with socket.create_connection((at.host, at.port), PROBE_S) as probe:
+            probe.sendall(OPENING)
+            with tls.wrap_socket(probe, server_hostname=at.host) as secured:
+                secured.settimeout(PROBE_S)
+                if not secured.recv(1):
+                    return REFUSED
+    except TimeoutError:
+        pass
+    except OSError:  # TLS's errors are too
+        return REFUSED
     return "speaks TLS, but does not answer as a controller"

@@ -5,10 +5,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
-from typing import Protocol
+from typing import Any, Protocol
 
-from controller.api.client import ControllerClient, Topic
+from controller.api.client import HOME_GROUP, ControllerClient, Topic
 from controller.api.commands import ClusterLimits
+from controller.api.names import no_group
 from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.node.local import LocalController
@@ -25,6 +26,7 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
+from store.base.expiry import expiry_warnings
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
 from store.format.frame import LogOffset
@@ -191,9 +193,15 @@ class ClusterBackend:
     """Store groups and controllers elsewhere: this process keeps nothing."""
 
     def __init__(
-        self, config: Config, store: ClusterStore, controller: RemoteController, watch: GroupWatch | None = None
+        self,
+        config: Config,
+        store: ClusterStore,
+        controller: RemoteController,
+        watch: GroupWatch | None = None,
+        credentials: Any = None,
     ) -> None:
         """Takes `watch`, which knows the controllers' heartbeats; without it their metadata has to do."""
+        self._credentials = credentials
         self.store = store
         self.controller = controller
         self._watch = watch
@@ -223,7 +231,8 @@ class ClusterBackend:
     def warnings(self) -> Sequence[str]:
         """See `Backend`."""
         unfollowed = [] if self.controller.connected else ["no controller answers: no elections, no new topics"]
-        return [*self._health().warnings, *unfollowed, *([] if self._watch is None else self._watch.warnings)]
+        expiry = expiry_warnings(self._credentials, time.time())
+        return [*self._health().warnings, *unfollowed, *([] if self._watch is None else self._watch.warnings), *expiry]
 
     @property
     def low_disk(self) -> bool:
@@ -337,7 +346,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
             try:
-                yield ClusterBackend(config, store, controller, watch)
+                yield ClusterBackend(config, store, controller, watch, credentials)
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
@@ -351,7 +360,8 @@ async def _reached(controller: RemoteController, connect: Connect) -> ClusterSto
         try:
             return await ClusterStore.open(controller, connect)
         except StoreUnreachable as error:
-            log.warning("waiting for the home store group", error=str(error))
+            missing = no_group(HOME_GROUP) if controller.group(HOME_GROUP) is None else str(error)
+            log.warning("waiting for the home store group", error=missing)
 
 
 def metadata_limits(config: Config) -> ClusterLimits:

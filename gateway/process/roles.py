@@ -48,8 +48,10 @@ def check_store(config: Config) -> None:
     """Raises `ConfigError` for a configuration that `headgate store` refuses."""
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
-    node_credentials(config.cluster, host=config.rpc.host, key="rpc.host")
-    _check_reachable("rpc", config.rpc.host, config.rpc.advertise)
+    rpc = config.rpc
+    reached_at = _reached_at(rpc.host, rpc.advertise)
+    node_credentials(config.cluster, host=rpc.host, key="rpc.host", reached_at=reached_at)
+    _check_reachable("rpc", reached_at)
     _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
     _check_directory("store.data_dir", config.store.data_dir)
 
@@ -57,19 +59,25 @@ def check_store(config: Config) -> None:
 def check_controller(config: Config, *, join: bool = False) -> None:
     """Raises `ConfigError` for a configuration that `headgate controller` refuses."""
     start = controller_start(config, join=join)
-    node_credentials(config.cluster, host=config.controller.host, key="controller.host")
-    _check_reachable("controller", config.controller.host, start.address)
+    host = config.controller.host
+    reached_at = _reached_at(host, start.address)
+    node_credentials(config.cluster, host=host, key="controller.host", reached_at=reached_at)
+    _check_reachable("controller", reached_at)
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
     _check_directory("controller.data_dir" if config.controller.data_dir else "store.data_dir", start.directory)
 
 
-def _check_reachable(section: str, host: str, advertised: str) -> None:
+def _reached_at(host: str, advertised: str) -> str:
+    """Returns the name or address at which other nodes reach this one."""
+    return NodeAddress.parse(advertised).host if advertised else host
+
+
+def _check_reachable(section: str, reached_at: str) -> None:
     """Raises `ConfigError` where other nodes would be told to connect to all addresses of a machine: to themselves."""
-    told = NodeAddress.parse(advertised).host if advertised else host
-    if _is_unspecified(told):
+    if _is_unspecified(reached_at):
         raise ConfigError(
-            f"{section}.advertise: {told} is no address by which other nodes reach this one; write host:port of this "
-            "machine"
+            f"{section}.advertise: {reached_at} is no address by which other nodes reach this one; write host:port of "
+            "this machine"
         )
 
 

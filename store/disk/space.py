@@ -60,10 +60,13 @@ class Space:
         reserve_bytes: int = DISK_RESERVE_BYTES,
         *,
         owed: Callable[[], int] = lambda: 0,
+        was_full: bool = False,
+        was_low: bool = False,
     ) -> None:
         """Measures room on the file system of `path`, from the first `look` on.
 
-        `owed`: bytes that the views will take for the part of the log that they lack.
+        `owed`: bytes that the views will take for the part of the log that they lack. `was_full`, `was_low`: it has
+        been logged already that the disk has no room, or little.
         """
         self._files = files
         self._path = path
@@ -71,7 +74,8 @@ class Space:
         self._owed = owed
         self._allowed = 0  # bytes that may be written before the next look
         self.refusal: StoreFull | None = None  # why nothing may be written now
-        self.low = False  # room is short: writing goes on, and may be refused soon
+        self.low = was_low  # room is short: writing goes on, and may be refused soon
+        self._logged_full = was_full
         self._known = True  # the free space, when it was looked at last: a failure is logged once
 
     def before_write(self, size: int) -> StoreFull | None:
@@ -91,11 +95,13 @@ class Space:
         if self.refusal is not None:
             if free < reserve + reserve // _MARGIN + owed:
                 return
-            logger.warning("the disk has room again", extra={"free_bytes": free, "reserve_bytes": reserve})
             self.refusal = None
         elif free < reserve + owed:
             views = f", and {owed} for the views, which are behind" if owed else ""
             self._refuse(f"{free} bytes are free on the disk and {reserve} are kept in reserve{views}")
+        if self._logged_full and self.refusal is None:
+            logger.warning("the disk has room again", extra={"free_bytes": free, "reserve_bytes": reserve})
+            self._logged_full = False
         self._allowed = max(min((free - reserve - owed) // (1 + _VIEWS_FACTOR), reserve // _LOOKS), _LOOK_BYTES_MIN)
 
     def _note_low(self, free: int, reserve: int, owed: int) -> None:
@@ -124,7 +130,8 @@ class Space:
         return self._refuse(f"there is no room: {why}")
 
     def _refuse(self, why: str) -> StoreFull:
-        if self.refusal is None:
+        if not self._logged_full:
             logger.error("writing is refused until the disk has room", extra={"why": why})
+            self._logged_full = True
         self.refusal = refusal = StoreFull(why)
         return refusal

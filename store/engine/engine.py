@@ -86,6 +86,8 @@ class Engine:
         linger_s: float = LINGER_S,
         flush_interval_ms: int = FLUSH_INTERVAL_MS,
         disk_reserve_bytes: int = DISK_RESERVE_BYTES,
+        disk_was_full: bool = False,
+        disk_was_low: bool = False,
         retention: RetentionLimits = UNLIMITED,
         retention_interval_s: float = RETENTION_INTERVAL_S,
         scrub_bytes_per_s: int = SCRUB_BYTES_PER_S,
@@ -95,7 +97,8 @@ class Engine:
 
         The owner calls `take_unconfirmed` for the frames that a master of several replicas has behind `confirmed`
         (None: nothing). A replica's log is cut at `truncate_to`, and frames that it has lost behind that need not come
-        again; it gives up the frames that it has lost from `give_up_from` on. Raises `DataDirLocked`, `WrongGroup`,
+        again; it gives up the frames that it has lost from `give_up_from` on. `disk_was_full`, `disk_was_low`: this was
+        so, and logged, when the directory was open last. Raises `DataDirLocked`, `WrongGroup`,
         `NotRebuildable`, `ReplicaIncomplete`, `TruncationRefused`, `StoreFull`, OSError; `CorruptFrame`: the views of a
         master have not followed the damaged range, and it is not `lost`.
         """
@@ -143,7 +146,14 @@ class Engine:
                 guards.follow(at.frame, at.start)
                 if at.frame.producer_id:
                     producers.follow(at.frame.producer_id, at.frame.sequence, at.start)
-            self.space = Space(files, data_dir, disk_reserve_bytes, owed=lambda: self._dispatcher.owed_bytes)
+            self.space = Space(
+                files,
+                data_dir,
+                disk_reserve_bytes,
+                owed=lambda: self._dispatcher.owed_bytes,
+                was_full=disk_was_full,
+                was_low=disk_was_low,
+            )
             self._dispatcher = Dispatcher(
                 self.views,
                 self.space,

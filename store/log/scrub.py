@@ -16,6 +16,7 @@ from typing import NamedTuple
 import msgspec
 
 from store.disk.files import Files
+from store.disk.space import NO_ROOM
 from store.format.frame import Frame, LogOffset
 from store.integrity.ledger import BY_SEAL
 from store.integrity.seals import SealFile
@@ -189,7 +190,8 @@ class Scrub:
                 file.close()
             self._files.rename(written, self._path)
         except OSError as error:
-            logger.warning("the scrub's position cannot be stored", extra={"error": str(error)})
+            level = logging.DEBUG if error.errno in NO_ROOM else logging.WARNING  # a full disk is logged by `Space`
+            logger.log(level, "the scrub's position cannot be stored", extra={"error": str(error)})
         self._saved = saved
 
     def _look(self) -> None:

@@ -15,6 +15,7 @@ from functools import partial
 from typing import Any, NamedTuple, Protocol
 
 from controller.api.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
+from controller.api.names import no_group
 from controller.elections.registry import Heartbeat
 from store.base import pipes
 from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
@@ -144,7 +145,7 @@ class StoreNode:
             except ControllerError as error:
                 if time.monotonic() - complained_s >= COMPLAIN_S:
                     complained_s = time.monotonic()
-                    missing = "it has to be added first" if isinstance(error, UnknownGroup) else str(error)
+                    missing = no_group(self.settings.group) if isinstance(error, UnknownGroup) else str(error)
                     logger.warning("not registered in store group %d yet: %s", self.settings.group, missing)
                 await asyncio.sleep(REGISTER_S)
             else:

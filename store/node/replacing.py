@@ -6,7 +6,7 @@ from store.base.errors import SnapshotUnusable
 from store.format.frame import LogOffset
 from store.node.replica.context import ReplicaContext
 from store.node.snapshots import install_fetched
-from store.replication.replica_core import ReplicaCore
+from store.replication.replica_core import ReplicaCore, Stage
 
 logger = logging.getLogger(__name__)
 
@@ -29,6 +29,31 @@ def start_over(context: ReplicaContext, core: ReplicaCore) -> None:
         )
 
 
+def why_diverged(core: ReplicaCore) -> str:
+    """Returns why a replica follows no master any more, with the remedy; "" for one that may follow."""
+    if core.stage is not Stage.DIVERGED:
+        return ""
+    return (
+        f"the group lacks frames that this replica has as confirmed, from {core.diverged_at} to {core.confirmed}, and "
+        "it follows no master any more: stop it, copy what is needed by headgate store dump, and start it on an empty "
+        "directory"
+    )
+
+
+def log_stop(core: ReplicaCore, why: str) -> None:
+    """Logs why a stream to a master ends: as an error where no other one follows."""
+    if diverged := why_diverged(core):
+        logger.error("%s", diverged)
+    else:
+        logger.info("this replica stops following the master: %s", why)
+
+
+def log_no_room(error: Exception, *, again: bool) -> None:
+    """Logs that frames cannot be stored. `again`: the disk was full already when the role began, which is logged."""
+    level = logging.DEBUG if again else logging.WARNING
+    logger.log(level, "frames from the master cannot be stored for now: %s", error)
+
+
 async def install(context: ReplicaContext, core: ReplicaCore) -> None:
     """Replaces log and views by the snapshot that was fetched, and opens that. Raises `StoreError`, OSError."""
     store, given_up = context.disk.store, core.given_up
@@ -41,6 +66,13 @@ async def install(context: ReplicaContext, core: ReplicaCore) -> None:
             store.replication.first,
             store.replication.end,
             lost_end,
+        )
+    if store is not None and core.diverged_at is not None and given_up is None:
+        logger.critical(
+            "this replica discards confirmed frames that the group lacks since an unclean election, from %d to %d: "
+            "their records are LOST",
+            core.diverged_at,
+            store.replication.end,
         )
     if lost_end is not None:  # also of a log that is discarded: the master never had the rest
         lost_end = min(lost_end, core.reach)

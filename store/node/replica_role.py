@@ -18,7 +18,7 @@ from store.base.streams import Backoff, Stream, opened
 from store.format.frame import LogOffset
 from store.node.elected import ask_election, sound_to_lead
 from store.node.looks import ReplicaLooks
-from store.node.replacing import give_up, start_over
+from store.node.replacing import give_up, log_no_room, log_stop, start_over
 from store.node.replica.auth import STRANGE, sign
 from store.node.replica.context import ReplicaContext
 from store.node.replica.identity import why_retired
@@ -77,6 +77,7 @@ class ReplicaRole:
         )
         self._core.damaged(context.repairing.needs_repair)
         self._confirmed = store.log.confirmed  # as the store was told
+        self._began_full = context.disk.full
         self._stream: MasterStream | None = None
         self._fetching: asyncio.Task[None] | None = None
         self._effects: deque[Effect] = deque()  # to be carried out
@@ -367,7 +368,7 @@ class ReplicaRole:
                     await self._carry_out(self._effects.popleft())
                     self._effects += self._core.take()
             except (StoreFull, StoreOverloaded, CorruptFrame) as error:
-                logger.warning("frames from the master cannot be stored for now: %s", error)
+                log_no_room(error, again=self._began_full)
                 self.broken = True  # before anything else can end it: frames dropped here are never written
                 self.context.send_heartbeat()
                 await asyncio.sleep(AGAIN_S)
@@ -415,7 +416,7 @@ class ReplicaRole:
                 self._fetching = asyncio.create_task(self._fetch(epoch), name="fetching a snapshot")
                 self._hang_up()
             case Close(why):
-                logger.info("this replica stops following the master: %s", why)
+                log_stop(self._core, why)
                 if self._core.stage in {Stage.IDLE, Stage.DIVERGED}:  # else there is a newer stream already
                     self._hang_up()
                     if self._fetching is not None:

@@ -11,6 +11,7 @@ import msgspec
 from prometheus_client import CollectorRegistry, Gauge
 
 from controller.api.client import Group
+from controller.api.names import no_group
 from controller.disk.known import KnownControllers
 from controller.elections.health import group_health
 from controller.elections.registry import Heartbeat
@@ -19,12 +20,14 @@ from controller.remote.remote import RemoteController
 from store.base import logs
 from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
+from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
 from store.node.node import Credentials, StoreNode
 from store.node.repair.repairer import OpenDamageStatus
+from store.node.replacing import why_diverged
 from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
 from store.node.settings import NodeSettings
@@ -181,7 +184,7 @@ class _Process:
         if self._stopping:
             reasons.append("shutting down")
         elif node is None:
-            reasons.append("not registered with the controllers yet")
+            reasons.append(self._unregistered())
         elif node.failed.done():
             reasons.append(f"the store has failed: {node.failed.result()}")
         elif node.identity is not None and self.controller is not None and self.controller.group(group) is None:
@@ -194,8 +197,18 @@ class _Process:
         if repairer is not None and repairer.needs_repair and (repairer.damages or repairer.unusable):
             reasons.append(repairer.describe())
         failed = node is not None and node.failed.done()
-        warnings = () if node is None else _warnings(node)
+        warnings = expiry_warnings(self._credentials.channel, time.time())
+        warnings += () if node is None else _warnings(node)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
+
+    def _unregistered(self) -> str:
+        """Returns why there is no node yet."""
+        controller, group = self.controller, self._settings.group
+        if controller is not None and controller.trouble:
+            return f"not registered with the controllers yet: no controller is reached: {controller.trouble}"
+        if controller is not None and controller.connected and controller.index and controller.group(group) is None:
+            return no_group(group)
+        return "not registered with the controllers yet"
 
     def status(self) -> StoreStatus:
         """Returns the document of /status."""
@@ -287,8 +300,8 @@ def _role_reason(node: StoreNode) -> str:
         if not role.serving:
             return "about to be the master"
         return "" if role.core.refusal is None else f"writes are refused: {role.core.refusal}"
-    if isinstance(role, ReplicaRole) and role.core.diverged_at is not None:
-        return f"the group lacks frames that this replica has as confirmed from {role.core.diverged_at} on"
+    if isinstance(role, ReplicaRole) and (diverged := why_diverged(role.core)):
+        return diverged
     if not isinstance(role, ReplicaRole) or not role.streaming:
         return "not connected to a master"
     return "not in sync yet: catching up with the master" if _is_behind(node) else ""

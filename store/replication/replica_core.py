@@ -350,7 +350,7 @@ class ReplicaCore:
     def _diverge(self, at: LogOffset, epoch: int) -> None:
         """Starts over, or stops: the master lacks confirmed frames, by an unclean election or a disk that forgot."""
         if self._unclean_election or self._gives_up:
-            self._snapshot(epoch)
+            self._snapshot(epoch, diverged_at=at)
             return
         if self._guessed:
             if self._master_confirmed < self.confirmed:
@@ -362,8 +362,8 @@ class ReplicaCore:
         self._end(f"the master of epoch {epoch} lacks confirmed frames from {at} to {self.confirmed}")
         self.stage = Stage.DIVERGED
 
-    def _snapshot(self, epoch: int, *, starting_over: bool = False) -> None:
-        self.starting_over = starting_over
+    def _snapshot(self, epoch: int, *, starting_over: bool = False, diverged_at: LogOffset | None = None) -> None:
+        self.starting_over, self.diverged_at = starting_over, diverged_at
         if self._gives_up:
             self.given_up = AcceptedLoss(self._loss_start(), self._elected_uncleanly)
         self.stage = Stage.SNAPSHOT

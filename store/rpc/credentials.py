@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import grpc
+from cryptography.x509 import load_pem_x509_certificate
 
 
 class CredentialFiles(NamedTuple):
@@ -19,7 +20,8 @@ class CredentialFiles(NamedTuple):
     authority: Path
 
     def server(self) -> Any:
-        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes.
+        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes,
+        and `until_s`, the end of the certificate.
 
         Raises OSError.
         """
@@ -28,7 +30,7 @@ class CredentialFiles(NamedTuple):
             root_certificates=self.authority.read_bytes(),
             require_client_auth=True,
         )
-        made.tls = self._tls(ssl.PROTOCOL_TLS_SERVER)
+        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_SERVER), self._until_s()
         return made
 
     def channel(self) -> Any:
@@ -38,8 +40,40 @@ class CredentialFiles(NamedTuple):
             private_key=self.key.read_bytes(),
             certificate_chain=self.certificate.read_bytes(),
         )
-        made.tls = self._tls(ssl.PROTOCOL_TLS_CLIENT)
+        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._until_s()
         return made
+
+    def _until_s(self) -> float:
+        """Returns when the certificate expires, in seconds since 1970."""
+        return load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc.timestamp()
+
+    def refusal(self, reached_at: str | None = None) -> str:
+        """Returns why other nodes would refuse this certificate, "" where they would not.
+
+        A node that is `reached_at` a name or an address is a server and a client. Of others, None, it is not known
+        which of the two they are. Raises OSError.
+        """
+        as_client = self._refused(ssl.PROTOCOL_TLS_CLIENT)
+        if reached_at is None:
+            return as_client and self._refused(ssl.PROTOCOL_TLS_SERVER) and as_client
+        return self._refused(ssl.PROTOCOL_TLS_SERVER, reached_at) or as_client
+
+    def _refused(self, side: int, host: str = "") -> str:
+        """Returns why a peer would refuse this certificate on one side of TLS, by a handshake in memory."""
+        client, server = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._tls(ssl.PROTOCOL_TLS_SERVER)
+        client.check_hostname = bool(host)
+        (client if side == ssl.PROTOCOL_TLS_CLIENT else server).verify_mode = ssl.CERT_NONE
+        ends = _End(client, host), _End(server, None)
+        try:
+            while not all(end.done for end in ends):
+                for end, other in (ends, ends[::-1]):
+                    end.step()
+                    other.incoming.write(end.outgoing.read())
+        except ssl.SSLCertVerificationError as error:
+            return str(error.verify_message)
+        except ssl.SSLError as error:
+            return str(error.reason)
+        return ""
 
     def _tls(self, side: int) -> ssl.SSLContext:
         """Returns a context by which either side proves to the other who it is."""
@@ -56,3 +90,20 @@ class CredentialFiles(NamedTuple):
             ) from error
         tls.verify_mode = ssl.CERT_REQUIRED
         return tls
+
+
+class _End:
+    """One end of a handshake in memory; `host` is the server's, None of a server."""
+
+    def __init__(self, tls: ssl.SSLContext, host: str | None) -> None:
+        self.incoming, self.outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+        self.done = False
+        self._tls = tls.wrap_bio(self.incoming, self.outgoing, server_side=host is None, server_hostname=host or None)
+
+    def step(self) -> None:
+        """Goes on as far as what has come allows. Raises `ssl.SSLError`."""
+        try:
+            self._tls.do_handshake()
+            self.done = True
+        except ssl.SSLWantReadError:
+            pass

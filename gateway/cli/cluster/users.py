@@ -50,14 +50,17 @@ def set_user(
     rules = rules_of(allow, deny, otherwise)
     password = hashed_password(password_file)
 
-    async def change(controller: Any) -> None:
+    async def change(controller: Any) -> bool:
         before = await _known(controller, name)
         kept = {} if before is None else {ACCESS: before.rights[ACCESS]} if ACCESS in before.rights else {}
         rights = {TRUSTED_GATEWAY: trusted_gateway, **(kept if rules is None else {ACCESS: rules})}
         await controller.do(SetUser(user=User(name=name, password=password, rights=rights)))
+        return before is not None and bool(before.rights.get(TRUSTED_GATEWAY)) and not trusted_gateway
 
-    ask(config, controllers, change)
-    typer.echo(f"user {name} is set")
+    lost = ask(config, controllers, change)
+    typer.echo(
+        f"user {name} is set" + ("; it may not speak for other devices any more: --trusted-gateway" if lost else "")
+    )
 
 
 @app.command("rules")

@@ -19,6 +19,7 @@ from store.base.listening.admission import waiting_under
 from store.base.listening.passing import pass_on
 from store.base.listening.peer_budget import UNAUTHENTICATED, Holder, PeerBudget
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
+from store.base.listening.refusals import Refusals
 from store.base.listening.sockets import keep_alive, listen
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,7 @@ class Server:
         self._passed_count = 0  # since the start: names of connections
         self.unauthenticated = unauthenticated
         self._stopping = False
+        self._refusals = Refusals(self._loop.time)
 
     # ---- up
 
@@ -135,7 +137,7 @@ class Server:
                 return
             accepted.setblocking(False)
             origin = origin_of(accepted.family, address)
-            serving = self._loop.create_task(self._serve(accepted, origin))
+            serving = self._loop.create_task(self._serve(accepted, origin, str(address[0]) if address else ""))
             self.serving.add(serving)
             serving.add_done_callback(partial(self._served, accepted, origin))
             self.unopened.take(serving, origin, of_files(UNOPENED_MAX, UNOPENED_FILES))
@@ -152,8 +154,8 @@ class Server:
         if not self._stopping:
             self._loop.add_reader(listener, self._accept, listener)
 
-    async def _serve(self, accepted: socket.socket, origin: bytes) -> None:
-        """Serves one connection, from its first byte to its end."""
+    async def _serve(self, accepted: socket.socket, origin: bytes, host: str) -> None:
+        """Serves one connection of a host, from its first byte to its end."""
         keep_alive(accepted)
         try:
             async with asyncio.timeout(OPENING_S) as opening:
@@ -163,7 +165,7 @@ class Server:
         except TimeoutError:
             logger.debug("a connection was not admitted in time")
         except OSError as error:  # TLS's errors are too
-            logger.info("a connection was not established: %s", error)
+            self._refusals.note(host, error, secure=self._credentials is not None)
         except Exception:
             logger.exception("a connection has failed")
 

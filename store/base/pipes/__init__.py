@@ -8,7 +8,7 @@ only have gRPC, find gRPC on the same port (docs/decisions/0020 and 0059).
 `open_channel` and `PipeServer` stand in for `grpc.aio`'s channel and server: the same handlers are served either way,
 and a stream ends with an `AioRpcError` with status, details and trailing metadata.
 
-Imported by: node, remoting, serving, controller.node, controller.wire.
+Imported by: node, remoting, serving, controller.node, controller.wire, gateway.operating.
 Imports: base.listening.
 """
 

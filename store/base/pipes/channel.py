@@ -1,6 +1,7 @@
 """The client's side: streams to one node, each a connection of its own."""
 
 import asyncio
+import ssl
 from collections.abc import Awaitable, Callable
 from typing import Any
 
@@ -10,6 +11,7 @@ import grpc.aio
 from store.base.pipes.pipe import FRAMES, OPENING, Pipe, PipeSizes, broken
 
 UNIX = "unix:"
+REFUSED = "it has closed a connection without a word, as it does where it does not accept this node's certificate"
 
 
 def open_channel(target: str, credentials: Any = None, *, sizes: PipeSizes = FRAMES) -> "Channel":
@@ -52,7 +54,7 @@ class Channel:
         return ask
 
     def _call(self, path: str, *first: bytes) -> "Call":
-        call = Call(self._connect(path, *first), self._calls.discard)
+        call = Call(self._connect(path, *first), self._calls.discard, secure=self._tls is not None)
         self._calls.add(call)
         return call
 
@@ -89,17 +91,20 @@ class Channel:
 class Call:
     """A stream. It is connected in the background, so nothing fails before something is read or written."""
 
-    def __init__(self, connecting: Any, over: "Callable[[Call], None]") -> None:
+    def __init__(self, connecting: Any, over: "Callable[[Call], None]", *, secure: bool = False) -> None:
         self._opening: asyncio.Task[Pipe] = asyncio.ensure_future(connecting)
         self._opening.add_done_callback(_look)
         self._over = over
         self._error: grpc.aio.AioRpcError | None = None
+        self._silent = secure  # with TLS, and nothing has come
 
     async def _pipe(self) -> Pipe:
         if self._opening.done() and not self._opening.cancelled() and self._opening.exception() is None:
             return self._opening.result()
         try:
             return await asyncio.shield(self._opening)
+        except ssl.SSLCertVerificationError as error:
+            raise broken(f"its certificate is not accepted here: {error.verify_message}") from error
         except OSError as error:  # TLS's errors are too
             raise broken(f"{type(error).__name__}: {error}") from error
         except asyncio.CancelledError:
@@ -107,13 +112,25 @@ class Call:
                 raise broken("the stream was given up") from None
             raise
 
-    async def read(self) -> Any:
-        """Returns the next message; `grpc.aio.EOF` behind the last. Raises `AioRpcError`."""
+    async def _pipe_or_error(self) -> Pipe:
         try:
-            return await (await self._pipe()).read()
+            return await self._pipe()
         except grpc.aio.AioRpcError as error:
             self._error = error
             raise
+
+    async def read(self) -> Any:
+        """Returns the next message; `grpc.aio.EOF` behind the last. Raises `AioRpcError`."""
+        pipe = await self._pipe_or_error()
+        try:
+            message = await pipe.read()
+        except grpc.aio.AioRpcError as error:
+            self._error = error
+            if self._silent and pipe.lost:  # with TLS 1.3 a client's certificate is checked behind the handshake
+                raise broken(f"{REFUSED}: {error.details()}") from error
+            raise
+        self._silent = False
+        return message
 
     async def write(self, message: bytes) -> None:
         """Sends a message. Raises `AioRpcError`."""

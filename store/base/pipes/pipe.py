@@ -97,6 +97,7 @@ class Pipe(asyncio.BufferedProtocol):
         self._arrived_bytes = 0
         self._paused = False  # reading, as too much has arrived
         self._over = False  # the connection has ended for its owner
+        self.lost = False  # the other side, or the network, has ended it without a word
         self._error: grpc.aio.AioRpcError | None = None  # why, if it should
         self._reader: asyncio.Future[None] | None = None
         self._writable = asyncio.Event()
@@ -221,6 +222,7 @@ class Pipe(asyncio.BufferedProtocol):
 
     def connection_lost(self, error: Exception | None) -> None:
         """See `asyncio.BaseProtocol`."""
+        self.lost = not self._over
         self._end(broken(f"the connection broke: {error or 'closed by the other side'}"))
         if self._lingering is not None:
             self._lingering.cancel()

@@ -123,8 +123,9 @@ class Disk:
 
     async def _open(self, kind: Any, **role: Any) -> Any:
         assert self.store is None
+        before = {"disk_was_full": self._was_full, "disk_was_low": self._was_low}
         opening = asyncio.ensure_future(
-            kind.open(self.data_dir, group=self.group, replication=self, **role, **self._options)
+            kind.open(self.data_dir, group=self.group, replication=self, **before, **role, **self._options)
         )
         try:
             opened = await asyncio.shield(opening)

@@ -9,6 +9,8 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from store.rpc.credentials import CredentialFiles
+
 DAY = datetime.timedelta(days=1)
 
 
@@ -76,3 +78,27 @@ class Issued:
         self.certificate = certificate
         self.cert_file = cert_file
         self.key_file = key_file
+
+
+def node_files(
+    authority: Authority, *names: str, days: tuple[int, int] = (-1, 1), ca_file: Path | None = None
+) -> CredentialFiles:
+    """Returns the files of a node's certificate for these names, of no certain purpose."""
+    key = ec.generate_private_key(ec.SECP256R1())
+    begin, end = (authority.now + datetime.timedelta(days=day) for day in days)
+    builder = x509.CertificateBuilder(
+        subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")]),
+        issuer_name=authority.name,
+        public_key=key.public_key(),
+        serial_number=x509.random_serial_number(),
+        not_valid_before=begin,
+        not_valid_after=end,
+    ).add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+    made = builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
+    private = key.private_bytes(
+        serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
+    )
+    files = authority.directory / "node.pem", authority.directory / "node.key"
+    for file, data in zip(files, (made, private), strict=True):
+        file.write_bytes(data)
+    return CredentialFiles(*files, ca_file or authority.file)

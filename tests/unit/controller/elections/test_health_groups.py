@@ -47,6 +47,27 @@ def test_little_room_on_the_disk_of_the_master_is_known():
     ("group", "known", "options", "words"),
     [
         (changed(master=None), route(r1={"alive": False}), {}, "it has no master; 3 of 4 replicas are alive"),
+        (
+            changed(master=None, sync_set=(1,)),
+            route(r1={"alive": False}),
+            {},
+            "it has no master; 3 of 4 replicas are alive; it waits for one that was in sync (1): if none comes back, "
+            "headgate cluster elect 1 --unclean elects another one, without the writes that only they had",
+        ),
+        (  # after `controller recover`, or before the first election
+            changed(master=None, sync_set=()),
+            route(r1={"alive": False}),
+            {},
+            "it has no master; 3 of 4 replicas are alive; it waits for all (1): headgate cluster replicas forget 1 "
+            "REPLICA takes out one that is gone for good",
+        ),
+        (
+            changed(master=None, sync_set=(), replicas=REPLICAS[:1]),
+            GroupRoute(group=1, master=None, master_epoch=7, replicas=(heard(1),)),
+            {},
+            "it has no master; 1 of 1 replicas are alive, of 3 that it is meant to have: it waits for more, or for "
+            "headgate cluster elect 1, which elects one of these",
+        ),
         (GROUP, route(), {"reached": False}, "its master, replica 2 at 10.0.0.2:8081, is not reached"),
         (
             changed(sync_set=(2,)),

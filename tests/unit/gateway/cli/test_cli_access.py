@@ -134,7 +134,9 @@ def test_another_password_leaves_the_rules_as_they_are(config, controller):
     file = secret(config)
     run("cluster", "users", "set", "ada", "--password-file", file, "--trusted-gateway", "--allow", "all:a")
     before = controller.user("ada")
-    run("cluster", "users", "set", "ada", "--password-file", file)
+    said = run("cluster", "users", "set", "ada", "--password-file", file).stdout
+    assert said == "user ada is set; it may not speak for other devices any more: --trusted-gateway\n"
+    assert run("cluster", "users", "set", "ada", "--password-file", file).stdout == "user ada is set\n"
     after = controller.user("ada")
     assert after.password != before.password
     assert after.rights["access"] == before.rights["access"]
@@ -170,6 +172,12 @@ def test_rules_that_are_none_change_nothing(controller, options):
     controller.found["ada"] = User(name="ada", password="x")
     assert isinstance(run("cluster", "users", "rules", "ada", *options).exception, ConfigError)
     assert controller.user("ada") == User(name="ada", password="x")
+
+
+def test_an_action_that_is_none_is_named(controller):
+    controller.found["ada"] = User(name="ada", password="x")
+    said = str(run("cluster", "users", "rules", "ada", "--allow", "fly:x/#").exception)
+    assert said == "'fly:x/#': 'fly' is no action; write some of publish, subscribe, manage, or all"
 
 
 def test_rules_for_nobody(controller):

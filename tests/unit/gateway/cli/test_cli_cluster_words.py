@@ -3,6 +3,7 @@
 import sys
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 from typer.testing import CliRunner
 
@@ -80,6 +81,14 @@ def test_a_removed_controller_is_not_said_to_lack_a_majority():
         "controller at c:1 does not answer",
         "controller 2 at b:1 knows no leader: it is not part of a majority",
     ]
+
+
+def test_a_controller_with_a_full_disk_is_named():
+    """It lagged behind the others in the table, and no line said why."""
+    members = tuple(MemberStatus(id=id_, address=f"{name}:1") for id_, name in ((1, "a"), (2, "b")))
+    full = msgspec.structs.replace(status_of(2), leader=1, full=True)
+    report = ClusterReport({"a:1": status_of(1, "leader", members), "b:1": full}, (), {}, ())
+    assert troubles(report) == ["controller 2 at b:1 has a full disk: it takes no entries until there is room"]
 
 
 def test_a_group_that_waits_for_more_replicas_is_said_with_those_it_has():

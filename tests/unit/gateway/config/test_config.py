@@ -316,3 +316,14 @@ def test_rules_of_telemetry_are_checked_with_the_rest(tmp_path):
         load(file, {}, factories=FACTORIES)
     assert "devices[0]: template ''" in str(raised.value)
     assert "decode[0].format: expected one of" in str(raised.value)
+
+
+def test_the_hint_of_a_listeners_port_gives_no_default_that_is_not_its_own(tmp_path):
+    """It said "default 0" of every listener."""
+    file = tmp_path / "x.toml"
+    file.write_text("[listeners.mqtt]\nport = 99999\n[rpc]\nport = 99999\n")
+    with pytest.raises(ConfigError) as caught:
+        load(file, {})
+    mqtt, rpc = sorted(str(caught.value).splitlines()[-2:], key=lambda line: "rpc" in line)
+    assert mqtt.endswith("not 99999 (0 takes any free port)")
+    assert rpc.endswith("default 8081)")

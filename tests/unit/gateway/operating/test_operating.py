@@ -17,6 +17,7 @@ from gateway.groups.state import GroupRecord, QueueRecord, group_key, name_key, 
 from gateway.groups.state import encode as encode_group
 from gateway.operating import queues
 from gateway.operating.members import AddressTaken
+from gateway.operating.replicas import CannotVerify
 from gateway.ownership.owner_keys import encode as encode_cursor
 from gateway.ownership.owners import CURSORS
 from store.base.errors import QueueDropped
@@ -258,6 +259,11 @@ async def test_a_replica_reads_its_log_now_and_repairs_what_is_damaged(group, he
     await until(lambda: group.nodes[hurt].disk.store.damages_repaired == 1)
     said = await headgate("replicas", "repair", GROUP, id_)
     assert said.output.endswith("nothing is damaged\nrepaired so far: 1\n")
+    address = group.nodes[hurt].address
+    await group.kill(hurt)
+    said = f"replica {id_} of store group {GROUP} does not answer at {address}: start it, and repeat this"
+    with pytest.raises(CannotVerify, match=f"^{said}$"):
+        await headgate("replicas", "repair", GROUP, id_)
 
 
 # ---- controllers

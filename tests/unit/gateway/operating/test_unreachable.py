@@ -76,6 +76,29 @@ def by(tls):
     return secured
 
 
+def silently(tls):
+    """Refuses a certificate as a node does: without a word, behind a handshake that has succeeded for the client."""
+
+    def refused(accepted):
+        with accepted:
+            incoming, outgoing = ssl.MemoryBIO(), ssl.MemoryBIO()
+            end = tls.wrap_bio(incoming, outgoing, server_side=True)
+            first = accepted.recv(1)
+            incoming.write(b"" if first == b"\x01" else first)
+            try:
+                while True:
+                    try:
+                        end.do_handshake()
+                        return
+                    except ssl.SSLWantReadError:
+                        accepted.sendall(outgoing.read())
+                        incoming.write(accepted.recv(1 << 16))
+            except ssl.SSLError:
+                accepted.shutdown(socket.SHUT_WR)
+
+    return refused
+
+
 def test_silence_and_refusals_are_told_apart(serve, certificates, monkeypatch):
     monkeypatch.setattr(unreachable, "PROBE_S", 5.0)
     server, mine, other, unknown = certificates
@@ -90,6 +113,7 @@ def test_silence_and_refusals_are_told_apart(serve, certificates, monkeypatch):
     assert why_silent(secure, None) == "demands TLS: name a node's file that has [cluster.tls], with --config"
     assert why_silent(secure, other).startswith("has a certificate that cluster.tls.ca_file does not vouch for: ")
     assert why_silent(secure, unknown).startswith("refuses the certificate of cluster.tls.cert_file: ")
+    assert why_silent(serve(silently(server)), unknown) == unreachable.REFUSED
     assert why_unreachable([nobody, plain], None) == (
         f"no controller answers: {nobody} refuses connections: nothing listens there; "
         f"{plain} listens, but does not answer as a controller"

@@ -9,6 +9,7 @@ from gateway.process import app, workers
 from gateway.process.nodes import controller_run, store_run
 from gateway.process.roles import refusals, roles_of
 from store.base.process_errors import ConfigError
+from tests.support.process.certificates import Authority, node_files
 
 pytestmark = pytest.mark.anyio
 
@@ -111,6 +112,25 @@ def test_a_node_that_advertises_all_addresses_is_refused(tmp_path, text):
     assert refusals(config_of(tmp_path, joining)[1], ["controller"]) == [f"controller: controller.{sentence}"]
     named = f'{cluster}[rpc]\nhost = "0.0.0.0"\nadvertise = "n1:8081"\n[controller]\nhost = "0.0.0.0"\n'
     assert refusals(config_of(tmp_path, named)[1], ["controller", "store", "proxy"]) == []
+
+
+def test_a_certificate_for_another_name_is_refused(tmp_path):
+    """The node started, and no other node could connect to it."""
+    authority = Authority(tmp_path / "tls")
+    files = node_files(authority, "n1.example")
+    tls = f'[cluster.tls]\ncert_file = "{files.certificate}"\nkey_file = "{files.key}"\nca_file = "{files.authority}"\n'
+
+    def said(name):
+        text = f'{CONTROLLERS}{tls}[rpc]\nhost = "0.0.0.0"\nadvertise = "{name}:8081"\n'
+        return refusals(config_of(tmp_path, text)[1], ["store", "proxy"])
+
+    assert said("n1.example") == []
+    (line,) = said("n2.example")
+    assert line.startswith(f"store: cluster.tls.cert_file: other nodes refuse {files.certificate}: ")
+    assert line.endswith("write a certificate of cluster.tls.ca_file that is valid now, for n2.example")
+    node_files(authority, "n1.example", days=(-9, -1))
+    assert len(said("n1.example")) == 2
+    assert all("certificate has expired" in line for line in said("n1.example"))
 
 
 def test_roles_follow_from_what_is_written(tmp_path):

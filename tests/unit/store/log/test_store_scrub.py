@@ -181,6 +181,7 @@ def test_a_position_that_cannot_be_kept_is_no_harm(tmp_path, caplog):
     log = reopened(tmp_path)
     one, _ = scrub(log, tmp_path, files=files)
     files.fill(0)
+    files.write_error = errno.EIO  # a full disk is logged elsewhere
     one.step()
     assert one.progress.passes == 1
     assert "position cannot be stored" in caplog.text

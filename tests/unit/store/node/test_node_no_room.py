@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 from contextlib import suppress
 
 import pytest
@@ -11,6 +12,7 @@ from controller.api.requests import AskService
 from store.base.errors import StoreFull
 from store.node import node as node_module
 from store.node import replica_role
+from store.node.replacing import log_no_room
 from store.node.replica.disk import Disk
 from store.replication.epoch_file import EpochFile
 from tests.support.process.waiting import until
@@ -139,3 +141,25 @@ async def test_a_store_that_could_not_be_opened_for_want_of_room_is_full_until_i
         await disk.open_replica()
     assert not disk.full
     await disk.close()
+
+
+async def test_a_full_disk_is_logged_once_however_often_the_store_is_opened(tmp_path, caplog):
+    """A replica without room opens its store each second, and logged three lines each time."""
+    files = FaultyFiles()
+    disk = Disk(tmp_path, GROUP, {"files": files, "disk_reserve_bytes": 1_000})
+
+    def logged(text):
+        return sum(text in line.getMessage() for line in caplog.records if line.levelno >= logging.WARNING)
+
+    for free, full, ended in ((900, 1, 0), (9_000, 1, 1), (900, 2, 1)):
+        files.free = free
+        for _ in range(3):
+            await disk.open_replica()
+            await disk.close()
+        assert (logged("writing is refused until"), logged("the disk has room again")) == (full, ended)
+    assert logged("the disk has little room") == 2
+    assert logged("the scrub's position") == 0
+    log_no_room(StoreFull("900 bytes"), again=True)
+    assert logged("frames from the master") == 0
+    log_no_room(StoreFull("900 bytes"), again=False)
+    assert logged("frames from the master") == 1

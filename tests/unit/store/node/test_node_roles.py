@@ -418,6 +418,8 @@ async def test_unclean_election_goes_on_with_less_and_says_so(group, caplog):
     for name in group.names:
         assert await bodies(group.nodes[name].disk.store, 16) == [b"a", b"b"]
     assert "UNCLEAN" in caplog.text
+    discarded = "this replica discards confirmed frames that the group lacks since an unclean election, from "
+    assert sum(discarded in line.getMessage() and line.levelname == "CRITICAL" for line in caplog.records) == 2
 
 
 async def test_a_group_of_one(tmp_path, controllers):

@@ -7,6 +7,7 @@ import pytest
 
 from store.base.errors import NotMaster
 from store.format.frame import LogOffset
+from store.node.replacing import log_stop, why_diverged
 from store.replication.agreement import Acknowledge
 from store.replication.effects import Send
 from store.replication.epochs import EpochList
@@ -117,13 +118,17 @@ def test_readers_do_not_see_what_one_replica_has_and_another_has_not():
     assert fast.log.end == 400
 
 
-def test_a_replica_with_data_that_was_confirmed_and_is_nowhere_else_stands_still():
-    """Unless unclean elections are allowed, somebody has to look at this."""
+def test_a_replica_with_data_that_was_confirmed_and_is_nowhere_else_stands_still(caplog):
+    """Unless unclean elections are allowed, somebody has to look at this; its log had one line, at level info."""
     follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], confirmed=600)
     leading = Leading(2, FrameLog().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.core.stage is Stage.DIVERGED
     assert follower.core.diverged_at == LogOffset(400)
     assert len(follower.log.frames) == 3
+    log_stop(follower.core, "the master lacks frames")
+    assert [(line.levelname, line.getMessage()) for line in caplog.records] == [("ERROR", why_diverged(follower.core))]
+    assert "from 400 to 600" in caplog.text
+    assert "headgate store dump" in caplog.text
     follower.core.connect(leading.master.epoch, session=7, now_ms=1)
     follower.work()
     assert follower.sent == []
@@ -134,6 +139,7 @@ def test_with_unclean_elections_it_starts_from_a_snapshot():
     follower = Following(2, FrameLog().fill(1, 3), [(1, 0)], confirmed=600, unclean_election=True)
     Leading(2, FrameLog().fill(1, 2), [(1, 0)], followers=[follower]).connect(2)
     assert follower.snapshots == [2]
+    assert follower.core.diverged_at == LogOffset(400)  # for the log: the rest is lost with it
 
 
 @pytest.mark.parametrize("done", range(3))
