@@ -17,6 +17,7 @@ import msgspec
 from adapters.amqp.codec.fitting import fitted
 from adapters.amqp.codec.properties import NATIVE, REPLY_TO, properties_of, read_properties
 from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.structured import body_of
 from adapters.amqp.codec.wire import Table
 from gateway.domain.bridge_path import PATH, extended_path, forwarded_path
 from gateway.domain.errors import Cause, ProtocolError, Refusal
@@ -81,7 +82,7 @@ class AmqpBridgeCodec:
         raw = edited(raw, added=added, removed=_OBEYED, fields=fields)
         if len(raw) > header_bytes_max:
             raw = fitted(raw, header_bytes_max)
-        return Forwarded(id_, raw, message.body)
+        return Forwarded(id_, raw, body_of(message))
 
 
 def _path_of(found: dict[str, Any]) -> list[str]:

@@ -47,6 +47,11 @@ def is_json(content_type: str | None) -> bool:
     return content_type is None or _JSON_TYPE.match(content_type) is not None
 
 
+def is_structured(content_type: str | None) -> bool:
+    """Returns whether a content type says that a body is an event in JSON."""
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == STRUCTURED_JSON
+
+
 def from_structured(
     body: bytes,
     *,
