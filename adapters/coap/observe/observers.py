@@ -279,7 +279,7 @@ class Observers:
     # ---- time
 
     def let_next(self, peers: Iterable[Peer]) -> None:
-        """Has `tick` send what waits for endpoints, to which no response is in flight any more."""
+        """Notes that no response is in flight to endpoints any more: `tick` sends what waits for them."""
         self._released.update(dict.fromkeys(peers))
 
     def tick(self, now_ms: int) -> None:
