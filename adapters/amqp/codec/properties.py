@@ -78,27 +78,26 @@ class Template(NamedTuple):
             fields["expires_at_ms"] = now_ms + self.expiration_ms
         if self.delay_ms is not None:
             fields["deliver_at_ms"] = now_ms + self.delay_ms
-        if self.event is None and not (self.structured and body):
-            time_ms = now_ms if self.time_ms is None else self.time_ms
-            return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
-        for name in ("id", "type"):  # the event's own count
-            del fields[name]
         try:
-            if self.event is None:
-                del fields["content_type"]
-                return read_structured(body, now_ms=now_ms, device=speaks_for, address=address, **fields)
-            return cloudevents.from_attributes(
-                self.event,
-                body,
-                content_type=fields.pop("content_type"),
-                now_ms=now_ms,
-                protocol=NATIVE,
-                device=speaks_for,
-                address=address,
-                **fields,
-            )
+            event = self._event(body, now_ms=now_ms, device=speaks_for, address=address, fields=fields)
         except Refusal as refusal:
             raise _failed(refusal.detail) from refusal
+        if event is not None:
+            return event
+        time_ms = now_ms if self.time_ms is None else self.time_ms
+        return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
+
+    def _event(self, body: bytes, *, fields: Mapping[str, Any], **others: Any) -> Message | None:
+        """Returns the message of an event; None where it is none. Raises `Refusal` (MALFORMED)."""
+        if self.event is None and not (self.structured and body):
+            return None
+        own = {name: value for name, value in fields.items() if name not in {"id", "type", "content_type"}}
+        if self.event is None:
+            return read_structured(body, **others, **own)
+        content_type = fields["content_type"]
+        return cloudevents.from_attributes(
+            self.event, body, content_type=content_type, protocol=NATIVE, **others, **own
+        )
 
 
 _TAIL: Final = Message.__struct_fields__[5:]  # behind address, body, time_ms, protocol, device

@@ -9,7 +9,7 @@ from pamqp.body import ContentBody
 
 from adapters import cloudevents
 from adapters.amqp.codec.delivery import get_ok_frames, return_frames
-from adapters.amqp.codec.structured import body_of
+from adapters.amqp.codec.structured import KEPT_BYTES_MAX, body_of
 from gateway.port.queues import ADDED, PROPERTIES, STORED
 from store.api.message import decode, encode
 from tests.support.amqp.amqp_peer import NOW_MS, Peer
@@ -51,6 +51,19 @@ def test_an_event_in_json_is_an_event_and_leaves_as_it_came(body, content_type):
     assert json.loads(cloudevents.to_structured(message)) == document
     later = decode(encode(message))
     assert sent(message, later) == ([body, body], [content_type] * 2)
+
+
+@pytest.mark.parametrize(
+    ("member", "event"),
+    [(b'"data":"%s"', True), (b'"data_base64":"%s"', True), (b'"data":"\\n%s"', False)],
+)
+def test_only_a_long_text_with_escapes_is_no_event(member, event):
+    """Beside such a text the whole body would have to be kept."""
+    rest = BODIES[5].replace(b'"n":5', b'"datacontenttype":"text/plain",' + member % (b"QUJD" * (KEPT_BYTES_MAX // 4)))
+    message = taken(rest)
+    assert ("cloudevents" in message.native) is event
+    assert body_of(message) == rest
+    assert sum(map(len, message.native["amqp"].get("structured", ()))) < 1_000
 
 
 def test_it_leaves_so_by_every_method():
