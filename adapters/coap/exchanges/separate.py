@@ -1,13 +1,12 @@
 """Confirmable responses in messages of their own, one in flight to an endpoint at a time (RFC 7252, 4.7 and 5.2.2).
 
 NSTART counts each Confirmable message to an endpoint, so a response waits for a notification, too, and goes before
-those that wait: a client waits for it. When a response is given up, its endpoint is taken for gone, and those that have
-waited for it as long as a message is sent again are dropped.
+those that wait: a client waits for it. When a response is given up the next one is sent, but for those whose exchanges
+are forgotten by then: an endpoint that is gone keeps others for so long.
 """
 
 from collections import deque
 
-from adapters.coap.exchanges.exchanges import MAX_TRANSMIT_SPAN_MS
 from adapters.coap.exchanges.retransmit import Retransmitter
 from adapters.coap.messages.settings import CoapOptions
 from gateway.port.adapter import Peer, Random
@@ -21,6 +20,7 @@ class SeparateResponses:
 
     def __init__(self, settings: CoapOptions, *, random: Random) -> None:
         self._pending_max = settings.requests_outstanding_max
+        self._lifetime_ms = settings.exchange_lifetime_ms
         self._retransmitter = Retransmitter(
             ack_timeout_ms=settings.ack_timeout_ms,
             ack_random_factor=settings.ack_random_factor,
@@ -81,7 +81,7 @@ class SeparateResponses:
         gone = [peer for peer, _ in self._retransmitter.given_up]
         self._in_flight.difference_update(gone)
         for peer in gone:
-            self._drop(peer, now_ms - MAX_TRANSMIT_SPAN_MS)
+            self._drop(peer, now_ms - self._lifetime_ms)
         return out, gone
 
     def _drop(self, peer: Peer, before_ms: int) -> None:

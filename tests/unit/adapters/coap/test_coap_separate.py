@@ -1,6 +1,7 @@
 """Confirmable responses in messages of their own, one to an endpoint in flight at a time (RFC 7252, 4.7 and 5.2.2)."""
 
 from collections.abc import Sequence
+from random import Random
 from typing import Any
 
 import pytest
@@ -95,17 +96,15 @@ def test_a_notification_waits_for_a_response() -> None:
     assert tokens(settle(driver, response)) == [(CON, b"a")]
 
 
-def test_what_waited_for_an_endpoint_that_did_not_acknowledge_is_dropped_and_what_is_new_is_sent() -> None:
+def test_for_an_endpoint_that_is_gone_each_is_tried_until_its_exchange_is_forgotten() -> None:
     driver = Driver()
-    assert tokens(slow(driver, b"1", b"2", b"3")) == [(CON, b"1")]
-    seen = [one for _ in range(60) for one in tokens(driver.tick(1_000))]
-    assert slow(driver, b"4") == []
-    seen += [one for _ in range(60) for one in tokens(driver.tick(1_000))]
-    assert seen == [(CON, b"1")] * 4 + [(CON, b"4")] * 5
-    assert driver.endpoint.deadline_ms() is not None
-    seen = [one for _ in range(400) for one in tokens(driver.tick(1_000))]
-    assert seen == []
+    sent = tokens(slow(driver, *[b"%d" % n for n in range(9)]))
+    sent += [one for _ in range(600) for one in tokens(driver.tick(1_000))]
+    tried = [token for _, token in sent[::5]]
+    assert sent == [(CON, token) for token in tried for _ in range(5)]
+    assert 3 <= len(tried) <= 6  # 62 to 93 s each, in 247 s
     assert driver.endpoint.idle
+    assert tokens(slow(driver, b"n")) == [(CON, b"n")]
 
 
 def test_a_notification_is_sent_when_a_response_is_given_up() -> None:
@@ -115,3 +114,36 @@ def test_a_notification_is_sent_when_a_response_is_given_up() -> None:
     assert tell(driver, "a", 1) == []
     seen = [one for _ in range(94) for one in tokens(driver.tick(1_000))]
     assert seen[:5] == [(CON, b"1")] * 4 + [(CON, b"a")]
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_over_a_lossy_network_every_response_comes_and_one_message_is_in_flight(seed: int) -> None:
+    """The client acknowledges what reaches it; a fifth of all datagrams do not reach the other end."""
+    chance, driver = Random(seed), Driver()
+    watching(driver, b"a", b"b")
+    waiting: list[Any] = []
+    asked, answered, acknowledged = set[bytes](), set[bytes](), set[int]()
+    sent: list[Packet] = []
+    for step in range(300):
+        if step < 40 and chance.random() < 0.5:
+            token = bytes([100 + step])
+            asked.add(token)
+            waiting += driver.receive(request("t/x", mid=token[0], token=token))
+        sent += driver.tick(1_100)
+        if waiting and chance.random() < 0.7:
+            driver.complete([waiting.pop(chance.randrange(len(waiting)))])
+        if step < 40 and chance.random() < 0.3:
+            sent += driver.deliver(Message(address="a", body=b"1", id=f"a-{step}"), sub=chance.choice((1, 2)))
+        sent += driver.sent()
+        open_ones = {packet.mid for packet in sent if packet.type == CON} - acknowledged
+        assert len(open_ones) <= 1, "a message is in flight until its acknowledgement has come"
+        for packet in sent:
+            if packet.type != CON or packet.mid in acknowledged or chance.random() < 0.2:
+                continue
+            answered.add(packet.token)
+            if chance.random() < 0.8:
+                driver.receive(encode(Packet(type=ACK, code=0, mid=packet.mid)))
+                acknowledged.add(packet.mid)
+        sent = driver.sent()
+    assert asked <= answered
+    assert len(acknowledged) > len(asked)
