@@ -17,6 +17,7 @@ import msgspec
 from adapters.amqp.codec.fitting import fitted
 from adapters.amqp.codec.properties import NATIVE, REPLY_TO, properties_of, read_properties
 from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.structured import body_of
 from adapters.amqp.codec.wire import Table
 from gateway.domain.bridge_path import PATH, extended_path, forwarded_path
 from gateway.domain.errors import Cause, ProtocolError, Refusal
@@ -46,7 +47,14 @@ class AmqpBridgeCodec:
             if path != ids:
                 properties = edited(properties, added={PATH: " ".join(path)})
             template = read_properties(properties)._replace(user_id=None, device=None)
-            message = template.message(place.address, body, device=place.device, trusted_gateway=False, now_ms=now_ms)
+            fields: dict[str, Any] = {"device": place.device, "trusted_gateway": False, "now_ms": now_ms}
+            try:
+                message = template.message(place.address, body, **fields)
+            except ProtocolError:
+                if not template.structured:
+                    raise
+                # The upstream has taken it: nobody is left to refuse a body to that is no event, or one of before 1.0.
+                message = template._replace(structured=False).message(place.address, body, **fields)
         except ProtocolError as error:
             raise Refusal(Cause.MALFORMED, error.detail) from error
         native = message.native or {}
@@ -81,7 +89,7 @@ class AmqpBridgeCodec:
         raw = edited(raw, added=added, removed=_OBEYED, fields=fields)
         if len(raw) > header_bytes_max:
             raw = fitted(raw, header_bytes_max)
-        return Forwarded(id_, raw, message.body)
+        return Forwarded(id_, raw, body_of(message))
 
 
 def _path_of(found: dict[str, Any]) -> list[str]:

@@ -5,7 +5,7 @@
     CloudEventData  value: a map of null, boolean, maps and arrays of CloudEventData, double or string
 
 The schema is fixed; this module reads and writes it value by value. The format has no batches. Data that is not bytes
-is a value of JSON, and the body is its JSON text; a string is text where there is a content type other than JSON.
+is a value of JSON, and the body is its JSON text; a string is text unless its content type is JSON.
 """
 
 import struct
@@ -18,7 +18,7 @@ import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
-from adapters.cloudevents.structured import data_type, is_json
+from adapters.cloudevents.structured import BASE64, data_type, is_json
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
 
@@ -226,11 +226,14 @@ def _content(branch: int, data: Any, context: Mapping[str, str], native: dict[st
     """Returns the body; `native` notes how the event held it where its content type does not say."""
     if branch == _DATA_BYTES:
         assert isinstance(data, bytes)
+        if not data:
+            native["data"] = BASE64  # there is data, which is empty
         return data
     if branch == _DATA_NULL:
         return b""
-    json = is_json(context.get("datacontenttype"))
-    if branch == _DATA_STRING and not json:
+    declared = context.get("datacontenttype")
+    json = is_json(declared)
+    if branch == _DATA_STRING and (declared is None or not json):
         native["data"] = "text"
         return str(data).encode()
     if not json:

@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
-from adapters.cloudevents.structured import data_type, is_json
+from adapters.cloudevents.structured import BASE64, BINARY, data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -101,10 +101,15 @@ def _content(data: tuple[int, bytes] | None, context: dict[str, str], native: di
     if data is None:
         return b""
     number, body = data
+    json = is_json(context.get("datacontenttype"))
     if number == 7:
         _text("data", body)
-        if not is_json(context.get("datacontenttype")):
+        if not json or not body:
             native["data"] = "text"
+    elif number == 6 and not body:
+        native["data"] = BASE64
+    elif number == 6 and json:
+        native["data"] = BINARY
     elif number == 8:
         context.setdefault("datacontenttype", _ANY_TYPE)
         native["data"] = PROTO
@@ -240,7 +245,8 @@ def _data(message: Message, form: str | None) -> bytes:
         return b""
     if form == PROTO:
         return _field(8, body)
-    if form in {"text", "json"} or (is_json(message.content_type) and not message.content_encoding):
+    json = is_json(message.content_type) and not message.content_encoding
+    if form in {"text", "json"} or (json and form not in {BASE64, BINARY}):
         try:
             body.decode()
             return _field(7, body)

@@ -23,6 +23,10 @@ BATCH_JSON: Final = "application/cloudevents-batch+json"
 IMPLIED_TYPE: Final = "application/json"
 BATCH_REFUSALS_MAX: Final = 100  # how many faulty events of a batch are named; the rest is as faulty unsaid
 
+# Forms of data in an event, in `native["data"]` where its content type does not tell: "json", "text", and these.
+BASE64: Final = "base64"
+BINARY: Final = "binary"  # bytes that JSON has as `data` all the same: in Protobuf, with JSON in them
+
 _JSON_TYPE = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
 _INTEGER_MAX = 2**31  # CloudEvents 1.0.2, 2.4: integers are signed and of 32 bits
 
@@ -45,6 +49,11 @@ class BatchRefusal(Refusal):
 def is_json(content_type: str | None) -> bool:
     """Returns whether a media type declares JSON; an event without one does (JSON Event Format 1.0.2, 3.1)."""
     return content_type is None or _JSON_TYPE.match(content_type) is not None
+
+
+def is_structured(content_type: str | None) -> bool:
+    """Returns whether a content type says that a body is an event in JSON."""
+    return content_type is not None and content_type.partition(";")[0].strip().lower() == STRUCTURED_JSON
 
 
 def from_structured(
@@ -208,7 +217,7 @@ def _body(
         body = b64decode(encoded, validate=True)
     except (TypeError, ValueError, RecursionError) as error:
         raise malformed("data_base64", "is not Base64 (RFC 4648, 4)") from error
-    return body, "base64" if is_json(content_type) or not body else None
+    return body, BASE64 if is_json(content_type) or not body else None
 
 
 def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw] | None:
@@ -218,7 +227,7 @@ def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw
         return "data", body.decode()
     if form == "json":
         return "data", msgspec.Raw(body)
-    if form is None:
+    if form in {None, BINARY}:
         if not body:
             return None
         if is_json(message.content_type) and not message.content_encoding:

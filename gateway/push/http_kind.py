@@ -56,3 +56,5 @@ def _check_headers(spec: SubscriptionSpec) -> None:
             raise FilterError(path, f"{name[:64]!r} is no header, or its value is not visible ASCII")
         if _OURS.fullmatch(name) is not None:
             raise FilterError(path, f"{name[:64]!r} is for the gateway to say")
+        if name.lower() == "authorization" and spec.sinkcredential is not None:
+            raise FilterError(path, f"{name!r} is what sinkcredential says; leave one of them out")

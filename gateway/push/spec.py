@@ -37,7 +37,7 @@ class SubscriptionRecord(msgspec.Struct, frozen=True, kw_only=True, omit_default
 
 def filter_of(spec: SubscriptionSpec) -> EventFilter:
     """Returns the filter that `source`, `types` and `filters` are together."""
-    passes, source = compile_filters(spec.filters), spec.source
+    passes, source = compile_filters(spec.filters, stored=True), spec.source
     types = None if spec.types is None else frozenset(spec.types)
 
     def wanted(event: Any) -> bool:

@@ -161,7 +161,7 @@ class BadHandle(StoreError):
 
 
 class LeaseLost(StoreError):
-    """The lease of a handle has ended: the message was given back, or is leased to another consumer."""
+    """The lease of a handle has ended: the message was settled or given back, or is leased to another consumer."""
 
 
 class CorruptFrame(StoreError):

@@ -146,4 +146,5 @@ class LeaseHandles:
 
 
 def _lost(handle: LeaseHandle) -> LeaseLost:
-    return LeaseLost(f"message {handle.offset} of queue {handle.queue} was given back, or is leased to another")
+    message = f"message {handle.offset} of queue {handle.queue}"
+    return LeaseLost(f"{message} was settled or given back, or is leased to another")

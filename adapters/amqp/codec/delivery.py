@@ -11,6 +11,7 @@ from typing import Final
 
 from adapters.amqp.codec.fitting import fitted
 from adapters.amqp.codec.properties import NATIVE, properties_of
+from adapters.amqp.codec.structured import STRUCTURED, body_of
 from adapters.amqp.codec.wire import (
     FRAME_BODY,
     FRAME_END,
@@ -103,7 +104,12 @@ def deliver_frames(
     fixed, properties_max = len(prefix) + _TAG.size, payload_max - _HEADER_FIXED
     for tag, (message, before) in enumerate(zip(messages, deliveries, strict=True), first_tag):
         native, body, address = message.native, message.body, message.address
-        properties = native[NATIVE]["properties"] if native is not None and NATIVE in native else b""
+        properties = b""
+        if native is not None and NATIVE in native:
+            own = native[NATIVE]
+            properties = own["properties"]
+            if STRUCTURED in own or not properties:
+                body = body_of(message)
         if not 0 < len(properties) <= properties_max:
             properties = _properties(message, properties_max, now_ms)
         route = routes.get(address) or _route(address)
@@ -133,14 +139,15 @@ def _add_chunks(out: list[bytes], channel: int, body: bytes, payload_max: int) -
 
 
 def _content_frames(channel: int, method: bytes, message: Message, payload_max: int, now_ms: int) -> list[bytes]:
-    properties, size = _properties(message, payload_max - _HEADER_FIXED, now_ms), body_size(message)
+    properties, body = _properties(message, payload_max - _HEADER_FIXED, now_ms), body_of(message)
+    size = len(body) or body_size(message)
     out = [
         HEAD.pack(FRAME_METHOD, channel, len(method)),
         method,
         _HEADER.pack(FRAME_END, FRAME_HEADER, channel, _HEADER_FIXED + len(properties), _BASIC, 0, size),
         properties,
     ]
-    _add_chunks(out, channel, message.body, payload_max)
+    _add_chunks(out, channel, body, payload_max)
     return [*out, b"\xce"]
 
 

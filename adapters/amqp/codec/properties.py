@@ -15,6 +15,7 @@ import msgspec
 from adapters import cloudevents
 from adapters.amqp.codec.copies import CC, take_copies
 from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
+from adapters.amqp.codec.structured import read_structured
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, SHORT_BYTES_MAX, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.queues import (
@@ -57,6 +58,7 @@ class Template(NamedTuple):
     expiration_ms: int | None  # from its arrival
     delay_ms: int | None  # from its arrival
     event: dict[str, str] | None  # the attributes of a CloudEvent
+    structured: bool  # the body is an event in JSON; one that comes in parts is not read
     copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
 
     def message(
@@ -76,24 +78,26 @@ class Template(NamedTuple):
             fields["expires_at_ms"] = now_ms + self.expiration_ms
         if self.delay_ms is not None:
             fields["deliver_at_ms"] = now_ms + self.delay_ms
-        if self.event is None:
-            time_ms = now_ms if self.time_ms is None else self.time_ms
-            return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
-        for name in ("id", "type"):  # the event's own count
-            del fields[name]
         try:
-            return cloudevents.from_attributes(
-                self.event,
-                body,
-                content_type=fields.pop("content_type"),
-                now_ms=now_ms,
-                protocol=NATIVE,
-                device=speaks_for,
-                address=address,
-                **fields,
-            )
+            event = self._event(body, now_ms=now_ms, device=speaks_for, address=address, fields=fields)
         except Refusal as refusal:
             raise _failed(refusal.detail) from refusal
+        if event is not None:
+            return event
+        time_ms = now_ms if self.time_ms is None else self.time_ms
+        return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
+
+    def _event(self, body: bytes, *, fields: Mapping[str, Any], **others: Any) -> Message | None:
+        """Returns the message of an event; None where it is none. Raises `Refusal` (MALFORMED)."""
+        if self.event is None and not (self.structured and body):
+            return None
+        own = {name: value for name, value in fields.items() if name not in {"id", "type", "content_type"}}
+        if self.event is None:
+            return read_structured(body, **others, **own)
+        content_type = fields["content_type"]
+        return cloudevents.from_attributes(
+            self.event, body, content_type=content_type, protocol=NATIVE, **others, **own
+        )
 
 
 _TAIL: Final = Message.__struct_fields__[5:]  # behind address, body, time_ms, protocol, device
@@ -160,7 +164,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
             native[PROPERTIES] = edited(native[PROPERTIES], added={_DELAY: -said.delay_ms})
         if mapped or event:
             native["mapped"] = {n: t for n, v in headers.items() if n not in others and (t := text_of(v)) is not None}
-    if event is None and (shown := _shown(found)):
+    structured = event is None and cloudevents.is_structured(get("content_type")) and not get("content_encoding")
+    if event is None and not structured and (shown := _shown(found)):
         native[SHOWN] = shown
     correlation = said.correlation
     if correlation is None and "correlation_id" in found:
@@ -185,6 +190,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
             {NATIVE: native},
         ),
         plain=not event
+        and not structured
         and not copies
         and user_id is None
         and said.device is None
@@ -197,6 +203,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         expiration_ms=int(expiration) if expiration is not None else None,
         delay_ms=said.delay_ms,
         event=event,
+        structured=structured,
         copies=copies,
     )
 

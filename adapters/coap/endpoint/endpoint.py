@@ -95,7 +95,8 @@ class CoapEndpoint:
     @property
     def idle(self) -> bool:
         """Returns whether nothing is in flight or remembered here, but for transfers in blocks."""
-        return not (self.outstanding or len(self.exchanges) or not self.observers.idle or self.admission.token)
+        in_flight = self.outstanding or not (self._sender.separate.idle and self.observers.idle)
+        return not (in_flight or len(self.exchanges) or self.admission.token)
 
     @property
     def mid_mask(self) -> int:
@@ -288,7 +289,9 @@ class CoapEndpoint:
             for exchange in waiting:
                 if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
-        self._sender.output += self._sender.retransmitter.again(now_ms)
+        again, gone = self._sender.separate.again(now_ms)
+        self._sender.output += again
+        self.observers.let_next(gone)
         self.exchanges.expire(now_ms, at_least=DROPPED_PER_TICK_MAX)
         self.transfers.expire(now_ms)
         self.observers.tick(now_ms)
@@ -301,7 +304,7 @@ class CoapEndpoint:
             slow.popleft()
         deadlines = (
             slow[0][0] if slow else None,
-            self._sender.retransmitter.deadline_ms(),
+            self._sender.separate.deadline_ms(),
             self.exchanges.deadline_ms(),
             self.transfers.deadline_ms(),
             self.observers.deadline_ms(),
@@ -347,7 +350,7 @@ class CoapEndpoint:
         if kind in {ACK, RST}:
             if code == EMPTY and len(data) == HEADER_BYTES:
                 mid = data[2] << 8 | data[3]
-                self._sender.retransmitter.settle(peer, mid)
+                self._sender.separate.settle(peer, mid)
                 self.observers.settled(peer, mid, now_ms, reset=kind == RST)
             return 0
         exchange = Exchange(peer, data[2 : HEADER_BYTES + (data[0] & 15)], b"", now_ms, confirmable)

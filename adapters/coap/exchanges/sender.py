@@ -6,7 +6,7 @@ from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, 
 from adapters.coap.codec.wire import MessageFormatError, encode_options
 from adapters.coap.exchanges.answers import Answer, EchoRequired, refused, unwanted, wrong
 from adapters.coap.exchanges.exchanges import Exchange
-from adapters.coap.exchanges.retransmit import Retransmitter
+from adapters.coap.exchanges.separate import SeparateResponses
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Peer, Random
@@ -22,13 +22,7 @@ class Sender:
         self.max_body_bytes = settings.max_body_bytes
         self.mask = random.getrandbits(16).to_bytes(2, "big")
         self.output: list[tuple[bytes, Peer]] = []
-        self.retransmitter = Retransmitter(
-            ack_timeout_ms=settings.ack_timeout_ms,
-            ack_random_factor=settings.ack_random_factor,
-            max_retransmit=settings.max_retransmit,
-            pending_max=settings.requests_outstanding_max,
-            random=random,
-        )
+        self.separate = SeparateResponses(settings, random=random)
 
     def take(self) -> Sequence[tuple[bytes, Peer]]:
         """Returns the datagrams to send now."""
@@ -72,9 +66,10 @@ class Sender:
             self.output.append((exchange.response, peer))
             return
         own_mid = bytes((tag[0] ^ self.mask[0], tag[1] ^ self.mask[1]))
-        reliable = exchange.confirmable and not self.retransmitter.full
+        reliable = exchange.confirmable and not self.separate.full
         kind = CON if reliable else NON
         datagram = bytes((0x40 | kind << 4 | length, answer.code)) + own_mid + tag[2:] + body
         if reliable:
-            self.retransmitter.add(peer, int.from_bytes(own_mid, "big"), datagram, now_ms)
-        self.output.append((datagram, peer))
+            self.output += self.separate.send(peer, int.from_bytes(own_mid, "big"), datagram, now_ms)
+        else:
+            self.output.append((datagram, peer))

@@ -9,7 +9,7 @@ many addresses of a filter have changed by then, its observation ends: the clien
 each message has every notification Confirmable, in the order of the log.
 
 One Confirmable message to an endpoint is in flight at a time, whatever it observes (NSTART; RFC 7641, 4.5.1). Those of
-its other observations wait in a queue.
+its other observations wait in a queue, behind responses.
 
 Every `observe_check_ms` the last value of each observed address is read again. That ends the observations of addresses
 that have none any more or that may not be read any more. An observer whose last notification was not acknowledged,
@@ -19,7 +19,7 @@ is made good, and an endpoint that is gone is found. For a filter it is the mess
 Over a reliable transport nothing is Confirmable, and each message is a notification (RFC 8323, 7).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from adapters.coap.codec.registry import CON, CONTENT, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.codec.wire import encode_options, encode_uint
@@ -67,7 +67,7 @@ class Observers:
         )
         self._watchers: dict[Peer, Watcher] = {}
         self._count = 0  # observations, <= observers_max
-        self._released: dict[Peer, None] = {}  # endpoints for which messages wait and to which none is in flight
+        self._released: dict[Peer, None] = {}  # endpoints for which messages may wait and to which none is in flight
         silence_ms = settings.observe_confirm_ms + settings.observe_check_ms + MAX_TRANSMIT_WAIT_MS
         self._max_age_s = silence_ms // 1000  # the longest time without a notification
 
@@ -184,7 +184,7 @@ class Observers:
         """
         watcher = self._watchers[observation.peer]
         self._settle_outstanding(observation)
-        due = watcher.in_flight is not None and not self._reliable
+        due = self._sender.separate.busy(observation.peer) and not self._reliable
         waits = due and watcher.finals_count < self._settings.observers_peer_max
         told = not unwanted(observation.read.request.silence, answer.code)
         if told and not waits:
@@ -201,9 +201,17 @@ class Observers:
             return
         self._retransmitter.settle(observation.peer, mid)
         watcher = self._watchers[observation.peer]
+        self._release(watcher, observation.peer, mid)
+        self._released[observation.peer] = None
+
+    def _fly(self, watcher: Watcher, peer: Peer, mid: int, observation: Observation) -> None:
+        watcher.fly(mid, observation)
+        self._sender.separate.notified.add(peer)
+
+    def _release(self, watcher: Watcher, peer: Peer, mid: int) -> None:
         watcher.release(mid)
-        if watcher.queue:
-            self._released[observation.peer] = None
+        if watcher.in_flight is None:
+            self._sender.separate.notified.discard(peer)
 
     def _drop_idle(self, watcher: Watcher, peer: Peer) -> None:
         if watcher.idle:
@@ -219,9 +227,10 @@ class Observers:
         self._retransmitter.settle(peer, mid)
         watcher = self._watchers.get(peer)
         if watcher is None:
+            self._sender.output += self._sender.separate.next(peer, now_ms)
             return
         observation = watcher.sent(mid)
-        watcher.release(mid)
+        self._release(watcher, peer, mid)
         if observation is not None and reset:
             self._end(observation)
         elif observation is not None and observation.outstanding == mid:
@@ -234,8 +243,9 @@ class Observers:
         self._send_queued(watcher, peer, now_ms)
 
     def _send_queued(self, watcher: Watcher, peer: Peer, now_ms: int) -> None:
-        """Sends Confirmable messages that waited, the first one first, until one is in flight."""
-        while watcher.queue and watcher.in_flight is None:
+        """Sends Confirmable messages that waited, a response and then the first one first, until one is in flight."""
+        self._sender.output += self._sender.separate.next(peer, now_ms)
+        while watcher.queue and not self._sender.separate.busy(peer):
             observation, answer = watcher.queue.pop(next(iter(watcher.queue)))
             if answer is not None:
                 self._send(observation, answer, now_ms, confirmable=True)
@@ -268,17 +278,24 @@ class Observers:
 
     # ---- time
 
+    def let_next(self, peers: Iterable[Peer]) -> None:
+        """Notes that no response is in flight to endpoints any more: `tick` sends what waits for them."""
+        self._released.update(dict.fromkeys(peers))
+
     def tick(self, now_ms: int) -> None:
         """Retransmits unacknowledged notifications, forgets endpoints that do not answer, and begins the checks due."""
         self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
         for peer, mid in self._retransmitter.given_up:
             if (watcher := self._watchers.get(peer)) is not None:
-                watcher.release(mid)
+                self._release(watcher, peer, mid)
                 self.forget(peer)
+                self._released[peer] = None
         released, self._released = self._released, {}
         for peer in released:
             if (watcher := self._watchers.get(peer)) is not None:
                 self._send_queued(watcher, peer, now_ms)
+            else:
+                self._sender.output += self._sender.separate.next(peer, now_ms)
         self._resources.begin_checks(now_ms)
 
     def deadline_ms(self) -> int | None:
@@ -353,7 +370,7 @@ class Observers:
         if refresh and known and not (observation.unconfirmed_count or silent):
             return
         watcher = self._watchers[observation.peer]
-        if confirmable and watcher.in_flight is not None and not self._reliable:
+        if confirmable and self._sender.separate.busy(observation.peer) and not self._reliable:
             assert value is not None
             observation.put_back(value if isinstance(value, list) else [value])
             watcher.queue[observation.token] = observation, None
@@ -391,12 +408,12 @@ class Observers:
                 self._end(observation)
                 return None
             fresh = self._datagram(observation, answer, CON)
-            watcher.fly(fresh[0], observation)
+            self._fly(watcher, peer, fresh[0], observation)
             observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
             self._end(observation)
             return fresh
         fresh = self._datagram(observation, answer, CON)
-        watcher.fly(fresh[0], observation)
+        self._fly(watcher, peer, fresh[0], observation)
         observation.outstanding = fresh[0]
         return fresh
 
@@ -414,7 +431,7 @@ class Observers:
         mid, datagram = self._datagram(observation, answer, CON if confirmable else NON)
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
-            self._watchers[peer].fly(mid, observation)
+            self._fly(self._watchers[peer], peer, mid, observation)
             observation.outstanding = mid
         elif self._reliable:
             observation.confirmed_ms = now_ms

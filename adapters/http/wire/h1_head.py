@@ -6,7 +6,7 @@ from typing import Final
 from adapters.http.wire.cors import ORIGIN, origin_wanted
 from adapters.http.wire.limits import FIELDS_COUNT_MAX, HEADS_PASSED, body_refusal, head_refusal
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import METHODS
+from adapters.http.wire.request import CONTINUE, METHODS, expectations
 from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 4  # ": " and CRLF
@@ -123,9 +123,11 @@ class Http1Head:
         if self.length_bytes > self._options.max_body_bytes:
             raise Refused(body_refusal(self._options), linger=True)
         if b"expect" in fields and version != "1.0":  # HTTP/1.0's is passed over (RFC 9110, 10.1.1)
-            if set(self._values(b"expect")) != {b"100-continue"}:
+            expected = expectations(self.headers)
+            if not expected <= {CONTINUE}:
                 raise Refused(problem(417, "expect: only 100-continue is known", attribute="expect"))
-            self.expects_continue = self.chunked or self.length_bytes > 0  # else no content follows
+            content = self.chunked or self.length_bytes > 0
+            self.expects_continue = content and CONTINUE in expected
 
     def _check_coding(self, version: str) -> None:
         if version == "1.0":

@@ -6,12 +6,11 @@ from typing import Final
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.limits import head_refusal
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import HttpRequest
+from adapters.http.wire.request import CONTINUE, HttpRequest, expectations
 from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
-CONTINUE: Final = b"100-continue"
 _PATHS: Final = (b"/", b"*")  # "*" is for OPTIONS, which `HttpRequest.check` looks at
 _SCHEMES: Final = frozenset({b"http", b"https"})
 
@@ -25,7 +24,7 @@ class H2Stream:
         "body",
         "body_bytes",
         "ended",
-        "expectation",
+        "expected",
         "head_only",
         "headers",
         "length_bytes",
@@ -45,7 +44,7 @@ class H2Stream:
         self.method = pseudo.get(b":method", b"").decode("latin-1")
         self.target = pseudo.get(b":path", b"")
         self.scheme = pseudo.get(b":scheme", b"").lower()
-        self.expectation = pseudo.get(b"expect", b"").lower()
+        self.expected = expectations(headers) if b"expect" in pseudo else frozenset()
         self.headers = [header for header in headers if not header[0].startswith(b":")]
         if b":authority" in pseudo and b"host" not in pseudo:
             self.headers.append((b"host", pseudo[b":authority"]))
@@ -79,7 +78,7 @@ class H2Stream:
         return problem(400, "the request target is no path, nor a URI of http or https")
 
     def _expectation_refusal(self) -> Response | None:
-        if self.expectation in {b"", CONTINUE}:
+        if self.expected <= {CONTINUE}:
             return None
         return problem(417, "expect: only 100-continue is known", attribute="expect")
 
@@ -90,7 +89,7 @@ class H2Stream:
     @property
     def expects_continue(self) -> bool:
         """Returns whether the client waits to be told that the body may come (RFC 9110, 10.1.1)."""
-        return self.expectation == CONTINUE
+        return CONTINUE in self.expected
 
     def begin_wait(self, now_ms: int) -> None:
         """Notes that it is the peer's turn from now on."""

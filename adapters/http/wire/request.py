@@ -20,6 +20,7 @@ _TARGET = re.compile(
 # RFC 9110, 7.2: a host of RFC 3986, 3.2.2, and a port; empty where the target has no authority.
 _HOST = re.compile(r"(?:\[[\w\-.~!$&'()*+,;=:]+\]|(?:[\w\-.~!$&'()*+,;=]|%[0-9A-Fa-f]{2})*)(?::[0-9]*)?", re.ASCII)
 _METHOD = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+")  # RFC 9110, 9.1
+CONTINUE: Final = b"100-continue"
 METHODS: Final = frozenset({"GET", "HEAD", "POST", "PUT", "DELETE", "OPTIONS", "PATCH", "QUERY", "TRACE", "CONNECT"})
 
 
@@ -146,3 +147,9 @@ def qualities(value: str) -> dict[str, float]:
         except ValueError:
             weights[essence] = 0.0
     return weights
+
+
+def expectations(headers: Sequence[tuple[bytes, bytes]]) -> set[bytes]:
+    """Returns the members of all Expect fields, which are one list, in lower case (RFC 9110, 5.3 and 10.1.1)."""
+    members = b",".join([value for name, value in headers if name == b"expect"]).lower().split(b",")
+    return {member.strip(b" \t") for member in members} - {b""}

@@ -12,13 +12,13 @@ from msgspec.structs import replace
 
 from adapters.cloudevents import (
     NATIVE,
-    STRUCTURED_JSON,
     attributes_of,
     from_attributes,
     from_structured,
     split,
     to_structured,
 )
+from adapters.cloudevents import is_structured as is_json_event
 from adapters.mqtt.codec.properties import Properties
 from store.api.message import Message
 
@@ -35,8 +35,7 @@ def is_event(properties: Properties) -> bool:
 
 def is_structured(properties: Properties) -> bool:
     """Returns whether a PUBLISH says that its payload is an event in JSON."""
-    content_type = properties.content_type
-    return content_type is not None and content_type.partition(";")[0].strip().lower() == STRUCTURED_JSON
+    return is_json_event(properties.content_type)
 
 
 def event_of(

@@ -11,6 +11,7 @@ A filter is a JSON object with one member, whose name is the dialect:
 Attributes are compared as texts: a number by its decimal digits, a boolean as `true` or `false`.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeAlias
 
@@ -20,6 +21,7 @@ from gateway.domain.errors import Cause, Refusal
 
 FILTERS_MAX: Final = 256  # filters of a subscription, those within others included, and attributes compared
 FILTER_DEPTH_MAX: Final = 8  # filters within each other
+_NAME: Final = re.compile("[a-z0-9]+")  # of an attribute (CloudEvents 1.0.2, 3.1)
 
 EventFilter: TypeAlias = Callable[[Event], bool]
 _text_of = CASTS[ValueType.STRING]
@@ -33,15 +35,19 @@ class FilterError(Refusal):
         self.attribute = path
 
 
-def compile_filters(filters: Sequence[Any], *, path: str = "filters") -> EventFilter:
-    """Returns a filter that an event passes if it passes each of some filters. Raises `FilterError`."""
-    return _Compiler().all_of(filters, path, depth=0, least=0)
+def compile_filters(filters: Sequence[Any], *, path: str = "filters", stored: bool = False) -> EventFilter:
+    """Returns a filter that an event passes if it passes each of some filters. Raises `FilterError`.
+
+    `stored` ones may name attributes that there cannot be, as earlier releases took them; none of those has a value.
+    """
+    return _Compiler(stored=stored).all_of(filters, path, depth=0, least=0)
 
 
 class _Compiler:
     """Compiles filters, and counts their tests."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, stored: bool) -> None:
+        self._stored = stored
         self._count = 0
 
     def all_of(self, filters: Any, path: str, *, depth: int, least: int = 1) -> EventFilter:
@@ -88,6 +94,10 @@ class _Compiler:
             self._counted(path)
             if not name or not isinstance(value, str) or not value:
                 raise FilterError(path, f"{str(name)[:64]!r}: an attribute and its value are texts, and not empty")
+            if not self._stored and _NAME.fullmatch(name) is None:
+                raise FilterError(
+                    path, f"{name[:64]!r}: names of attributes have only lower-case letters and digits (a-z, 0-9)"
+                )
         compare = _COMPARE[dialect]
         wanted = list(said.items())
         return lambda event: all(

@@ -48,6 +48,22 @@ def test_what_is_read_has_the_place_of_the_configuration_and_leaves_as_it_came()
     assert properties_of(message, now_ms=NOW_MS) == raw
 
 
+@pytest.mark.parametrize(
+    ("body", "event"),
+    [
+        (b'{"specversion": "1.0", "id": "7", "source": "/s", "type": "t", "data": {"a": 1.0}}', True),
+        (b'{"specversion": "0.3", "id": "7", "source": "/s", "type": "t"}', False),
+        (b"no JSON", False),
+    ],
+)
+def test_a_structured_event_is_read_as_one_and_forwarded_as_it_came(body, event):
+    message = read(made(content_type="application/cloudevents+json"), body=body)
+    assert ("cloudevents" in message.native) is event
+    found = codec("down").forwarded(message, upstream="", fallback_id="c8.0", header_bytes_max=100_000, now_ms=NOW_MS)
+    assert found.body == body
+    assert read_fields(found.properties)["content_type"] == "application/cloudevents+json"
+
+
 def test_a_gateway_as_the_upstream_is_noted_in_the_path_and_another_broker_is_not():
     message = read(made(), upstream=THERE)
     assert dict(message.properties)[PATH] == f"{THERE} {HERE}"

@@ -17,6 +17,7 @@ from adapters.cloudevents import (
     from_protobuf,
     to_protobuf,
     to_protobuf_batch,
+    to_structured,
 )
 from gateway.domain.errors import Refusal
 from store.api.message import Message
@@ -48,6 +49,25 @@ def test_what_the_official_implementation_writes_is_read_and_written_again(one: 
     assert message.body == b64decode(one["body"])
     again = read(to_protobuf(message))
     assert again == message
+
+
+@pytest.mark.parametrize("number", [6, 7])
+@pytest.mark.parametrize("content_type", [None, "application/json", "text/plain", "image/png"])
+@pytest.mark.parametrize("body", [b"", b"5"])
+def test_data_keeps_its_kind(number: int, content_type: str | None, body: bytes) -> None:
+    came = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
+    wire = to_protobuf(from_attributes(came, b"", content_type=content_type, now_ms=5, protocol="http", device="d"))
+    data = bytes([number << 3 | 2, len(body)]) + body
+    message = read(wire + data)
+    assert message.body == body
+    assert data in to_protobuf(message)
+    document = json.loads(to_structured(message))
+    if not body:
+        assert document["data" if number == 7 else "data_base64"] == ""
+    elif content_type in {None, "application/json"}:
+        assert document["data"] == 5
+    else:
+        assert document["data" if number == 7 else "data_base64"] == ("5" if number == 7 else "NQ==")
 
 
 @pytest.mark.parametrize(

@@ -57,6 +57,9 @@ STATEMENTS = {
         "endpoint: a_repeated_request_gets_the_same_response_and_is_stored_once"
     ),
     "7252 4.5: a repeated Non-confirmable message is passed over": ("endpoint: a_repeated_non_is_passed_over"),
+    "7252 4.7: one Confirmable message to an endpoint is in flight": (
+        "separate: separate_responses_come_one_after_the_other"
+    ),
     "7252 4.8.2: that lasts for EXCHANGE_LIFETIME": ("endpoint: a_message_id_is_free_after_its_lifetime"),
     "7252 4.8.2: a Message ID of a Non-confirmable message can be used again after NON_LIFETIME": (
         "endpoint: a_message_id_of_a_non_is_free_after_non_lifetime"
@@ -199,6 +202,7 @@ FILES = {
     **{name: f"test_coap_{name}.py" for name in ("wire", "endpoint", "reads", "conditions", "mapping", "resources")},
     "observe": "test_coap_observe.py",
     "nstart": "test_coap_observe_nstart.py",
+    "separate": "test_coap_separate.py",
     "blocks": "test_coap_blocks.py",
     "stream": "test_coap_stream.py",
     "statements": "test_coap_statements.py",

@@ -186,6 +186,8 @@ async def test_a_lease_is_extended_and_both_handles_stay_good(rig):
     assert await one.receive() == []
     assert await one.settle(got[0]) == [None]
     assert await one.ask(SettleReceived(group="g", handles=longer[1:])) == [None]
+    (lost,) = await one.ask(ExtendReceived(group="g", handles=longer[1:], lease_s=100))
+    assert (lost.cause, "was settled" in lost.detail) == (Cause.CONFLICT, True)
 
 
 async def test_a_message_delivered_too_often_becomes_a_dead_letter(rig):

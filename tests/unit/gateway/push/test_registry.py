@@ -91,3 +91,16 @@ async def test_a_refused_header_is_named_by_its_place(registry: PushRegistry) ->
     spec = msgspec.structs.replace(SPEC, protocolsettings=ProtocolSettings(headers={"host": "x"}))
     with pytest.raises(Refusal, match=r"^protocolsettings\.headers: 'host'"):
         await registry.create(WHO, CreateSubscription(spec=spec))
+
+
+@pytest.mark.parametrize("name", ["Authorization", "authorization"])
+async def test_a_credential_and_a_header_do_not_both_say_the_authorization(registry: PushRegistry, name: str) -> None:
+    headers = ProtocolSettings(headers={name: "Key x"})
+    token = SinkCredential(credentialtype="ACCESSTOKEN", accesstoken="t")
+    both = msgspec.structs.replace(SPEC, protocolsettings=headers, sinkcredential=token)
+    with pytest.raises(Refusal, match=r"^protocolsettings\.headers: '[Aa]uthorization'") as refused:
+        await registry.create(WHO, CreateSubscription(spec=both))
+    assert refused.value.cause is Cause.MALFORMED
+    made = await registry.create(WHO, CreateSubscription(spec=msgspec.structs.replace(both, sinkcredential=None)))
+    with pytest.raises(Refusal, match=r"^protocolsettings\.headers"):
+        await registry.update(WHO, UpdateSubscription(id=made.id, spec=both))

@@ -64,6 +64,24 @@ def test_expect_100_continue() -> None:
     assert statuses(gateway.feed(head.replace(b"100-continue", b"miracles"))) == [417]
 
 
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [
+        ([b"100-continue", b"miracles"], 417),
+        ([b"miracles", b"100-continue"], 417),
+        ([b"100-continue, miracles"], 417),
+        ([b"100-continue", b"100-Continue"], 100),
+        ([b"100-continue", b""], 100),
+        ([b", 100-continue ,"], 100),
+        ([b""], None),
+    ],
+)
+def test_several_expect_fields_are_one_list(values: list[bytes], status: int | None) -> None:
+    fields = b"".join([b"expect: " + value + b"\r\n" for value in values])
+    out = Gateway().feed(b"POST /topics/a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\n" + fields + b"\r\n")
+    assert out[9:12] == (b"" if status is None else b"%d" % status)
+
+
 def test_a_method_that_is_known_and_not_served_is_not_allowed() -> None:
     (answer,) = parse_responses(Gateway().feed(b"QUERY /events HTTP/1.1\r\nhost: a\r\ncontent-length: 0\r\n\r\n"))
     assert (answer.status, answer["allow"]) == (405, "OPTIONS, POST")

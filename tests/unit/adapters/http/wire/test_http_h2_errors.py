@@ -169,8 +169,9 @@ def test_bytes_behind_our_reset_leave_the_window() -> None:
         ([(":method", "PO ST"), *FIELDS[1:]], "400"),
         ([(":method", "BREW"), *FIELDS[1:]], "501"),
         ([*FIELDS, ("expect", "100-continue, more")], "417"),
+        ([*FIELDS, ("expect", "more"), ("expect", "100-continue")], "417"),
     ],
-    ids=["an absolute path", "no path", "another scheme", "no method", "an unknown method", "an expectation"],
+    ids=["an absolute path", "no path", "another scheme", "no method", "an unknown method", "an expectation", "two"],
 )
 def test_heads_that_http_1_1_refuses_are_refused(fields: list[tuple[str, str]], status: str) -> None:
     gateway = Gateway()
@@ -378,10 +379,10 @@ def test_connect_is_answered_before_its_stream_ends() -> None:
     assert b"this server is not a proxy" in out
 
 
-@pytest.mark.parametrize("expected", ["100-continue", "100-Continue"])
-def test_a_client_that_waits_to_be_told_is_told_at_once(expected: str) -> None:
+@pytest.mark.parametrize("expected", [["100-continue"], ["100-Continue"], ["100-continue", ""], [", 100-continue"]])
+def test_a_client_that_waits_to_be_told_is_told_at_once(expected: list[str]) -> None:
     gateway = Gateway()
-    out = gateway.feed(OPENING + wire(post(1, ("expect", expected))))
+    out = gateway.feed(OPENING + wire(post(1, *[("expect", value) for value in expected])))
     (head,) = [frame for frame in read(out) if isinstance(frame, HeadersFrame)]
     assert dict(Decoder().decode(head.data)) == {":status": "100"}
 

@@ -65,6 +65,18 @@ def test_a_filter_that_is_none_is_refused_by_its_place(filters: Any, path: str) 
     assert caught.value.attribute == path
 
 
+@pytest.mark.parametrize("dialect", ["exact", "prefix", "suffix"])
+@pytest.mark.parametrize("name", ["Type", "x-zone", "my_ext", "größe", "type ", "type\n"])
+def test_a_name_that_no_attribute_can_have_is_refused(dialect: str, name: str) -> None:
+    for filters in ([{dialect: {"id": "1", name: "x"}}], [{"any": [{"not": {dialect: {name: "x"}}}]}]):
+        with pytest.raises(FilterError, match="lower-case letters"):
+            compile_filters(filters)
+
+
+def test_a_stored_filter_may_have_such_a_name_and_goes_on() -> None:
+    assert not compile_filters([{"exact": {"Type": "com.x.made"}}], stored=True)(EVENT)
+
+
 def test_filters_stand_only_so_deep() -> None:
     one: dict[str, Any] = {"exact": {"id": "1"}}
     for _ in range(8):
