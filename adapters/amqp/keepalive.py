@@ -68,9 +68,7 @@ class Keepalive:
         if not self.started:
             return 0
         heartbeat_ms = self._heartbeat_ms
-        due = (
-            min(self._sent_ms + heartbeat_ms // 2, self._received_ms + 2 * heartbeat_ms) if heartbeat_ms else None
-        )
+        due = min(self._sent_ms + heartbeat_ms // 2, self._received_ms + 2 * heartbeat_ms) if heartbeat_ms else None
         for other in (self._give_up_ms, self.blocked_until_ms, self.expires_at_ms):
             due = earlier(due, other)
         return due
