@@ -410,6 +410,8 @@ class ProcessHub(StreamHub):
         self._count(endpoint, outcome)
         if token is not None:
             endpoint.completed(token, outcome)
+        else:
+            endpoint.flush()  # a peer that has sent its last may have waited for this alone
 
     # ---- topics
 
