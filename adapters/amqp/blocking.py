@@ -22,14 +22,14 @@ BLOCKED_MS: Final = 1_000  # how long a refusal blocks unless the gateway hints 
 class Blocking:
     """The state of one connection: the reason for which it is blocked, and whether its client has been told."""
 
-    __slots__ = ("_keepalive", "_output", "_pressure", "_told", "understood")
+    __slots__ = ("_keepalive", "_output", "_pressure", "told", "understood")
 
     def __init__(self, output: "ConnectionOutput", keepalive: Keepalive) -> None:
         self._output = output
         self._keepalive = keepalive  # its `blocked_until_ms`: a refusal blocks until then
         self.understood = False  # the client has announced that it understands
         self._pressure = ""  # the gateway is low on this
-        self._told = False
+        self.told = False  # of it, and not yet that it is over
 
     def published(self) -> None:
         """Notes that the client has published, which is when it is told of pressure."""
@@ -56,12 +56,12 @@ class Blocking:
             self._untell()
 
     def _notify(self, why: str) -> None:
-        if self.understood and not self._told:
-            self._told = True
+        if self.understood and not self.told:
+            self.told = True
             text = why.encode("utf-8", "replace")[:SHORT_BYTES_MAX].decode("utf-8", "ignore")
             self._output.write(method_frame(0, Methods.Blocked, text))
 
     def _untell(self) -> None:
-        if self._told and not self._pressure and self._keepalive.blocked_until_ms is None:
-            self._told = False
+        if self.told and not self._pressure and self._keepalive.blocked_until_ms is None:
+            self.told = False
             self._output.write(method_frame(0, Methods.Unblocked))

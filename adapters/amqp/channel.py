@@ -26,11 +26,14 @@ from adapters.amqp.consumers import Consumer
 from adapters.amqp.downloads import Download
 from adapters.amqp.publishing import Content
 from adapters.amqp.transactions import Transaction
+from gateway.domain.access import Denied
+from gateway.domain.access_names import DEFAULT_EXCHANGE
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.vhosts import in_vhost, said, split_name
 from gateway.port.adapter import ConsumerId, Leased, Outcome, Request
 from gateway.port.bodies import BodyParts, parts_of
 from gateway.port.operated import Described
-from gateway.port.queues import Got
+from gateway.port.queues import Got, routing_of
 from store.api.message import Message
 from store.format.frame import QueueOffset
 
@@ -109,7 +112,7 @@ class Channel:
         if not self.open:
             return
         if outcome.error is not None:
-            self.fail(REPLY_CODES[outcome.error.cause], outcome.error.detail, index)
+            self.fail(REPLY_CODES[outcome.error.cause], _why(outcome.error), index)
         else:
             then(outcome.value)
 
@@ -229,10 +232,17 @@ class Channel:
         if self.transaction is not None:
             for each in tags:
                 self.transaction.settle(each, outcome, *unacknowledged.pop(each))
-            return
+        else:
+            self._settle(tags, outcome)
+
+    def recover(self) -> None:
+        """Gives back all messages that are not acknowledged: at once in a transaction, too, as RabbitMQ does."""
+        self._settle(list(self.unacknowledged), "requeue")
+
+    def _settle(self, tags: Sequence[int], outcome: str) -> None:
         if self.prefetch_shared:
             self.free_consumers()  # in their order: who was served last does not come first
-        for consumer, taken in groupby(map(unacknowledged.pop, tags), key=_consumer):
+        for consumer, taken in groupby(map(self.unacknowledged.pop, tags), key=_consumer):
             self.done(outcome, consumer, [offset for _, offset in taken])
 
     def done(self, outcome: str | None, consumer: Consumer, offsets: Sequence[QueueOffset]) -> None:
@@ -274,13 +284,24 @@ class Channel:
         if self.confirming and refusal.retriable:
             self._send_confirm(_NACK, first + count - 1, multiple=count > 1)
         else:
-            self.fail(REPLY_CODES[refusal.cause], refusal.detail, Basic.Publish.index)
+            self.fail(REPLY_CODES[refusal.cause], _why(refusal), Basic.Publish.index)
 
     def _send_confirm(self, method: int, tag: int, *, multiple: bool) -> None:
         if self.confirming:
             self.output.write(
                 _CONFIRM.pack(FRAME_METHOD, self.number, _CONFIRM_BYTES, _BASIC, method, tag, multiple, FRAME_END)
             )
+
+
+def _why(refusal: Refusal) -> str:
+    """Returns the words of a refusal, which are RabbitMQ's where a user may not publish to an exchange."""
+    if not isinstance(refusal, Denied) or refusal.action != "publish":
+        return refusal.detail
+    exchange, _ = routing_of(refusal.address)
+    vhost, name = split_name(exchange)
+    return (
+        f"write access to exchange {said(in_vhost(vhost, name or DEFAULT_EXCHANGE))} refused for user '{refusal.user}'"
+    )
 
 
 def _deliverable(messages: Sequence[Message]) -> tuple[int, BodyParts | None]:
@@ -301,7 +322,9 @@ def _up_to(tags: Mapping[int, Any], last: int) -> Iterator[int]:
         yield tag
 
 
-def described(vhost: str, channels: Collection[Channel], consumers: int) -> Described:
+def described(vhost: str, channels: Collection[Channel], consumers: int, *, blocked: bool) -> Described:
     """Returns the state of an open connection with these channels, and so many consumers."""
     unacknowledged = sum(len(channel.unacknowledged) for channel in channels)
-    return Described(vhost=vhost, channels=len(channels), consumers=consumers, unacknowledged=unacknowledged)
+    return Described(
+        vhost=vhost, channels=len(channels), consumers=consumers, unacknowledged=unacknowledged, blocked=blocked
+    )

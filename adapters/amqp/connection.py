@@ -30,9 +30,9 @@ from adapters.amqp.codec.wire import (
     HEAD,
     HEARTBEAT,
     NOT_ALLOWED,
-    NOT_UTF8,
     RESOURCE_ERROR,
     UNEXPECTED_FRAME,
+    AmqpError,
     check_frame,
     method_frame,
     method_index,
@@ -85,7 +85,6 @@ class AmqpConnection(ConnectionOutput, Adapter):
         self._framing_lost = False  # where frames begin and end is not known any more
         self._just_closed: set[int] = set()  # channels whose peer has not read close-ok yet
         self._current = 0  # the index of the method being handled
-
         self._keepalive = Keepalive(options.handshake_timeout_s)
         self._blocking = Blocking(self, self._keepalive)
         self._handshake = Handshake(self, info, keepalive=self._keepalive, blocking=self._blocking)
@@ -195,7 +194,7 @@ class AmqpConnection(ConnectionOutput, Adapter):
         """See `OperatedAdapter`."""
         if self._handshake.phase is not Phase.OPEN:
             return None
-        return described(self.vhost, self.channels.values(), len(self._consumers))
+        return described(self.vhost, self.channels.values(), len(self._consumers), blocked=self._blocking.told)
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """Lets go of everything: the connection is gone. Its channels know it, and that ring keeps no bodies."""
@@ -227,7 +226,8 @@ class AmqpConnection(ConnectionOutput, Adapter):
             if self._handshake.phase not in (Phase.HEADER, Phase.CLOSED):
                 self._frames(now_ms)
         except ProtocolError as error:
-            self.fail(error.code, error.detail, now_ms, method=0 if error.detail == NOT_UTF8 else self._current)
+            method = error.method if isinstance(error, AmqpError) else self._current
+            self.fail(error.code, error.detail, now_ms, method=method)
         if not self._stalled:
             self._just_closed.clear()
         self._publisher.flush()

@@ -264,7 +264,7 @@ class Handshake:
                 return
             if code == ACCESS_REFUSED:
                 why = f"Login was refused using authentication mechanism {self._mechanism}: {why}"
-            output.fail(code, why, now_ms, method=Methods.StartOk.index)
+            output.fail(code, why, now_ms, method=0)  # as RabbitMQ, which names no method here
             return
         self._let_in(outcome.value)
         self.phase = Phase.TUNE

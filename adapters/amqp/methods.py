@@ -376,7 +376,7 @@ def _reject(channel: Channel, method: Any) -> None:
 def _recover(channel: Channel, method: Any) -> None:
     if not method.requeue:
         raise ProtocolError(NOT_IMPLEMENTED, "requeue=false")
-    channel.settle(0, "requeue", multiple=True)
+    channel.recover()
     if isinstance(method, Basic.Recover):
         channel.send(Basic.RecoverOk)
 

@@ -37,6 +37,16 @@ MEANT_COUNT_MAX = 4_096  # names whose rules are cached
 _UNSOUND = re.compile("[/+#\0]")
 
 
+class Denied(Refusal):
+    """The refusal (FORBIDDEN) of an action on an address that a user has no right to."""
+
+    def __init__(self, user: str, action: Action, address: str) -> None:
+        super().__init__(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
+        self.user = user
+        self.action = action
+        self.address = address
+
+
 class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """The attributes of a client that access rules can tell clients apart by."""
 
@@ -339,7 +349,7 @@ class Permissions:
     def refusal(self, action: Action, address: str, count: int = 1) -> Refusal:
         """Counts a denied action and returns its refusal."""
         self._on_denied(self, action, address, count)
-        return Refusal(Cause.FORBIDDEN, f"not allowed: to {action} {address[:REMEMBERED_CHARS_MAX]!r}")
+        return Denied(self.identity.name, action, address)
 
     def refused(self, messages: Sequence[Message]) -> dict[int, Refusal]:
         """Returns the refusals of messages that may not be published, by index. Checks each address once.

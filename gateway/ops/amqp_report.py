@@ -58,6 +58,7 @@ class ConnectionReport(msgspec.Struct, frozen=True, kw_only=True):
     channels: int
     consumers: int
     unacknowledged: int
+    state: str = "running"  # or "blocked": its client has been asked not to publish for now
 
 
 class ListingRows(msgspec.Struct, Generic[T], frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ class Described(msgspec.Struct, frozen=True, kw_only=True):
     channels: int
     consumers: int
     unacknowledged: int
+    blocked: bool = False  # its client has been asked not to publish for now
 
 
 @runtime_checkable

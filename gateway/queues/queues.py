@@ -272,7 +272,9 @@ class NamedQueues:
         """Settles or gives back messages that a connection holds of a queue. Raises `StoreError`."""
         await self._settlements.settle(conn.id, effect)
 
-    def settle_soon(self, conn: ConsumerConnection, effect: SettleLeased) -> "asyncio.Future[None] | None":
+    def settle_soon(
+        self, conn: ConsumerConnection, effect: SettleLeased
+    ) -> tuple["asyncio.Future[None]", Coroutine[Any, Any, None] | None]:
         """See `Settlements.settle_soon`: for a settlement without a waiting caller."""
         return self._settlements.settle_soon(conn.id, effect)
 

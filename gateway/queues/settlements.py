@@ -1,8 +1,9 @@
 """Settling messages that connections hold: consumed, rejected, or given back."""
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from functools import partial
+from typing import Any, TypeAlias
 
 from gateway.port.adapter import SettleLeased
 from gateway.queues.leaving.deaths import Reason
@@ -11,6 +12,8 @@ from store.api.client import StoreClient
 from store.base.errors import StoreError
 from store.base.futures import succeeded
 from store.format.frame import QueueOffset
+
+_Letters: TypeAlias = Sequence[tuple[str, Sequence[QueueOffset]]]  # messages to be moved, by the reason
 
 
 class Settlements:
@@ -39,31 +42,30 @@ class Settlements:
         if queue is None:
             return
         done, letters = self._give_back(queue, owner, effect)
-        try:
-            await asyncio.gather(*(self._reject(queue, owner, offsets, reason) for reason, offsets in letters))
-        finally:
-            if done:
-                await self.consumed(queue, owner, done)
+        consumed = (self.consumed(queue, owner, done),) if done else ()  # first: it waits for no dead letter
+        await asyncio.gather(*consumed, self._move(queue, owner, letters))
 
-    def settle_soon(self, owner: int, effect: SettleLeased) -> "asyncio.Future[None] | None":
+    def settle_soon(
+        self, owner: int, effect: SettleLeased
+    ) -> tuple["asyncio.Future[None]", Coroutine[Any, Any, None] | None]:
         """Does the same with the next commit; returns a future that ends with it, and may fail with `StoreError`.
 
-        None where dead letters are to be moved: then nothing is done.
+        Where dead letters are to be moved, a coroutine is returned, too, that moves them, and may raise that: the
+        messages that were consumed do not wait for it.
         """
         queue = self._queue_of(effect)
         if queue is None:
-            return succeeded()
-        if queue.rules.dead_letter_exchange is not None and any(
-            one.outcome == "reject" or (one.outcome == "requeue" and queue.pump.last_tries.exhausted(one.offsets))
-            for one in effect.dispositions
-        ):
-            return None
-        done, _ = self._give_back(queue, owner, effect)
+            return succeeded(), None
+        done, letters = self._give_back(queue, owner, effect)
+        moving = self._move(queue, owner, letters) if letters else None
         if not done:
-            return succeeded()
+            return succeeded(), moving
         settling = self._store.leases.settle_soon(queue.number, owner, done)
         settling.add_done_callback(partial(_wake_unless_settled, queue))
-        return settling
+        return settling, moving
+
+    async def _move(self, queue: Queue, owner: int, letters: _Letters) -> None:
+        await asyncio.gather(*(self._reject(queue, owner, offsets, reason) for reason, offsets in letters))
 
     async def consumed(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset]) -> None:
         """Settles messages. Those that cannot be settled are leased again. Raises `StoreError`."""

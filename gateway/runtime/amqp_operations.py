@@ -218,4 +218,5 @@ def _reported(number: int, connection: StreamEndpoint) -> ConnectionReport | Non
         channels=said.channels,
         consumers=said.consumers,
         unacknowledged=said.unacknowledged,
+        state="blocked" if said.blocked else "running",
     )

@@ -364,18 +364,17 @@ class ProcessHub(StreamHub):
 
     def settle(self, endpoint: Endpoint, effect: SettleLeased) -> None:
         """Settles leased messages: with the next commit where no caller waits for it."""
-        settling = self.queues.settle_soon(endpoint, effect) if effect.token is None else None
-        if settling is not None:
-            settling.add_done_callback(partial(self._settled, endpoint))
-        else:
+        if effect.token is not None:
             self._ask(endpoint, effect.token, self.queues.settle(endpoint, effect))
+            return
+        settling, moving = self.queues.settle_soon(endpoint, effect)
+        settling.add_done_callback(partial(self._settled, endpoint))
+        if moving is not None:
+            self._ask(endpoint, None, moving)
 
     def _settled(self, endpoint: Endpoint, settling: "asyncio.Future[None]") -> None:
         if not settling.cancelled() and settling.exception() is not None:
-            self.spawn(self._count_failure(endpoint, settling))
-
-    async def _count_failure(self, endpoint: Endpoint, settling: "asyncio.Future[None]") -> None:
-        self._count(endpoint, await outcome(settling))
+            self._await(endpoint, None, outcome(settling))
 
     def _ask(self, endpoint: Endpoint, token: Any, work: Coroutine[Any, Any, Any]) -> None:
         under_way = self._calls.get(endpoint.id, 0)
@@ -411,6 +410,8 @@ class ProcessHub(StreamHub):
         self._count(endpoint, outcome)
         if token is not None:
             endpoint.completed(token, outcome)
+        else:
+            endpoint.flush()  # a peer that has sent its last may have waited for this alone
 
     # ---- topics
 

@@ -96,7 +96,7 @@ class HeldLeases:
         return list(dict.fromkeys((*held, *taking)))
 
     def lose(self) -> Sequence[QueueNumber]:
-        """Forgets all leases, as the session is over; returns their queues."""
+        """Forgets all leases, as the session is over; returns their queues. Takes in flight go on with the next one."""
         queues: dict[QueueNumber, None] = {}
         for owner, holdings in list(self._owners.items()):
             for (queue, group), one in list(holdings.items()):
@@ -108,8 +108,7 @@ class HeldLeases:
                     del holdings[queue, group]
             if not holdings:
                 del self._owners[owner]
-        self._takes.clear()
-        self._taken.clear()
+        self._taken = set(self._takes)
         return list(queues)
 
 

@@ -41,19 +41,20 @@ class RemoteLeases(LeaseCalls):
 
         def taken(body: Any) -> Sequence[Lease]:
             answer: TakenAnswer = _a_taken(body)
-            return leases_of(answer, self._remote.connection.frames, queue=queue, group=group, owner=owner)
+            leases = leases_of(answer, self._remote.connection.frames, queue=queue, group=group, owner=owner)
+            # Noted as they come: when the connection breaks before the caller goes on, they are lost with it.
+            return (leases or ()) if not waits or held.end_take(take, owner, queue, group, leases) else []
 
         def give_back(leases: Sequence[Lease]) -> None:
             self._requeue(queue, owner, [lease.offset for lease in leases], group)
 
-        take = self._remote.held.begin_take(owner, queue)
-        leases: Sequence[Lease] = ()
-        kept = False
+        held, waits = self._remote.held, True
+        take = held.begin_take(owner, queue)
         try:
-            leases = await self._remote.call("take", asked, taken, orphaned=give_back)
+            return await self._remote.call("take", asked, taken, orphaned=give_back)
         finally:
-            kept = self._remote.held.end_take(take, owner, queue, group, leases)
-        return (leases or ()) if kept else []
+            waits = False
+            held.end_take(take, owner, queue, group, ())
 
     def _requeue(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], group: str) -> None:
         """Gives back messages that no caller waits for any more."""

@@ -26,7 +26,6 @@ FRAME_OVERHEAD: Final = 8  # bytes of a frame that are not its payload
 HEAD: Final = struct.Struct(">BHI")
 HEARTBEAT: Final = b"\x08\x00\x00\x00\x00\x00\x00\xce"
 TABLE_DEPTH_MAX: Final = 32  # tables and arrays within each other
-NOT_UTF8: Final = "Malformed UTF-8 in shortstr"  # RabbitMQ's words
 
 # Reply codes (AMQP 0-9-1, 1.2).
 ACCESS_REFUSED, NOT_FOUND, RESOURCE_LOCKED, PRECONDITION_FAILED = 403, 404, 405, 406
@@ -240,6 +239,14 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
             table[name] = Timestamp(table[name])
 
 
+class AmqpError(ProtocolError):
+    """An error that is not of the method that is being handled: `method` is the index that a close names."""
+
+    def __init__(self, code: int, detail: str, *, method: int) -> None:
+        super().__init__(code, detail)
+        self.method = method
+
+
 def check_frame(kind: int, number: int, payload: bytes) -> None:
     """Raises `ProtocolError` (FRAME_ERROR) for a frame of no known type, or a heartbeat with anything in it."""
     if kind == FRAME_HEARTBEAT:
@@ -289,7 +296,7 @@ def read_method(payload: bytes) -> Frame:
 def malformed(what: str, error: Exception) -> ProtocolError:
     """Returns the refusal of bytes that cannot be read (FRAME_ERROR, as in RabbitMQ); `error` is how reading ended."""
     if isinstance(error, UnicodeDecodeError):
-        return ProtocolError(FRAME_ERROR, NOT_UTF8)
+        return AmqpError(FRAME_ERROR, "Malformed UTF-8 in shortstr", method=0)
     why = _CUT if isinstance(error, IndexError | struct.error) else error
     return ProtocolError(FRAME_ERROR, f"cannot decode {what}: {why}")
 

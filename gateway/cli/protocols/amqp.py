@@ -37,7 +37,7 @@ def _binding_row(one: BindingReport) -> Sequence[str]:
 
 def _connection_row(one: ConnectionReport) -> Sequence[str]:
     counts = (one.channels, one.consumers, one.unacknowledged)
-    return one.id, one.user, one.vhost, one.peer, one.listener, *map(str, counts)
+    return one.id, one.user, one.vhost, one.peer, one.listener, one.state, *map(str, counts)
 
 
 add_listing(
@@ -62,7 +62,7 @@ add_listing(
     "connections",
     "List the connections of the gateway that is asked; of several proxies each has its own.",
     RemoteAmqp.connections,
-    columns=("connection", "user", "vhost", "peer", "listener", "channels", "consumers", "unacknowledged"),
+    columns=("connection", "user", "vhost", "peer", "listener", "state", "channels", "consumers", "unacknowledged"),
     row=_connection_row,
     numbers=("channels", "consumers", "unacknowledged"),
 )

@@ -286,8 +286,8 @@ class QueueRegistry(ExchangeRegistry):
     async def _bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         await self._learn_of(request.exchange, exchange=True)
         await self._learn_of(request.queue)
-        queue = self.find(request.queue, conn)
         exchange = self._known_exchange(request.exchange)
+        queue = self.find(request.queue, conn)
         if not local_name(exchange.name):
             raise default_exchange()
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))

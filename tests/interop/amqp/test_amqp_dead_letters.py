@@ -1,5 +1,6 @@
 """Pika and aio-pika against a whole gateway: where messages go that leave their queue, and what is written of that."""
 
+import socket
 import time
 from collections.abc import Callable
 from typing import Any
@@ -7,9 +8,11 @@ from typing import Any
 import aio_pika
 import pika
 import pytest
+from pamqp.commands import Basic, Channel, Connection
 from pika.adapters.blocking_connection import BlockingChannel
 
-from tests.support.amqp.pika_queues import TIMEOUT_S, deaths, first_death, fresh, get, queue
+from tests.support.amqp.amqp_peer import HEADER, PROPERTIES, encoded
+from tests.support.amqp.pika_queues import TIMEOUT_S, count, deaths, first_death, fresh, get, queue, until
 
 pytestmark = pytest.mark.slow
 
@@ -175,6 +178,28 @@ def test_what_is_rejected_just_before_the_end_of_a_connection_is_a_dead_letter(s
     theirs.basic_nack(0, multiple=True, requeue=False)
     other.close()
     assert sorted(int(get(channel, dead)[2]) for _ in range(50)) == list(range(50))
+    channel.queue_delete(source)
+
+
+def test_a_connection_whose_client_sends_its_end_behind_a_reject_ends(shared_gateway, channel):
+    dead, source = queue(channel), fresh("source")
+    channel.queue_declare(source, arguments={"x-dead-letter-exchange": "", "x-dead-letter-routing-key": dead})
+    for body in (b"rejected", b"held"):
+        channel.basic_publish("", source, body)
+    opening = Connection.StartOk(PROPERTIES, "PLAIN", "\0guest\0guest", "en_US"), Connection.TuneOk(), Connection.Open()
+    work = Channel.Open(), Basic.Get(queue=source), Basic.Get(queue=source), Basic.Reject(1, requeue=False)
+    until(lambda: count(channel, source) == 2)
+    with socket.create_connection(("127.0.0.1", shared_gateway.port("amqp")), TIMEOUT_S) as peer:
+        peer.sendall(HEADER + encoded(0, *opening))
+        received = b""
+        while encoded(0, Connection.OpenOk()) not in received:
+            received += peer.recv(1 << 16)
+        peer.sendall(encoded(1, *work))
+        peer.shutdown(socket.SHUT_WR)
+        while peer.recv(1 << 16):
+            pass
+    assert get(channel, dead)[2] == b"rejected"
+    assert get(channel, source)[2] == b"held"
     channel.queue_delete(source)
 
 

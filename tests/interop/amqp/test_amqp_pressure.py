@@ -1,6 +1,7 @@
 """pika and aio-pika against a gateway that is short of memory or disk: publishers are told, and stored all the same."""
 
 import contextlib
+import json
 from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
@@ -52,6 +53,8 @@ def test_publishers_are_told_that_memory_is_short_and_stored_all_the_same(new_ga
         channel.basic_publish("amq.topic", name, b"more")
         assert bodies(reader, name) == [*sent, b"more"]
         assert consumed == []
+        listed = json.loads(gateway.admin("/amqp/connections"))["rows"]
+        assert sorted((one["state"], one["consumers"]) for one in listed) == [("blocked", 0), ("running", 0)]
 
 
 @pytest.fixture

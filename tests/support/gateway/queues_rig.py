@@ -83,8 +83,11 @@ class Conn:
 
 async def settle(queues: NamedQueues, conn: Any, effect: SettleLeased) -> None:
     """Settles as the hub does, and waits for it."""
-    settling = queues.settle_soon(conn, effect) if effect.token is None else None
-    await (queues.settle(conn, effect) if settling is None else settling)
+    if effect.token is not None:
+        await queues.settle(conn, effect)
+        return
+    settling, moving = queues.settle_soon(conn, effect)
+    await asyncio.gather(settling, *filter(None, [moving]))
 
 
 class QueuesRig:

@@ -198,6 +198,16 @@ def test_a_client_that_knows_no_close_in_the_handshake_hears_the_end_of_the_conn
     assert ended(peer)
 
 
+def test_a_refused_login_names_no_method():
+    peer = Peer()
+    peer.feed(HEADER)
+    peer.frames()
+    (asked,) = peer.send(Connection.StartOk(PROPERTIES, "PLAIN", "\0me\0x", "en_US"))
+    peer.refuse(asked, Refusal(Cause.UNAUTHENTICATED, "wrong name or password"))
+    closed = peer.one(Connection.Close)
+    assert (closed.reply_code, closed.class_id, closed.method_id) == (403, 0, 0)
+
+
 def test_only_a_refused_login_is_called_one():
     peer = Peer()
     peer.feed(HEADER)

@@ -5,6 +5,7 @@ from pamqp import header
 from pamqp.body import ContentBody
 from pamqp.commands import Basic, Channel, Confirm, Connection, Queue, Tx
 
+from gateway.domain.access import Denied
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Publish
@@ -96,6 +97,29 @@ def test_what_never_will_closes_the_channel(cause, code):
     ack, close = peer.methods()
     assert (ack.delivery_tag, ack.multiple) == (1, False)
     assert (close.reply_code, close.class_id, close.method_id) == (code, 60, 40)
+
+
+@pytest.mark.parametrize(
+    ("address", "exchange"),
+    [
+        ("a/b", "'amq.topic' in vhost '/'"),
+        ("$amqp/orders/a", "'orders' in vhost '/'"),
+        ("$amqp//q", "'amq.default' in vhost '/'"),
+        ("$vhost/shop/amqp/orders/a", "'orders' in vhost 'shop'"),
+        ("$vhost/shop/amqp//q", "'amq.default' in vhost 'shop'"),
+    ],
+)
+def test_a_publisher_without_the_right_hears_so_in_the_words_of_rabbitmq(address, exchange):
+    why = f"ACCESS_REFUSED - write access to exchange {exchange} refused for user 'me'"
+    peer = Peer().open()
+    (effect,) = peer.publish("x", "a", b"x")
+    peer.refuse(effect, Denied("me", "publish", address))
+    assert peer.one(Channel.Close).reply_text == why
+    peer.send(Channel.CloseOk(), Channel.Open(), Tx.Select(), channel=1)
+    peer.frames()
+    (effect,) = peer.feed(publish(1, "x", "a", b"x") + encoded(1, Tx.Commit()))
+    peer.complete(effect, refused={0: Denied("me", "publish", address)})
+    assert peer.one(Channel.Close).reply_text == why
 
 
 def test_without_confirms_a_loss_is_not_silent():

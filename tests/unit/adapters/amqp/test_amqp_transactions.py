@@ -55,6 +55,15 @@ def test_what_is_rejected_and_given_back_follows_the_commit(peer):
     assert {one.outcome: list(one.offsets) for one in settle.dispositions} == {"reject": [1], "requeue": [2]}
 
 
+def test_recover_gives_back_at_once_what_the_transaction_has_not_settled(peer):
+    held(peer)
+    peer.send(Basic.Ack(delivery_tag=1), channel=1)
+    (settle,) = [one for one in peer.send(Basic.Recover(requeue=True), channel=1) if isinstance(one, SettleLeased)]
+    assert [(one.outcome, list(one.offsets)) for one in settle.dispositions] == [("requeue", [1, 2])]
+    peer.one(Basic.RecoverOk)
+    assert [list(offsets) for _, offsets in commit(peer).transaction.settled] == [[0]]
+
+
 @pytest.mark.parametrize("whole", [True, False])
 def test_a_refused_commit_closes_the_channel_and_gives_back_what_it_holds(peer, whole):
     held(peer)

@@ -1,5 +1,6 @@
 """Dead letters: the account they carry, the frame they are stored in, and what happens when the store refuses."""
 
+import asyncio
 from types import SimpleNamespace
 
 import pytest
@@ -7,6 +8,7 @@ from pamqp.commands import Basic
 
 from adapters.amqp.codec.properties import properties_of
 from adapters.amqp.codec.wire import read_table, write_table
+from gateway.port.adapter import Disposition, SettleLeased
 from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
 from gateway.publishing.moving import Mover
 from gateway.queues.dead_letters import DeadLetters
@@ -18,7 +20,7 @@ from store.api.message import Message
 from store.base.errors import LeaseLost, StoreOverloaded
 from store.format.frame import ROW, Position
 from store.format.records import LEASES_QUEUE
-from tests.support.gateway.queues_rig import opened_queues
+from tests.support.gateway.queues_rig import opened_queues, settle
 
 pytestmark = pytest.mark.anyio
 
@@ -160,6 +162,26 @@ async def test_what_the_store_refuses_to_move_is_leased_again(rig, monkeypatch, 
     assert await waiting(rig, "dead") == 0
     rig.queues.wake()
     assert await conn.has(2) == [b"1", b"1"]
+
+
+async def test_consumed_messages_do_not_wait_for_dead_letters_of_the_same_read(rig):
+    await source(rig)
+    await rig.publish("", "q", b"consumed", b"rejected")
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    await conn.has(2)
+    (_, consumed, _), (_, rejected, _) = conn.taken
+    dispositions = [
+        Disposition(offsets=[rejected], outcome="reject"),
+        Disposition(offsets=[consumed], outcome="ack"),
+    ]
+    settling = asyncio.ensure_future(settle(rig.queues, conn, SettleLeased(queue="q", dispositions=dispositions)))
+    for _ in range(3):  # until both have begun
+        await asyncio.sleep(0)
+    await rig.lose(conn)
+    await settling
+    assert await waiting(rig, "q") == 0
+    assert await waiting(rig, "dead") == 1
 
 
 async def test_a_missing_topic_is_made_for_dead_letters(rig):

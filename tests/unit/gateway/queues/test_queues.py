@@ -274,6 +274,7 @@ async def test_unbinding_ends_one_binding_alone(rig):
     assert len(await rig.publish_to("a/x", b"")) == 1
     await refused(Cause.NOT_FOUND, bound(rig, "nowhere", "k"))
     await refused(Cause.NOT_FOUND, bound(rig, "amq.topic", "k", "nobody"))
+    assert "'nowhere'" in await refused(Cause.NOT_FOUND, bound(rig, "nowhere", "k", "nobody"))  # as RabbitMQ says
     await refused(Cause.FORBIDDEN, bound(rig, "", "k"))
 
 
