@@ -1,11 +1,11 @@
 """The rows that a body is decoded to, and the limits on one body."""
 
-import math
-
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
 DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
+NUMBER_MAX = 1e150  # a number beyond it is skipped: sums of squares of a window are finite
+TIME_US_MAX = 253_402_300_799_999_000  # the end of the year 9999; earlier than 1970 and later is no time
 
 OK = "ok"
 NO_METRICS = "no_metrics"  # read, but without a number or state where one would count
@@ -33,13 +33,9 @@ class Rows:
         self.reasons: list[str | None] = []
 
     def number(self, metric: str, value: float, unit: str | None = None, time_us: int | None = None) -> None:
-        """Adds a number; one that is none (NaN, infinity, too large) is skipped."""
-        try:
-            value = float(value)
-        except OverflowError:
-            return
-        if math.isfinite(value):
-            self._add(metric, value, None, unit, time_us)
+        """Adds a number; one that is none (NaN), or beyond `NUMBER_MAX`, is skipped."""
+        if -NUMBER_MAX <= value <= NUMBER_MAX:
+            self._add(metric, float(value), None, unit, time_us)
 
     def state(self, metric: str, text: str, unit: str | None = None, time_us: int | None = None) -> None:
         """Adds a text."""
@@ -59,9 +55,9 @@ class Rows:
             self.state(metric, value, unit, time_us)
 
     def alias(self, alias: int) -> None:
-        """Sets the alias for the name of the row added last."""
+        """Sets the alias (64 bits, unsigned) for the name of the row added last; columns have it as a signed number."""
         if len(self.metrics) > self.bounds[-1]:
-            self.aliases[-1] = alias
+            self.aliases[-1] = alias - ((alias >> 63) << 64)
 
     def end(self, quality: str | None = None, reason: str | None = None) -> None:
         """Ends a message. Without `quality` it follows from its rows."""
