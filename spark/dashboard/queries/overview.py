@@ -34,11 +34,11 @@ def lag(reading: Reading, now_ms: int) -> Lag:
 
 def fleet(reading: Reading, now_ms: int) -> Fleet:
     """Returns the size of the fleet."""
-    if "latest" not in reading.names:
+    if not {"devices", "latest"} <= set(reading.names):
         return Fleet(0, 0, 0)
     (row,) = reading.rows(
-        "SELECT count(*) devices, count(*) FILTER (heard >= ?) alive, coalesce(sum(series), 0)::BIGINT series "
-        "FROM (SELECT max(stored_at) heard, count(*) series FROM latest GROUP BY device)",
+        "SELECT count(*) devices, count(*) FILTER (last_seen >= ?) alive, (SELECT count(*) FROM latest) series "
+        "FROM devices",
         [instant(now_ms - ALIVE_MS)],
     )
     return Fleet(**row)
