@@ -21,7 +21,8 @@ class Undecodable(Exception):
 class Rows:
     """Rows of many messages, column by column: message `i` has rows `bounds[i]` to `bounds[i + 1]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, metrics_max: int = METRICS_MAX) -> None:
+        self._metrics_max = metrics_max  # of a message
         self.bounds = [0]
         self.metrics: list[str] = []
         self.values: list[float | None] = []
@@ -66,9 +67,9 @@ class Rows:
             for column in self._columns:
                 del column[begin:]
         count = len(self.metrics) - begin
-        if count > METRICS_MAX:
+        if count > self._metrics_max:
             for column in self._columns:
-                del column[begin + METRICS_MAX :]
+                del column[begin + self._metrics_max :]
             quality = TOO_MANY
         self.quality.append(quality or (OK if count else NO_METRICS))
         self.reasons.append(reason)
@@ -77,7 +78,7 @@ class Rows:
     @property
     def full(self) -> bool:
         """Returns whether the message has more rows than count."""
-        return len(self.metrics) - self.bounds[-1] > METRICS_MAX
+        return len(self.metrics) - self.bounds[-1] > self._metrics_max
 
     @property
     def _columns(self) -> tuple[list, ...]:  # type: ignore[type-arg]  # of several types

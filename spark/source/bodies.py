@@ -172,7 +172,7 @@ def _instant(time_ms: int) -> int:
 
 
 def _senml(message: Message) -> list[dict[str, Any]]:
-    rows = Rows()
+    rows = Rows(metrics_max=len(message.body))  # all: a record has bytes
     as_cbor = "cbor" in (message.content_type or "").lower() or message.body[:1] >= b"\x80"
     senml.read(rows, cbor.decode(message.body) if as_cbor else _parse(message.body), message.time_ms)
     rows.end()

@@ -184,3 +184,9 @@ def test_senml_of_no_time_has_a_reason():
     found = rows([Message(address="a", body=body, content_type="application/senml+json") for body in packs], "senml")
     assert [row["data"] for row in found] == [None, None]
     assert all("before 1970 or after the year 9999" in row["data_error"] for row in found)
+
+
+def test_senml_has_every_record_of_a_long_pack():
+    pack = b"[" + b",".join(b'{"n":"m%d","v":%d}' % (n, n) for n in range(2_000)) + b"]"
+    (row,) = rows([Message(address="a", body=pack, content_type="application/senml+json")], "senml")
+    assert [one["value"] for one in row["data"]] == [float(n) for n in range(2_000)]
