@@ -1,4 +1,4 @@
-"""What pages show of tables with devices without values, of few points, and of many kinds of records."""
+"""Pages of tables with devices without values, of few points, and of many kinds of records."""
 
 from datetime import timedelta
 
