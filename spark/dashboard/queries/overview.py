@@ -28,8 +28,7 @@ def lag(reading: Reading, now_ms: int) -> Lag:
     progress = reading.progress
     if not progress.committed_at_ms:
         return Lag(None, None)
-    publish_ms = progress.committed_at_ms - progress.stored_at_ms if progress.stored_at_ms else None
-    return Lag(None if publish_ms is None else max(0, publish_ms), max(0, now_ms - progress.committed_at_ms))
+    return Lag(progress.publish_ms, max(0, now_ms - progress.committed_at_ms))
 
 
 def fleet(reading: Reading, now_ms: int) -> Fleet:
