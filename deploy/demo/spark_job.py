@@ -110,5 +110,5 @@ def _of_metrics(windows: pa.Table, metrics: Collection[str]) -> int:
 
 
 def _words(progress: JobProgress) -> str:
-    lag_s = max(0.0, (progress.committed_at_ms - progress.stored_at_ms) / 1000)
+    lag_s = (progress.publish_ms or 0) / 1000
     return f"batch {progress.batch}, {progress.records:,} records counted, {lag_s:.1f} s behind when it was committed"

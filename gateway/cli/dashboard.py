@@ -39,7 +39,7 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
         port: Annotated[int, typer.Option("--port", help="0: any free one.", min=0, max=65_535)] = DASHBOARD_PORT,
         port_offset: Annotated[int, typer.Option("--port-offset", help="Added to the ports, its own too.", min=0)] = 0,
         config: Annotated[
-            Path | None, typer.Option("--config", "-c", help="The gateway's TOML file, whose [auth.users] log in.")
+            Path | None, typer.Option("--config", "-c", help="The gateway's TOML file, whose \\[auth.users] log in.")
         ] = None,
     ) -> None:
         """Show fleet, devices, data quality and SQL over the tables in a browser, until SIGTERM or SIGINT."""

@@ -15,6 +15,16 @@ from store.base.process_errors import HeadgateError
 HTTP_PORT, RPC_PORT = 8080, 8081
 ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing
 OUTPUT = "headgate-data/telemetry"
+_OF_OPTIONS: Final = {  # fields of the job's options whose options here have another name
+    "driver_memory": "memory",
+    "forget_s": "forget",
+    "late_s": "late",
+    "progress_s": "progress",
+    "rules": "config",
+    "session_s": "session-gap",
+    "trigger_s": "trigger",
+    "watermark_s": "watermark",
+}
 FORMATS: Final = ("table", "csv", "json")
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
@@ -70,7 +80,7 @@ def telemetry(
     ] = None,
     rules: Annotated[
         Path | None,
-        typer.Option("--config", "--rules", help="A TOML file, such as headgate.toml: [[devices]], [[decode]]."),
+        typer.Option("--config", "--rules", help="A TOML file, such as headgate.toml: [\\[devices]], [\\[decode]]."),
     ] = None,
     starting_offsets: Annotated[
         str,
@@ -131,6 +141,8 @@ def telemetry(
         )
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
+    except errors.BadOption as error:
+        raise SparkFailed(f"option {_OF_OPTIONS.get(error.name, error.name.replace('_', '-'))} {error.why}") from error
     except errors.SparkError as error:
         raise SparkFailed(str(error)) from error
 

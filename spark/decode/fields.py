@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from spark.decode.values import DEPTH_MAX, METRICS_MAX, Rows, Undecodable
+from spark.decode.values import DEPTH_MAX, METRICS_MAX, TIME_US_MAX, Rows, Undecodable
 from store.api.decoding import DecodeRule
 
 _VALUE: Final = "value"
@@ -28,13 +28,17 @@ def read(rows: Rows, parsed: object, leaf: str, rule: DecodeRule = _NO_RULE) -> 
 
 
 def time_us_of(value: object) -> int | None:
-    """Returns microseconds since 1970 of ISO 8601 (without a zone: UTC), or of a number whose size tells its unit."""
+    """Returns microseconds since 1970 of ISO 8601 (without a zone: UTC), or of a number whose size tells its unit.
+
+    None for another value, and for a time before 1970 or after the year 9999, which tables do not hold.
+    """
     if isinstance(value, str):
         try:
             when = datetime.fromisoformat(value)
-            return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1e6)
+            time_us = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1e6)
         except (ValueError, OverflowError):
             return None
+        return time_us if 0 <= time_us <= TIME_US_MAX else None
     if isinstance(value, bool) or not isinstance(value, int | float) or not 0 < value < 1e20:
         return None
     for per_s in (1, 1_000, 1_000_000, 1_000_000_000):

@@ -12,7 +12,17 @@ from typing import Any, Final
 import msgspec
 
 from spark.decode import cbor, fields, senml, sparkplug
-from spark.decode.values import BAD_BODY, ENCODED, METRIC_CHARS_MAX, METRICS_MAX, NO_METRICS, OK, Rows, Undecodable
+from spark.decode.values import (
+    BAD_BODY,
+    ENCODED,
+    METRIC_CHARS_MAX,
+    METRICS_MAX,
+    NO_METRICS,
+    NUMBER_MAX,
+    OK,
+    Rows,
+    Undecodable,
+)
 from store.api.decoding import DecodeRule
 from store.api.message import Message
 
@@ -64,7 +74,7 @@ class Decoder:
             short = type(parsed) is dict and len(parsed) <= METRICS_MAX
             if short:
                 for name, value in parsed.items():
-                    if type(value) is not float or len(name) > METRIC_CHARS_MAX:
+                    if type(value) is not float or abs(value) > NUMBER_MAX or len(name) > METRIC_CHARS_MAX:
                         if type(value) is not int or not -(1 << 53) < value < 1 << 53 or len(name) > METRIC_CHARS_MAX:
                             short = False
                             break
@@ -98,6 +108,8 @@ class Decoder:
             _READERS[way](rows, message, rule)
         except Undecodable as error:
             rows.end(BAD_BODY, str(error))
+        except UnicodeDecodeError as error:
+            rows.end(BAD_BODY, f"no UTF-8: {error}"[:200])
         except _BAD as error:
             rows.end(BAD_BODY, f"no JSON: {error}"[:200])
         else:
@@ -146,13 +158,13 @@ def _sparkplug(rows: Rows, message: Message, _rule: DecodeRule) -> None:
 
 
 def _plain(rows: Rows, message: Message, rule: DecodeRule) -> None:
-    """Adds a number, `true` or `false`, or JSON that says it is text."""
+    """Adds a number, `true` or `false`, or JSON that says it is text. Digits are those of ASCII, without `_`."""
     text = message.body.decode("utf-8").strip()
     if text[:1] in ("{", "["):
         _fields(rows, message, rule)
         return
     try:
-        number = float(text)
+        number = float(text if text.isascii() and "_" not in text else "")
     except ValueError:
         if rule.format == "number":
             raise Undecodable("the body is no number") from None

@@ -6,7 +6,7 @@ to now (4.5.3), that is to the message's time.
 
 from typing import Any, Final
 
-from spark.decode.values import Rows, Undecodable
+from spark.decode.values import TIME_US_MAX, Rows, Undecodable
 
 _RELATIVE_S: Final = 1 << 28
 _LABELS: Final = {  # CBOR's integers for JSON's labels (RFC 8428, table 4)
@@ -45,6 +45,8 @@ def read(rows: Rows, pack: object, time_ms: int) -> None:
             raise Undecodable("a SenML record has neither name nor base name")
         at_s = base_s + _number(record, "t", 0.0)
         time_us = round(at_s * 1e6) if at_s >= _RELATIVE_S else time_ms * 1000 + round(at_s * 1e6)
+        if not 0 <= time_us <= TIME_US_MAX:
+            raise Undecodable("a SenML record's time is before 1970 or after the year 9999")
         of = _text(record, "u", unit or "") or None
         _add(rows, record, full, of, time_us, base_value, base_sum)
 

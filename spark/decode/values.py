@@ -1,11 +1,11 @@
 """The rows that a body is decoded to, and the limits on one body."""
 
-import math
-
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
 DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
+NUMBER_MAX = 1e150  # a number beyond it is skipped: sums of squares of a window are finite
+TIME_US_MAX = 253_402_300_799_999_000  # the end of the year 9999; earlier than 1970 and later is no time
 
 OK = "ok"
 NO_METRICS = "no_metrics"  # read, but without a number or state where one would count
@@ -21,7 +21,8 @@ class Undecodable(Exception):
 class Rows:
     """Rows of many messages, column by column: message `i` has rows `bounds[i]` to `bounds[i + 1]`."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, metrics_max: int = METRICS_MAX) -> None:
+        self._metrics_max = metrics_max  # of a message
         self.bounds = [0]
         self.metrics: list[str] = []
         self.values: list[float | None] = []
@@ -33,13 +34,9 @@ class Rows:
         self.reasons: list[str | None] = []
 
     def number(self, metric: str, value: float, unit: str | None = None, time_us: int | None = None) -> None:
-        """Adds a number; one that is none (NaN, infinity, too large) is skipped."""
-        try:
-            value = float(value)
-        except OverflowError:
-            return
-        if math.isfinite(value):
-            self._add(metric, value, None, unit, time_us)
+        """Adds a number; one that is none (NaN), or beyond `NUMBER_MAX`, is skipped."""
+        if -NUMBER_MAX <= value <= NUMBER_MAX:
+            self._add(metric, float(value), None, unit, time_us)
 
     def state(self, metric: str, text: str, unit: str | None = None, time_us: int | None = None) -> None:
         """Adds a text."""
@@ -59,9 +56,9 @@ class Rows:
             self.state(metric, value, unit, time_us)
 
     def alias(self, alias: int) -> None:
-        """Sets the alias for the name of the row added last."""
+        """Sets the alias (64 bits, unsigned) for the name of the row added last; columns have it as a signed number."""
         if len(self.metrics) > self.bounds[-1]:
-            self.aliases[-1] = alias
+            self.aliases[-1] = alias - ((alias >> 63) << 64)
 
     def end(self, quality: str | None = None, reason: str | None = None) -> None:
         """Ends a message. Without `quality` it follows from its rows."""
@@ -70,9 +67,9 @@ class Rows:
             for column in self._columns:
                 del column[begin:]
         count = len(self.metrics) - begin
-        if count > METRICS_MAX:
+        if count > self._metrics_max:
             for column in self._columns:
-                del column[begin + METRICS_MAX :]
+                del column[begin + self._metrics_max :]
             quality = TOO_MANY
         self.quality.append(quality or (OK if count else NO_METRICS))
         self.reasons.append(reason)
@@ -81,7 +78,7 @@ class Rows:
     @property
     def full(self) -> bool:
         """Returns whether the message has more rows than count."""
-        return len(self.metrics) - self.bounds[-1] > METRICS_MAX
+        return len(self.metrics) - self.bounds[-1] > self._metrics_max
 
     @property
     def _columns(self) -> tuple[list, ...]:  # type: ignore[type-arg]  # of several types

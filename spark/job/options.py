@@ -63,7 +63,10 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")
         if self.forget_s < self.late_s + self.watermark_s:
-            raise BadOption("forget_s", "must be longer than late_s, for which windows are corrected, and watermark_s")
+            raise BadOption(
+                "forget_s",
+                "must be longer than windows are corrected (option late) and wait before (option watermark), together",
+            )
         if self.buckets > BUCKETS_MAX:
             raise BadOption("buckets", f"must be at most {BUCKETS_MAX}")
         if self.checkpoint is None and self.place.local is None:

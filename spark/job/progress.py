@@ -52,7 +52,7 @@ def progress_line(manifest: Manifest, unread: Unread, rate: float) -> str:
     parts = [
         f"batch {progress.batch}: {progress.records:,} records",
         f"{rate:,.0f}/s",
-        f"lag {duration((progress.committed_at_ms - progress.stored_at_ms) / 1_000)}",
+        *([f"lag {duration(progress.publish_ms / 1_000)}"] if progress.publish_ms is not None else []),
         *([f"{unread.records:,} unread"] if unread.records is not None else []),
         f"{late:,} late",
         *([f"windows settled until {instant(progress.watermark_ms)}"] if progress.watermark_ms > 0 else []),

@@ -2,17 +2,20 @@
 
 import csv
 import io
+import logging
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import Any, Final
 
 import msgspec
 from pyspark.errors import PySparkException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Row, SparkSession
 
 from spark.errors import SparkError
 from spark.job.failures import gist
 
+_QUERY_LOG: Final = "SQLQueryContextLogger"  # PySpark's: writes each error with Java's stack before it is raised
 CELL_CHARS_MAX: Final = 60  # of a cell of a table; the rest is cut off
 
 
@@ -43,6 +46,7 @@ def split(text: str) -> list[str]:
 
 def text_of(session: SparkSession, statement: str, form: str, limit: int) -> Iterator[str]:
     """Yields the lines of a statement's result, at most `limit` rows. Raises `SparkError`."""
+    PySparkLogger.getLogger(_QUERY_LOG).setLevel(logging.CRITICAL)
     try:
         frame = session.sql(statement)
         rows = frame.limit(limit + 1).collect() if frame.columns else []

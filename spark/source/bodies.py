@@ -60,6 +60,7 @@ _JSON_EVENT: Final = "application/cloudevents+json"
 _CORE: Final = frozenset({"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time"})
 _parse = msgspec.json.Decoder().decode
 _BAD = (ValueError, RecursionError, OverflowError, Undecodable)
+_UNFIT = (pa.ArrowException, OverflowError)
 
 
 def data_type(format_: str) -> DataType | None:
@@ -100,7 +101,19 @@ class BodyDecoder:
             except _BAD as error:
                 values.append(None)
                 reasons.append(str(error)[:REASON_CHARS_MAX] or type(error).__name__)
-        return self._array(values, kind), reasons
+        try:
+            return self._array(values, kind), reasons
+        except _UNFIT:
+            return self._fitting(values, kind, reasons), reasons
+
+    def _fitting(self, values: list[Any], kind: pa.DataType, reasons: list[str | None]) -> pa.Array:
+        """Returns the values that the type can hold, as a decimal of ten digits holds no longer one; others: null."""
+        for n, value in enumerate(values):
+            try:
+                self._array([value], kind)
+            except _UNFIT as error:
+                values[n], reasons[n] = None, str(error)[:REASON_CHARS_MAX]
+        return self._array(values, kind)
 
 
 def _event(message: Message) -> dict[str, Any]:
@@ -133,6 +146,8 @@ def _structured(message: Message) -> dict[str, Any]:
         raise Undecodable("an event is a JSON object")
     data = found.pop("data", None)
     base64 = found.pop("data_base64", None)
+    if base64 is not None and not isinstance(base64, str):
+        raise Undecodable("data_base64 of an event is no text")
     members = {name: one if isinstance(one, str) else _json(one) for name, one in found.items() if one is not None}
     event: dict[str, Any] = {name: members.get(name) for name in _CORE - {"specversion", "time"}}
     event["time"] = time_us_of(members.get("time"))
@@ -157,7 +172,7 @@ def _instant(time_ms: int) -> int:
 
 
 def _senml(message: Message) -> list[dict[str, Any]]:
-    rows = Rows()
+    rows = Rows(metrics_max=len(message.body))  # all: a record has bytes
     as_cbor = "cbor" in (message.content_type or "").lower() or message.body[:1] >= b"\x80"
     senml.read(rows, cbor.decode(message.body) if as_cbor else _parse(message.body), message.time_ms)
     rows.end()

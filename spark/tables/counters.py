@@ -33,20 +33,21 @@ def progress_after(
             newest[count.queue] = max(newest.get(count.queue, 0), count.stored_at_ms)
             records += count.records
     read_to_ms = min(newest.values(), default=0)
-    stamp = now_ms()
+    stamp, stored_at_ms = now_ms(), max([before.stored_at_ms, *newest.values()])
     return JobProgress(
         batch=before.batch if batch is None else batch,
         records=before.records + records,
         offsets=offsets,
         read_to_ms=max(before.read_to_ms, read_to_ms),
         watermark_ms=max(before.watermark_ms, read_to_ms - watermark_ms),
-        stored_at_ms=max([before.stored_at_ms, *newest.values()]),
+        stored_at_ms=stored_at_ms,
         committed_at_ms=stamp,
         batch_records=before.batch_records if batch is None else records,
         batch_ms=before.batch_ms if batch is None else max(0, stamp - began_ms),
         corrected=corrected,
         forgotten_devices=devices,
         forgotten_series=series,
+        lag_ms=max(0, stamp - stored_at_ms) if stored_at_ms > before.stored_at_ms else before.lag_ms,
     )
 
 

@@ -37,6 +37,14 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     corrected: int = 0  # settled windows that late records opened again, in all
     forgotten_devices: int = 0  # that nothing came from for long, or that gave way to others, in all
     forgotten_series: int = 0
+    lag_ms: int | None = None  # of the newest record counted: from its storage to its commit; None: an older manifest
+
+    @property
+    def publish_ms(self) -> int | None:
+        """Returns how long the newest record took from the log to the tables; None before the first one."""
+        if not self.stored_at_ms:
+            return None
+        return max(0, self.committed_at_ms - self.stored_at_ms) if self.lag_ms is None else self.lag_ms
 
 
 class TrafficRow(msgspec.Struct, frozen=True, array_like=True, order=True):

@@ -116,7 +116,7 @@ def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
     waited = (now - arrays["last_seen"][quiet]) / 1e6
     interval = arrays["interval_s"][quiet]
     sentences = [
-        f"nothing was heard for {w:.0f} s; it is usually heard every {i:.1f} s"
+        f"nothing was heard for {w:.0f} s; it is usually heard every {_span(i)}"
         for w, i in zip(waited.tolist(), interval.tolist(), strict=True)
     ]
     events = events_of(
@@ -130,6 +130,10 @@ def silence(devices: pa.Table, now_ms: int) -> tuple[pa.Table, pa.Table]:
         sentence=sentences,
     )
     return _table(arrays), events
+
+
+def _span(seconds: float) -> str:
+    return f"{seconds:.1f} s" if seconds >= 0.1 else f"{1_000 * seconds:.2g} ms"
 
 
 def _back(arrays: Arrays, at: Indices, came: npt.NDArray[np.int64]) -> pa.Table:

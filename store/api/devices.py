@@ -6,7 +6,8 @@ client identifier made up at every start. Rules, first match first, say where th
 applied where the log is read, so results can be computed again by other rules.
 
 Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
-client library, is `guest`, or is the host of a peer. Then it is Sparkplug's edge node and device (Sparkplug 3.0.0,
+client library, is `guest`, is the host of a peer, or is the message type in a topic name of Sparkplug, which adapters
+without Sparkplug take for a device. Then it is Sparkplug's edge node and device (Sparkplug 3.0.0,
 chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or else the address without
 its last level.
 """
@@ -116,9 +117,10 @@ def _own(name: str) -> str:
 
 
 def _by_default(message: Message, levels: Sequence[str]) -> str:
-    if _own(message.device):
+    by_sparkplug = levels[0] == _SPARKPLUG and len(levels) > 3
+    if _own(message.device) and not (by_sparkplug and message.device == levels[_LEVEL]):
         return message.device
-    if levels[0] == _SPARKPLUG and len(levels) > 3:
+    if by_sparkplug:
         return "/".join(levels[3:])
     if len(levels) > _LEVEL + 1 and levels[_LEVEL]:
         return levels[_LEVEL]

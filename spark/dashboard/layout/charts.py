@@ -9,6 +9,7 @@ from dash import dcc, html
 COLORS = ("#4c6ef5", "#12b886", "#f59f00", "#e64980", "#7950f2", "#15aabf", "#82c91e", "#fa5252")
 _TEXT, _GRID = "#868e96", "rgba(134, 142, 150, 0.25)"
 _HEIGHT_PX = 300
+_DOT_PX = 6.0
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
 
@@ -67,8 +68,12 @@ def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str
                     "y": list(columns[high][start:end]),
                 }
             )
+    alone = [0.0] * len(x)  # a line does not show a value that has none beside it: it is a dot
+    for start, end in _runs(columns["mean"]):
+        alone[start] = _DOT_PX if end == start + 1 else 0.0
     mean = {
         **plain,
+        **({"mode": "lines+markers", "marker": {"size": alone}} if any(alone) else {}),
         "y": list(columns["mean"]),
         "name": "mean",
         "line": {"width": 2, "color": COLORS[0]},

@@ -6,6 +6,8 @@ from typing import Any
 import dash_mantine_components as dmc
 from dash import html
 
+STATES = {"alive": "green", "silent": "gray", "flapping": "grape", "new": "blue"}  # of devices, and the color of each
+
 
 def figure(title: str, value: str, more: str = "", *, color: str | None = None) -> Any:
     """Returns a number with a title above it and a word below."""

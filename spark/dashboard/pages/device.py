@@ -18,8 +18,8 @@ from spark.dashboard.queries import device, findings
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
 
-STATES = {"alive": "green", "silent": "gray", "flapping": "grape", "new": "blue"}  # and the color of each
 BODY_CHARS_SHOWN = 4_000
+FINDINGS_SHOWN = 20
 
 
 def page(where: PageAddress, sources: Sources) -> Any:
@@ -104,17 +104,31 @@ def _command(where: PageAddress) -> Any:
 
 
 def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
-    values = device.latest(reading, where.device)
-    if not values:
+    values, known = device.latest(reading, where.device), device.state(reading, where.device)
+    if not values and known is None:
         return parts.trouble(
             "This device is not known", f"No record of “{where.device}” is in the tables. The fleet lists all devices."
+        )
+    if not values:
+        return html.Div(
+            [
+                _liveness(known, now_ms),
+                parts.trouble(
+                    "No value yet",
+                    "None of its records had a number or state that counts: they cannot be decoded, or their times are "
+                    "ahead of the store's clock. The table quality says how many of each, and the page Data quality "
+                    "shows bodies that cannot be decoded.",
+                ),
+                _found(reading, where, now_ms),
+                _sessions(reading, where, now_ms),
+            ]
         )
     names = [row["metric"] for row in values]
     metric = where.query.get("metric", names[0])
     rows = [_row(row, where, metric, now_ms) for row in values]
     return html.Div(
         [
-            _liveness(reading, where, now_ms),
+            _liveness(known, now_ms),
             _chart(reading, where, metric, {row["metric"]: row["unit"] or "" for row in values}, now_ms),
             parts.section(
                 "Last values",
@@ -127,8 +141,7 @@ def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     )
 
 
-def _liveness(reading: Reading, where: PageAddress, now_ms: int) -> Any:
-    known = device.state(reading, where.device)
+def _liveness(known: Mapping[str, Any] | None, now_ms: int) -> Any:
     if known is None:
         return None
     silent = known["silent_ms"]
@@ -142,7 +155,7 @@ def _liveness(reading: Reading, where: PageAddress, now_ms: int) -> Any:
             f"silent since {formatting.instant(silent)}"
             if silent
             else f"last heard {formatting.ago(known['last_ms'], now_ms)}",
-            color=STATES.get(known["state"]),
+            color=parts.STATES.get(known["state"]),
         ),
         parts.figure(
             "Heard", heard, f"by {known['protocol']}, give or take {formatting.duration(1000 * known['jitter_s'])}"
@@ -197,9 +210,7 @@ def _raw(reading: Reading, where: PageAddress, metric: str, now_ms: int) -> Any:
 
 def _found(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     chosen = range_named(where.range)
-    mine = [
-        row for row in findings.newest(reading, (where.device, ""), chosen, now_ms) if row["device"] == where.device
-    ]
+    mine = findings.of_device(reading, where.device, chosen, now_ms, rows_max=FINDINGS_SHOWN)
     if not mine:
         return None
     rows = [
@@ -209,7 +220,7 @@ def _found(reading: Reading, where: PageAddress, now_ms: int) -> Any:
             row["metric"] or "-",
             row["sentence"],
         ]
-        for row in mine[:20]
+        for row in mine
     ]
     link = dcc.Link("All", href=href("/anomalies", device=where.device, range=where.range))
     return parts.section("Anomalies", parts.table(["Time", "Kind", "Metric", "Found"], rows, empty=""), right=link)

@@ -8,7 +8,7 @@ from dash import dcc, html
 from spark.dashboard.layout import charts, formatting, parts
 from spark.dashboard.layout.links import PageAddress, device_link, href
 from spark.dashboard.pages.sources import Sources, with_tables
-from spark.dashboard.queries import fleet, overview
+from spark.dashboard.queries import fleet
 from spark.dashboard.queries.reading import Reading
 
 DEFAULT_SORT = {"column": "device", "descending": False}
@@ -60,7 +60,7 @@ def body(
         )
         pages = found.pages
         lines = fleet.sparklines(
-            reading, [(row["device"], row["metric"]) for row in found.rows if row["device"]], now_ms
+            reading, [(row["device"], row["metric"]) for row in found.rows if row["device"] and row["metric"]], now_ms
         )
         rows = [_row(row, lines, range_name, now_ms) for row in found.rows]
         empty = f"No device has “{search}” in its name or address." if search else "No device was heard yet."
@@ -93,11 +93,11 @@ def _heads(order: dict[str, Any]) -> list[Any]:
 
 
 def _row(row: dict[str, Any], lines: dict[str, list[float]], range_name: str, now_ms: int) -> list[Any]:
-    device, alive = row["device"], now_ms - (row["heard_ms"] or 0) <= overview.ALIVE_MS
+    device, state = row["device"], row["state"] or "-"
     return [
         dcc.Link(device, href=device_link(device, range_=range_name)) if device else html.Span("(unnamed)"),
-        parts.badge("alive", "green") if alive else parts.badge("silent", "gray"),
-        f"{row['metric']}: {_shown(row['shown'])} {row['unit'] or ''}",
+        parts.badge(state, parts.STATES.get(state, "gray")),
+        "-" if row["metric"] is None else f"{row['metric']}: {_shown(row['shown'])} {row['unit'] or ''}",
         charts.sparkline(lines.get(device, [])),
         formatting.ago(row["heard_ms"], now_ms),
         str(row["metrics"]),

@@ -31,8 +31,13 @@ def body(sources: Sources, range_name: str) -> Any:
 
 
 def by_name(rows: list[dict[str, Any]], width_ms: int) -> dict[str, tuple[list[int], list[float]]]:
-    """Returns rows of `start_ms`, `name` and `records` as series of records a minute, zero where there are none."""
-    starts = sorted({row["start_ms"] for row in rows})
+    """Returns rows of `start_ms`, `name` and `records` as series of records a minute, zero where there are none.
+
+    They begin with a zero before the first row, so that a single one is seen, too.
+    """
+    if not rows:
+        return {}
+    starts = list(range(rows[0]["start_ms"] - width_ms, rows[-1]["start_ms"] + 1, width_ms))
     at = {start: index for index, start in enumerate(starts)}
     found: dict[str, tuple[list[int], list[float]]] = {}
     for row in rows:

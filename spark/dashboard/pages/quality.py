@@ -34,7 +34,7 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
         chart = parts.note(f"Every record of the last {chosen.words} was in time and decoded.")
     good = sum(totals.get(name, 0) for name in quality.GOOD)
     share = 100 * good / counted if counted else 100.0
-    others = [(name, count) for name, count in totals.items() if name not in quality.GOOD][:6]
+    others = [(name, count) for name, count in totals.items() if name not in quality.GOOD]
     forgotten = reading.progress.forgotten_devices
     return html.Div(
         [

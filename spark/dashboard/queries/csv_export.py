@@ -12,12 +12,27 @@ import pyarrow as pa
 _FORMULA = ("=", "+", "-", "@", "\t", "\r")
 
 
+def values_of(column: pa.ChunkedArray) -> list[object]:
+    """Returns a column's values; a date or time that Python has none for, as an infinite one, is a text."""
+    try:
+        return list(column.to_pylist())
+    except (ValueError, OverflowError):
+        return [_value(one) for one in column]
+
+
+def _value(scalar: pa.Scalar) -> object:
+    try:
+        return scalar.as_py()
+    except (ValueError, OverflowError):
+        return "(out of range)"
+
+
 def to_csv(rows: pa.Table) -> bytes:
     """Returns the header and the rows."""
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow([_safe(name) for name in rows.column_names])
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [values_of(column) for column in rows.columns]
     for at in range(rows.num_rows):
         writer.writerow([_safe(column[at]) for column in columns])
     return out.getvalue().encode("utf-8", "backslashreplace")

@@ -7,6 +7,7 @@ statement's changes are gone with it.
 import duckdb
 import pyarrow as pa
 
+from spark.dashboard.queries.csv_export import values_of
 from spark.dashboard.queries.reading import Reading, Result
 from spark.errors import SparkError
 
@@ -62,7 +63,7 @@ def columns_of(reading: Reading) -> dict[str, list[str]]:
 
 def cells(rows: pa.Table) -> list[list[str]]:
     """Returns rows as texts, each cut to `CELL_CHARS_MAX` characters."""
-    columns = [column.to_pylist() for column in rows.columns]
+    columns = [values_of(column) for column in rows.columns]
     return [[_text(column[at]) for column in columns] for at in range(rows.num_rows)]
 
 

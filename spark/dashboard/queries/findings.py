@@ -25,6 +25,18 @@ def newest(reading: Reading, wanted: Wanted, chosen: TimeRange, now_ms: int) -> 
     )
 
 
+def of_device(reading: Reading, device: str, chosen: TimeRange, now_ms: int, *, rows_max: int) -> list[dict[str, Any]]:
+    """Returns the newest findings about one device in a time range."""
+    if "anomalies" not in reading.names:
+        return []
+    since_ms = chosen.since_ms(now_ms)
+    return reading.rows(
+        f"SELECT {_COLUMNS} FROM anomalies WHERE day >= ? AND time >= ? AND device = ? "  # noqa: S608
+        f"ORDER BY time DESC, score DESC LIMIT {rows_max:d}",
+        [day(since_ms), instant(since_ms), device],
+    )
+
+
 def by_kind(reading: Reading, chosen: TimeRange, now_ms: int) -> dict[str, int]:
     """Returns how many findings of each kind there are in a time range."""
     if "anomalies" not in reading.names:

@@ -15,12 +15,16 @@ SPARK_MS = 3_600_000
 SORTS = {"device": "device", "address": "address", "metrics": "metrics", "heard": "heard_ms"}
 
 _DEVICES = """
-SELECT device, arg_max(address, stored_at) AS address, count(*) AS metrics, epoch_ms(max(stored_at)) AS heard_ms,
-       arg_max(metric, newest) AS metric, arg_max(coalesce(text, value::VARCHAR), newest) AS shown,
-       arg_max(unit, newest) AS unit
-FROM (SELECT *, (stored_at, metric) AS newest FROM latest)  -- among equals the same at each look
-WHERE (? = '' OR contains(lower(device), ?) OR contains(lower(address), ?)) GROUP BY device
+SELECT device, address, state, coalesce(metrics, 0) AS metrics, epoch_ms(last_seen) AS heard_ms, metric, shown, unit
+FROM devices LEFT JOIN (
+    SELECT device, count(*) AS metrics, arg_max(metric, newest) AS metric, arg_max(unit, newest) AS unit,
+           arg_max(coalesce(text, value::VARCHAR), newest) AS shown
+    FROM (SELECT *, (stored_at, metric) AS newest FROM latest)  -- among equals the same at each look
+    GROUP BY device
+) USING (device)
+WHERE (? = '' OR contains(lower(device), ?) OR contains(lower(address), ?))
 """
+_NEEDED = {"devices", "latest"}
 
 
 class DevicePage(NamedTuple):
@@ -38,8 +42,11 @@ class DevicePage(NamedTuple):
 def devices(
     reading: Reading, *, search: str = "", sort: str = "device", descending: bool = False, page: int = 1
 ) -> DevicePage:
-    """Returns one page of the devices whose name or address contains the search, in any case of letters."""
-    if "latest" not in reading.names:
+    """Returns one page of the devices whose name or address contains the search, in any case of letters.
+
+    A device without a value that counts, as one whose clock is ahead, is among them; its metric is None.
+    """
+    if not set(reading.names) >= _NEEDED:
         return DevicePage([], 0)
     wanted = search.strip().lower()
     values = [wanted] * 3
@@ -55,10 +62,10 @@ def devices(
 
 def every_device(reading: Reading, search: str = "") -> pa.Table:
     """Returns all devices that a search finds, by name, at most `ROWS_MAX` of them."""
-    if "latest" not in reading.names:
+    if not set(reading.names) >= _NEEDED:
         return pa.table({"device": pa.array([], pa.string())})
     wanted = search.strip().lower()
-    columns = "device, address, metrics, heard_ms, metric, shown AS value, unit"
+    columns = "device, address, metrics, heard_ms, metric, shown AS value, unit, state"
     return reading.table(f"SELECT {columns} FROM ({_DEVICES}) ORDER BY device", [wanted] * 3, rows_max=ROWS_MAX).rows  # noqa: S608
 
 

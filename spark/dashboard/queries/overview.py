@@ -28,17 +28,16 @@ def lag(reading: Reading, now_ms: int) -> Lag:
     progress = reading.progress
     if not progress.committed_at_ms:
         return Lag(None, None)
-    publish_ms = progress.committed_at_ms - progress.stored_at_ms if progress.stored_at_ms else None
-    return Lag(None if publish_ms is None else max(0, publish_ms), max(0, now_ms - progress.committed_at_ms))
+    return Lag(progress.publish_ms, max(0, now_ms - progress.committed_at_ms))
 
 
 def fleet(reading: Reading, now_ms: int) -> Fleet:
     """Returns the size of the fleet."""
-    if "latest" not in reading.names:
+    if not {"devices", "latest"} <= set(reading.names):
         return Fleet(0, 0, 0)
     (row,) = reading.rows(
-        "SELECT count(*) devices, count(*) FILTER (heard >= ?) alive, coalesce(sum(series), 0)::BIGINT series "
-        "FROM (SELECT max(stored_at) heard, count(*) series FROM latest GROUP BY device)",
+        "SELECT count(*) devices, count(*) FILTER (last_seen >= ?) alive, (SELECT count(*) FROM latest) series "
+        "FROM devices",
         [instant(now_ms - ALIVE_MS)],
     )
     return Fleet(**row)

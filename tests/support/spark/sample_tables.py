@@ -94,22 +94,24 @@ def _anomalies(now_ms: int) -> pa.Table:
 
 
 def _devices(some: pa.Table, now_ms: int) -> pa.Table:
-    names = sorted(set(some["device"].to_pylist()))
+    heard: dict[str, int] = {}
+    for name, stored in zip(some["device"].to_pylist(), some["stored_at"].cast(pa.int64()).to_pylist(), strict=True):
+        heard[name] = max(stored // 1000, heard.get(name, 0))
     rows = [
         {
             "device": name,
             "address": f"telemetry/site1/{name}",
             "protocol": "mqtt",
-            "state": "alive",
+            "state": "alive" if ms > now_ms - 5 * MINUTE_MS else "silent",
             "first_seen": instant(now_ms - 3_600_000),
-            "last_seen": instant(now_ms - 40),
-            "silent_since": None,
+            "last_seen": instant(ms),
+            "silent_since": None if ms > now_ms - 5 * MINUTE_MS else instant(ms),
             "interval_s": 30.0,
             "jitter_s": 0.5,
             "flaps": 0,
             "records": 120,
         }
-        for name in names
+        for name, ms in sorted(heard.items())
     ]
     return pa.Table.from_pylist(rows, schema=SPECS["devices"].columns)
 

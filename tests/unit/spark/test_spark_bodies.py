@@ -160,3 +160,33 @@ def test_senml_packs_are_resolved():
 def test_a_type_that_a_format_does_not_give_is_refused(format_, kind, message):
     with pytest.raises(BadOption, match=message):
         RecordColumns(T.StructType([T.StructField("data", kind)]), format_=format_)
+
+
+def test_a_value_that_its_type_does_not_hold_is_null_alone():
+    kind = T.StructType([T.StructField("money", T.DecimalType(10, 2))])
+    odd = json(b'{"money": 12.5}', b'{"money": 1e30}', b'{"money": "NaN"}', b'{"money": 1.005}', b'{"money": 1}')
+    found = rows(odd, "json", kind)
+    held = [row["data"] and row["data"]["money"] for row in found]
+    assert held == [Decimal("12.50"), None, None, None, Decimal("1.00")]
+    assert [row["data_error"] is None for row in found] == [True, False, False, False, True]
+
+
+def test_an_event_of_odd_members_is_read_or_has_a_reason():
+    event = "application/cloudevents+json"
+    bodies = (b'{"data_base64":5}', b'{"data_base64":{"a":1}}', b'{"time":"9999-12-31T23:59:59.9999999Z","id":"1"}')
+    found = rows([Message(address="a", body=body, content_type=event) for body in bodies], "cloudevents")
+    assert [row["data_error"] for row in found] == ["data_base64 of an event is no text"] * 2 + [None]
+    assert (found[2]["data"]["id"], found[2]["data"]["time"]) == ("1", None)
+
+
+def test_senml_of_no_time_has_a_reason():
+    packs = [b'[{"n":"a","v":1,"t":9e14}]', b'[{"n":"a","v":1,"t":-9e14}]']
+    found = rows([Message(address="a", body=body, content_type="application/senml+json") for body in packs], "senml")
+    assert [row["data"] for row in found] == [None, None]
+    assert all("before 1970 or after the year 9999" in row["data_error"] for row in found)
+
+
+def test_senml_has_every_record_of_a_long_pack():
+    pack = b"[" + b",".join(b'{"n":"m%d","v":%d}' % (n, n) for n in range(2_000)) + b"]"
+    (row,) = rows([Message(address="a", body=pack, content_type="application/senml+json")], "senml")
+    assert [one["value"] for one in row["data"]] == [float(n) for n in range(2_000)]

@@ -109,6 +109,15 @@ def test_offsets_are_read_without_decoding():
         RecordColumns(schema_of(("id",))).batch(fetched, queue=16, topic="t")
 
 
+def test_an_alias_of_64_bits_fits_its_column():
+    metric = b"\x0a\x01x\x10" + b"\xff" * 9 + b"\x01" + b"\x69" + bytes(8)
+    body = b"\x12" + bytes([len(metric)]) + metric
+    one = Message(address="spBv1.0/plant/NBIRTH/edge", body=body)
+    fetched = Fetched([placed(unplaced([(16, one)]), 0)], [[0]], 0, 1)
+    (samples,) = RecordColumns(schema_of(("samples",))).batch(fetched, queue=16, topic="t")["samples"].to_pylist()
+    assert [(sample["metric"], sample["value"], sample["alias"]) for sample in samples] == [("x", 0.0, -1)]
+
+
 def test_expiry_beyond_the_calendar_is_cut():
     odd = [Message(address="a", expires_at_ms=t) for t in (1 << 63, -5, TIME_MS_MAX)]
     fetched = Fetched([placed(unplaced([(16, m) for m in odd]), 0)], [[0, 1, 2]], 0, 3)

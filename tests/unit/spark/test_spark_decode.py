@@ -59,6 +59,11 @@ def test_bodies_without_samples():
         assert one(bad) == ({}, BAD_BODY), bad[:10]
 
 
+def test_a_text_that_is_not_utf_8_says_so():
+    read = Decoder().read([Message(address="t", body=b"\xff\xfe", content_type="text/plain")])
+    assert (read.quality, read.reasons[0][:9]) == ([BAD_BODY], "no UTF-8:")
+
+
 def test_what_cannot_be_decoded_says_why():
     read = Decoder().read([Message(address="t", body=b"oops"), Message(address="t", body=b"{}", content_encoding="br")])
     assert read.reasons[0].startswith("no JSON: ")
@@ -101,8 +106,30 @@ def test_a_rule_says_the_fields():
 def test_times_in_every_unit():
     for value in (T_MS // 1000, T_MS, T_MS * 1_000, T_MS * 1_000_000, "2023-11-14T22:13:20Z"):
         assert time_us_of(value) == T_MS * 1000
-    for none in ("yesterday", -1, True, None, float("nan"), 1e300, {}):
+    for none in ("yesterday", -1, True, None, float("nan"), 1e300, {}, "0300-01-01", "1969-12-31T23:59:59Z"):
         assert time_us_of(none) is None
+
+
+def test_a_time_that_tables_do_not_hold_is_none():
+    rule = DecodeRule(time="at", metrics={"v": "v"})
+    for odd in ("0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59.9999999Z", "0300-01-01T00:00:00Z"):
+        assert rows(b'{"at":"%s","v":1}' % odd.encode(), rule) == ({"v": (1.0, None, None, None)}, OK)
+    for odd in (b"9e14", b"-9e14", b"1e12", b"-1e11"):
+        body = b'[{"n":"a","v":1,"t":%s}]' % odd
+        assert one(body, content_type="application/senml+json") == ({}, BAD_BODY), odd
+
+
+def test_a_number_whose_square_is_infinite_is_skipped():
+    for odd in ("1e308", "-1e151", "9" * 300):
+        assert one(b'{"a":%s,"b":1}' % odd.encode()) == ({"b": 1.0}, OK)
+        assert one(odd.encode(), content_type="text/plain") == ({}, NO_METRICS)
+    assert one(b'{"a":1e150}') == ({"a": 1e150}, OK)
+
+
+def test_plain_numbers_have_the_digits_of_ascii_alone():
+    for text in ("1_000", "\u0663"):
+        assert one(text.encode(), content_type="text/plain") == ({"temp": text}, OK)
+        assert one(text.encode(), DecodeRule(format="number")) == ({}, BAD_BODY)
 
 
 def test_plain_numbers_and_states():
@@ -222,6 +249,11 @@ def payload(*metrics: bytes) -> bytes:
     return field(1, 0, T_MS) + b"".join(field(2, 2, metric) for metric in metrics) + field(3, 0, 1)
 
 
+def aliases_of(*metrics: bytes) -> list[int | None]:
+    body = payload(*(metric + field(13, 1, struct.pack("<d", 1.0)) for metric in metrics))
+    return Decoder().read([Message(address="spBv1.0/plant/NBIRTH/edge", body=body, time_ms=T_MS)]).aliases
+
+
 def test_sparkplug_metrics_by_name_and_alias():
     address = "spBv1.0/plant/DDATA/edge/press"
     body = payload(
@@ -242,6 +274,9 @@ def test_sparkplug_metrics_by_name_and_alias():
     }
     read = Decoder().read([Message(address=address, body=body, time_ms=T_MS)])
     assert read.aliases == [17, 18, None, None]
+    assert aliases_of(field(1, 2, b"a") + field(2, 0, (1 << 64) - 1), field(1, 2, b"b") + field(2, 0, 1 << 63)) == [
+        *(-1, -(1 << 63)),  # as a column has them
+    ]
     for bad in (b"\x12\xff", payload(field(10, 0, 1)), b"\x07", b"\x80" * 11):
         assert one(bad, address=address) == ({}, BAD_BODY)
     assert one(b'{"online":true,"timestamp":1}', address="spBv1.0/STATE/host")[0]["online"] is True

@@ -172,3 +172,14 @@ def test_no_tick_while_a_batch_is_half_committed(opened, monkeypatch):
         with pytest.raises(OSError, match="killed"):
             do_batch(opened, 1, [Record("d", T0 + 30_000, 20, {"a": 1.0})])
     assert opened.begin_tick(T0 + 60 * MINUTE_MS) is None
+
+
+def test_the_lag_does_not_grow_while_no_record_comes(opened, monkeypatch):
+    at_ms = T0 + 39_000 + 1_300
+    monkeypatch.setattr("spark.tables.counters.now_ms", lambda: at_ms)
+    do_batch(opened, 0, beats(40))
+    assert opened.manifest.progress.publish_ms == 1_300
+    at_ms += 10 * MINUTE_MS
+    do_tick(opened, T0 + 10 * MINUTE_MS)
+    assert opened.manifest.progress.committed_at_ms == at_ms
+    assert opened.manifest.progress.publish_ms == 1_300

@@ -232,6 +232,6 @@ def test_pruned_marks_leave_a_floor():
 
 
 def test_options_that_forget_too_soon_are_refused():
-    with pytest.raises(BadOption, match="forget_s must be longer than late_s"):
+    with pytest.raises(BadOption, match="forget_s must be longer than windows are corrected"):
         TelemetryOptions(output="x", forget_s=60)
     assert LATEST.names[:2] == ["device", "metric"]

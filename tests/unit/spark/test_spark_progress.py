@@ -6,12 +6,12 @@ from typer.testing import CliRunner
 pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
-from gateway.cli.spark import app
+from gateway.cli.spark import SparkFailed, app
 from spark import job
 from spark.errors import BadOption
 from spark.job.idle import LogEndCheck, Unread
 from spark.job.options import TelemetryOptions
-from spark.job.progress import ProgressLines, duration
+from spark.job.progress import ProgressLines, duration, progress_line
 from spark.tables.manifest import JobProgress, Manifest, sequence
 from store.api.message import Message
 from tests.support.store.fake_store import serving
@@ -36,6 +36,32 @@ def test_a_line_tells_records_rate_lag_and_what_is_late():
         "batch 5: 53,310 records, 5,231/s, lag 1.3 s, 120 unread, 5 late, windows settled until 2025-12-31 23:58:00Z"
     )
     assert not lines.due(119.0)
+
+
+def test_before_the_first_record_there_is_no_lag():
+    nothing = Manifest(job="j", buckets=4, progress=JobProgress(batch=0, committed_at_ms=T0))
+    assert progress_line(nothing, READ, 0.0) == "batch 0: 0 records, 0/s, 0 unread, 0 late"
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        (["--memory", "5"], "option memory cannot be 5"),
+        (["--starting-offsets", "yesterday"], "option starting-offsets cannot be yesterday"),
+        (["--late", "1e300"], "option late must be a number of seconds"),
+        (["--config", "/nowhere/x.toml"], "option config cannot be /nowhere/x.toml"),
+        (["--forget", "1"], "option forget must be longer than windows are corrected (option late)"),
+    ],
+)
+def test_a_refused_option_has_its_name_on_the_command_line(tmp_path, given, said):
+    ran = CliRunner().invoke(app, ["telemetry", "--once", "--output", str(tmp_path / "out"), *given])
+    assert isinstance(ran.exception, SparkFailed)
+    assert str(ran.exception).startswith(said)
+
+
+def test_help_shows_the_tables_of_the_file():
+    ran = CliRunner().invoke(app, ["telemetry", "--help"], env={"COLUMNS": "160"})
+    assert "[[devices]], [[decode]]" in ran.output
 
 
 def test_a_reason_for_waiting_is_told_once_and_again_after_something_came():

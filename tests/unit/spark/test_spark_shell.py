@@ -11,12 +11,14 @@ import pytest
 pytest.importorskip("deltalake")
 pytest.importorskip("pyspark")
 
+from pyspark.errors import AnalysisException
+from pyspark.logger import PySparkLogger
 from pyspark.sql import Row
 from typer.testing import CliRunner
 
 from gateway.cli import spark as cli_spark
 from gateway.cli.spark import SparkFailed, pair
-from spark.errors import BadOption, DiskFull, MissingJdk
+from spark.errors import BadOption, DiskFull, MissingJdk, SparkError
 from spark.job.failures import gist, job_error
 from spark.job.options import TelemetryOptions
 from spark.job.package import write_package
@@ -199,3 +201,14 @@ def test_a_wrong_format_or_place_is_refused_before_spark_is_started(tmp_path, mo
         assert isinstance(ran.exception, SparkFailed)
         assert why in str(ran.exception)
     assert set(cli_spark.FORMATS) == set(statements._WRITERS)
+
+
+def test_a_wrong_statement_is_one_sentence_without_pysparks_log(capsys):
+    class Session:
+        def sql(self, statement):
+            PySparkLogger.getLogger("SQLQueryContextLogger").exception("[NO_COLUMN] no column", errorClass="NO_COLUMN")
+            raise AnalysisException(f"[NO_COLUMN] no column in {statement}")
+
+    with pytest.raises(SparkError, match="no column in select x"):
+        list(statements.text_of(Session(), "select x", "table", 10))
+    assert capsys.readouterr().err == ""

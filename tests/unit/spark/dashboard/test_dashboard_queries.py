@@ -231,3 +231,10 @@ def test_no_cell_of_a_csv_is_a_formula():
 def test_a_name_that_is_no_range_is_the_usual_one():
     assert range_named("9y") == range_named(None) == RANGES["1h"]
     assert all(one.ms / one.width_ms <= 1_500 for one in RANGES.values())
+
+
+@pytest.mark.parametrize("odd", ["date '5877642-06-25 (BC)'", "'infinity'::timestamp", "'infinity'::timestamptz"])
+def test_a_time_that_python_has_none_for_is_a_text(reading, odd):
+    rows = explorer.explore(reading, f"SELECT {odd} AS at UNION ALL SELECT NULL").rows
+    assert explorer.cells(rows) == [["(out of range)"], [""]]
+    assert to_csv(rows).decode().splitlines() == ["at", "(out of range)", '""']

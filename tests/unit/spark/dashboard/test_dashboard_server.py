@@ -122,7 +122,7 @@ def test_what_is_no_url_of_a_gateway_is_a_sentence(tables, name, url):
 def test_csv_files_hold_what_pages_show(tables):
     browser = client(tables)
     lines = browser.get("/export/fleet.csv?search=sensor-001", **LOCAL).text.splitlines()
-    assert lines[0] == "device,address,metrics,heard_ms,metric,value,unit"
+    assert lines[0] == "device,address,metrics,heard_ms,metric,value,unit,state"
     assert len(lines) == 2
     lines = browser.get("/export/series.csv?device=sensor-001&metric=battery&range=15m", **LOCAL).text.splitlines()
     assert lines[0] == "start_ms,count,min,max,mean,p50,p95"

@@ -55,6 +55,12 @@ def test_an_interval_is_learned_and_silence_told(pieces):
     assert one(devices)["silent_since"] is None
 
 
+def test_a_short_interval_is_told_in_milliseconds():
+    devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 40, 12))
+    (event,) = silence(devices, T0 + 60_000)[1].to_pylist()
+    assert event["sentence"].endswith("it is usually heard every 12 ms")
+
+
 def test_too_few_messages_are_no_interval():
     devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 5, 1_000))
     assert one(devices)["state"] == NEW

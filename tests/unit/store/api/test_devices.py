@@ -56,6 +56,14 @@ def test_addresses_of_other_shapes():
     assert device(Message(address="a//", device="")) == "a/"
 
 
+@pytest.mark.parametrize("kind", ["NBIRTH", "NDATA", "DDATA"])
+def test_the_message_type_of_sparkplug_is_no_device(kind):
+    """HTTP and CoAP name the device by level 2 of the address: BIRTH and DATA would be of two devices."""
+    for name in (kind, "mosq-1a", "edge"):
+        assert device(Message(address=f"spBv1.0/g/{kind}/edge", device=name)) == "edge"
+    assert device(Message(address=f"spBv1.0/g/{kind}/edge", device="backend-7")) == "backend-7"
+
+
 def test_rules_apply_by_filter_the_first_that_gives_a_name():
     rules = (
         DeviceRule(filter="plant/#", source="template", template="plant/{site}/{device}/{device}/#"),
