@@ -47,14 +47,7 @@ class AmqpBridgeCodec:
             if path != ids:
                 properties = edited(properties, added={PATH: " ".join(path)})
             template = read_properties(properties)._replace(user_id=None, device=None)
-            fields: dict[str, Any] = {"device": place.device, "trusted_gateway": False, "now_ms": now_ms}
-            try:
-                message = template.message(place.address, body, **fields)
-            except ProtocolError:
-                if not template.structured:
-                    raise
-                # The upstream has taken it: nobody is left to refuse a body to that is no event, or one of before 1.0.
-                message = template._replace(structured=False).message(place.address, body, **fields)
+            message = template.message(place.address, body, device=place.device, trusted_gateway=False, now_ms=now_ms)
         except ProtocolError as error:
             raise Refusal(Cause.MALFORMED, error.detail) from error
         native = message.native or {}

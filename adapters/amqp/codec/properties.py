@@ -88,7 +88,7 @@ class Template(NamedTuple):
         return Message(address, body, time_ms, NATIVE, speaks_for, **fields)
 
     def _event(self, body: bytes, *, fields: Mapping[str, Any], **others: Any) -> Message | None:
-        """Returns the message of an event; None where it is none. Raises `Refusal` (MALFORMED)."""
+        """Returns the message of an event; None where it is none. Raises `Refusal` (MALFORMED) for wrong headers."""
         if self.event is None and not (self.structured and body):
             return None
         own = {name: value for name, value in fields.items() if name not in {"id", "type", "content_type"}}
@@ -165,7 +165,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         if mapped or event:
             native["mapped"] = {n: t for n, v in headers.items() if n not in others and (t := text_of(v)) is not None}
     structured = event is None and cloudevents.is_structured(get("content_type")) and not get("content_encoding")
-    if event is None and not structured and (shown := _shown(found)):
+    if event is None and (shown := _shown(found)):
         native[SHOWN] = shown
     correlation = said.correlation
     if correlation is None and "correlation_id" in found:

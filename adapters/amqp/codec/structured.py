@@ -2,7 +2,7 @@
 
 The message in the log is the event, whose body is its data. By AMQP it leaves as the bytes that came: what stood around
 the data, or its Base64, is kept in `native["amqp"]`. Where text has escapes the whole body is kept, unless that is too
-long: then the message is no event to us.
+long: then the message is no event to us. Nor is one whose body is none of version 1.0: a broker for AMQP takes any.
 """
 
 from base64 import b64encode
@@ -11,7 +11,8 @@ from typing import Any, Final
 from msgspec.structs import replace
 
 from adapters import cloudevents
-from gateway.port.queues import STORED
+from gateway.domain.errors import Refusal
+from gateway.port.queues import SHOWN, STORED
 from store.api.message import Message
 
 STRUCTURED: Final = "structured"  # in `native["amqp"]`: the bytes before and behind the data, or all of them
@@ -20,16 +21,20 @@ _AMQP: Final = "amqp"
 
 
 def read_structured(body: bytes, **fields: Any) -> Message | None:
-    """Returns the message of an event; None where too much would have to be kept beside it.
+    """Returns the message of an event; None where the body is none, or too much would have to be kept beside its data.
 
-    `fields` are those of `from_structured`. Raises `Refusal` (MALFORMED).
+    `fields` are those of `from_structured`.
     """
-    message = cloudevents.from_structured(body, protocol=_AMQP, **fields)
+    try:
+        message = cloudevents.from_structured(body, protocol=_AMQP, **fields)
+    except Refusal:
+        return None
     kept = _around(message.body, body)
     if kept is None:
         return None
     native = message.native or {}
-    return replace(message, native={**native, _AMQP: {**native[_AMQP], STRUCTURED: kept}})
+    own = {name: value for name, value in native[_AMQP].items() if name != SHOWN}  # the event has names of its own
+    return replace(message, native={**native, _AMQP: {**own, STRUCTURED: kept}})
 
 
 def _around(data: bytes, body: bytes) -> list[bytes] | None:

@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from adapters.amqp.codec.properties import read_properties
 from adapters.amqp.codec.structured import body_of
 from adapters.cloudevents import from_structured, to_structured
-from gateway.domain.errors import ProtocolError, Refusal
 from store.api.message import Message, decode, encode
 
 JSON = b"application/cloudevents+json"
@@ -58,14 +57,6 @@ def test_an_event_leaves_as_the_bytes_that_came_and_is_the_same_event(body: byte
 
 @settings(deadline=None)
 @given(bodies, st.integers(0, 200), st.binary(max_size=3))
-def test_a_body_that_is_hurt_leaves_as_it_came_or_is_refused(body: bytes, at: int, noise: bytes) -> None:
+def test_a_body_that_is_hurt_leaves_as_it_came(body: bytes, at: int, noise: bytes) -> None:
     hurt = body[:at] + noise + body[at + 1 :]
-    try:
-        message = published(hurt)
-    except ProtocolError:
-        try:
-            from_structured(hurt, now_ms=5, protocol="amqp", device="d")
-        except Refusal:
-            return
-        raise
-    assert body_of(message) == hurt
+    assert body_of(published(hurt)) == hurt

@@ -4,7 +4,6 @@ import json
 
 import pytest
 from msgspec.structs import replace
-from pamqp import commands
 from pamqp.body import ContentBody
 
 from adapters import cloudevents
@@ -96,8 +95,9 @@ def test_another_body_is_none(body, properties):
 
 
 @pytest.mark.parametrize("body", [b"x", b"{}", BODIES[5].replace(b'"1.0"', b'"0.3"'), BODIES[5].replace(b"5", b"5.5")])
-def test_a_body_that_is_no_event_is_refused_as_one_in_headers_is(body):
-    peer = Peer().open()
-    peer.publish("amq.topic", "a.b", body, content_type=JSON)
-    assert peer.published() == []
-    assert peer.one(commands.Channel.Close).reply_code == 406
+def test_a_body_that_is_no_event_of_this_version_is_a_message_as_any_other(body):
+    message = taken(body, message_id="m", message_type="other")
+    assert (message.body, message.type, message.content_type, message.id) == (body, "other", JSON, "m")
+    assert message.native["amqp"]["shown"] == [["id", "m"]]
+    assert "cloudevents" not in message.native
+    assert sent(message) == ([body], [JSON])
