@@ -2,6 +2,7 @@
 
 from typing import NamedTuple
 
+from adapters.amqp.codec.structured import body_of
 from adapters.amqp.codec.wire import PRECONDITION_FAILED
 from adapters.amqp.connection_output import ConnectionOutput
 from adapters.amqp.consumers import Consumer
@@ -58,7 +59,8 @@ class Transaction:
                 f"a transaction has at most {output.options.transaction_count_max} messages "
                 "(adapters.amqp.transaction_count_max)",
             )
-        if work.messages and output.transaction_bytes + len(message.body) > output.options.transaction_bytes_max:
+        size_bytes = len(body_of(message))
+        if work.messages and output.transaction_bytes + size_bytes > output.options.transaction_bytes_max:
             raise ProtocolError(
                 PRECONDITION_FAILED,
                 f"transactions have at most {output.options.transaction_bytes_max} bytes of bodies "
@@ -68,8 +70,8 @@ class Transaction:
             work.mandatory.append(len(work.messages))
         work.messages.append(message)
         self._copied = self._copied or copied
-        self._size_bytes += len(message.body)
-        output.transaction_bytes += len(message.body)
+        self._size_bytes += size_bytes
+        output.transaction_bytes += size_bytes
 
     def settle(self, tag: int, outcome: str, consumer: Consumer, offset: QueueOffset) -> None:
         """Settles a delivered message with the commit."""

@@ -50,7 +50,7 @@ def check_store(config: Config) -> None:
         raise ConfigError(NO_CONTROLLERS)
     rpc = config.rpc
     reached_at = _reached_at(rpc.host, rpc.advertise)
-    node_credentials(config.cluster, host=rpc.host, key="rpc.host", reached_at=reached_at)
+    node_credentials(config.cluster, host=rpc.host, key="rpc.host", reached_at=_certified(reached_at))
     _check_reachable("rpc", reached_at)
     _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
     _check_directory("store.data_dir", config.store.data_dir)
@@ -61,7 +61,7 @@ def check_controller(config: Config, *, join: bool = False) -> None:
     start = controller_start(config, join=join)
     host = config.controller.host
     reached_at = _reached_at(host, start.address)
-    node_credentials(config.cluster, host=host, key="controller.host", reached_at=reached_at)
+    node_credentials(config.cluster, host=host, key="controller.host", reached_at=_certified(reached_at))
     _check_reachable("controller", reached_at)
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
     _check_directory("controller.data_dir" if config.controller.data_dir else "store.data_dir", start.directory)
@@ -70,6 +70,11 @@ def check_controller(config: Config, *, join: bool = False) -> None:
 def _reached_at(host: str, advertised: str) -> str:
     """Returns the name or address at which other nodes reach this one."""
     return NodeAddress.parse(advertised).host if advertised else host
+
+
+def _certified(reached_at: str) -> str | None:
+    """Returns what a certificate has to name; None for all addresses of a machine, which `_check_reachable` refuses."""
+    return None if _is_unspecified(reached_at) else reached_at
 
 
 def _check_reachable(section: str, reached_at: str) -> None:

@@ -41,9 +41,12 @@ class RemoteLeases(LeaseCalls):
 
         def taken(body: Any) -> Sequence[Lease]:
             answer: TakenAnswer = _a_taken(body)
-            leases = leases_of(answer, self._remote.connection.frames, queue=queue, group=group, owner=owner)
+            leases = leases_of(answer, self._remote.connection.frames, queue=queue, group=group, owner=owner) or ()
             # Noted as they come: when the connection breaks before the caller goes on, they are lost with it.
-            return (leases or ()) if not waits or held.end_take(take, owner, queue, group, leases) else []
+            if not waits or held.end_take(take, owner, queue, group, leases):
+                return leases
+            give_back(leases)  # its owner was released meanwhile: perhaps while nobody could tell the store
+            return ()
 
         def give_back(leases: Sequence[Lease]) -> None:
             self._requeue(queue, owner, [lease.offset for lease in leases], group)

@@ -5,6 +5,7 @@ Everybody in a cluster has a certificate of the cluster's own CA and demands one
 
 import errno
 import ssl
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -50,21 +51,26 @@ class CredentialFiles(NamedTuple):
     def refusal(self, reached_at: str | None = None) -> str:
         """Returns why other nodes would refuse this certificate, "" where they would not.
 
-        A node that is `reached_at` a name or an address is a server and a client. Of others, None, it is not known
-        which of the two they are. Raises OSError.
+        A node that is `reached_at` a name or an address is a server and a client of others that have the same
+        authority. Of a process for which it is None others may trust another one. Raises OSError.
         """
-        as_client = self._refused(ssl.PROTOCOL_TLS_CLIENT)
         if reached_at is None:
-            return as_client and self._refused(ssl.PROTOCOL_TLS_SERVER) and as_client
-        return self._refused(ssl.PROTOCOL_TLS_SERVER, reached_at) or as_client
+            return self._out_of_time()
+        return self._refused(ssl.PROTOCOL_TLS_SERVER, reached_at) or self._refused(ssl.PROTOCOL_TLS_CLIENT)
+
+    def _out_of_time(self) -> str:
+        certificate, now = load_pem_x509_certificate(self.certificate.read_bytes()), datetime.now(UTC)
+        if now > certificate.not_valid_after_utc:
+            return "certificate has expired"
+        return "certificate is not yet valid" if now < certificate.not_valid_before_utc else ""
 
     def _refused(self, side: int, host: str = "") -> str:
         """Returns why a peer would refuse this certificate on one side of TLS, by a handshake in memory."""
         client, server = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._tls(ssl.PROTOCOL_TLS_SERVER)
         client.check_hostname = bool(host)
         (client if side == ssl.PROTOCOL_TLS_CLIENT else server).verify_mode = ssl.CERT_NONE
-        ends = _End(client, host), _End(server, None)
         try:
+            ends = _End(client, host), _End(server, None)
             while not all(end.done for end in ends):
                 for end, other in (ends, ends[::-1]):
                     end.step()
@@ -73,6 +79,8 @@ class CredentialFiles(NamedTuple):
             return str(error.verify_message)
         except ssl.SSLError as error:
             return str(error.reason)
+        except UnicodeError:
+            return f"{host} is no name of a host"
         return ""
 
     def _tls(self, side: int) -> ssl.SSLContext:

@@ -16,7 +16,7 @@ from gateway.port.queues import SHOWN, STORED
 from store.api.message import Message
 
 STRUCTURED: Final = "structured"  # in `native["amqp"]`: the bytes before and behind the data, or all of them
-KEPT_BYTES_MAX: Final = 1 << 20  # of a body that is kept beside its data
+KEPT_BYTES_MAX: Final = 64 << 10  # of a body that are kept beside its data
 _AMQP: Final = "amqp"
 
 
@@ -38,15 +38,19 @@ def read_structured(body: bytes, **fields: Any) -> Message | None:
 
 
 def _around(data: bytes, body: bytes) -> list[bytes] | None:
-    """Returns what is kept of a body: two parts around its data, three around its Base64, or the one that it is."""
+    """Returns what is kept of a body: two parts around its data, three around its Base64, or the one that it is.
+
+    None where that is more than `KEPT_BYTES_MAX`.
+    """
+    kept = [body]
     if data:
         before, found, behind = body.partition(data)
         if found:
-            return [before, behind]
-        before, found, behind = body.partition(b64encode(data))
-        if found:
-            return [before, b"", behind]
-    return [body] if len(body) <= KEPT_BYTES_MAX else None
+            kept = [before, behind]
+        else:
+            before, found, behind = body.partition(b64encode(data))
+            kept = [before, b"", behind] if found else kept
+    return kept if sum(map(len, kept)) <= KEPT_BYTES_MAX else None
 
 
 def body_of(message: Message) -> bytes:

@@ -191,8 +191,8 @@ class Observers:
             self._send(observation, answer, now_ms, confirmable=not due)
         observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
         self._end(observation)
-        if told and waits:
-            watcher.queue[observation.token] = observation, answer
+        if told and waits:  # the watcher may have been dropped with its last observation
+            self._watchers.setdefault(observation.peer, watcher).queue[observation.token] = observation, answer
 
     def _settle_outstanding(self, observation: Observation) -> None:
         """Gives up the Confirmable notification of an observation that is in flight, if there is one."""

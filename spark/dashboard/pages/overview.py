@@ -30,14 +30,16 @@ def body(sources: Sources, range_name: str) -> Any:
     ]
 
 
-def by_name(rows: list[dict[str, Any]], width_ms: int) -> dict[str, tuple[list[int], list[float]]]:
+def by_name(rows: list[dict[str, Any]], width_ms: int, since_ms: int) -> dict[str, tuple[list[int], list[float]]]:
     """Returns rows of `start_ms`, `name` and `records` as series of records a minute, zero where there are none.
 
-    They begin with a zero before the first row, so that a single one is seen, too.
+    They begin with a zero before the first row, so that a single one is seen, too, unless that is before `since_ms`,
+    when the range begins: there may be rows before it.
     """
     if not rows:
         return {}
-    starts = list(range(rows[0]["start_ms"] - width_ms, rows[-1]["start_ms"] + 1, width_ms))
+    first = max(rows[0]["start_ms"] - width_ms, since_ms)
+    starts = list(range(first, rows[-1]["start_ms"] + 1, width_ms))
     at = {start: index for index, start in enumerate(starts)}
     found: dict[str, tuple[list[int], list[float]]] = {}
     for row in rows:
@@ -48,7 +50,7 @@ def by_name(rows: list[dict[str, Any]], width_ms: int) -> dict[str, tuple[list[i
 
 def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int) -> Any:
     lag, fleet = overview.lag(reading, now_ms), overview.fleet(reading, now_ms)
-    rates = by_name(overview.traffic(reading, "protocol", chosen, now_ms), chosen.width_ms)
+    rates = by_name(overview.traffic(reading, "protocol", chosen, now_ms), chosen.width_ms, chosen.since_ms(now_ms))
     if rates:
         chart = charts.stacked("rates", rates, unit="records/min", keep=range_name)
     else:

@@ -26,7 +26,7 @@ def body(sources: Sources, range_name: str) -> Any:
 def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
     chosen, totals = range_named(range_name), quality.totals(reading)
     counted = sum(totals.values())
-    named = by_name(overview.traffic(reading, "quality", chosen, now_ms), chosen.width_ms)
+    named = by_name(overview.traffic(reading, "quality", chosen, now_ms), chosen.width_ms, chosen.since_ms(now_ms))
     bad = {name.replace("_", " "): series for name, series in named.items() if name not in quality.GOOD}
     if bad:
         chart = charts.stacked("quality", bad, unit="records/min", keep=range_name)

@@ -54,6 +54,6 @@ def traffic(reading: Reading, by: str, chosen: TimeRange, now_ms: int) -> list[d
     since_ms, width = chosen.since_ms(now_ms), chosen.width_ms
     return reading.rows(
         f"SELECT epoch_ms(start) // {width} * {width} start_ms, {by} AS name, sum(records)::BIGINT records "  # noqa: S608 - our own names
-        "FROM traffic WHERE day >= ? AND start >= ? GROUP BY ALL ORDER BY start_ms, name",
-        [day(since_ms), instant(since_ms)],
+        "FROM traffic WHERE day >= ? AND start >= ? AND start <= ? GROUP BY ALL ORDER BY start_ms, name",
+        [day(since_ms), instant(since_ms), instant(now_ms)],
     )

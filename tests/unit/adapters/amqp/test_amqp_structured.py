@@ -4,6 +4,7 @@ import json
 
 import pytest
 from msgspec.structs import replace
+from pamqp import commands
 from pamqp.body import ContentBody
 
 from adapters import cloudevents
@@ -54,10 +55,15 @@ def test_an_event_in_json_is_an_event_and_leaves_as_it_came(body, content_type):
 
 @pytest.mark.parametrize(
     ("member", "event"),
-    [(b'"data":"%s"', True), (b'"data_base64":"%s"', True), (b'"data":"\\n%s"', False)],
+    [
+        (b'"data":"%s"', True),
+        (b'"data_base64":"%s"', True),
+        (b'"data":"\\n%s"', False),
+        (b'"data":"x","y":"%s"', False),
+    ],
 )
-def test_only_a_long_text_with_escapes_is_no_event(member, event):
-    """Beside such a text the whole body would have to be kept."""
+def test_a_body_of_which_much_stands_beside_the_data_is_no_event(member, event):
+    """Of a text with escapes that is the whole body."""
     rest = BODIES[5].replace(b'"n":5', b'"datacontenttype":"text/plain",' + member % (b"QUJD" * (KEPT_BYTES_MAX // 4)))
     message = taken(rest)
     assert ("cloudevents" in message.native) is event
@@ -101,3 +107,13 @@ def test_a_body_that_is_no_event_of_this_version_is_a_message_as_any_other(body)
     assert message.native["amqp"]["shown"] == [["id", "m"]]
     assert "cloudevents" not in message.native
     assert sent(message) == ([body], [JSON])
+
+
+def test_a_transaction_counts_what_is_kept_beside_the_data_of_an_event():
+    peer = Peer(transaction_bytes_max=100_000).open()
+    peer.send(commands.Tx.Select(), channel=1)
+    peer.one(commands.Tx.SelectOk)
+    body = BODIES[0] + b" " * 40_000
+    for _ in range(3):
+        peer.publish("amq.topic", "a.b", body, content_type=JSON)
+    assert "transaction_bytes_max" in peer.one(commands.Channel.Close).reply_text

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.codec.registry import ACK, CON, GET, OBSERVE, RST
+from adapters.coap.codec.registry import ACK, CON, GET, NOT_ACCEPTABLE, OBSERVE, RST
 from adapters.coap.codec.wire import Packet, encode
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, request
@@ -94,6 +94,20 @@ def test_a_notification_waits_for_a_response() -> None:
     (response,) = slow(driver, b"1")
     assert tell(driver, "a", 1) == []
     assert tokens(settle(driver, response)) == [(CON, b"a")]
+
+
+def test_the_last_notification_of_an_endpoint_waits_for_a_response_too() -> None:
+    driver = Driver()
+    driver.last = Message(address="a", body=b"0", id="0", content_type="text/plain")
+    driver.exchange(request("t/a", GET, mid=9, token=b"a", options=((OBSERVE, b""),)))
+    (response,) = slow(driver, b"1")
+    assert driver.deliver(Message(address="a", body=b"{}", id="1", content_type="application/json"), sub=1) == []
+    (final,) = settle(driver, response)
+    assert (final.type, final.token, final.code) == (CON, b"a", NOT_ACCEPTABLE)
+    assert settle(driver, final) == []
+    for _ in range(2):
+        driver.tick(250_000)  # until no exchange is remembered
+    assert driver.endpoint.idle
 
 
 def test_for_an_endpoint_that_is_gone_each_is_tried_until_its_exchange_is_forgotten() -> None:

@@ -75,15 +75,20 @@ def test_the_findings_of_a_device_are_not_crowded_out_by_those_with_longer_names
 
 
 def test_minutes_without_a_record_are_zero_and_a_single_one_is_seen():
-    assert overview.by_name([], MINUTE_MS) == {}
+    assert overview.by_name([], MINUTE_MS, 0) == {}
     one = {"start_ms": 10 * MINUTE_MS, "name": "mqtt", "records": 6}
-    assert overview.by_name([one], MINUTE_MS) == {"mqtt": ([9 * MINUTE_MS, 10 * MINUTE_MS], [0.0, 6.0])}
+    assert overview.by_name([one], MINUTE_MS, 9 * MINUTE_MS) == {"mqtt": ([9 * MINUTE_MS, 10 * MINUTE_MS], [0.0, 6.0])}
     later = {"start_ms": 13 * MINUTE_MS, "name": "http", "records": 3}
     starts = [n * MINUTE_MS for n in range(9, 14)]
-    assert overview.by_name([one, later], MINUTE_MS) == {
+    assert overview.by_name([one, later], MINUTE_MS, 0) == {
         "mqtt": (starts, [0.0, 6.0, 0.0, 0.0, 0.0]),
         "http": (starts, [0.0, 0.0, 0.0, 0.0, 3.0]),
     }
+
+
+def test_what_was_before_the_range_is_not_shown_as_zero():
+    one = {"start_ms": 10 * MINUTE_MS, "name": "mqtt", "records": 6}
+    assert overview.by_name([one], MINUTE_MS, 10 * MINUTE_MS) == {"mqtt": ([10 * MINUTE_MS], [6.0])}
 
 
 @pytest.mark.parametrize(

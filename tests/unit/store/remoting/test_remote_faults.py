@@ -425,6 +425,29 @@ async def test_what_a_cancelled_take_was_leased_comes_back(store, relay, local):
     assert lease.deliveries == 0
 
 
+async def test_what_a_take_is_leased_on_the_next_session_comes_back_where_its_owner_has_left(store, relay, local):
+    await append(store, frame((20, b"a"), (20, b"b")))
+    relay.hold()
+    taking = asyncio.ensure_future(store.leases.take(20, 1, max_count=2))
+    await until(lambda: store.connection.caller.sent)
+    relay.cut()
+    await until(lambda: not store.connection.up.is_set())
+    store.leases.release(1)  # nobody hears it
+    relay.resume()
+    assert list(await taking) == []
+    found = [lease async for lease in _taken(store, 2, 2)]
+    assert [lease.deliveries for lease in found] == [0, 0]
+
+
+async def _taken(store, owner, count):
+    """Takes messages until there were so many."""
+    async with asyncio.timeout(60):
+        while count:
+            for lease in await store.leases.take(20, owner, max_count=count):
+                yield lease
+                count -= 1
+
+
 # ---- what is asked once
 
 
