@@ -432,7 +432,7 @@ async def test_what_a_take_is_leased_on_the_next_session_comes_back_where_its_ow
     await until(lambda: store.connection.caller.sent)
     relay.cut()
     await until(lambda: not store.connection.up.is_set())
-    store.leases.release(1)  # nobody hears it
+    store.leases.release(1)  # while no store hears it
     relay.resume()
     assert list(await taking) == []
     found = [lease async for lease in _taken(store, 2, 2)]
