@@ -45,8 +45,8 @@ class RemoteLeases(LeaseCalls):
             # Noted as they come: when the connection breaks before the caller goes on, they are lost with it.
             if not waits or held.end_take(take, owner, queue, group, leases):
                 return leases
-            give_back(leases)  # its owner was released meanwhile: perhaps while nobody could tell the store
-            return ()
+            give_back(leases)  # its owner was released meanwhile: perhaps while the store could not be told
+            return []
 
         def give_back(leases: Sequence[Lease]) -> None:
             self._requeue(queue, owner, [lease.offset for lease in leases], group)
