@@ -342,7 +342,11 @@ class LeaseQueue:
                     self.order.remove(offset)
 
     def restore(self, ranges: Sequence[Range], *, delivered: bool) -> None:
-        """Makes offsets available again; `delivered` says whether the attempt counts."""
+        """Makes offsets available again whose settlement has failed; `delivered` says whether they had been delivered.
+
+        Such an attempt has not failed: it counts only so that the message is known to be delivered again, and no limit
+        of deliveries is reached by a store that takes no settlements for a while.
+        """
         if self.gone:
             return
         self.in_flight.end(ranges)
@@ -350,7 +354,7 @@ class LeaseQueue:
             self._make_leasable(range(start, end))
             if delivered:
                 for offset in range(start, end):
-                    self._deliveries[offset] = self.deliveries(offset) + 1
+                    self._deliveries[offset] = max(self.deliveries(offset), 1)
 
     def settle(self, ranges: Sequence[Range]) -> None:
         """Removes offsets that are settled in the log."""

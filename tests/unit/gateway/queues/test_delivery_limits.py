@@ -6,7 +6,7 @@ from gateway.port.queues import GetMessage
 from gateway.queues.leasing import last_tries
 from gateway.queues.leaving.rules import QueueRules
 from store.api.leases import Lease
-from store.base.errors import StoreOverloaded
+from store.base.errors import NotWritable, StoreOverloaded
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -124,3 +124,20 @@ def test_only_so_many_are_known(monkeypatch):
     for offset in range(5):
         tries.leased([Lease(offset, 0, None, 0)])
     assert tries.exhausted(range(5)) == [0, 1]
+
+
+async def test_acknowledgements_that_the_store_cannot_take_bring_no_message_to_its_limit(rig, monkeypatch):
+    """A group without enough replicas refused them, and each came back as a delivery that had failed."""
+    await declared(rig)
+    await rig.publish("", "q", b"x")
+    conn = rig.conn()
+    monkeypatch.setattr(rig.store.core.recorder, "_append", lambda _frame, done: done(NotWritable("one is in sync")))
+    for tries in range(6):
+        leased = await fetched(rig, conn)
+        assert (leased.messages[0].body, leased.deliveries[0]) == (b"x", min(tries, 1))
+        with pytest.raises(NotWritable):
+            await rig.settle(conn, "q", "ack", *leased.offsets)
+    monkeypatch.undo()
+    leased = await fetched(rig, conn)
+    await rig.settle(conn, "q", "ack", *leased.offsets)
+    assert (await waiting(rig, "q"), await waiting(rig, "dead")) == (0, 0)
