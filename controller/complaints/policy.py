@@ -229,7 +229,7 @@ def _counts(complaint: Complaint, group: Group, least_ms: int) -> bool:
 
 
 def _is_fit(report: ReplicaReport) -> bool:
-    return not report.slow and not report.full and not getattr(report, "damaged", False)
+    return not (report.slow or report.full or getattr(report, "damaged", False) or getattr(report, "expired", False))
 
 
 def _is_reached(candidate: int, found: _CurrentComplaints) -> bool:

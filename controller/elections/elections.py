@@ -6,6 +6,7 @@ think that they lead, has no effect when it is applied.
 - A master that is dead, or alive and no longer serving as one (its process was started again, or its disk has failed),
   is succeeded; in the second case by itself only where no other replica can be elected.
 - The successor is in the SyncStateSet and alive, the best of them by newest epoch in its log, log end, priority.
+- One whose certificate has expired, which nobody could connect to, is elected only where no sound one can be.
 - One whose log is damaged is elected only where all that can be are, and the others of the set have had time to come
   back; one that has lost the end of its log never (docs/decisions/0031).
 - Where a majority acknowledges, the master is taken away first. A replica that knows of that epoch takes nothing more
@@ -25,7 +26,7 @@ import msgspec
 from controller.api.client import Group, NotElectable, StaleEpoch, UnknownGroup, UnknownReplica
 from controller.api.commands import ElectMaster, LogEnd
 from controller.elections.announcements import ElectionAnnouncements
-from controller.elections.losses import candidates, not_electable
+from controller.elections.losses import candidates, check_fit, not_electable
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
 
@@ -253,6 +254,7 @@ class Elections:
         if not group.sync_set:
             return dict(alive)
         sound = {id_: heartbeat for id_, heartbeat in alive.items() if not heartbeat.damaged}
+        sound = {id_: heartbeat for id_, heartbeat in sound.items() if not heartbeat.expired} or sound
         sound = {id_: heartbeat for id_, heartbeat in sound.items() if id_ != after} or sound
         if sound or sound_only:
             return sound
@@ -366,6 +368,7 @@ class Elections:
                 heartbeat.log_end,
                 not heartbeat.damaged,
                 least,
+                not heartbeat.expired,
                 id_ == wanted,
                 replica.priority,
                 -id_,
@@ -387,25 +390,7 @@ class Elections:
         heartbeat = self._heartbeat_of(group, candidate, now_ms)
         if heartbeat is None:
             raise NotElectable(f"replica {candidate} of store group {group.number} sends no heartbeats")
-        self._check_sound(group, heartbeat, now_ms)
-
-    def _check_sound(self, group: Group, heartbeat: Heartbeat, now_ms: int) -> None:
-        """Raises `NotElectable` for a damaged replica, unless no sound one can be elected, or unclean is allowed."""
-        if not group.sync_set or not heartbeat.damaged:
-            return
-        who = f"the log of replica {heartbeat.replica} of store group {group.number}"
-        if heartbeat.cut_short and not group.config.unclean_election:
-            raise NotElectable(
-                f"{who} has lost its end, which was acknowledged; it is filled again from a master. If no replica in "
-                "sync has its end, headgate cluster elect --unclean accepts the loss"
-            )
-        alive = self._alive(group, group.sync_set, now_ms)
-        sound = [id_ for id_, one in sorted(alive.items()) if not one.damaged]
-        if sound:
-            raise NotElectable(
-                f"{who} is damaged in {heartbeat.damages} ranges, {heartbeat.damaged_bytes} bytes, "
-                f"which are being repaired; sound are {sound}"
-            )
+        check_fit(group, heartbeat, self._alive(group, group.sync_set, now_ms))
 
     # ---- commands
 

@@ -149,6 +149,8 @@ def _of_replica(group: Group, replica: Replica, state: RouteReplica | None) -> S
         found.append("is not in sync: it does not count for acknowledgements")
     if state is not None and state.full and replica.id != group.master:
         found.append("has a full disk")
+    if state is not None and state.expired:
+        found.append("has a certificate that has expired: others cannot connect to it")
     if state is not None and state.damages:
         lost = f", {state.lost_bytes} bytes of them on no replica" if state.lost_bytes else ""
         found.append(f"has {state.damages} damaged ranges of its log, {state.damaged_bytes} bytes{lost}")

@@ -1,7 +1,7 @@
-"""The unclean election that an operator asks for: when it is allowed, and the candidates.
+"""The fitness of a candidate, and the unclean election that an operator asks for.
 
-It is for a group without an electable replica in sync: all of its SyncStateSet are dead, or have lost the end of their
-logs (docs/decisions/0031). Frames that the new master lacks are lost.
+An unclean election is for a group without an electable replica in sync: all of its SyncStateSet are dead, or have lost
+the end of their logs (docs/decisions/0031). Frames that the new master lacks are lost.
 """
 
 from collections.abc import Mapping
@@ -45,6 +45,29 @@ def candidates(
             raise NotElectable(f"store group {group.number}: replica {wanted} is a learner, so it cannot be elected")
         raise NotElectable(f"store group {group.number}: replica {wanted} sends no heartbeats, so it cannot be elected")
     return found
+
+
+def check_fit(group: Group, heartbeat: Heartbeat, alive: Mapping[int, Heartbeat]) -> None:
+    """Raises `NotElectable` for a replica that others do not reach, or that is damaged while a sound one is alive.
+
+    `heartbeat` is the replica's; `alive` are those of the SyncStateSet that are alive.
+    """
+    replica = f"replica {heartbeat.replica} of store group {group.number}"
+    if heartbeat.expired:
+        raise NotElectable(f"the certificate of {replica} has expired: others would not reach it")
+    if not group.sync_set or not heartbeat.damaged:
+        return
+    if heartbeat.cut_short and not group.config.unclean_election:
+        raise NotElectable(
+            f"the log of {replica} has lost its end, which was acknowledged; it is filled again from a master. If no "
+            "replica in sync has its end, headgate cluster elect --unclean accepts the loss"
+        )
+    sound = [id_ for id_, one in sorted(alive.items()) if not one.damaged]
+    if sound:
+        raise NotElectable(
+            f"the log of {replica} is damaged in {heartbeat.damages} ranges, {heartbeat.damaged_bytes} bytes, which "
+            f"are being repaired; sound are {sound}"
+        )
 
 
 def not_electable(group: Group, alive: Mapping[int, Heartbeat]) -> str:

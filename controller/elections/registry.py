@@ -51,7 +51,8 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     the end of its log, which it has acknowledged once, so it is not elected at all. `damages` are the ranges, of
     `damaged_bytes` in all, not yet repaired; `lost_bytes` of them no replica has; `repairing_from` is the replica that
     is asked now, 0 for none. `complaint`: this replica cannot reach its master. `slow`: the disk of this replica takes
-    far longer to sync than it should.
+    far longer to sync than it should. `expired`: its certificate has, and others refuse it, so it is elected only where
+    no other replica can be.
     """
 
     group: int
@@ -80,6 +81,7 @@ class Heartbeat(msgspec.Struct, frozen=True, kw_only=True):
     complaint: Complaint | None = None
     slow: bool = False
     low: bool = False
+    expired: bool = False
 
 
 class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -107,6 +109,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     stalled: bool = False
     cut_short: bool = False  # its log has lost its end
     low: bool = False  # its disk has little room
+    expired: bool = False  # its certificate has
 
 
 class GroupRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -313,6 +316,7 @@ class Registry:
             confirmed=heartbeat.confirmed if heartbeat is not None else 0,
             full=heartbeat is not None and heartbeat.full,
             low=heartbeat is not None and heartbeat.low,
+            expired=heartbeat is not None and heartbeat.expired,
             stalled=heartbeat is not None and heartbeat.stalled,
             cut_short=heartbeat is not None and heartbeat.cut_short,
             damages=heartbeat.damages if heartbeat is not None else 0,
@@ -335,7 +339,7 @@ class Registry:
 
 def _news(heartbeat: Heartbeat) -> tuple[object, ...]:
     role = heartbeat.master, heartbeat.master_epoch, heartbeat.address, heartbeat.incarnation, heartbeat.failed
-    trouble = heartbeat.damaged, heartbeat.cut_short, heartbeat.complaint is None, heartbeat.slow
+    trouble = heartbeat.damaged, heartbeat.cut_short, heartbeat.complaint is None, heartbeat.slow, heartbeat.expired
     return *role, *trouble
 
 

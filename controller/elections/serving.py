@@ -38,7 +38,7 @@ class Serving:
 
     def _has_room(self, group: Group, id_: int, now_ms: int) -> bool:
         heartbeat = self._registry.heartbeat_if_alive(group.number, id_, now_ms)
-        return heartbeat is not None and not heartbeat.full and not heartbeat.slow
+        return heartbeat is not None and not (heartbeat.full or heartbeat.slow or heartbeat.expired)
 
     def _is_served(self, group: Group | None, now_ms: int) -> bool:
         heartbeat = (

@@ -89,7 +89,7 @@ class ControllerService:
     ) -> "ControllerService":
         """Serves on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
-        `credentials` are `grpc.ServerCredentials`; without them everybody may connect.
+        `credentials` are `store.rpc.credentials`'; without them everybody may connect.
         """
         service = cls(node)
         service._server, service.port = await listening.serve(

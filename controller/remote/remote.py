@@ -58,7 +58,7 @@ class RemoteController(StateClient):
     """A `ControllerClient` over the network. Belongs to the event loop; `ready` awaits the first state.
 
     Reads are of the newest state that came, with controllers up or down. Where those are that were not named is learned
-    from the state. `credentials` are `grpc.ChannelCredentials`, or None.
+    from the state. `credentials` are `store.rpc.credentials`', or None.
     """
 
     def __init__(

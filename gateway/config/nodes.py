@@ -2,19 +2,19 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from gateway.config.cluster_settings import ClusterConfig, NodeAddress
 from gateway.config.config import Config, is_loopback
 from store.base.process_errors import ConfigError
-from store.rpc.credentials import CredentialFiles
+from store.rpc.credentials import CredentialFiles, MutualTls
 
 
 class NodeCredentials(NamedTuple):
-    """gRPC credentials of a node, both None where nodes do not prove who they are."""
+    """The credentials of a node, both None where nodes do not prove who they are."""
 
-    server: Any
-    channel: Any
+    server: MutualTls | None
+    channel: MutualTls | None
 
 
 def node_credentials(cluster: ClusterConfig, *, host: str, key: str, reached_at: str | None = None) -> NodeCredentials:
@@ -32,7 +32,7 @@ def node_credentials(cluster: ClusterConfig, *, host: str, key: str, reached_at:
         return NodeCredentials(None, None)
     files = CredentialFiles(tls.cert_file, tls.key_file, tls.ca_file)
     try:
-        made = NodeCredentials(files.server(), files.channel())
+        made = NodeCredentials(files.server(reached_at), files.channel(reached_at))
         refusal = files.refusal(reached_at)
     except OSError as error:
         raise ConfigError(f"cluster.tls: {error.filename} cannot be read: {error.strerror}") from error

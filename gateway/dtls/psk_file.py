@@ -12,10 +12,10 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import check_user_name
 from store.base import logs
 from store.base.process_errors import ConfigError
+from store.base.watched_files import WatchedFiles
 
 LOOK_INTERVAL_MS: Final = 1_000
 KEYS_COUNT_MAX: Final = 100_000

@@ -15,11 +15,11 @@ from typing import Annotated, Final
 import msgspec
 from msgspec import Meta
 
-from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import check_user_name
 from gateway.port.oscore import ContextKeys
 from store.base import logs
 from store.base.process_errors import ConfigError
+from store.base.watched_files import WatchedFiles
 
 LOOK_INTERVAL_MS: Final = 1_000
 CONTEXTS_COUNT_MAX: Final = 100_000

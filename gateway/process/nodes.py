@@ -7,22 +7,20 @@ from controller.node.run import ControllerRun
 from controller.node.run import serve as serve_controller_run
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config
-from gateway.config.nodes import NodeCredentials, controller_start, node_credentials
+from gateway.config.nodes import NodeCredentials, controller_start
 from gateway.process.roles import check_controller, check_store
 from gateway.process.store_options import store_options
-from store.node.node import Credentials
 from store.node.run import StoreRun
 from store.node.run import serve as serve_store_run
-from store.node.settings import NodeSettings
+from store.node.settings import Credentials, NodeSettings
 
 NO_CREDENTIALS = NodeCredentials(None, None)
 
 
 def controller_run(config: Config, *, join: bool = False) -> ControllerRun:
     """Returns the controller that a configuration describes. Raises `ConfigError`."""
-    check_controller(config, join=join)
+    credentials = check_controller(config, join=join)
     mine, here = config.controller, controller_start(config, join=join)
-    credentials = node_credentials(config.cluster, host=mine.host, key="controller.host")
     return ControllerRun(
         id=mine.id,
         listen=str(NodeAddress(mine.host, mine.port)),
@@ -50,8 +48,7 @@ def serve_controller(config: Config, *, join: bool = False) -> int:
 
 def store_run(config: Config) -> StoreRun:
     """Returns the store node that a configuration describes. Raises `ConfigError`."""
-    check_store(config)
-    return store_settings(config, node_credentials(config.cluster, host=config.rpc.host, key="rpc.host"))
+    return store_settings(config, check_store(config))
 
 
 def store_settings(config: Config, credentials: NodeCredentials = NO_CREDENTIALS) -> StoreRun:

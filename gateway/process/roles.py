@@ -10,7 +10,7 @@ from pathlib import Path
 
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config, ListenerConfig
-from gateway.config.nodes import controller_start, node_credentials
+from gateway.config.nodes import NodeCredentials, controller_start, node_credentials
 from gateway.security.auth import tokens_of
 from gateway.security.tls import ServerTls
 from store.base.process_errors import ConfigError
@@ -44,27 +44,29 @@ def check_proxy(config: Config) -> None:
     _check_clients(config)
 
 
-def check_store(config: Config) -> None:
-    """Raises `ConfigError` for a configuration that `headgate store` refuses."""
+def check_store(config: Config) -> NodeCredentials:
+    """Returns a store's credentials. Raises `ConfigError` for what `headgate store` refuses."""
     if not config.cluster.controllers:
         raise ConfigError(NO_CONTROLLERS)
     rpc = config.rpc
     reached_at = _reached_at(rpc.host, rpc.advertise)
-    node_credentials(config.cluster, host=rpc.host, key="rpc.host", reached_at=_certified(reached_at))
+    made = node_credentials(config.cluster, host=rpc.host, key="rpc.host", reached_at=_certified(reached_at))
     _check_reachable("rpc", reached_at)
     _check_hosts({"rpc.host": config.rpc.host, "admin.host": config.admin.host})
     _check_directory("store.data_dir", config.store.data_dir)
+    return made
 
 
-def check_controller(config: Config, *, join: bool = False) -> None:
-    """Raises `ConfigError` for a configuration that `headgate controller` refuses."""
+def check_controller(config: Config, *, join: bool = False) -> NodeCredentials:
+    """Returns a controller's credentials. Raises `ConfigError` for what `headgate controller` refuses."""
     start = controller_start(config, join=join)
     host = config.controller.host
     reached_at = _reached_at(host, start.address)
-    node_credentials(config.cluster, host=host, key="controller.host", reached_at=_certified(reached_at))
+    made = node_credentials(config.cluster, host=host, key="controller.host", reached_at=_certified(reached_at))
     _check_reachable("controller", reached_at)
     _check_hosts({"controller.host": config.controller.host, "admin.host": config.admin.host})
     _check_directory("controller.data_dir" if config.controller.data_dir else "store.data_dir", start.directory)
+    return made
 
 
 def _reached_at(host: str, advertised: str) -> str:
@@ -119,7 +121,7 @@ def _check_hosts(hosts: Mapping[str, str]) -> None:
         raise ConfigError("\n".join(mistakes))
 
 
-ROLES: Mapping[str, Callable[[Config], None]] = {
+ROLES: Mapping[str, Callable[[Config], object]] = {
     "serve": check_serve,
     "controller": check_controller,
     "store": check_store,

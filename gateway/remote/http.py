@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     import httpx
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
-CONNECT_TIMEOUT_S = 5.0
+CONNECT_TIMEOUT_S = 10.0  # that a busy machine may take
 FOUND_AT_ONCE = 1_000  # messages on a page of those found
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
 

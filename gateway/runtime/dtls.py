@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
-from gateway.base.watched_file import WatchedFiles
 from gateway.domain.identity import identity_of
 from gateway.domain.principal import Principal
 from gateway.dtls.psk_file import PreSharedKeys
@@ -16,6 +15,7 @@ from gateway.security.auth_settings import AuthConfig, TlsConfig
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.process_errors import ConfigError
+from store.base.watched_files import WatchedFiles
 
 if TYPE_CHECKING:
     from gateway.dtls.context import DtlsContext

@@ -8,11 +8,11 @@ import ssl
 from collections.abc import Sequence
 from pathlib import Path
 
-from gateway.base.watched_file import WatchedFiles
 from gateway.security.auth_settings import TlsConfig
 from store.base import logs
 from store.base.process_errors import ConfigError
 from store.base.rhythm import pause
+from store.base.watched_files import WatchedFiles
 
 LOOK_INTERVAL_S = 5.0  # between two looks whether files have changed
 

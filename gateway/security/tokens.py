@@ -12,12 +12,12 @@ from typing import Any, NamedTuple
 import jwt
 from cryptography.exceptions import UnsupportedAlgorithm
 
-from gateway.base.watched_file import WatchedFiles
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.identity import Claim, is_name
 from gateway.security.auth_settings import JwtConfig, JwtKey
 from store.base import logs
 from store.base.process_errors import ConfigError
+from store.base.watched_files import WatchedFiles
 
 TOKEN_BYTES_MAX = 8 * 1024
 KEYS_FILE_BYTES_MAX = 1024 * 1024

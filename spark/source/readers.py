@@ -167,7 +167,7 @@ def _selection(options: SourceOptions) -> Selection:
 
 
 def _credentials(options: SourceOptions) -> Any:
-    """Returns `grpc.ChannelCredentials` of the cluster's TLS; None where there is none. Raises `BadOption`."""
+    """Returns the credentials of the cluster's TLS; None where there is none. Raises `BadOption`."""
     if options.caFile is None:
         return None
     assert options.certFile is not None

@@ -1,4 +1,4 @@
-"""The end of a node's certificate, for its operator: a process reads its files once, at its start."""
+"""The end of a node's certificate, for its operator and for those who elect."""
 
 from datetime import UTC, datetime
 from typing import Any
@@ -17,10 +17,17 @@ def expiry_warnings(credentials: Any, now_s: float) -> tuple[str, ...]:
     at = datetime.fromtimestamp(until_s, UTC).isoformat(sep=" ", timespec="minutes").removesuffix("+00:00")
     if until_s > now_s:
         return (
-            f"the certificate of cluster.tls.cert_file expires at {at} UTC: restart this node with a renewed one "
-            "before",
+            f"the certificate of cluster.tls.cert_file expires at {at} UTC: renew it before, in place; the "
+            "node reads it again",
         )
     return (
         f"the certificate of cluster.tls.cert_file has expired at {at} UTC: other nodes refuse new connections, and "
-        "where this node becomes master, its group stands still; restart it with a renewed certificate",
+        "where this node becomes master, its group stands still; renew it in place, and the node reads it "
+        "again",
     )
+
+
+def has_expired(credentials: Any, now_s: float) -> bool:
+    """Returns whether other nodes refuse the certificate, as it has expired."""
+    until_s = getattr(credentials, "until_s", None)
+    return until_s is not None and until_s < now_s

@@ -12,13 +12,14 @@ import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import Any, NamedTuple, Protocol
+from typing import Any, Protocol
 
 from controller.api.client import ControllerClient, ControllerError, Group, Replica, UnknownGroup
 from controller.api.names import no_group
 from controller.elections.registry import Heartbeat
 from store.base import pipes
 from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
+from store.base.expiry import has_expired
 from store.node.master_role import MasterRole
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
@@ -28,7 +29,7 @@ from store.node.replica.disk import Disk
 from store.node.replica.identity import ReplicaIdentity, register
 from store.node.replica_role import Ending, ReplicaRole
 from store.node.replication_service import ReplicationService
-from store.node.settings import NodeSettings
+from store.node.settings import Credentials, NodeSettings
 from store.node.unusable import check_not_last, open_or_start_over
 from store.reach.probe import answers
 from store.replication.errors import CannotSwitchOver
@@ -57,13 +58,6 @@ class HeartbeatSender(Protocol):
 
 
 Connect = Callable[[Callable[[], Sequence[Heartbeat]], Callable[[Group], None]], HeartbeatSender]
-
-
-class Credentials(NamedTuple):
-    """gRPC credentials of a server and of channels; None: without TLS."""
-
-    server: Any = None
-    channel: Any = None
 
 
 class StoreNode:
@@ -446,5 +440,6 @@ class StoreNode:
                 repairing_from=repairer.repairing_from or 0,
                 complaint=self.role.complaint if isinstance(self.role, ReplicaRole) else None,
                 slow=self.role is not None and self.role.slow,
+                expired=has_expired(self._credentials.server, time.time()),
             )
         ]

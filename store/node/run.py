@@ -25,12 +25,12 @@ from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
 from store.integrity.figures import DamageFigures
 from store.node.master_role import MasterRole
-from store.node.node import Credentials, StoreNode
+from store.node.node import StoreNode
 from store.node.repair.repairer import OpenDamageStatus
 from store.node.replacing import why_diverged
 from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
-from store.node.settings import NodeSettings
+from store.node.settings import Credentials, NodeSettings
 
 CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has

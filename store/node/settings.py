@@ -2,11 +2,18 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import msgspec
 
 from store.replication.pace import ReplicationPace
+
+
+class Credentials(NamedTuple):
+    """`store.rpc.credentials` of a server and of channels; None: without TLS."""
+
+    server: Any = None
+    channel: Any = None
 
 
 class NodeSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -40,8 +40,8 @@ class RemoteStore(AsyncClosing):
     """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
     `resolve` returns the supposed address of the group's master ("host:port", None: unknown). It is asked before each
-    attempt to connect; call `moved` when its answer has changed. `credentials` are `grpc.ChannelCredentials`
-    (`store.rpc.credentials`). With `reading` a replica will do, and only calls that a replica answers are allowed.
+    attempt to connect; call `moved` when its answer has changed. `credentials` are
+    `store.rpc.credentials`'. With `reading` a replica will do, and only calls that a replica answers are allowed.
     `cluster` is the cluster that the store must belong to, if that is known.
     """
 

@@ -33,7 +33,7 @@ class RemoteReader:
 
     Several targets, with commas between them, have the same store, as the proxies of a cluster: while one is away the
     next one is asked. `first` is the number of the one to begin with.
-    `credentials` are `grpc.ChannelCredentials` (`store.rpc.credentials`); without them the connection is plain.
+    `credentials` are `store.rpc.credentials`'; without them the connection is plain.
     """
 
     def __init__(
@@ -68,7 +68,7 @@ class RemoteReader:
         self._channel: Any = (
             grpc.insecure_channel(target, options=options)
             if credentials is None
-            else grpc.secure_channel(target, credentials, options=options)
+            else grpc.secure_channel(target, credentials.for_grpc(), options=options)
         )
         self._unary = {
             name: self._channel.unary_unary(f"/{wire.SERVICE}/{name}")

@@ -5,12 +5,20 @@ Everybody in a cluster has a certificate of the cluster's own CA and demands one
 
 import errno
 import ssl
+import time
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import grpc
 from cryptography.x509 import load_pem_x509_certificate
+
+from store.base import logs
+from store.base.watched_files import WatchedFiles
+
+LOOK_INTERVAL_MS: Final = 5_000  # between two looks whether the files have changed
+
+log = logs.get(__name__)
 
 
 class CredentialFiles(NamedTuple):
@@ -20,32 +28,16 @@ class CredentialFiles(NamedTuple):
     key: Path
     authority: Path
 
-    def server(self) -> Any:
-        """Returns `grpc.ServerCredentials` that ask clients for a certificate; with `tls`, the same for pipes,
-        and `until_s`, the end of the certificate.
+    def server(self, reached_at: str | None = None) -> "MutualTls":
+        """Returns the credentials of a server that is reached at this name or address. Raises OSError."""
+        return MutualTls(self, ssl.PROTOCOL_TLS_SERVER, reached_at)
 
-        Raises OSError.
-        """
-        made = grpc.ssl_server_credentials(
-            [(self.key.read_bytes(), self.certificate.read_bytes())],
-            root_certificates=self.authority.read_bytes(),
-            require_client_auth=True,
-        )
-        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_SERVER), self._until_s()
-        return made
+    def channel(self, reached_at: str | None = None) -> "MutualTls":
+        """Returns the credentials of a client, which is a server as well where it is reached. Raises OSError."""
+        return MutualTls(self, ssl.PROTOCOL_TLS_CLIENT, reached_at)
 
-    def channel(self) -> Any:
-        """Returns `grpc.ChannelCredentials` of a client; with `tls`, the same for pipes. Raises OSError."""
-        made = grpc.ssl_channel_credentials(
-            root_certificates=self.authority.read_bytes(),
-            private_key=self.key.read_bytes(),
-            certificate_chain=self.certificate.read_bytes(),
-        )
-        made.tls, made.until_s = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._until_s()
-        return made
-
-    def _until_s(self) -> float:
-        """Returns when the certificate expires, in seconds since 1970."""
+    def until_s(self) -> float:
+        """Returns when the certificate expires, in seconds since 1970. Raises OSError."""
         return load_pem_x509_certificate(self.certificate.read_bytes()).not_valid_after_utc.timestamp()
 
     def refusal(self, reached_at: str | None = None) -> str:
@@ -66,7 +58,7 @@ class CredentialFiles(NamedTuple):
 
     def _refused(self, side: int, host: str = "") -> str:
         """Returns why a peer would refuse this certificate on one side of TLS, by a handshake in memory."""
-        client, server = self._tls(ssl.PROTOCOL_TLS_CLIENT), self._tls(ssl.PROTOCOL_TLS_SERVER)
+        client, server = self.context(ssl.PROTOCOL_TLS_CLIENT), self.context(ssl.PROTOCOL_TLS_SERVER)
         client.check_hostname = bool(host)
         (client if side == ssl.PROTOCOL_TLS_CLIENT else server).verify_mode = ssl.CERT_NONE
         try:
@@ -83,8 +75,8 @@ class CredentialFiles(NamedTuple):
             return f"{host} is no name of a host"
         return ""
 
-    def _tls(self, side: int) -> ssl.SSLContext:
-        """Returns a context by which either side proves to the other who it is."""
+    def context(self, side: int) -> ssl.SSLContext:
+        """Returns a context by which either side proves to the other who it is. Raises OSError."""
         tls = ssl.SSLContext(side)
         tls.minimum_version = ssl.TLSVersion.TLSv1_2
         try:
@@ -98,6 +90,74 @@ class CredentialFiles(NamedTuple):
             ) from error
         tls.verify_mode = ssl.CERT_REQUIRED
         return tls
+
+
+class MutualTls:
+    """The credentials of one side of the connections between nodes.
+
+    Files that are renewed are read again for the connections that begin from then on. New ones that cannot be used, or
+    that other nodes would refuse, leave the former ones in force.
+    """
+
+    def __init__(self, files: CredentialFiles, side: int, reached_at: str | None = None) -> None:
+        """See `CredentialFiles`; `side` is `ssl.PROTOCOL_TLS_SERVER` or `_CLIENT`. Raises OSError."""
+        self._files = files
+        self._side = side
+        self._reached_at = reached_at
+        self._watched = WatchedFiles(files, interval_ms=LOOK_INTERVAL_MS)
+        self._fault = ""  # of new files, as it was logged last
+        self._read()
+
+    @property
+    def tls(self) -> ssl.SSLContext:
+        """Returns the context of a connection that begins now."""
+        self._look()
+        return self._tls
+
+    @property
+    def until_s(self) -> float:
+        """Returns when the certificate expires, in seconds since 1970."""
+        self._look()
+        return self._until_s
+
+    def for_grpc(self) -> Any:
+        """Returns the same as `grpc.ServerCredentials`, which follow the files, or `grpc.ChannelCredentials` of now."""
+        if self._side == ssl.PROTOCOL_TLS_SERVER:
+            return grpc.dynamic_ssl_server_credentials(
+                self._for_grpc(), self._for_grpc, require_client_authentication=True
+            )
+        key, certificate, authority = self._pem
+        return grpc.ssl_channel_credentials(authority, key, certificate)
+
+    def _for_grpc(self) -> Any:
+        """Returns the files for a handshake of gRPC's server that begins now."""
+        self._look()
+        key, certificate, authority = self._pem
+        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
+
+    def _read(self) -> None:
+        files = self._files
+        tls, until_s = files.context(self._side), files.until_s()
+        self._pem = files.key.read_bytes(), files.certificate.read_bytes(), files.authority.read_bytes()
+        self._tls, self._until_s = tls, until_s
+
+    def _look(self) -> None:
+        """Reads changed files again."""
+        if not self._watched.changed_by(time.monotonic_ns() // 1_000_000):
+            return
+        try:
+            fault = self._files.refusal(self._reached_at)
+            if not fault:
+                self._read()
+        except (OSError, ValueError) as error:
+            fault = str(error)
+        if not fault:
+            log.info("the certificate of the cluster is read again", until=self._until_s)
+        elif fault != self._fault:
+            log.warning("the new certificate of the cluster cannot be used; the former stays in force", error=fault)
+        self._fault = fault
+        if fault:
+            self._watched.read_again()  # one that is not valid yet will be
 
 
 class _End:

@@ -74,7 +74,7 @@ class StoreService:
         """Serves on `address`, host and port; port 0 takes a free one. Raises OSError when it cannot be bound.
 
         `more` are the handlers of other services on the same port, by service and method.
-        `credentials` are `grpc.ServerCredentials` (`store.rpc.credentials`); without them everybody may connect.
+        `credentials` are `store.rpc.credentials`'; without them everybody may connect.
         `by_first_level`: every topic is named by its addresses' first level, so that readers may skip others.
         """
         service = cls(store, controller, node, by_first_level=by_first_level)

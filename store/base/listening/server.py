@@ -105,7 +105,7 @@ class Server:
         if self._credentials is None:
             server.add_insecure_port(inner)
         else:
-            server.add_secure_port(inner, self._credentials)
+            server.add_secure_port(inner, self._credentials.for_grpc())
         await server.start()
         return server
 

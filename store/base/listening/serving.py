@@ -24,7 +24,7 @@ async def serve(
     """Starts a server on `address`, host and port, and returns it with its port; port 0 takes a free one.
 
     `new_server` makes it, as `grpc.aio.server` would; `services` are handlers by service and method. `credentials` are
-    `grpc.ServerCredentials`; without them everybody may connect. Raises `OSError` when the address cannot be bound.
+    `store.rpc.credentials`'; without them everybody may connect. Raises `OSError` when the address cannot be bound.
     """
     server = new_server(
         options=(

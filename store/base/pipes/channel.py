@@ -27,7 +27,7 @@ class Channel:
     def __init__(self, target: str, credentials: Any, sizes: PipeSizes) -> None:
         self._target = target
         self._sizes = sizes
-        self._tls = None if credentials is None else credentials.tls
+        self._credentials = credentials
         self._calls: set[Call] = set()
 
     def stream_stream(self, path: str) -> "Callable[[], Call]":
@@ -54,7 +54,7 @@ class Channel:
         return ask
 
     def _call(self, path: str, *first: bytes) -> "Call":
-        call = Call(self._connect(path, *first), self._calls.discard, secure=self._tls is not None)
+        call = Call(self._connect(path, *first), self._calls.discard, secure=self._credentials is not None)
         self._calls.add(call)
         return call
 
@@ -71,8 +71,8 @@ class Channel:
             transport, pipe = await loop.create_connection(self._pipe, host, int(port))
         try:
             transport.write(OPENING)
-            if self._tls is not None:
-                secured = await loop.start_tls(transport, pipe, self._tls, server_hostname=host)
+            if self._credentials is not None:
+                secured = await loop.start_tls(transport, pipe, self._credentials.tls, server_hostname=host)
                 assert secured is not None
                 pipe.connection_made(secured)
             for message in (path.encode(), *first):

@@ -23,8 +23,8 @@ from controller.wire.wire import COMMAND_BYTES_MAX, Hello
 from store.base.errors import StoreError
 from store.base.rhythm import PHASE_S
 from store.cluster.cluster import ClusterStore, connect_remote
-from store.node.node import Credentials, StoreNode
-from store.node.settings import NodeSettings
+from store.node.node import StoreNode
+from store.node.settings import Credentials, NodeSettings
 from store.reach.reporter import Reporter
 from store.replication.pace import ReplicationPace
 from tests.sim.joint.joint_loop import JointLoop, Process

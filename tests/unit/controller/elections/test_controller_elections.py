@@ -393,6 +393,36 @@ def test_a_switch_over_by_quorum_goes_to_the_longest_log_all_the_same():
     assert rig.group.master == 1
 
 
+# ---- certificates
+
+
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+def test_a_replica_that_others_refuse_is_elected_only_where_no_other_can_be(acknowledge):
+    """A replica whose certificate had expired became master, and its group stood still."""
+    rig = ElectionsRig(in_sync=3, acknowledge=acknowledge)
+    rig.up(2, 3, log_epoch=1, log_end=500)
+    rig.up(2, priority=9, expired=True)
+    rig.down(1)
+    rig.run(DEAD_AFTER_MS + 3 * TICK_MS)
+    assert rig.group.master == 3
+
+
+def test_the_only_one_left_is_elected_though_others_refuse_it():
+    rig = ElectionsRig(in_sync=3)
+    rig.up(2, expired=True)
+    rig.down(1, 3)
+    rig.run(DEAD_AFTER_MS + 3 * TICK_MS)
+    assert rig.group.master == 2
+
+
+def test_an_operator_cannot_elect_a_replica_that_others_refuse():
+    rig = ElectionsRig(in_sync=3)
+    rig.up(2, expired=True)
+    with pytest.raises(NotElectable, match="the certificate of replica 2 of store group 0 has expired"):
+        rig.elections.decide(0, 2, rig.now, 0)
+    assert rig.elections.decide(0, None, rig.now, 0).candidate == 3
+
+
 # ---- by command
 
 

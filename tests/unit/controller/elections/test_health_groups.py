@@ -114,6 +114,11 @@ def test_what_is_not_stored_is_said(group, known, options, words):
         (GROUP, route(r1={"full": True}), "replica 1 (n1) has a full disk"),
         (
             GROUP,
+            route(r1={"expired": True}),
+            "replica 1 (n1) has a certificate that has expired: others cannot connect to it",
+        ),
+        (
+            GROUP,
             route(r1={"damages": 2, "damaged_bytes": 700, "lost_bytes": 100}),
             "replica 1 (n1) has 2 damaged ranges of its log, 700 bytes, 100 bytes of them on no replica",
         ),

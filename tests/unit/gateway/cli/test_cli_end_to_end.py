@@ -46,8 +46,9 @@ def test_what_pub_publishes_sub_prints(offset):
 
 def test_topics_have_their_records(offset):
     assert headgate("pub", "clitopics/x", "1", "--count", "3", *offset).returncode == 0
-    listed = headgate("topics", *offset).stdout.decode().splitlines()
-    assert "clitopics\t8\t3" in listed
+    listed = headgate("topics", *offset)
+    assert (listed.returncode, listed.stderr) == (0, b"")
+    assert "clitopics\t8\t3" in listed.stdout.decode().splitlines()
 
 
 def test_a_refusal_is_one_line(offset):

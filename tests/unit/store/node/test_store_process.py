@@ -13,8 +13,8 @@ from controller.remote.remote import RemoteController
 from gateway.config.config import Config, RpcConfig, StoreConfig
 from gateway.process.nodes import store_settings
 from store.base.process_errors import ServerFailed, listening_on
-from store.node.node import Credentials
 from store.node.run import _Process
+from store.node.settings import Credentials
 from store.serving.rpc import StoreService
 from tests.support.controller.controllers import Controllers
 from tests.support.process.waiting import until

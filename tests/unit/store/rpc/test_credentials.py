@@ -1,9 +1,13 @@
-"""A node's certificate, as other nodes judge it."""
+"""A node's certificate: as other nodes judge it, and renewed while the node runs."""
 
+import grpc
+import grpc.aio
 import pytest
 from cryptography import x509
 
-from store.base.expiry import expiry_warnings
+from store.base.expiry import expiry_warnings, has_expired
+from store.base.pipes import PipeServer, open_channel
+from store.rpc import credentials as module
 from store.rpc.credentials import CredentialFiles
 from tests.support.process.certificates import Authority, node_files
 
@@ -44,6 +48,99 @@ def test_a_certificate_that_ends_soon_or_has_ended_is_a_warning(tmp_path):
     assert credentials.until_s == node_files(authority, "n1.example", days=(-1, 20)).server().until_s == end_s
     assert expiry_warnings(None, end_s) == expiry_warnings(credentials, end_s - 15 * DAY_S) == ()
     (soon,) = expiry_warnings(credentials, end_s - 13 * DAY_S)
-    assert " UTC: restart this node with a renewed one before" in soon
+    assert " UTC: renew it before, in place; the node reads it again" in soon
     (expired,) = expiry_warnings(credentials, end_s)
     assert "has expired at " in expired
+    assert [has_expired(credentials, end_s + late_s) for late_s in (0, 1)] == [False, True]
+    assert not has_expired(None, end_s)
+
+
+# ---- renewed
+
+
+@pytest.fixture
+def looked_at(monkeypatch):
+    """Makes credentials look at their files for each connection."""
+    monkeypatch.setattr(module, "LOOK_INTERVAL_MS", 0)
+
+
+class Same(grpc.GenericRpcHandler):
+    """One question."""
+
+    def service(self, _details):
+        """See `grpc.GenericRpcHandler`."""
+        return grpc.unary_unary_rpc_method_handler(self.answer)
+
+    async def answer(self, request, _context):
+        """Returns what came."""
+        return request
+
+
+class Former:
+    """Credentials as they are when this is made."""
+
+    def __init__(self, credentials):
+        self.tls = credentials.tls
+
+
+async def by_pipe(port, credentials):
+    channel = open_channel(f"localhost:{port}", credentials)
+    try:
+        return await channel.unary_unary("/test/Same")(b"x")
+    finally:
+        await channel.close()
+
+
+async def by_grpc(port, credentials):
+    async with grpc.aio.secure_channel(f"localhost:{port}", credentials.for_grpc()) as channel:
+        return await channel.unary_unary("/test/Same")(b"x", timeout=60)
+
+
+@pytest.mark.anyio
+@pytest.mark.usefixtures("looked_at")
+async def test_a_server_and_its_clients_go_on_with_renewed_files_of_another_authority(tmp_path):
+    """Every node of a cluster had to be restarted before its certificate expired."""
+    first, second = Authority(tmp_path / "first"), Authority(tmp_path / "second")
+    files, other = node_files(first, "localhost"), node_files(second, "localhost")
+    server, client = files.server(), files.channel()
+    serving = PipeServer()
+    serving.add_generic_rpc_handlers((Same(),))
+    port = serving.add_secure_port("127.0.0.1:0", server)
+    await serving.start()
+    try:
+        for ask in (by_pipe, by_grpc):
+            assert await ask(port, client) == b"x"
+        former, renewed_s = Former(client), other.until_s()
+        for there, new in zip(files, other, strict=True):
+            there.write_bytes(new.read_bytes())
+        for ask in (by_pipe, by_grpc):
+            assert await ask(port, client) == b"x"
+        assert server.until_s == client.until_s == renewed_s
+        with pytest.raises(grpc.aio.AioRpcError):
+            await by_pipe(port, former)
+    finally:
+        await serving.stop(0)
+
+
+@pytest.mark.usefixtures("looked_at")
+def test_new_files_that_others_would_refuse_leave_the_former_in_force(tmp_path, capsys):
+    authority = Authority(tmp_path)
+    files = node_files(authority, "n1.example")
+    credentials = files.channel("n1.example")
+    former, until_s = credentials.tls, credentials.until_s
+    own_key = files.key.read_bytes()
+    for days, names in (((-9, -1), ["n1.example"]), ((1, 2), ["n1.example"]), ((-1, 2), ["n2.example"])):
+        node_files(authority, *names, days=days)
+        assert (credentials.tls, credentials.until_s) == (former, until_s)
+    files.certificate.write_bytes(b"half of a")
+    assert credentials.tls is former
+    node_files(authority, "n1.example", days=(-1, 3))
+    new_key = files.key.read_bytes()
+    files.key.write_bytes(own_key)
+    assert credentials.tls is former  # the certificate is written, its key not yet
+    files.key.unlink()
+    assert credentials.tls is former
+    assert capsys.readouterr().out.count("the former stays in force") == 6
+    files.key.write_bytes(new_key)
+    assert credentials.tls is not former
+    assert credentials.until_s == files.until_s() > until_s

@@ -2,7 +2,9 @@
 
 import asyncio
 import shutil
+import ssl
 import subprocess
+from types import SimpleNamespace
 
 import grpc
 import pytest
@@ -399,7 +401,8 @@ async def test_only_who_has_a_certificate_of_the_cluster_is_served(local, tmp_pa
         await append(store, frame((16, b"x")))
     with RemoteReader(node.target, credentials=files("proxy").channel(), retry_s=5) as reader:
         assert (await asyncio.to_thread(reader.bounds, [16]))[16] == (0, 1)
-    for credentials in (None, files("stranger").channel(), grpc.ssl_channel_credentials()):
+    anonymous = SimpleNamespace(tls=ssl.create_default_context(cafile=directory / "ca.pem"))
+    for credentials in (None, files("stranger").channel(), anonymous):
         with pytest.raises(StoreUnreachable):
             await RemoteStore.open(0, lambda: node.target, credentials=credentials, budget_s=0.5)
     with pytest.raises(FileNotFoundError):

@@ -125,7 +125,7 @@ class PipeServerRig:
         made = (
             grpc.aio.insecure_channel(target, [("grpc.use_local_subchannel_pool", 1)])
             if self._credentials is None
-            else grpc.aio.secure_channel(target, self._credentials.client.channel())
+            else grpc.aio.secure_channel(target, self._credentials.client.channel().for_grpc())
         )
         self._stack.push_async_callback(made.close)
         assert await made.unary_unary("/test/Unary")(b"x", timeout=PATIENCE_S) == b"x"

@@ -4,7 +4,7 @@ import os
 
 import pytest
 
-from gateway.base.watched_file import WatchedFiles
+from store.base.watched_files import WatchedFiles
 
 
 @pytest.fixture
