@@ -4,5 +4,5 @@
 where a listener needs it.
 
 Imported by: runtime.
-Imports: base, domain, port, security, store.base.
+Imports: domain, port, security, store.base.
 """
