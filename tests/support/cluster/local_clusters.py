@@ -68,14 +68,16 @@ def started(
     prepare: Callable[[ClusterPlan], Coroutine[Any, Any, None]] | None = None,
     *,
     roles: Sequence[str] = ROLES,
+    every: str = "",
     proxies: str = "",
     stores: str = "",
     under: Callable[[str], Sequence[str]] = lambda name: (),
 ) -> Iterator[LocalCluster]:
     """Yields a cluster whose processes of these roles are ready, and stops it at the end.
 
-    `prepare`, a function of a module, is called in a process of its own as soon as there are controllers. `proxies` is
-    configuration of every proxy's, `stores` of every store's section `[store]`, `under` as for `LocalCluster`.
+    `prepare`, a function of a module, is called in a process of its own as soon as there are controllers. `every` is
+    configuration of every process's, `proxies` of every proxy's, `stores` of every store's section `[store]`, `under`
+    as for `LocalCluster`.
     """
     cluster = LocalCluster(plan, under=under)
     cluster.write()
@@ -83,9 +85,8 @@ def started(
         if node.role == "store" and stores:
             path = plan.directory / f"{node.name}.toml"
             path.write_text(path.read_text().replace("[store]\n", f"[store]\n{stores}"))
-        if node.role == "proxy":
-            with (plan.directory / f"{node.name}.toml").open("a") as file:
-                file.write(proxies)
+        with (plan.directory / f"{node.name}.toml").open("a") as file:
+            file.write(every + (proxies if node.role == "proxy" else ""))
     try:
         for role in roles:
             names = [node.name for node in cluster.nodes if node.role == role]

@@ -1,6 +1,7 @@
 """Certificates for tests: a CA, what it signs, and what it revokes."""
 
 import datetime
+import ipaddress
 from pathlib import Path
 from typing import Any
 
@@ -83,7 +84,7 @@ class Issued:
 def node_files(
     authority: Authority, *names: str, days: tuple[int, int] = (-1, 1), ca_file: Path | None = None
 ) -> CredentialFiles:
-    """Returns the files of a node's certificate for these names, of no certain purpose."""
+    """Returns the files of a node's certificate for these names and addresses, of no certain purpose."""
     key = ec.generate_private_key(ec.SECP256R1())
     begin, end = (authority.now + datetime.timedelta(days=day) for day in days)
     builder = x509.CertificateBuilder(
@@ -93,7 +94,7 @@ def node_files(
         serial_number=x509.random_serial_number(),
         not_valid_before=begin,
         not_valid_after=end,
-    ).add_extension(x509.SubjectAlternativeName([x509.DNSName(name) for name in names]), critical=False)
+    ).add_extension(x509.SubjectAlternativeName([_general(name) for name in names]), critical=False)
     made = builder.sign(authority.key, hashes.SHA256()).public_bytes(serialization.Encoding.PEM)
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, serialization.NoEncryption()
@@ -102,3 +103,10 @@ def node_files(
     for file, data in zip(files, (made, private), strict=True):
         file.write_bytes(data)
     return CredentialFiles(*files, ca_file or authority.file)
+
+
+def _general(name: str) -> x509.GeneralName:
+    try:
+        return x509.IPAddress(ipaddress.ip_address(name))
+    except ValueError:
+        return x509.DNSName(name)
