@@ -25,6 +25,7 @@ import msgspec
 
 from controller.api.client import Group, NotElectable, StaleEpoch, UnknownGroup, UnknownReplica
 from controller.api.commands import ElectMaster, LogEnd
+from controller.api.names import listed
 from controller.elections.announcements import ElectionAnnouncements
 from controller.elections.losses import candidates, check_fit, not_electable
 from controller.elections.registry import Heartbeat, Registry
@@ -38,6 +39,7 @@ UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without a live replica
 DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
 FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
 OPERATOR_CHOICE_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
+PROMISE_MS = 5_000  # for replicas to learn that the master was taken away, until one with an expired certificate counts
 AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
 
 
@@ -276,6 +278,16 @@ class Elections:
             return None
         if group.master is not None:
             return self._command(group, None, time_ms) if len(alive) >= enough else None
+        fresh = {id_: heartbeat for id_, heartbeat in alive.items() if not heartbeat.expired}
+        found = self._longest_promised(group, fresh, now_ms, time_ms, whole_min=whole_min)
+        if found is None and (len(fresh) < enough or now_ms - self._seen[group.number][1] >= PROMISE_MS):
+            found = self._longest_promised(group, alive, now_ms, time_ms, whole_min=whole_min)
+        return found
+
+    def _longest_promised(
+        self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int, time_ms: int, *, whole_min: int
+    ) -> ElectMaster | None:
+        """Returns the election of the longest log of those that know of the newest epoch, if they are enough."""
         avoided, until_ms = self._avoided.get(group.number, ((), 0))
         promised = {
             id_: heartbeat
@@ -298,7 +310,7 @@ class Elections:
             for id_, heartbeat in sorted(promised.items())
             if (heartbeat.log_epoch, heartbeat.log_end) <= longest
         )
-        return self._command(group, best, time_ms, ends=ends) if len(ends) >= enough else None
+        return self._command(group, best, time_ms, ends=ends) if len(ends) >= majority(len(group.sync_set)) else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
         """Returns the best of those that may lack acknowledged records, if that is allowed and no other one came."""
@@ -323,15 +335,17 @@ class Elections:
 
     def _others_in_sync(self, group: Group, now_ms: int) -> Collection[int]:
         """Returns the replicas that can replace a living master. Raises `NotElectable`, which says why none can."""
-        found = self._alive(group, group.sync_set, now_ms).keys() - {group.master}
+        alive = self._alive(group, (id_ for id_ in group.sync_set if id_ != group.master), now_ms)
+        found = {id_ for id_, heartbeat in alive.items() if not heartbeat.expired}
         if not found:
             rest = [id_ for id_ in group.voters if id_ != group.master]
             silent = [id_ for id_ in rest if self._heartbeat_of(group, id_, now_ms) is None]
             behind = f"behind: {rest}" if rest else "the group has no other voter"
-            why = f"no heartbeats from {silent}" if silent else behind
+            why = f"no other replica is in sync ({f'no heartbeats from {silent}' if silent else behind})"
+            why = f"the certificates of the others have expired: {listed(sorted(alive))}" if alive else why
             raise NotElectable(
-                f"store group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, for "
-                f"no other replica is in sync ({why})"
+                f"store group {group.number}: replica {group.master} stays master in epoch {group.master_epoch}, "
+                f"for {why}"
             )
         return found
 

@@ -243,6 +243,11 @@ class LocalStore(AsyncClosing):
             self._lost_known = damages, tuple(found)
         return self._lost_known[1] if damages else ()
 
+    def lost_known(self) -> Sequence[LostOffsets] | None:
+        """Returns the same without reading; None where `lost` has to be asked first."""
+        damages = tuple(self.damages)
+        return self._lost_known[1] if damages == self._lost_known[0] else None if damages else ()
+
     @property
     def messages_lost(self) -> int:
         """The number of messages that consumers with leases were not given because they are lost, since the start."""

@@ -78,10 +78,19 @@ class MasterHealth:
 
     async def _with_room(self, replicas: Collection[int]) -> Sequence[int]:
         """Raises `ControllerError`."""
-        room = (await self._context.controller.do(AskService(group=self._context.group))).room
-        return [one for one in await self._without_damage(replicas) if one in room]
+        room = await self._fit()
+        return [one for one in self._sound(replicas) if one in room]
 
     async def _without_damage(self, replicas: Collection[int]) -> Sequence[int]:
+        """Returns those in whose way nothing else is, where there are any. Raises `ControllerError`."""
+        fit, sound = await self._fit(), self._sound(replicas)
+        return [one for one in sound if one in fit] or sound
+
+    async def _fit(self) -> Collection[int]:
+        """Returns the replicas in sync with room, a disk that is not slow and a certificate that others accept."""
+        return (await self._context.controller.do(AskService(group=self._context.group))).room
+
+    def _sound(self, replicas: Collection[int]) -> Sequence[int]:
         return [one for one in self._core.sync_set if one in replicas and not self._core.is_damaged(one)]
 
     async def _hand_over(self, able: _Able, replicas: Collection[int], why: str, what: str) -> None:

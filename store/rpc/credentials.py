@@ -5,6 +5,7 @@ Everybody in a cluster has a certificate of the cluster's own CA and demands one
 
 import errno
 import ssl
+import threading
 import time
 from datetime import UTC, datetime
 from pathlib import Path
@@ -106,7 +107,8 @@ class MutualTls:
         self._reached_at = reached_at
         self._watched = WatchedFiles(files, interval_ms=LOOK_INTERVAL_MS)
         self._fault = ""  # of new files, as it was logged last
-        self._read()
+        self._looking = threading.Lock()
+        self._tls, self._until_s, self._pem = self._made()
 
     @property
     def tls(self) -> ssl.SSLContext:
@@ -126,6 +128,7 @@ class MutualTls:
             return grpc.dynamic_ssl_server_credentials(
                 self._for_grpc(), self._for_grpc, require_client_authentication=True
             )
+        self._look()
         key, certificate, authority = self._pem
         return grpc.ssl_channel_credentials(authority, key, certificate)
 
@@ -135,23 +138,33 @@ class MutualTls:
         key, certificate, authority = self._pem
         return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
-    def _read(self) -> None:
+    def _made(self) -> tuple[ssl.SSLContext, float, tuple[bytes, bytes, bytes]]:
+        """Returns what is made of the files. Raises OSError."""
         files = self._files
-        tls, until_s = files.context(self._side), files.until_s()
-        self._pem = files.key.read_bytes(), files.certificate.read_bytes(), files.authority.read_bytes()
-        self._tls, self._until_s = tls, until_s
+        pem = files.key.read_bytes(), files.certificate.read_bytes(), files.authority.read_bytes()
+        return files.context(self._side), files.until_s(), pem
 
     def _look(self) -> None:
-        """Reads changed files again."""
-        if not self._watched.changed_by(time.monotonic_ns() // 1_000_000):
+        """Reads changed files again. Threads of gRPC come here, too: while one looks the others take what there is."""
+        if not self._looking.acquire(blocking=False):
             return
         try:
+            if self._watched.changed_by(time.monotonic_ns() // 1_000_000):
+                self._read_again()
+        finally:
+            self._looking.release()
+
+    def _read_again(self) -> None:
+        try:
             fault = self._files.refusal(self._reached_at)
-            if not fault:
-                self._read()
+            made = None if fault else self._made()
         except (OSError, ValueError) as error:
-            fault = str(error)
-        if not fault:
+            made, fault = None, str(error)
+        if made is not None and self._watched.changed():  # while they were read: they may not belong together
+            self._watched.read_again()
+            return
+        if made is not None:
+            self._tls, self._until_s, self._pem = made
             log.info("the certificate of the cluster is read again", until=self._until_s)
         elif fault != self._fault:
             log.warning("the new certificate of the cluster cannot be used; the former stays in force", error=fault)

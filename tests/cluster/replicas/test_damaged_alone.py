@@ -49,7 +49,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     (damage,) = status["damages"]
     assert gateway.admin("/readyz") == (
         f"degraded\nthe log is damaged: {damage['end'] - damage['start']} bytes in 1 ranges are lost; "
-        "/status lists topics and offsets\n"
+        f"plant, queue {lost['queue']}, offsets {lost['first']} to {lost['first']}\n"
     )
     metrics = gateway.admin("/metrics")
     assert "headgate_log_damages 1.0" in metrics

@@ -423,6 +423,29 @@ def test_an_operator_cannot_elect_a_replica_that_others_refuse():
     assert rig.elections.decide(0, None, rig.now, 0).candidate == 3
 
 
+@pytest.mark.parametrize("acknowledge", ["all_in_sync", "quorum"])
+def test_a_master_that_serves_stays_where_others_refuse_all_that_could_replace_it(acknowledge):
+    """`cluster elect` without a replica elected one whose certificate had expired, and the group stood still."""
+    rig = ElectionsRig(in_sync=3, acknowledge=acknowledge)
+    rig.up(2, 3, expired=True)
+    with pytest.raises(NotElectable, match=r"1 stays master .* for the certificates of the others have expired: 2, 3"):
+        rig.elections.decide(0, None, rig.now, 0)
+
+
+@pytest.mark.parametrize(("died", "elected"), [((1,), 3), ((1, 3), 2)])
+def test_by_quorum_one_that_others_refuse_is_passed_over_where_a_majority_has_all_without_it(died, elected):
+    """A replica whose certificate had expired was elected for a longer log, of frames that nobody was told of."""
+    rig = ElectionsRig(5, in_sync=5, acknowledge="quorum", min_in_sync=3)
+    rig.up(2, 3, 4, 5, log_epoch=1, log_end=500)
+    rig.up(2, log_end=510, expired=True)
+    rig.deaf = {5}
+    rig.down(*died)
+    rig.run(DEAD_AFTER_MS + 2 * TICK_MS)
+    rig.deaf = set()  # it promises last
+    rig.run(2 * TICK_MS)
+    assert rig.group.master == elected
+
+
 # ---- by command
 
 

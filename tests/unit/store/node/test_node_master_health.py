@@ -1,5 +1,7 @@
 """A master with a full disk hands over to a replica that has room, once; one that cannot confirm says so."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from controller.api.client import GroupConfig
@@ -130,3 +132,41 @@ async def test_a_master_whose_replicas_do_not_answer_says_so(tmp_path, controlle
         await until(lambda: not group.role(name).health.cut_off, PATIENCE_S)
         assert [lease.offset for lease in await local.leases.take(20, 1, max_count=1)] == [1]
         await until(lambda: not registry.last(GROUP, id_).stalled, PATIENCE_S)
+
+
+@pytest.mark.parametrize(("fit", "heir"), [((1, 3), 3), ((1, 2, 3), 2), ((1,), 2)])
+async def test_damage_is_left_to_one_that_nothing_else_is_wrong_with(monkeypatch, fit, heir):
+    """A damaged master stayed, as it asked for one again and again whose certificate had expired."""
+    monkeypatch.setattr(master_health, "DAMAGED_MS", 0)
+    asked = []
+
+    async def answer(_request):
+        return SimpleNamespace(room=fit)
+
+    async def switch_over(target):
+        asked.append(target)
+        return 2
+
+    ends = {2: 500, 3: 500}
+    core = SimpleNamespace(
+        sync_set=(1, 2, 3),
+        round_agreed=0,
+        end=500,
+        flushed=500,
+        refusal=None,
+        ask_round=lambda: 0,
+        is_damaged=lambda one: one == 1,
+        positions=lambda: ends,
+    )
+    context = SimpleNamespace(
+        group=0,
+        relief_ms=0,
+        repairing=SimpleNamespace(needs_repair=True),
+        controller=SimpleNamespace(do=answer),
+        now_ms=lambda: 10_000,
+        send_heartbeat=lambda: None,
+    )
+    health = master_health.MasterHealth(context, core, switch_over)
+    health.look(None, replicas=(2, 3))
+    await health.relieving
+    assert asked == [heir]

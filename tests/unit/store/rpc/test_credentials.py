@@ -122,6 +122,46 @@ async def test_a_server_and_its_clients_go_on_with_renewed_files_of_another_auth
         await serving.stop(0)
 
 
+@pytest.mark.anyio
+@pytest.mark.usefixtures("looked_at")
+async def test_files_that_are_replaced_while_they_are_read_are_not_mixed(tmp_path, monkeypatch):
+    """gRPC was given one certificate with the key of another, until the next look or for as long as that failed."""
+    authority, other = Authority(tmp_path / "client"), Authority(tmp_path / "server")
+    files = node_files(authority, "client", ca_file=other.file)
+    client, until_s = files.channel("client"), files.until_s()
+    serving = PipeServer()
+    serving.add_generic_rpc_handlers((Same(),))
+    port = serving.add_secure_port("127.0.0.1:0", node_files(other, "localhost", ca_file=authority.file).server())
+    await serving.start()
+    node_files(authority, "client", days=(-1, 2))
+    judged, made = [], CredentialFiles.context
+
+    def refusal(_files, _reached_at):
+        judged.append(True)
+        return ""
+
+    def context(self, side):
+        found, key = made(self, side), self.key.read_bytes()
+        if judged:
+            node_files(authority, "client", days=(-1, 3))
+            self.key.write_bytes(key)  # the next certificate is there, its key not yet
+        return found
+
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(CredentialFiles, "refusal", refusal)
+            patch.setattr(CredentialFiles, "context", context)
+            assert client.until_s == until_s
+        assert await by_grpc(port, client) == b"x"
+        assert client.until_s == until_s
+        monkeypatch.setattr(CredentialFiles, "refusal", lambda *_: "")  # it is not of the authority that it trusts
+        node_files(authority, "client", days=(-1, 4))
+        assert await by_grpc(port, client) == b"x"
+        assert client.until_s == files.until_s() > until_s
+    finally:
+        await serving.stop(0)
+
+
 @pytest.mark.usefixtures("looked_at")
 def test_new_files_that_others_would_refuse_leave_the_former_in_force(tmp_path, capsys):
     authority = Authority(tmp_path)
