@@ -23,7 +23,7 @@ from adapters.cloudevents.attributes import (
     split,
 )
 from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
-from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
+from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, is_typed, placed, typed_of, wrap
 from adapters.cloudevents.protobuf import (
     BATCH_PROTOBUF,
     STRUCTURED_PROTOBUF,
@@ -81,6 +81,7 @@ __all__ = [
     "is_json",
     "is_name",
     "is_structured",
+    "is_typed",
     "parse_ms",
     "placed",
     "route_by",
@@ -91,6 +92,7 @@ __all__ = [
     "to_protobuf",
     "to_protobuf_batch",
     "to_structured",
+    "typed_of",
     "whole_batch",
     "wrap",
 ]

@@ -14,7 +14,7 @@ import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.batches import plain_batch
-from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
+from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
 
@@ -28,7 +28,6 @@ BASE64: Final = "base64"
 BINARY: Final = "binary"  # bytes that JSON has as `data` all the same: in Protobuf, with JSON in them
 
 _JSON_TYPE = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
-_INTEGER_MAX = 2**31  # CloudEvents 1.0.2, 2.4: integers are signed and of 32 bits
 
 _decode_event = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -180,7 +179,7 @@ def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
         raise malformed(name, f"is no attribute value: {error}") from error
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, int) and -_INTEGER_MAX <= value < _INTEGER_MAX:
+    if isinstance(value, int) and -INTEGER_MAX <= value < INTEGER_MAX:
         return value
     raise malformed(name, "an attribute is a string, a boolean or an integer of 32 bits")
 
