@@ -23,7 +23,16 @@ from adapters.cloudevents.attributes import (
     split,
 )
 from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
-from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, is_typed, placed, typed_of, wrap
+from adapters.cloudevents.event import (
+    DEFAULT_TYPE,
+    NATIVE,
+    attributes_of,
+    from_attributes,
+    is_typed,
+    placed,
+    typed_of,
+    wrap,
+)
 from adapters.cloudevents.protobuf import (
     BATCH_PROTOBUF,
     STRUCTURED_PROTOBUF,
