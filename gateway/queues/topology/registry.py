@@ -242,6 +242,7 @@ class QueueRegistry(ExchangeRegistry):
         """Removes the exclusive queues of a connection that has ended, with those of others that wait for it."""
         self._doomed.update(self._owned.pop(owner, {}))
         if self._doomed:
+            await asyncio.sleep(0)  # an eager start is in no task up to here, and the group of removals asks for one
             async with self._changing:
                 await self._drop_soon(())
 
