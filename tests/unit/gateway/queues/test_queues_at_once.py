@@ -181,9 +181,11 @@ async def test_the_exclusive_queues_of_connections_that_end_at_once_go_with_them
     assert await rig.publish("", f"q{conns[0].id}", b"y")
 
 
-async def test_exclusive_queues_go_with_a_connection_whose_release_begins_outside_of_a_task(rig):
+@pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
+async def test_queues_go_with_a_connection_whose_release_begins_outside_of_a_task(rig, kind):
     conn = rig.conn()
-    await rig.declare(conn, "q", exclusive=True)
+    await rig.declare(conn, "q", **{kind: True})
+    await rig.consume(conn, "q")
     outside = asyncio.get_running_loop().create_future()
 
     def begin():
@@ -197,7 +199,6 @@ async def test_exclusive_queues_go_with_a_connection_whose_release_begins_outsid
     assert rest is not None
     await rest
     assert not rig.queues.registry.queues
-
 
 
 @pytest.mark.parametrize("seed", range(8))
