@@ -8,7 +8,7 @@ it is the same event. Everything malformed raises `gateway.domain.errors.Refusal
 the attribute's name.
 
 Imported by: amqp, coap, http, mqtt.
-Imports: gateway.domain, store.api.
+Imports: gateway.domain, gateway.port, store.api.
 """
 
 from adapters.cloudevents.attributes import (

@@ -16,6 +16,7 @@ from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.batches import plain_batch
 from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import answers_at
 from store.api.message import Message
 
 STRUCTURED_JSON: Final = "application/cloudevents+json"
@@ -268,8 +269,8 @@ def to_document(message: Message) -> dict[str, Any]:
         document["datacontenttype"] = message.content_type
     if message.content_encoding:
         document.setdefault("contentencoding", message.content_encoding)
-    if message.reply_to is not None:
-        document.setdefault("replyto", message.reply_to)
+    if (reply_to := answers_at(message)) is not None:
+        document.setdefault("replyto", reply_to)
     payload = _payload(message, native.get("data"))
     if payload is not None:
         document[payload[0]] = payload[1]
