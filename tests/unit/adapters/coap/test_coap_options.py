@@ -1,4 +1,4 @@
-"""Options of a request that no method has a meaning for, that have another length, or that come twice (RFC 7252, 5.4)."""
+"""Options of a request that have no meaning for its method, another length, or come twice (RFC 7252, 5.4)."""
 
 import pytest
 
