@@ -74,8 +74,9 @@ def _binary(message: Message) -> tuple[Table, str | None, bytes]:
     kind = _short(cloudevents.data_type(message))
     if message.content_type is not None and kind is None:
         attributes["datacontenttype"] = message.content_type
+    typed = cloudevents.typed_of(message)
     for name, text in attributes.items():
-        add_property(headers, repeats, f"ce-{name}", text)
+        add_property(headers, repeats, f"ce-{name}", typed.get(name, text))
     for name, text in message.properties:
         if name != PATH and name not in OBEYED and attributes.get(name) != text:
             add_property(headers, repeats, name, text)

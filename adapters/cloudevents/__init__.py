@@ -8,7 +8,7 @@ it is the same event. Everything malformed raises `gateway.domain.errors.Refusal
 the attribute's name.
 
 Imported by: amqp, coap, http, mqtt.
-Imports: gateway.domain, store.api.
+Imports: gateway.domain, gateway.port, store.api.
 """
 
 from adapters.cloudevents.attributes import (
@@ -23,7 +23,16 @@ from adapters.cloudevents.attributes import (
     split,
 )
 from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
-from adapters.cloudevents.event import DEFAULT_TYPE, NATIVE, attributes_of, from_attributes, placed, wrap
+from adapters.cloudevents.event import (
+    DEFAULT_TYPE,
+    NATIVE,
+    attributes_of,
+    from_attributes,
+    is_typed,
+    placed,
+    typed_of,
+    wrap,
+)
 from adapters.cloudevents.protobuf import (
     BATCH_PROTOBUF,
     STRUCTURED_PROTOBUF,
@@ -81,6 +90,7 @@ __all__ = [
     "is_json",
     "is_name",
     "is_structured",
+    "is_typed",
     "parse_ms",
     "placed",
     "route_by",
@@ -91,6 +101,7 @@ __all__ = [
     "to_protobuf",
     "to_protobuf_batch",
     "to_structured",
+    "typed_of",
     "whole_batch",
     "wrap",
 ]

@@ -38,6 +38,7 @@ from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
 from store.api.message import EVENT, Message
 
 NATIVE: Final = EVENT  # the key in Message.native
+INTEGER_MAX: Final = 2**31  # integers are signed and of 32 bits (CloudEvents 1.0.2, 3.2)
 DEFAULT_TYPE: Final = "headgate.message.v1"  # of a message that never was an event and says no type
 PROPERTIES_BYTES_MAX: Final = 4_096  # of `headgateproperties`: over HTTP a header; clients take 8 to 64 KiB of headers
 
@@ -68,6 +69,13 @@ def _correlation_text(correlation: bytes) -> str | None:
     return text if text and clean(text) == text else None
 
 
+def is_typed(name: str, value: object) -> bool:
+    """Returns whether a value of a binding is an extension's boolean or integer of 32 bits (CloudEvents 1.0.2, 3.2)."""
+    if name in CORE or name in OURS or not isinstance(value, int):
+        return False
+    return isinstance(value, bool) or -INTEGER_MAX <= value < INTEGER_MAX
+
+
 class _Mapped(NamedTuple):
     """An extension with a place in the domain message."""
 
@@ -95,10 +103,12 @@ def from_attributes(
     device: str,
     route: Route | None = None,
     trusted_gateway: bool = False,
+    typed: Mapping[str, int | bool] | None = None,
     **fields: Any,
 ) -> Message:
     """Returns the message of an event in binary mode: attribute names in lower case, without their binding's prefix.
 
+    `typed` has the extensions that the binding carried as integers or booleans; they are among `attributes` as texts.
     `fields` are further fields of the message, from its protocol (`qos`, `address`, `correlation`...): they win over
     the event's own values, which then are kept for its way out; `properties` come behind the event's extensions.
     `deviceid` names the device when a trusted gateway sends the event. Raises `Refusal` (MALFORMED) whose detail begins
@@ -112,7 +122,9 @@ def from_attributes(
         context["datacontenttype"] = content_type
     check(context)
     device = (context.get("deviceid") or device) if trusted_gateway else device
-    return message_of(context, body, {}, route, {"protocol": protocol, "device": device, "time_ms": now_ms, **fields})
+    native = {"typed": dict(typed)} if typed else {}
+    arrival = {"protocol": protocol, "device": device, "time_ms": now_ms}
+    return message_of(context, body, native, route, {**arrival, **fields})
 
 
 def message_of(
@@ -176,6 +188,12 @@ def attributes_of(message: Message) -> dict[str, str] | None:
         if name not in attributes and name not in _RESERVED and is_name(name):
             attributes[name] = text
     return {name: text for name, text in attributes.items() if text is not None}
+
+
+def typed_of(message: Message) -> Mapping[str, int | bool]:
+    """Returns the extensions of an event that came as integers or booleans."""
+    native = message.native.get(NATIVE) if message.native else None
+    return {} if native is None else native.get("typed", {})
 
 
 def placed(message: Message) -> dict[str, str] | None:

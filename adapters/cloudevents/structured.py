@@ -14,8 +14,9 @@ import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.batches import plain_batch
-from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
+from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, wrap
 from gateway.domain.errors import Cause, Refusal
+from gateway.port.queues import answers_at
 from store.api.message import Message
 
 STRUCTURED_JSON: Final = "application/cloudevents+json"
@@ -28,7 +29,6 @@ BASE64: Final = "base64"
 BINARY: Final = "binary"  # bytes that JSON has as `data` all the same: in Protobuf, with JSON in them
 
 _JSON_TYPE = re.compile(r"[^/;\s]+/(?:[^/;\s]+\+)?json\s*(?:;|$)", re.IGNORECASE)
-_INTEGER_MAX = 2**31  # CloudEvents 1.0.2, 2.4: integers are signed and of 32 bits
 
 _decode_event = msgspec.json.Decoder(dict[str, msgspec.Raw]).decode
 _decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
@@ -180,7 +180,7 @@ def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
         raise malformed(name, f"is no attribute value: {error}") from error
     if value is None or isinstance(value, str | bool):
         return value
-    if isinstance(value, int) and -_INTEGER_MAX <= value < _INTEGER_MAX:
+    if isinstance(value, int) and -INTEGER_MAX <= value < INTEGER_MAX:
         return value
     raise malformed(name, "an attribute is a string, a boolean or an integer of 32 bits")
 
@@ -269,8 +269,8 @@ def to_document(message: Message) -> dict[str, Any]:
         document["datacontenttype"] = message.content_type
     if message.content_encoding:
         document.setdefault("contentencoding", message.content_encoding)
-    if message.reply_to is not None:
-        document.setdefault("replyto", message.reply_to)
+    if (reply_to := answers_at(message)) is not None:
+        document.setdefault("replyto", reply_to)
     payload = _payload(message, native.get("data"))
     if payload is not None:
         document[payload[0]] = payload[1]

@@ -5,6 +5,7 @@
 the `marks` and `tickets` that requests carry. `single` is the short way of a lone message, `pressed` asks a peer to
 publish less, `operated` shows connections and sessions to an operator, and `bridge` is the port turned round.
 
-Imported by: gateway.*, adapters.amqp, adapters.coap, adapters.http, adapters.mqtt, adapters.websocket.
+Imported by: gateway.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt,
+adapters.websocket.
 Imports: domain, store.api, store.format.
 """

@@ -30,7 +30,7 @@ class ProtocolSettings(_Value, frozen=True, kw_only=True):
     """`protocolsettings`: the transmission. Times are seconds. The first ones are for one protocol each."""
 
     method: str = "POST"
-    headers: Mapping[str, str] = msgspec.field(default_factory=dict)
+    headers: Mapping[str, str | None] = msgspec.field(default_factory=dict)  # values are write-only: None as shown
     signingsecret: str | None = None  # write-only
     topicname: str | None = None  # of MQTT, as all to clientid
     qos: Literal[0, 1, 2] = 1

@@ -18,8 +18,9 @@ import msgspec
 
 from gateway.domain.address import escape_level, from_routing_key, to_routing_key, unescape_level
 from gateway.domain.errors import Cause, Refusal
-from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address
+from gateway.domain.vhosts import DEFAULT_VHOST, VHOST_ROOT, in_vhost, split_name, vhost_address, vhost_of_address
 from gateway.port.adapter import Leased, Request
+from store.api.message import REPLY_QUEUE, Message
 
 TOPIC_EXCHANGE = "amq.topic"
 DELAYED, HASHED = "x-delayed-message", "x-consistent-hash"  # kinds of exchanges that RabbitMQ has as plug-ins
@@ -80,6 +81,14 @@ def routing_of(address: str) -> tuple[str, str]:
             exchange = in_vhost(unescape_level(levels[1]), unescape_level(levels[3]))
             return exchange, to_routing_key(levels[4])
     return TOPIC_EXCHANGE, to_routing_key(address)
+
+
+def answers_at(message: Message) -> str | None:
+    """Returns the address at which the answer to a message is wanted: of a queue that AMQP's `reply_to` names, too."""
+    if message.reply_to is not None or message.native is None:
+        return message.reply_to
+    queue = message.native.get("amqp", {}).get(REPLY_QUEUE)
+    return address_of(in_vhost(vhost_of_address(message.address), ""), queue) if queue else None
 
 
 class QueueInfo(msgspec.Struct, frozen=True, kw_only=True):

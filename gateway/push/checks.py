@@ -28,6 +28,10 @@ def check_spec_before(spec: SubscriptionSpec, guard: SinkGuard, kinds: SinkKinds
     credential = spec.sinkcredential
     if credential is not None and credential.secret is None and credential.accesstoken is None:
         spec = msgspec.structs.replace(spec, sinkcredential=None)
+    settings = spec.protocolsettings
+    if None in settings.headers.values():
+        said = {name: value for name, value in settings.headers.items() if value is not None}
+        spec = msgspec.structs.replace(spec, protocolsettings=msgspec.structs.replace(settings, headers=said))
     check_spec(spec, guard, kinds)
 
 
@@ -106,6 +110,10 @@ def _check_credential(given: SinkCredential) -> None:
     texts = [one for one in (given.identifier, given.secret, given.accesstoken) if one is not None]
     if any(len(one) > CREDENTIAL_CHARS_MAX or not one.isprintable() for one in texts):
         raise FilterError(path, f"has a text of more than {CREDENTIAL_CHARS_MAX} characters, or of control characters")
+    others = {"PLAIN": ("accesstoken", "accesstokenexpiresutc", "accesstokentype"), "ACCESSTOKEN": ("secret",)}
+    for name in others.get(given.credentialtype, ()):
+        if getattr(given, name) is not None:
+            raise FilterError(f"{path}.{name}", f"is not for type {given.credentialtype}; leave it out")
     if given.credentialtype == "PLAIN":
         if not given.identifier or ":" in given.identifier or given.secret is None:
             raise FilterError(path, "of type PLAIN has an identifier without a colon, and a secret")

@@ -48,10 +48,12 @@ class HttpKind:
 def _check_headers(spec: SubscriptionSpec) -> None:
     path = "protocolsettings.headers"
     headers = spec.protocolsettings.headers
-    size = sum(len(name) + len(value) for name, value in headers.items())
+    size = sum(len(name) + len(value or "") for name, value in headers.items())
     if len(headers) > HEADERS_MAX or size > HEADER_BYTES_MAX:
         raise FilterError(path, f"has more than {HEADERS_MAX} headers, or {HEADER_BYTES_MAX} bytes")
     for name, value in headers.items():
+        if value is None:
+            raise FilterError(path, f"{name[:64]!r} has no value; one that is kept is of the same sink")
         if _TOKEN.fullmatch(name) is None or _VISIBLE.fullmatch(value) is None:
             raise FilterError(path, f"{name[:64]!r} is no header, or its value is not visible ASCII")
         if _OURS.fullmatch(name) is not None:

@@ -98,7 +98,7 @@ def _allowed_rate_per_s(answer: SinkAnswer) -> float | None:
 def _own_headers(record: SubscriptionRecord) -> list[tuple[bytes, bytes]]:
     """Returns the headers of every request of a subscription."""
     spec = record.spec
-    headers = [(name.encode(), value.encode()) for name, value in spec.protocolsettings.headers.items()]
+    headers = [(name.encode(), (value or "").encode()) for name, value in spec.protocolsettings.headers.items()]
     credential = spec.sinkcredential
     if credential is not None and credential.credentialtype == "PLAIN":
         pair = f"{credential.identifier}:{credential.secret}".encode()

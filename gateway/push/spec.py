@@ -17,6 +17,7 @@ from store.format.frame import QueueNumber
 SUBSCRIPTIONS, STATUS = "push/subscriptions", "push/status"  # namespaces of keys
 
 SINK_GONE: Final = "the sink answered 410: it wants nothing more"
+SECRET_OF: Final = {"PLAIN": "secret", "ACCESSTOKEN": "accesstoken"}  # the secret of each type of credential
 ATTEMPTS_DEFAULT: Final = 10  # until an event goes to a dead letter address
 
 
@@ -68,7 +69,8 @@ def without_secrets(spec: SubscriptionSpec) -> SubscriptionSpec:
     credential = spec.sinkcredential
     if credential is not None:
         credential = msgspec.structs.replace(credential, secret=None, accesstoken=None)
-    settings = msgspec.structs.replace(spec.protocolsettings, signingsecret=None)
+    headers = dict.fromkeys(spec.protocolsettings.headers)
+    settings = msgspec.structs.replace(spec.protocolsettings, signingsecret=None, headers=headers)
     return msgspec.structs.replace(spec, sinkcredential=credential, protocolsettings=settings)
 
 
@@ -81,12 +83,14 @@ def with_secrets(spec: SubscriptionSpec, before: SubscriptionSpec) -> Subscripti
         return spec
     credential, known = spec.sinkcredential, before.sinkcredential
     if credential is not None and known is not None and credential.credentialtype == known.credentialtype:
-        credential = msgspec.structs.replace(
-            credential,
-            secret=known.secret if credential.secret is None else credential.secret,
-            accesstoken=known.accesstoken if credential.accesstoken is None else credential.accesstoken,
-        )
+        member = SECRET_OF.get(credential.credentialtype)
+        if member is not None and getattr(credential, member) is None:
+            credential = msgspec.structs.replace(credential, **{member: getattr(known, member)})
     settings, secret = spec.protocolsettings, before.protocolsettings.signingsecret
     if settings.signingsecret is None and secret is not None:
         settings = msgspec.structs.replace(settings, signingsecret=secret)
+    if None in settings.headers.values():
+        values = {name.lower(): value for name, value in before.protocolsettings.headers.items()}
+        kept = {n: values.get(n.lower()) if value is None else value for n, value in settings.headers.items()}
+        settings = msgspec.structs.replace(settings, headers=kept)
     return msgspec.structs.replace(spec, sinkcredential=credential, protocolsettings=settings)

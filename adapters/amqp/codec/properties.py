@@ -14,6 +14,7 @@ import msgspec
 
 from adapters import cloudevents
 from adapters.amqp.codec.copies import CC, take_copies
+from adapters.amqp.codec.event_headers import NUMBER_MAX, EventHeaders, event_of, is_attribute, milliseconds
 from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
 from adapters.amqp.codec.structured import read_structured
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, SHORT_BYTES_MAX, Table, Timestamp, write_table
@@ -35,7 +36,6 @@ from gateway.port.queues import (
 from store.api.message import REPLY_QUEUE, Message
 
 NATIVE: Final = "amqp"
-NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 X_DEATH: Final = "x-death"
 _DELAY: Final = "x-delay"
 REPLY_TO: Final = "amq.rabbitmq.reply-to"  # as `adapters.amqp.codec.direct_reply` says
@@ -44,7 +44,6 @@ _TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of 
 _SIGNED_MAX: Final = (1 << 63) - 1  # of the integers we write
 _DIGITS = re.compile("[0-9]{1,16}", re.ASCII)
 _WHOLE = re.compile(r"[+-]?[0-9]{1,16}(?:\.[0-9]*)?", re.ASCII)  # a decimal is read as its text
-_CLOUDEVENT = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
 
 class Template(NamedTuple):
@@ -57,7 +56,7 @@ class Template(NamedTuple):
     device: str | None  # claimed; only a trusted gateway's word counts
     expiration_ms: int | None  # from its arrival
     delay_ms: int | None  # from its arrival
-    event: dict[str, str] | None  # the attributes of a CloudEvent
+    event: EventHeaders | None  # the attributes of a CloudEvent
     structured: bool  # the body is an event in JSON; one that comes in parts is not read
     copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
 
@@ -94,9 +93,10 @@ class Template(NamedTuple):
         own = {name: value for name, value in fields.items() if name not in {"id", "type", "content_type"}}
         if self.event is None:
             return read_structured(body, **others, **own)
+        attributes, typed = self.event
         content_type = fields["content_type"]
         return cloudevents.from_attributes(
-            self.event, body, content_type=content_type, protocol=NATIVE, **others, **own
+            attributes, body, content_type=content_type, protocol=NATIVE, typed=typed, **others, **own
         )
 
 
@@ -129,13 +129,6 @@ def read_properties(raw: bytes) -> Template:
     Raises `ProtocolError` (FRAME_ERROR for malformed bytes, PRECONDITION_FAILED for a value that means nothing).
     """
     return _template(raw, read_fields(raw))
-
-
-def _milliseconds(timestamp: int | None) -> int | None:
-    """Returns seconds, as the specification says, or milliseconds, as many clients write. None: neither."""
-    if timestamp is None or timestamp > NUMBER_MAX:
-        return None
-    return timestamp * 1000 if timestamp < 1 << 33 else timestamp
 
 
 def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
@@ -197,7 +190,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         and expiration is None
         and said.delay_ms is None
         and get("reply_to") != REPLY_TO,  # which every channel means otherwise
-        time_ms=said.time_ms if said.time_ms is not None else _milliseconds(get("timestamp")),
+        time_ms=said.time_ms if said.time_ms is not None else milliseconds(get("timestamp")),
         user_id=user_id,
         device=said.device,
         expiration_ms=int(expiration) if expiration is not None else None,
@@ -265,23 +258,17 @@ _MAPPED: Final = frozenset(
 )
 
 
-def _sort_headers(headers: Table) -> tuple[Table, dict[str, str] | None, dict[str, str]]:
+def _sort_headers(headers: Table) -> tuple[Table, EventHeaders | None, dict[str, str]]:
     """Returns headers with a place of their own, the attributes of a CloudEvent, and all others that have a text."""
-    event: dict[str, str] = {}
+    event = event_of(headers)
     mapped: Table = {}
     others: dict[str, str] = {}
-    if "ce-specversion" in headers or "cloudEvents_specversion" in headers or "cloudEvents:specversion" in headers:
-        for name, value in headers.items():
-            match = _CLOUDEVENT.fullmatch(name)
-            text = text_of(value)
-            if match is not None and text is not None:
-                event[match[1].lower()] = text
     for name, value in headers.items():
         if name in _MAPPED:
             mapped[name] = value
-        elif (text := text_of(value)) is not None and not (event and _CLOUDEVENT.fullmatch(name)):
+        elif (text := text_of(value)) is not None and not (event and is_attribute(name)):
             others[name] = text
-    return mapped, event or None, others
+    return mapped, event, others
 
 
 def _time_ms(value: object) -> int | None:
@@ -394,8 +381,9 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-routing-key"] = key  # basic.deliver holds only its beginning
     attributes = cloudevents.attributes_of(message)
     if attributes is not None:
+        typed = cloudevents.typed_of(message)
         for name, text in attributes.items():
-            add_property(headers, repeats, f"ce-{name}", text)
+            add_property(headers, repeats, f"ce-{name}", typed.get(name, text))
     elif message.key is not None:
         headers["ce-partitionkey"] = message.key
     if message.traceparent is not None:
@@ -414,15 +402,15 @@ def _headers_of(message: Message, now_ms: int) -> Table:
     return headers
 
 
-def add_property(headers: Table, repeats: dict[str, int], name: str, text: str) -> None:
+def add_property(headers: Table, repeats: dict[str, int], name: str, value: str | int) -> None:
     """Adds a property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
     if len(name.encode()) > SHORT_BYTES_MAX - 8:
-        name, text = "x-property", f"{name}={text}"
+        name, value = "x-property", f"{name}={text_of(value)}"
     free = name
     while free in headers:
         repeats[name] = number = repeats.get(name, 1) + 1
         free = f"{name}.{number}"
-    headers[free] = text
+    headers[free] = value
 
 
 def _text(correlation: bytes | None) -> str | None:

@@ -50,6 +50,7 @@ from adapters.http.wire.response import Response
 from gateway.domain.address import check_address, level_of
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
+from gateway.port.queues import answers_at
 from store.api.message import Message
 
 PROTOCOL: Final = "http"
@@ -347,8 +348,8 @@ def message_response(message: Message, options: HttpOptions, *headers: tuple[byt
     if attributes is None:
         attributes = wrap(message)
     out = [*headers, *_INERT, *attribute_headers(message, attributes)]
-    if message.reply_to is not None:
-        out.append((b"x-reply-to", _encode_value(message.reply_to)))
+    if (reply_to := answers_at(message)) is not None:
+        out.append((b"x-reply-to", _encode_value(reply_to)))
     if message.correlation is not None and "correlationid" not in attributes:
         out.append((b"x-correlation-data", b64encode(message.correlation)))
     wanted = {name.lower() for name in options.property_headers}

@@ -28,7 +28,7 @@ from adapters.mqtt.messages.events import (
 )
 from adapters.mqtt.messages.sparkplug import Sparkplug
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import SHOWN
+from gateway.port.queues import SHOWN, answers_at
 from store.api.message import Message
 
 PROTOCOL = "mqtt"
@@ -287,8 +287,9 @@ def publish_properties(
         out += b"\x02" + min(left_s, 0xFFFF_FFFF).to_bytes(4, "big")
     if content_type is not None:
         out += _text_property(b"\x03", content_type)
-    if message.reply_to and "+" not in message.reply_to and "#" not in message.reply_to:
-        out += _text_property(b"\x08", message.reply_to)
+    reply_to = answers_at(message)
+    if reply_to and "+" not in reply_to and "#" not in reply_to:
+        out += _text_property(b"\x08", reply_to)
     if message.correlation is not None and len(message.correlation) <= 65_535:
         out += b"\x09" + encode_binary(message.correlation)
     for number in ids:

@@ -249,6 +249,8 @@ class QueueRegistry(ExchangeRegistry):
         """Removes queues now, each for itself, or when `finish` is called; from now on they cannot be used."""
         self._doomed.update(dict.fromkeys(names))
         doomed = list(self._doomed)
+        if doomed:
+            await asyncio.sleep(0)  # an eager start is in no task up to here, and the groups ask for one
         for at in range(0, len(doomed), DROPPED_COUNT_MAX):
             async with asyncio.TaskGroup() as group:  # which leaves nothing behind that goes on without the lock
                 some = doomed[at : at + DROPPED_COUNT_MAX]

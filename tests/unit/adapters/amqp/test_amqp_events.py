@@ -4,8 +4,10 @@ import msgspec
 import pytest
 
 from adapters.amqp import FACTORY
-from adapters.amqp.codec.properties import read_properties
-from adapters.amqp.codec.property_fields import read_fields
+from adapters.amqp.codec.properties import properties_of, read_properties
+from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.wire import Timestamp
+from adapters.cloudevents import to_structured
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -103,3 +105,51 @@ def test_between_gateways_the_path_keeps_events_from_going_round():
     assert content(been, upstream=THERE) is None
     fields = read_fields(content(been).properties)
     assert fields["headers"][PATH] == f"{THERE} {HERE}"
+
+
+def taken(headers):
+    raw = edited(b"\0\0", added={**EVENT, **headers})
+    return read_properties(raw).message("x", b"", device="d", trusted_gateway=False, now_ms=NOW_MS)
+
+
+def test_integers_and_booleans_keep_their_types():
+    numbers = {"low": -(2**31), "high": 2**31 - 1, "yes": True, "no": False, "text": "5"}
+    one = taken({f"ce-{name}": value for name, value in numbers.items()})
+    assert dict(one.properties) == {
+        "colour": "rote Grütze",
+        "low": "-2147483648",
+        "high": "2147483647",
+        "yes": "true",
+        "no": "false",
+        "text": "5",
+    }
+    document = msgspec.json.decode(to_structured(one))
+    assert {name: document[name] for name in numbers} == numbers
+    headers = read_fields(content(msgspec.structs.replace(one, native=event_alone(one))).properties)["headers"]
+    again = {name: headers[f"ce-{name}"] for name in numbers}
+    assert again == numbers
+    assert [type(value) for value in again.values()] == [type(value) for value in numbers.values()]
+    as_consumed = read_fields(properties_of(msgspec.structs.replace(one, native=event_alone(one)), now_ms=NOW_MS))
+    assert {name: as_consumed["headers"][f"ce-{name}"] for name in numbers} == numbers
+
+
+def event_alone(one):
+    """Returns what a message that came by another protocol has of an event."""
+    return {"cloudevents": one.native["cloudevents"]}
+
+
+@pytest.mark.parametrize("value", [2**31, -(2**31) - 1])
+def test_what_is_no_integer_of_cloudevents_is_text(value):
+    assert msgspec.json.decode(to_structured(taken({"ce-n": value})))["n"] == str(value)
+
+
+def test_attributes_of_the_specification_and_ours_have_no_numbers():
+    document = msgspec.json.decode(to_structured(taken({"ce-id": 7, "ce-subject": 8, "ce-headgateomitted": 9})))
+    assert (document["id"], document["subject"], "headgateomitted" in document) == ("7", "8", False)
+
+
+def test_a_timestamp_of_amqp_is_the_time_of_an_event():
+    one = taken({"ce-time": Timestamp(1_500_000_000), "ce-expirytime": Timestamp(1_600_000_000)})
+    assert (one.time_ms, one.expires_at_ms) == (1_500_000_000_000, 1_600_000_000_000)
+    document = msgspec.json.decode(to_structured(one))
+    assert (document["time"], document["expirytime"]) == ("2017-07-14T02:40:00Z", "2020-09-13T12:26:40Z")

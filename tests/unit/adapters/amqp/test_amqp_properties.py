@@ -3,12 +3,14 @@
 import decimal
 import struct
 
+import msgspec
 import pytest
 from pamqp import commands, frame, header
 
 from adapters import cloudevents
 from adapters.amqp.codec.delivery import _routes, deliver_frames, deliver_prefix
 from adapters.amqp.codec.properties import properties_of, read_properties
+from adapters.amqp.codec.property_fields import edited
 from adapters.amqp.codec.wire import read_table
 from adapters.amqp.publishing import (
     TARGETS,
@@ -20,6 +22,7 @@ from adapters.amqp.publishing import (
 )
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.errors import ProtocolError
+from gateway.port.queues import answers_at, routing_of
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, publish
 
@@ -385,3 +388,21 @@ def test_a_subscriber_of_mqtt_is_shown_what_has_no_field():
         assert b"\x26" + pair in tail
     assert tail.count(b"appid") == 1
     assert b"taken" in tail
+
+
+@pytest.mark.parametrize(
+    ("at", "queue", "address"),
+    [
+        ("a/b", "answers.q", "$amqp//answers/q"),
+        ("a/b", "a/b+c", "$amqp//a%2Fb%2Bc"),
+        ("$vhost/shop/amqp/e/k", "q", "$vhost/shop/amqp//q"),
+    ],
+)
+def test_other_protocols_are_told_the_queue_for_answers_as_an_address(at, queue, address):
+    template = read_properties(edited(b"\0\0", fields={"reply_to": queue}))
+    message = template.message(at, b"", device="d", trusted_gateway=False, now_ms=1)
+    assert answers_at(message) == address
+    assert routing_of(address)[1] == queue
+    assert cloudevents.to_document(msgspec.structs.replace(message, id="1"))["replyto"] == address
+    by_topic = msgspec.structs.replace(message, reply_to="re/ply")
+    assert answers_at(by_topic) == "re/ply"

@@ -6,6 +6,7 @@ import random
 import pytest
 
 from controller.api.commands import CreateTopic
+from gateway.base.eager import eager_start
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, in_vhost
 from gateway.port.queues import (
@@ -178,6 +179,26 @@ async def test_the_exclusive_queues_of_connections_that_end_at_once_go_with_them
     assert rig.queues.registry.exchange("e") is None
     await asyncio.gather(*(rig.declare(rig.conn(), f"q{conn.id}", durable=True) for conn in conns))
     assert await rig.publish("", f"q{conns[0].id}", b"y")
+
+
+@pytest.mark.parametrize("kind", ["exclusive", "auto_delete"])
+async def test_queues_go_with_a_connection_whose_release_begins_outside_of_a_task(rig, kind):
+    conn = rig.conn()
+    await rig.declare(conn, "q", **{kind: True})
+    await rig.consume(conn, "q")
+    outside = asyncio.get_running_loop().create_future()
+
+    def begin():
+        try:
+            outside.set_result(eager_start(rig.lose(conn)).rest)
+        except RuntimeError as error:
+            outside.set_exception(error)
+
+    asyncio.get_running_loop().call_soon(begin)  # as the protocol's end of a connection comes
+    rest = await outside
+    assert rest is not None
+    await rest
+    assert not rig.queues.registry.queues
 
 
 @pytest.mark.parametrize("seed", range(8))
