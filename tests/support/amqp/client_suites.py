@@ -21,7 +21,7 @@ BROKER = Path(__file__).with_name("suite_broker.py")
 
 @dataclass(frozen=True)
 class Result:
-    """The cases of a suite by what became of them; what failed has its message."""
+    """The cases of a suite, by the names that pytest takes, and what became of them; what failed has its message."""
 
     passed: set[str]
     skipped: set[str]
@@ -83,7 +83,8 @@ def _pip(*arguments: str) -> None:
 def _read(report: Path) -> Result:
     passed, skipped, failed = set(), set(), {}
     for case in ET.parse(report).iter("testcase"):
-        name = f"{case.get('classname', '').rpartition('.')[2]}::{case.get('name')}"
+        folder, module, *classes = case.get("classname", "").split(".")
+        name = "::".join([f"{folder}/{module}.py", *classes, case.get("name", "")])
         broken = [one for one in case if one.tag in {"failure", "error"}]
         if broken:
             failed[name] = str(broken[0].get("message"))
