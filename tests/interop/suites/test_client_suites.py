@@ -14,7 +14,7 @@ import pytest
 from tests.support.amqp.client_suites import installed_beside, run, unpacked
 from tests.support.process.gateways import GatewayProcess
 
-# What the suites need, as their projects say: the test runner's plug-ins, and small helpers.
+# The plug-ins of pytest and the helpers that the suites import, as their projects name them.
 PACKAGES = ("aiomisc-pytest==2.0.0", "shortuuid==1.0.13", "timeout-decorator==0.5.0")
 TIMEOUT_S = 3_600
 BODY_BYTES_MAX = 128 << 20  # as the suites' own broker is configured

@@ -13,12 +13,12 @@ from yarl import URL
 
 
 class DockerNotAvailableError(Exception):
-    """What the suites except; never raised."""
+    """An error that the suites except; never raised."""
 
 
 @dataclass
 class DockerHostInfo:
-    """Where containers would be."""
+    """The host of the broker, in place of that of containers."""
 
     container_host: str = "127.0.0.1"
 
