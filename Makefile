@@ -34,8 +34,10 @@ FAULTS_SEED ?= $(shell date +%y%j%H%M)
 # How many inputs `make fuzz` makes for each of its targets, and from which seed; a finding names its seed and lot.
 FUZZ_INPUTS ?= 1000000
 FUZZ_SEED ?= $(shell date +%y%j)
-# For how many seconds `make chaos` hurts MQTT clients and their gateway, and which seed it takes its chances from.
+# For how many seconds `make chaos` hurts MQTT clients and their gateway, how often it kills beside AMQP clients, and
+# which seed it takes its chances from.
 CHAOS_S ?= 600
+CHAOS_KILLS ?= 30
 CHAOS_SEED ?= $(shell date +%y%j%H%M)
 
 .PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos check format rooms bench chart lock java clean
@@ -80,10 +82,11 @@ endif
 test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
 	$(BIN)/python -m pytest -q -n 3 $(BY_FILE) -m "not slow and not spark" tests/unit $(ARGS)
 
-interop: $(STAMP) ## Clients for Node, Go and Java against the gateway (needs npm, go, mvn and what they fetch from)
+interop: $(STAMP) ## Clients for Node, Go and Java, and clients' own suites (needs npm, go, mvn and what they fetch from)
 	HEADGATE_MQTTJS=1 HEADGATE_AMQPLIB=1 HEADGATE_NODE_COAP=1 HEADGATE_JAVA=1 HEADGATE_EVENTS_SDKS=1 HEADGATE_H2SPEC=1 \
+	HEADGATE_AMQP_SUITES=1 \
 		$(BIN)/python -m pytest tests/interop/mqtt/test_mqttjs.py tests/interop/test_amqplib.py \
-		tests/interop/test_java_client.py tests/interop/coap tests/interop/http/test_events_sdks.py \
+		tests/interop/suites tests/interop/test_java_client.py tests/interop/coap tests/interop/http/test_events_sdks.py \
 		tests/interop/http/test_h2spec.py $(ARGS)
 
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
@@ -106,10 +109,12 @@ faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, dis
 	HEADGATE_FAULTS=$(FAULTS) HEADGATE_FAULTS_SEED=$(FAULTS_SEED) $(BIN)/python -m pytest -s \
 		tests/cluster/test_cluster_faults.py $(ARGS)
 
-chaos: $(STAMP) ## MQTT clients cut off and taken over, their gateway killed (CHAOS_S=600 CHAOS_SEED=1)
-	@echo "$(CHAOS_S) seconds, CHAOS_SEED=$(CHAOS_SEED)"
+chaos: $(STAMP) ## MQTT clients cut off, AMQP clients at work, their gateways killed (CHAOS_S=600 CHAOS_KILLS=30 CHAOS_SEED=1)
+	@echo "$(CHAOS_S) seconds and $(CHAOS_KILLS) kills, CHAOS_SEED=$(CHAOS_SEED)"
 	HEADGATE_CHAOS_S=$(CHAOS_S) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
 		tests/cluster/kill/test_mqtt_chaos.py $(ARGS)
+	HEADGATE_CHAOS_KILLS=$(CHAOS_KILLS) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
+		tests/cluster/kill/test_amqp_chaos.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check

@@ -47,39 +47,46 @@ def paho_client(gateway: Any, version: int) -> paho.Client:
 
 
 @asynccontextmanager
-async def mqtt_subscriber(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """Yields a reader by paho, MQTT 5."""
+async def mqtt_messages(gateway: Any, address: str) -> AsyncIterator[asyncio.Queue[paho.MQTTMessage]]:
+    """Yields what comes to a subscription by paho, MQTT 5."""
     loop, subscribed = asyncio.get_running_loop(), asyncio.Event()
     messages: asyncio.Queue[paho.MQTTMessage] = asyncio.Queue()
     client = paho_client(gateway, paho.MQTTv5)
     client.on_subscribe = lambda *_: loop.call_soon_threadsafe(subscribed.set)
     client.on_message = lambda _client, _data, message: loop.call_soon_threadsafe(messages.put_nowait, message)
-
-    async def read() -> Seen:
-        message = await messages.get()
-        assert message.topic == address
-        user = dict(getattr(message.properties, "UserProperty", ()))
-        return {
-            "body": message.payload,
-            "content_type": getattr(message.properties, "ContentType", None),
-            "type": user.get("type"),
-            "correlation": getattr(message.properties, "CorrelationData", None),
-            "source": user.get("source"),
-            "colour": user.get("colour"),
-        }
-
     try:
         client.subscribe(address, qos=1)
         await subscribed.wait()
-        yield read
+        yield messages
     finally:
         client.disconnect()
         await asyncio.to_thread(client.loop_stop)
 
 
 @asynccontextmanager
-async def event_stream(gateway: Any, address: str) -> AsyncIterator[Reader]:
-    """Yields a reader by httpx, server-sent events."""
+async def mqtt_subscriber(gateway: Any, address: str) -> AsyncIterator[Reader]:
+    """Yields a reader by paho, MQTT 5."""
+    async with mqtt_messages(gateway, address) as messages:
+
+        async def read() -> Seen:
+            message = await messages.get()
+            assert message.topic == address
+            user = dict(getattr(message.properties, "UserProperty", ()))
+            return {
+                "body": message.payload,
+                "content_type": getattr(message.properties, "ContentType", None),
+                "type": user.get("type"),
+                "correlation": getattr(message.properties, "CorrelationData", None),
+                "source": user.get("source"),
+                "colour": user.get("colour"),
+            }
+
+        yield read
+
+
+@asynccontextmanager
+async def events(gateway: Any, address: str) -> AsyncIterator[Callable[[], Awaitable[dict[str, Any]]]]:
+    """Yields a reader of events as JSON, by httpx, server-sent events."""
     async with (
         httpx.AsyncClient(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client,
         client.stream("GET", "/subscribe", params={"filter": address}) as response,
@@ -87,12 +94,23 @@ async def event_stream(gateway: Any, address: str) -> AsyncIterator[Reader]:
         lines = response.aiter_lines()
         assert (await anext(lines)).startswith("retry: ")
 
-        async def read() -> Seen:
+        async def read() -> dict[str, Any]:
             async for line in lines:
                 name, _, value = line.partition(": ")
                 if name == "data":
-                    return of_event(json.loads(value))
+                    return json.loads(value)
             raise AssertionError("the stream has ended")
+
+        yield read
+
+
+@asynccontextmanager
+async def event_stream(gateway: Any, address: str) -> AsyncIterator[Reader]:
+    """Yields a reader of what events say."""
+    async with events(gateway, address) as event:
+
+        async def read() -> Seen:
+            return of_event(await event())
 
         yield read
 
@@ -312,6 +330,41 @@ async def test_all_see_what_one_publishes(shared_gateway: Any, publish: Publish)
             body = seen.pop("body")
             assert (body if isinstance(body, dict) else json.loads(body)) == json.loads(BODY)
             assert seen == {field: said.get(field) for field in seen}, name
+
+
+async def test_what_only_amqp_has_reaches_mqtt_5_as_user_properties(shared_gateway: Any) -> None:
+    address = f"across/{next(_numbers)}/amqp"
+    nested = {"list": [1, "zwei"], "table": {"flag": True}}
+    properties = pika.BasicProperties(
+        message_id="m-1", reply_to="answers", app_id="plant", headers={"colour": "rot", "nested": nested}
+    )
+
+    def publish() -> None:
+        with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", shared_gateway.port("amqp"))) as connection:
+            connection.channel().basic_publish("amq.topic", routing_key(address), BODY, properties)
+
+    async with asyncio.timeout(TIMEOUT_S), mqtt_messages(shared_gateway, address) as messages:
+        await asyncio.to_thread(publish)
+        user = dict((await messages.get()).properties.UserProperty)
+    assert json.loads(user.pop("nested")) == nested
+    assert {name: user.get(name) for name in ("id", "replyto", "appid", "colour")} == {
+        "id": "m-1",
+        "replyto": "answers",
+        "appid": "plant",
+        "colour": "rot",
+    }
+
+
+async def test_repeated_and_non_ascii_user_properties_reach_readers_of_events(shared_gateway: Any) -> None:
+    address, properties = f"across/{next(_numbers)}/user", Properties(PacketTypes.PUBLISH)
+    said = [("colour", "rot"), ("Größe", "10 µm"), ("colour", "grün"), ("Site Name", "x")]
+    properties.UserProperty = said
+    async with asyncio.timeout(TIMEOUT_S), events(shared_gateway, address) as event:
+        await by_paho(shared_gateway, address, paho.MQTTv5, properties)
+        found = await event()
+    others = [tuple(pair) for pair in json.loads(found["headgateproperties"])]
+    assert sorted([("colour", found["colour"]), *others]) == sorted(said)
+    assert [value for name, value in [("colour", found["colour"]), *others] if name == "colour"] == ["rot", "grün"]
 
 
 async def test_what_coap_deletes_is_gone_for_all(shared_gateway: Any) -> None:

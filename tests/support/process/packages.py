@@ -14,6 +14,12 @@ import pytest
 NODE, NPM = shutil.which("node"), shutil.which("npm")
 JAVA, MAVEN = shutil.which("java"), shutil.which("mvn")
 INSTALL_TIMEOUT_S = 300
+PROJECT = """<project><modelVersion>4.0.0</modelVersion>
+<groupId>headgate</groupId><artifactId>tests</artifactId><version>1</version>
+<dependencies><dependency>
+<groupId>{group}</groupId><artifactId>{name}</artifactId><version>{version}</version>
+</dependency></dependencies></project>
+"""
 
 
 def needs_node(variable: str) -> list[pytest.MarkDecorator]:
@@ -52,4 +58,17 @@ def class_path(name: str, *artifacts: str) -> str:
         if not (home / f"{part}-{version}.jar").is_file():
             command = [str(MAVEN), "-q", "-B", "dependency:copy", f"-Dartifact={artifact}", f"-DoutputDirectory={home}"]
             subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
+    return f"{home}/*"
+
+
+def class_path_with_dependencies(artifact: str) -> str:
+    """Returns the class path of an artifact of Maven (group:name:version) and of all that it needs to run."""
+    group, name, version = artifact.split(":")
+    home = Path(sys.prefix) / name / version
+    if not (home / f"{name}-{version}.jar").is_file():
+        home.mkdir(parents=True, exist_ok=True)
+        (home / "pom.xml").write_text(PROJECT.format(group=group, name=name, version=version))
+        command = [str(MAVEN), "-q", "-B", "-f", str(home / "pom.xml"), "dependency:copy-dependencies"]
+        command += ["-DincludeScope=runtime", f"-DoutputDirectory={home}"]
+        subprocess.run(command, check=True, timeout=INSTALL_TIMEOUT_S)
     return f"{home}/*"
