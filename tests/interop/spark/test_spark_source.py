@@ -256,3 +256,21 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
         assert latest.keys() == {("d1", "temperature"), ("d2", "m"), ("d4", "temperature"), *states}
         assert tables.progress().records == 9
         assert tables.progress().offsets == {16: 9}
+
+
+def test_tables_are_computed_again_by_another_rule(session, served, tmp_path):
+    """Another output has the whole log by a rule that was changed; the addresses and records are the same."""
+    messages = [
+        Message(address=f"telemetry/site{n % 2}/dev{n % 3}/temp", body=b"%d" % n, device="guest", time_ms=T0 + n)
+        for n in range(12)
+    ]
+    served.store.log.append([(16 + n % 2, message) for n, message in enumerate(messages)], stored_at_ms=T0 + 20)
+    rules, found = tmp_path / "rules.toml", {}
+    for level in (1, 2):
+        rules.write_text(f'[[devices]]\nfilter = "telemetry/#"\nsource = "level"\nlevel = {level}\n')
+        tables = count_once(session, served, tmp_path / str(level), rules=rules)
+        assert tables.progress().records == 12
+        found[level] = {(w["device"], w["count"], w["max"]) for w in tables.windows().to_pylist()}
+        assert {r["address"].split("/")[level] for r in tables.latest().to_pylist()} == {w[0] for w in found[level]}
+    assert found[1] == {("site0", 6, 10.0), ("site1", 6, 11.0)}
+    assert found[2] == {("dev0", 4, 9.0), ("dev1", 4, 10.0), ("dev2", 4, 11.0)}
