@@ -117,8 +117,9 @@ def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash
     flask = Flask(__name__)
     flask.url_map.converters["path"] = _AnyPath
     app = Dash(
-        __name__, server=flask, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets"
+        __name__, server=False, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets"
     )
+    app.init_app(flask)
     app.layout = frame()
     guard(app.server, check=check)
     _frame(app, sources)
