@@ -73,15 +73,15 @@ class TableReader(DataSourceReader):
         schema = SPECS[self._table].schema
         for one in filters:
             attribute: tuple[str, ...] = getattr(one, "attribute", ())
-            value = getattr(one, "value", None)
-            values = value if isinstance(one, In) else (value,)
+            value: Any = getattr(one, "value", None)
+            values: Iterable[Any] = value if isinstance(one, In) else (value,)
             if type(one) in _COMPARES and len(attribute) == 1 and _comparable(schema.field(attribute[0]).type, values):
                 self._filters.append((type(one), attribute[0], value))
             yield one
 
     def partitions(self) -> Sequence[InputPartition]:
-        """Returns a partition for each file, or for several where there are many files."""
-        count = min(TASKS_MAX, sum(1 for _ in self._fragments()))
+        """Returns a partition for each file, or for several where there are many files; one where there is none."""
+        count = max(1, min(TASKS_MAX, len(self._fragments())))  # Spark reads a partition of its own where it gets none
         return [InputPartition((number, count)) for number in range(count)]
 
     def read(self, partition: InputPartition) -> Iterator[pa.RecordBatch]:
