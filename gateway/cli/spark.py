@@ -157,7 +157,13 @@ Target = Annotated[
     str, typer.Option("--target", help="Host and port of the gateway's gRPC; of a cluster several, with commas.")
 ]
 TablesIn = Annotated[
-    str | None, typer.Option("--tables", help="A directory of telemetry tables; the default where it is there.")
+    str | None,
+    typer.Option(
+        "--tables", help="The telemetry tables: a directory, or s3://bucket/path; the default where it is there."
+    ),
+]
+StorageOptions = Annotated[
+    list[str] | None, typer.Option("--storage-option", help="Of the object store, NAME=VALUE; may be repeated.")
 ]
 Options = Annotated[
     list[str] | None,
@@ -175,6 +181,7 @@ def run_sql(
     *,
     target: Target = _TARGET,
     tables_in: TablesIn = None,
+    storage_option: StorageOptions = None,
     option: Options = None,
     form: Annotated[str, typer.Option("--format", help="table, csv or json (lines).")] = "table",
     limit: Annotated[int, typer.Option("--limit", help="Rows shown of each statement.", min=1)] = ROWS_MAX,
@@ -185,7 +192,8 @@ def run_sql(
     """Run SQL over the log (the view `log`) and the telemetry tables (views of their names)."""
     if form not in FORMATS:
         raise SparkFailed(f"option format cannot be {form!r}: it must be one of {', '.join(FORMATS)}")
-    with _session(target, tables_in, option, memory=memory, cores=cores, master=master) as (session, _):
+    settings = {"driver_memory": memory, "cores": cores, "master": master}
+    with _session(target, tables_in, storage_option, option, **settings) as (session, _):
         from spark.shell import statements  # noqa: PLC0415 - an extra, and slow to load
 
         for one in statements.split(sys.stdin.read() if statement == "-" else statement):
@@ -198,13 +206,15 @@ def run_shell(
     *,
     target: Target = _TARGET,
     tables_in: TablesIn = None,
+    storage_option: StorageOptions = None,
     option: Options = None,
     memory: Memory = "1g",
     cores: Cores = 2,
     master: Master = None,
 ) -> None:
     """Open a Python shell with a session: `spark`, `log`, `sql(...)`, and `refresh()` for the tables."""
-    with _session(target, tables_in, option, memory=memory, cores=cores, master=master) as (session, place):
+    settings = {"driver_memory": memory, "cores": cores, "master": master}
+    with _session(target, tables_in, storage_option, option, **settings) as (session, place):
         from spark.shell import refresh  # noqa: PLC0415 - an extra, and slow to load
 
         names = {
@@ -235,26 +245,20 @@ def package(
 
 @contextmanager
 def _session(
-    target: str, tables_in: str | None, option: list[str] | None, *, memory: str, cores: int, master: str | None
-) -> Iterator[tuple[Any, str | None]]:
+    target: str, tables_in: str | None, storage_option: list[str] | None, option: list[str] | None, **settings: Any
+) -> Iterator[tuple[Any, Any]]:
     """Opens a session, and finds its tables. Its temporary files are removed in the end. Raises `SparkFailed`."""
-    place = tables_in if tables_in is not None else OUTPUT if (Path(OUTPUT) / "manifest.json").exists() else None
+    where = tables_in if tables_in is not None else OUTPUT if (Path(OUTPUT) / "manifest.json").exists() else None
     given = dict(pair(text, "option") for text in option or ())
+    storage = dict(pair(text) for text in storage_option or ())
     try:
         from spark import errors, shell  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
         raise SparkFailed(f"Spark is not installed ({error.name}); pip install 'headgate[spark]'") from error
     try:
+        place = None if where is None else shell.location_of(where, storage)
         with TemporaryDirectory(prefix="headgate-spark-", ignore_cleanup_errors=True) as scratch:
-            session = shell.open_session(
-                target,
-                tables=place,
-                options=given,
-                cores=cores,
-                driver_memory=memory,
-                master=master,
-                local_dir=Path(scratch),
-            )
+            session = shell.open_session(target, tables=place, options=given, local_dir=Path(scratch), **settings)
             try:
                 yield session, place
             finally:
@@ -267,9 +271,6 @@ tables = typer.Typer(help="Look after the telemetry job's tables.", no_args_is_h
 app.add_typer(tables, name="tables")
 
 Where = Annotated[str, typer.Option("--output", "-o", help="Where the tables are: a directory, or s3://bucket/path.")]
-StorageOptions = Annotated[
-    list[str] | None, typer.Option("--storage-option", help="Of the object store, NAME=VALUE; may be repeated.")
-]
 History = Annotated[int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1)]
 
 

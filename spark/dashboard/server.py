@@ -10,7 +10,8 @@ import httpx
 import pyarrow as pa
 import waitress
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
-from flask import Response, request
+from flask import Flask, Response, request
+from werkzeug.routing import PathConverter
 
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi
@@ -42,6 +43,12 @@ _PAGES: Mapping[str, Callable[[PageAddress, Sources], Any]] = {
     "quality": quality.page,
     "explorer": explorer.page,
 }
+
+
+class _AnyPath(PathConverter):
+    """Takes line breaks too: a device's name may have any character."""
+
+    regex = r"(?s:[^/].*?)"
 
 
 class DashboardOptions(NamedTuple):
@@ -107,7 +114,12 @@ def is_url(text: str) -> bool:
 
 def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash:
     """Returns the application over some tables and a gateway; its `server` is a WSGI application."""
-    app = Dash(__name__, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets")
+    flask = Flask(__name__)
+    flask.url_map.converters["path"] = _AnyPath
+    app = Dash(
+        __name__, server=False, title=TITLE, update_title="", suppress_callback_exceptions=True, assets_folder="assets"
+    )
+    app.init_app(flask)
     app.layout = frame()
     guard(app.server, check=check)
     _frame(app, sources)

@@ -26,6 +26,7 @@ _JVMS = Path("/usr/lib/jvm")
 _VERSION = re.compile(r'"(?:1\.)?(\d+)')
 _PROBE_S = 20
 _PYTHON = "python3"  # of workers, where nothing says another
+_LOGGING = Path(__file__).with_name("log4j2.properties")  # without it Spark tells which defaults it takes
 _MODULE = "jdk.incubator.vector"  # Spark does not start without it, and trimmed runtimes leave it out
 
 
@@ -163,7 +164,6 @@ def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | Non
         "spark.driver.bindAddress": "127.0.0.1",
         "spark.driver.host": "127.0.0.1",
         "spark.driver.memory": driver_memory,
-        "spark.log.level": "WARN",
         "spark.sql.debug.maxToStringFields": "100",  # all columns of the source: else Spark warns of each query
         "spark.sql.python.filterPushdown.enabled": "true",
         "spark.sql.session.timeZone": "UTC",
@@ -172,6 +172,8 @@ def _settings(shuffle_partitions: int, driver_memory: str, local_dir: Path | Non
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",
     }
+    if _LOGGING.exists():  # it is a file on no disk where the package is a zip
+        settings["spark.driver.defaultJavaOptions"] = f"-Dlog4j2.configurationFile={_LOGGING.as_uri()}"
     if local_dir is not None:
         settings["spark.sql.warehouse.dir"] = str(local_dir / "warehouse")
     return settings

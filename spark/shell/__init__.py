@@ -11,6 +11,6 @@ Imports: job, source, spark, tables.
 """
 
 from spark.job.session import register
-from spark.shell.views import open_session, refresh
+from spark.shell.views import location_of, open_session, refresh
 
-__all__ = ["open_session", "refresh", "register"]
+__all__ = ["location_of", "open_session", "refresh", "register"]

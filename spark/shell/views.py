@@ -1,16 +1,18 @@
 """A session with the log as the view `log`, and each telemetry table as a view of its name."""
 
+import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
 
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
-from pyspark.sql import SparkSession
+from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql.pandas.types import from_arrow_schema
 
 from spark.errors import BadOption, SparkError
 from spark.job.session import build_session
+from spark.shell.table_source import FORMAT, TableSource
 from spark.source.options import SourceOptions
 from spark.tables.files import Location, reason
 from spark.tables.manifest import Manifest
@@ -23,7 +25,8 @@ _READ_OPTION: Final = "target"
 def open_session(
     target: str = "127.0.0.1:8081",
     *,
-    tables: str | Path | None = None,
+    tables: Location | str | Path | None = None,
+    storage_options: Mapping[str, str] | None = None,
     options: Mapping[str, str] | None = None,
     name: str = "headgate shell",
     cores: int = 2,
@@ -34,11 +37,12 @@ def open_session(
 ) -> SparkSession:
     """Returns a session with the source and the views `log` and, of each table in `tables`, its name.
 
-    `options` are the source's, for `log`. Raises `MissingJdk`, `BadOption`, `SparkError`.
+    `options` are the source's, for `log`; `storage_options` those of an object store that has the tables. Raises
+    `MissingJdk`, `BadOption`, `SparkError`.
     """
     chosen = {_READ_OPTION: target, **(options or {})}
     SourceOptions.parse(chosen)  # before a JVM is started for nothing
-    place = None if tables is None else local_location(tables)
+    place = None if tables is None else location_of(tables, storage_options)
     session = build_session(
         name, cores=cores, driver_memory=driver_memory, master=master, local_dir=local_dir, settings=settings
     )
@@ -53,33 +57,44 @@ def add_log(session: SparkSession, options: Mapping[str, str]) -> None:
     session.read.format("headgate").options(**options).load().createOrReplaceTempView(LOG)
 
 
-def local_location(tables: str | Path) -> Location:
-    """Returns the directory of the tables. Raises `BadOption` for an object store, which Spark alone cannot read."""
-    place = Location.of(tables)
-    if place.local is None:
-        raise BadOption(
-            "tables", f"cannot be {tables}: views are made of tables on this machine; deltalake reads others"
-        )
-    return place
+def location_of(tables: Location | str | Path, storage_options: Mapping[str, str] | None = None) -> Location:
+    """Returns the place of the tables. Raises `BadOption`."""
+    if isinstance(tables, Location):
+        return tables
+    try:
+        return Location.of(tables, storage_options)
+    except BadOption as error:
+        raise BadOption("tables", error.why) from error
 
 
 def refresh(session: SparkSession, place: Location | str | Path) -> list[str]:
     """Makes the views of the tables anew, as of the job's last pass, and returns their names. Raises `SparkError`."""
-    place = place if isinstance(place, Location) else local_location(place)
+    place = location_of(place)
     manifest = Manifest.load(place)
+    if place.local is None:
+        session.dataSource.register(TableSource)
     found = []
     for name, version in sorted((manifest.versions if manifest is not None else {}).items()):
-        spec = SPECS.get(name)
-        if spec is None:
+        if name not in SPECS:
             continue
-        try:
-            files = DeltaTable(place.child(name), version=version).file_uris()
-        except (DeltaError, OSError) as error:
-            raise SparkError(f"the table {place.child(name)} cannot be read: {reason(error)}") from error
-        if files:
-            frame = session.read.option("basePath", place.child(name)).parquet(*files)
-        else:
-            frame = session.createDataFrame([], from_arrow_schema(spec.schema))
-        frame.createOrReplaceTempView(name)
+        make = _remote if place.local is None else _local
+        make(session, place, name, version).createOrReplaceTempView(name)
         found.append(name)
     return found
+
+
+def _local(session: SparkSession, place: Location, name: str, version: int) -> DataFrame:
+    """Returns a table in a directory. Raises `SparkError`."""
+    try:
+        files = DeltaTable(place.child(name), version=version).file_uris()
+    except (DeltaError, OSError) as error:
+        raise SparkError(f"the table {place.child(name)} cannot be read: {reason(error)}") from error
+    if files:
+        return session.read.option("basePath", place.child(name)).parquet(*files)
+    return session.createDataFrame([], from_arrow_schema(SPECS[name].schema))
+
+
+def _remote(session: SparkSession, place: Location, name: str, version: int) -> DataFrame:
+    """Returns a table in an object store."""
+    reader = session.read.format(FORMAT).options(place=place.url, table=name, version=str(version))
+    return reader.option("storage", json.dumps(dict(place.options))).load()

@@ -11,6 +11,25 @@ def count(value: float) -> str:
     return f"{value:,.0f}"
 
 
+def words(name: str) -> str:
+    """Returns the name of a column as words."""
+    return name.replace("_", " ").capitalize()
+
+
+def share(part: int, rate: float) -> str:
+    """Returns a count and its share of all; a bare zero for none."""
+    return f"{count(part)} ({100 * rate:.2f} %)" if part else "0"
+
+
+def skew(seconds: float | None) -> str:
+    """Returns by how much a device's clock differs from the store's. Below a second, transit is the same as skew."""
+    if seconds is None:
+        return "-"
+    if abs(seconds) < 1:
+        return "right"
+    return f"{duration(1_000 * abs(seconds))} {'behind' if seconds > 0 else 'ahead'}"
+
+
 def number(value: float | None) -> str:
     """Returns a value with up to five significant digits; a dash where there is none."""
     if value is None or math.isnan(value):

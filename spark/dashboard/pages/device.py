@@ -14,9 +14,10 @@ from spark.dashboard.layout.links import PageAddress, device_link, href
 from spark.dashboard.pages import clients
 from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
-from spark.dashboard.queries import device, findings
+from spark.dashboard.queries import device, findings, quality
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
+from spark.telemetry.liveness import COUNTS
 
 BODY_CHARS_SHOWN = 4_000
 FINDINGS_SHOWN = 20
@@ -120,6 +121,7 @@ def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
                     "shows bodies that cannot be decoded.",
                 ),
                 _found(reading, where, now_ms),
+                _quality(reading, where),
                 _sessions(reading, where, now_ms),
             ]
         )
@@ -136,6 +138,7 @@ def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
             ),
             _raw(reading, where, metric, now_ms),
             _found(reading, where, now_ms),
+            _quality(reading, where),
             _sessions(reading, where, now_ms),
         ]
     )
@@ -224,6 +227,16 @@ def _found(reading: Reading, where: PageAddress, now_ms: int) -> Any:
     ]
     link = dcc.Link("All", href=href("/anomalies", device=where.device, range=where.range))
     return parts.section("Anomalies", parts.table(["Time", "Kind", "Metric", "Found"], rows, empty=""), right=link)
+
+
+def _quality(reading: Reading, where: PageAddress) -> Any:
+    found = quality.of_device(reading, where.device)
+    if found is None:
+        return None
+    head = [*(formatting.words(name) for name in COUNTS), "Clock"]
+    row = [*(formatting.share(found[name], found[f"{name}_rate"]) for name in COUNTS), formatting.skew(found["skew_s"])]
+    link = dcc.Link("All devices", href=href("/quality", range=where.range))
+    return parts.section("Quality of its records", parts.table(head, [row], empty=""), right=link)
 
 
 def _sessions(reading: Reading, where: PageAddress, now_ms: int) -> Any:

@@ -11,6 +11,7 @@ from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import overview, quality
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import range_named
+from spark.telemetry.liveness import COUNTS
 
 
 def page(_where: PageAddress, _sources: Sources) -> Any:
@@ -74,6 +75,15 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
                 ),
             ),
             parts.section(
+                "By device, since it was first heard",
+                parts.table(
+                    ["Device", "Records", *(formatting.words(name) for name in COUNTS), "Clock"],
+                    [_device(row, range_name) for row in quality.devices(reading)],
+                    empty="Every device's records come in order and once, and their clocks are right.",
+                    numbers=range(1, 2 + len(COUNTS)),
+                ),
+            ),
+            parts.section(
                 "Quarantine, by reason",
                 parts.table(
                     ["Reason", "Records", "Devices"],
@@ -95,6 +105,15 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
             ),
         ]
     )
+
+
+def _device(row: dict[str, Any], range_name: str) -> list[Any]:
+    return [
+        dcc.Link(row["device"] or "(unnamed)", href=device_link(row["device"], range_=range_name)),
+        formatting.count(row["records"]),
+        *(formatting.share(row[name], row[f"{name}_rate"]) for name in COUNTS),
+        formatting.skew(row["skew_s"]),
+    ]
 
 
 def _example(row: dict[str, Any], range_name: str) -> list[Any]:

@@ -4,11 +4,17 @@ from typing import Any
 
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
+from spark.telemetry.liveness import COUNTS
 
 GOOD = ("ok", "finding")  # records in order: measurements, and the job's own messages
 EXAMPLES_COUNT = 50
 TOPICS_COUNT = 25
+DEVICES_COUNT = 25
+SKEW_S_SHOWN = 5.0  # a clock that is as far off makes a device one of those that are listed
 BODY_BYTES_SHOWN = 120
+
+_BAD = f"({' + '.join(COUNTS)})"
+_OF_DEVICE = ", ".join(("device", "records", "skew_s", *COUNTS, *(f"{name}_rate" for name in COUNTS)))
 
 
 def totals(reading: Reading) -> dict[str, int]:
@@ -32,6 +38,27 @@ def topics(reading: Reading, chosen: TimeRange, now_ms: int) -> list[dict[str, A
         f"ORDER BY bad DESC, records DESC, topic LIMIT {TOPICS_COUNT}",
         [day(since_ms), instant(since_ms)],
     )
+
+
+def devices(reading: Reading) -> list[dict[str, Any]]:
+    """Returns the devices with the most records that are not in order, then those whose clocks are furthest off.
+
+    Counts and rates are since the job first heard of the device, whatever the time range.
+    """
+    if "quality" not in reading.names:
+        return []
+    return reading.rows(
+        f"SELECT {_OF_DEVICE} FROM quality WHERE {_BAD} > 0 OR abs(skew_s) >= {SKEW_S_SHOWN} "  # noqa: S608 - our names
+        f"ORDER BY {_BAD} DESC, abs(skew_s) DESC, device LIMIT {DEVICES_COUNT}"
+    )
+
+
+def of_device(reading: Reading, device: str) -> dict[str, Any] | None:
+    """Returns the counts and rates of one device's records and the skew of its clock; None: nothing."""
+    if "quality" not in reading.names:
+        return None
+    rows = reading.rows(f"SELECT {_OF_DEVICE} FROM quality WHERE device = ? LIMIT 1", [device])  # noqa: S608 - the same
+    return rows[0] if rows else None
 
 
 def reasons(reading: Reading, chosen: TimeRange, now_ms: int) -> list[dict[str, Any]]:

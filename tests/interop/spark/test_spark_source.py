@@ -13,12 +13,9 @@ pytest.importorskip("pyarrow")
 
 from pyspark.errors import PySparkException, StreamingQueryException
 
-from spark.job.options import TelemetryOptions
-from spark.tables.commits import Commits
-from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.process.waiting import wait_until
-from tests.support.spark.queries import run_query, started_query
+from tests.support.spark.queries import count_once, run_query, started_query
 from tests.support.store.fake_store import Serving, serving
 
 pytestmark = pytest.mark.spark
@@ -206,19 +203,6 @@ def test_stream_survives_a_server_that_comes_back(session, served, tmp_path):
         query.stop()
 
 
-def count_once(session, served: Serving, output: Path, **options) -> Tables:
-    """Makes one run of the telemetry query over what is stored."""
-    from spark.job.query import Signals, follow, settings_of
-
-    options = TelemetryOptions(output=output, target=served.target, once=True, retry_s=5, **options)
-    commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
-    try:
-        follow(session, options, commits, Signals())
-    finally:
-        commits.close()
-    return Tables(output)
-
-
 def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp_path):
     def store(stored_at_ms: int, *records: tuple[str, str, int, bytes]) -> None:
         batch = [
@@ -240,7 +224,7 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
     store(T0 + 179_999, ("mqtt", "d4", T0 + 1, b'{"temperature": 4}'))  # just in time
     store(T0 + 180_000, ("mqtt", "d1", T0 + 1, b'{"temperature": 99}'))  # at the watermark exactly: late, and corrected
     for _ in range(2):  # the second run finds nothing new and changes nothing
-        tables = count_once(session, served, tmp_path, records_max=4)
+        tables = count_once(session, served.target, tmp_path, records_max=4)
         assert tables.counts() == {"amqp": 2, "coap": 2, "http": 1, "mqtt": 4}
         assert tables.quality() == {"ahead": 1, "bad_body": 1, "late": 1, "ok": 6}
         windows = tables.windows().to_pylist()
@@ -256,3 +240,21 @@ def test_telemetry_counts_windows_latest_values_and_quality(session, served, tmp
         assert latest.keys() == {("d1", "temperature"), ("d2", "m"), ("d4", "temperature"), *states}
         assert tables.progress().records == 9
         assert tables.progress().offsets == {16: 9}
+
+
+def test_tables_are_computed_again_by_another_rule(session, served, tmp_path):
+    """Another output has the whole log by a rule that was changed; the addresses and records are the same."""
+    messages = [
+        Message(address=f"telemetry/site{n % 2}/dev{n % 3}/temp", body=b"%d" % n, device="guest", time_ms=T0 + n)
+        for n in range(12)
+    ]
+    served.store.log.append([(16 + n % 2, message) for n, message in enumerate(messages)], stored_at_ms=T0 + 20)
+    rules, found = tmp_path / "rules.toml", {}
+    for level in (1, 2):
+        rules.write_text(f'[[devices]]\nfilter = "telemetry/#"\nsource = "level"\nlevel = {level}\n')
+        tables = count_once(session, served.target, tmp_path / str(level), rules=rules)
+        assert tables.progress().records == 12
+        found[level] = {(w["device"], w["count"], w["max"]) for w in tables.windows().to_pylist()}
+        assert {r["address"].split("/")[level] for r in tables.latest().to_pylist()} == {w[0] for w in found[level]}
+    assert found[1] == {("site0", 6, 10.0), ("site1", 6, 11.0)}
+    assert found[2] == {("dev0", 4, 9.0), ("dev1", 4, 10.0), ("dev2", 4, 11.0)}

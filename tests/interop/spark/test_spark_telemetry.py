@@ -29,6 +29,7 @@ pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(1_800)]
 
 T0 = 1_700_000_040_000
 MINUTE_MS = 60_000
+WITHOUT_USE = ("log4j profile", "log level", "NativeCodeLoader")  # lines of Spark's start that nobody can act on
 JOB = """
 import sys
 from pathlib import Path
@@ -166,7 +167,10 @@ def kill_many(tmp_path: Path, victims: list[str]) -> None:
         try:
             await_true(lambda: tables.progress().records == naive.stored, job)
             job.send_signal(signal.SIGTERM)
-            assert job.wait(300) == 0, (tmp_path / "job.log").read_text()
+            ended = job.wait(300)
+            said = (tmp_path / "job.log").read_text()
+            assert ended == 0, said
+            assert [words for words in WITHOUT_USE if words in said] == []
         finally:
             job.kill()
             job.wait()

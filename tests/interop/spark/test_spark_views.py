@@ -12,8 +12,11 @@ pytest.importorskip("pyspark")
 from spark.errors import SparkError
 from spark.shell import refresh, statements
 from spark.shell.views import add_log
+from spark.tables.files import Location
 from spark.tables.reader import Tables
 from store.api.message import Message
+from tests.support.spark.object_store import bucket
+from tests.support.spark.queries import count_once
 from tests.support.spark.sample_tables import make_tables
 from tests.support.store.fake_store import serving
 
@@ -49,4 +52,24 @@ def test_sql_reads_the_log_and_the_tables(spark_session, tmp_path):
         rows(spark_session, "select * from nope")
 
 
+def test_the_job_writes_to_an_object_store_and_sql_reads_its_tables(spark_session, tmp_path):
+    pytest.importorskip("moto.server")
+    messages = [
+        Message(address=f"telemetry/x/a{n}", body=b"%d" % n, device=f"d{n % 3}", time_ms=T0 + n) for n in range(30)
+    ]
+    with bucket("fleet", tmp_path / "log") as store, serving({"telemetry": (16,)}) as served:
+        place, options = Location.of("s3://fleet/one", store), {"storage_options": store, "buckets": 1}
+        served.store.log.append([(16, message) for message in messages], stored_at_ms=T0 + 40)
+        for _ in range(2):  # the second run finds nothing new
+            tables = count_once(spark_session, served.target, place.url, checkpoint=tmp_path / "checkpoint", **options)
+            assert tables.progress().records == 30
+        assert {"latest", "traffic", "windows_1m"} <= set(refresh(spark_session, place))
+        sums = "select device, sum(count) as n, max(max) as m from windows_1m group by 1 order by 1"
+        assert rows(spark_session, sums) == [{"device": f"d{n}", "n": 10, "m": 27.0 + n} for n in range(3)]
+        one = "select distinct device from windows_1m where device = 'd1' and day > date'2025-01-01' and max > 3"
+        assert rows(spark_session, one) == [{"device": "d1"}]
+        assert rows(spark_session, "select count(*) as n from samples") == [{"n": 0}]
+
+
+T0 = 1_767_225_600_000
 RULES = json.dumps({"devices": [{"source": "level", "level": 1}]})

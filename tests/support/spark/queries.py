@@ -2,6 +2,7 @@
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 from tests.support.process.waiting import wait_until
 
@@ -33,3 +34,19 @@ def started_query(writer, begun: Callable[[], bool]):
             return query
         if time.monotonic() > deadline or OVERLOADED not in str(failure):
             raise failure
+
+
+def count_once(session, target: str, output: str | Path, **options):
+    """Makes one run of the telemetry query over what is stored, and returns the tables."""
+    from spark.job.options import TelemetryOptions
+    from spark.job.query import Signals, follow, settings_of
+    from spark.tables.commits import Commits
+    from spark.tables.reader import Tables
+
+    options = TelemetryOptions(output=output, target=target, once=True, retry_s=5, **options)
+    commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
+    try:
+        follow(session, options, commits, Signals())
+    finally:
+        commits.close()
+    return Tables(output, options.storage_options)

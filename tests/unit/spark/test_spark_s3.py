@@ -1,10 +1,6 @@
 """Tables in an S3-compatible store: moto's server, over real sockets."""
 
-import socket
-import subprocess
-import sys
-import time
-import urllib.request
+import datetime
 
 import pytest
 
@@ -18,44 +14,20 @@ from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
+from tests.support.spark.object_store import bucket  # noqa: E402
 
 pytestmark = pytest.mark.slow
 
+EARLY, LATE = datetime.date(2025, 1, 1), datetime.date(2030, 1, 1)
 T0 = 1_767_225_600_000
 SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=1, samples=True)
 
 
 @pytest.fixture(scope="module")
 def store(tmp_path_factory):
-    """Yields a bucket called `fleet`, as the options of its store. It is served by another process, because delta-rs
-    holds the interpreter.
-    """
-    log = tmp_path_factory.mktemp("moto") / "log"
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        port = listening.getsockname()[1]
-    with log.open("wb") as out:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdout=out, stderr=out)
-    url, until = f"http://127.0.0.1:{port}", time.monotonic() + 90
-    try:
-        while True:
-            try:
-                urllib.request.urlopen(urllib.request.Request(f"{url}/fleet", method="PUT"), timeout=90).close()
-                break
-            except OSError:
-                assert server.poll() is None, log.read_text()
-                assert time.monotonic() < until, log.read_text()
-                time.sleep(0.1)
-        yield {
-            "AWS_ENDPOINT_URL": url,
-            "AWS_ACCESS_KEY_ID": "somebody",
-            "AWS_SECRET_ACCESS_KEY": "secret",
-            "AWS_REGION": "us-east-1",
-            "AWS_ALLOW_HTTP": "true",
-        }
-    finally:
-        server.kill()
-        server.wait()
+    """Yields the options of a store with a bucket called `fleet`."""
+    with bucket("fleet", tmp_path_factory.mktemp("moto") / "log") as options:
+        yield options
 
 
 def records(count: int, first: int = 0) -> list[Record]:
@@ -84,6 +56,40 @@ def test_a_job_goes_on_in_a_bucket_after_it_was_stopped(store, tmp_path):
     assert maintenance.expire(place, days=30) > 0
     assert not any(plain(place, "windows_1m")["settled"].to_pylist())
     assert len(place.files("state")) == SETTINGS.buckets
+
+
+def test_the_dashboard_and_workers_of_spark_read_the_bucket(store, tmp_path):
+    """The source of `headgate spark sql` alone: with Spark it is in `tests/interop/spark`."""
+    pytest.importorskip("pyspark")
+    from pyspark.sql.datasource import EqualTo, GreaterThan, In
+
+    from spark.dashboard.queries.reading import TelemetryTables
+    from spark.shell.table_source import TableReader
+
+    place = Location.of("s3://fleet/shown", store)
+    commits = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    for batch in range(2):
+        do_batch(commits, batch, records(30, 30 * batch))
+    version = commits.manifest.versions["windows_1m"]
+    commits.close()
+    with TelemetryTables(place.url, store).read() as reading:
+        assert {row["device"] for row in reading.rows("SELECT device FROM latest")} == {"d0", "d1", "d2"}
+    whole = plain(place, "windows_1m")
+    for filters, devices in (
+        ([], {"d0", "d1", "d2"}),
+        ([EqualTo(("device",), "d1"), GreaterThan(("count",), 10**9), EqualTo(("start",), None)], {"d1"}),
+        ([In(("device",), ("d0", "d2", "x")), GreaterThan(("day",), EARLY)], {"d0", "d2"}),
+        ([EqualTo(("device",), "nobody")], set()),
+        ([GreaterThan(("day",), LATE)], set()),  # no file may have such a row
+    ):
+        reader = TableReader(place, "windows_1m", version)
+        assert list(reader.pushFilters(filters)) == filters, "Spark looks at every row again"
+        assert reader.partitions(), "Spark makes one up where there is none"
+        batches = [batch for partition in reader.partitions() for batch in reader.read(partition)]
+        found = pa.Table.from_batches(batches, whole.schema if not batches else None)
+        assert set(found["device"].to_pylist()) == devices
+        if not filters:
+            assert shown(found) == shown(whole)
 
 
 def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):

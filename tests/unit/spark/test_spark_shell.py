@@ -91,7 +91,10 @@ def test_what_cannot_be_opened_is_said_before_a_jvm_starts(tmp_path):
     for given, message in (
         ({"options": {"filtre": "a/#"}}, "filter is"),
         ({"target": "nowhere"}, "HOST:PORT"),
-        ({"tables": "s3://bucket/x"}, "views are made of tables on this machine"),
+        (
+            {"tables": "ftp://host/x"},
+            "option tables cannot be ftp://host/x: a path of this machine, or s3://bucket/path",
+        ),
     ):
         with pytest.raises(BadOption, match=message):
             open_session(**given)

@@ -161,7 +161,7 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     client = page.locator("td .mono", has_text=re.compile("^sensor-003$"))
     assert client.evaluate("cell => cell.getBoundingClientRect().width") < 120, "the user stands beside the client's name"
     page.goto(f"{dashboard}/quality")
-    shows(page, "97.80 %", "is no JSON", '{"temperature": 21,')
+    shows(page, "97.80 %", "is no JSON", '{"temperature": 21,', "Out of order", "12 (10.00 %)", "1 min behind")
     page.goto(f"{dashboard}/topics")
     shows(page, "retention_ms=3600000", "8.0 MiB", "1 h", "billing", "16: 42")
     page.get_by_role("link", name="Anomalies").click()

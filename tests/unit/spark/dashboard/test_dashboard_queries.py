@@ -49,6 +49,7 @@ def test_before_the_first_commit_every_answer_is_empty(tmp_path):
         assert device.series(found, "a", "b", hour, NOW_MS).num_rows == 0
         assert quality.totals(found) == {}
         assert quality.topics(found, hour, NOW_MS) == []
+        assert (quality.devices(found), quality.of_device(found, "a")) == ([], None)
         assert quality.reasons(found, hour, NOW_MS) == quality.examples(found, hour, NOW_MS) == []
         assert explorer.columns_of(found) == {}
 
@@ -158,6 +159,15 @@ def test_quality_tells_totals_topics_and_examples(reading):
     assert {row["reason"] for row in quality.reasons(reading, hour, NOW_MS)} == {"is no JSON", "has no number"}
     bodies = {row["body"] for row in quality.examples(reading, hour, NOW_MS)}
     assert bodies == {'{"temperature": 21,', "\\xff\\xfe\ufffd"}
+
+
+def test_quality_tells_devices_that_are_not_in_order(reading):
+    (worst,) = quality.devices(reading)
+    assert (worst["device"], worst["duplicates"], worst["duplicates_rate"]) == ("sensor-000", 12, 0.1)
+    assert worst["skew_s"] == 60.0
+    assert quality.of_device(reading, "sensor-000") == worst
+    assert quality.of_device(reading, "sensor-001")["skew_s"] == 0.04
+    assert quality.of_device(reading, "nobody") is None
 
 
 @pytest.mark.parametrize("sql", explorer.EXAMPLES.values(), ids=explorer.EXAMPLES)

@@ -190,9 +190,11 @@ def test_an_address_that_does_not_answer_is_a_sentence():
     assert "http://127.0.0.1:9 does not answer" in AdminApi("http://127.0.0.1:9").ask().error
 
 
-@pytest.mark.parametrize("name", ["plain", "a/b c", "?x=1&y#z", "ü%2F", "=1"])
-def test_any_name_of_a_device_goes_through_its_address(name):
-    path, _, search = device_link(name, metric="m/1", range_="6h").partition("?")
+@pytest.mark.parametrize("name", ["plain", "a/b c", "?x=1&y#z", "ü%2F", "=1", "a\nb", "\n", "/a//b/"])
+def test_any_name_of_a_device_goes_through_its_address(tables, name):
+    link = device_link(name, metric="m/1", range_="6h")
+    assert client(tables).get(link, **LOCAL).status_code == 200, "a link that was kept opens the page"
+    path, _, search = link.partition("?")
     where = PageAddress.parse(path, f"?{search}")
     assert (where.page, where.device, where.query["metric"], where.range) == ("device", name, "m/1", "6h")
 

@@ -12,7 +12,7 @@ from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
 
 from spark.dashboard.clients.admin import AdminApi
-from spark.dashboard.layout import charts
+from spark.dashboard.layout import charts, formatting
 from spark.dashboard.layout.links import PageAddress
 from spark.dashboard.pages import device, fleet, overview, quality
 from spark.dashboard.pages.sources import Sources
@@ -111,3 +111,24 @@ def test_every_kind_of_record_that_is_not_in_order_has_its_figure(tmp_path):
     replace(manifest, counts=counts).save(Location.of(tmp_path))
     shown = str(quality.body(sources(tmp_path), "1h"))
     assert [kind for n, kind in enumerate(kinds) if f"'{n + 101}'" not in shown] == []
+
+
+def test_the_quality_of_each_devices_records_is_shown(tmp_path):
+    make_tables(tmp_path, NOW_MS, devices=2, minutes=70)
+    for shown in (
+        str(quality.body(sources(tmp_path), "1h")),
+        str(device.body(sources(tmp_path), PageAddress("device", "sensor-000", {}))),
+    ):
+        assert "'Out of order'" in shown
+        assert "'12 (10.00 %)'" in shown
+        assert "'1 min behind'" in shown
+    assert "'right'" in str(device.body(sources(tmp_path), PageAddress("device", "sensor-001", {})))
+    (tmp_path / "none").mkdir()
+    assert "No tables yet" in str(quality.body(sources(tmp_path / "none"), "1h"))
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"), [(None, "-"), (0.4, "right"), (-0.4, "right"), (60.0, "1 min behind"), (-3_600.0, "1 h ahead")]
+)
+def test_the_skew_of_a_clock_is_told_in_words(seconds, text):
+    assert formatting.skew(seconds) == text
