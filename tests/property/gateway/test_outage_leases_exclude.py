@@ -32,7 +32,7 @@ class Heard:
 
 
 class Said:
-    master, master_epoch, stalled, full, slow = True, 1, False, False, False
+    master, master_epoch, stalled, full, slow, expired = True, 1, False, False, False, False
 
 
 class OutageWorld:

@@ -1,5 +1,6 @@
 """paho-mqtt as tests use it: what its threads hear is in queues."""
 
+import contextlib
 import itertools
 import queue
 import time
@@ -84,7 +85,8 @@ class PahoClient:
     def close(self) -> None:
         """Disconnects, and lets go of Paho's client, which closes its pair of sockets once nothing refers to it."""
         self.paho.disconnect()
-        self.paho.loop_stop()
+        with contextlib.suppress(AttributeError):  # of a thread that ends at this moment
+            self.paho.loop_stop()
         for name in ("message", "subscribe", "connect", "disconnect", "publish"):
             setattr(self.paho, f"on_{name}", None)
 

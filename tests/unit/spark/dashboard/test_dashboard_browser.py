@@ -159,7 +159,9 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     shows(page, "and others, which are not shown", "they cannot be read by this version of the gateway")
     assert page.locator("#range").input_value() == "6 hours"
     client = page.locator("td .mono", has_text=re.compile("^sensor-003$"))
-    assert client.evaluate("cell => cell.getBoundingClientRect().width") < 120, "the user stands beside the client's name"
+    assert client.evaluate("cell => cell.getBoundingClientRect().width") < 120, (
+        "the user stands beside the client's name"
+    )
     page.goto(f"{dashboard}/quality")
     shows(page, "97.80 %", "is no JSON", '{"temperature": 21,', "Out of order", "12 (10.00 %)", "1 min behind")
     page.goto(f"{dashboard}/topics")

@@ -179,7 +179,12 @@ async def test_an_emptied_replica_waits_for_its_masters_repair_without_dialling_
         async def answered():
             round_ = role.core.ask_round()
             role._pump_soon()
-            await until(lambda: role.core.peers[group.id(empty)].round >= round_, PATIENCE_S)
+
+            def has_answered():
+                peer = role.core.peers.get(group.id(empty))  # it has another id once it is registered anew
+                return peer is not None and peer.round >= round_
+
+            await until(has_answered, PATIENCE_S)
 
         await answered()  # by then the replica has its last stream
         heard = len(attempts)
