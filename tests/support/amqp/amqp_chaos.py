@@ -129,7 +129,7 @@ class AmqpChaos:
         for number, when in self._returned:
             if not any(began <= when <= ended for began, ended in self.outages):
                 self.violations.append(f"{number} came back, and nothing was killed when it was acknowledged")
-        assert self.violations == [], self.said
+        assert not self.violations, f"{self.violations} after {self.said}"
 
     # ---- clients
 
