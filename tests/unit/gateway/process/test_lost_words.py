@@ -1,4 +1,4 @@
-"""What a gateway with a log of its own says of messages that damage has taken."""
+"""The words of a gateway with a log of its own for messages that damage has taken."""
 
 from types import SimpleNamespace
 

@@ -222,7 +222,7 @@ def test_a_result_that_is_too_large_is_refused(reading):
 
 def test_columns_are_listed_by_table(reading):
     found = explorer.columns_of(reading)
-    names = ["anomalies", "devices", "latest", "quarantine", "samples", "sessions", "traffic", "windows_15m"]
+    names = ["anomalies", "devices", "latest", "quality", "quarantine", "samples", "sessions", "traffic", "windows_15m"]
     assert sorted(found) == [*names, "windows_1m"]
     assert "device VARCHAR" in found["latest"]
 
