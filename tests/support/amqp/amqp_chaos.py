@@ -177,14 +177,15 @@ class AmqpChaos:
     def _move(self, channel: BlockingChannel) -> None:
         channel.tx_select()
         while not self.stopping:
-            moved = 0
-            while moved < 3:
+            moved: set[bytes] = set()
+            while len(moved) < 3:
                 method, _, body = channel.basic_get(SOURCE)
                 if method is None:
                     break
-                channel.basic_publish("", TARGET, body, pika.BasicProperties(delivery_mode=2))
+                if body not in moved:  # again where its master ended before the commit
+                    channel.basic_publish("", TARGET, body, pika.BasicProperties(delivery_mode=2))
+                    moved.add(body)
                 channel.basic_ack(method.delivery_tag)
-                moved += 1
             if moved:
                 channel.tx_commit()
                 self.said["committed"] += 1
