@@ -17,13 +17,12 @@ def expiry_warnings(credentials: Any, now_s: float) -> tuple[str, ...]:
     at = datetime.fromtimestamp(until_s, UTC).isoformat(sep=" ", timespec="minutes").removesuffix("+00:00")
     if until_s > now_s:
         return (
-            f"the certificate of cluster.tls.cert_file expires at {at} UTC: renew it before, in place; the "
-            "node reads it again",
+            f"the certificate of cluster.tls.cert_file expires at {at} UTC: renew it before, in place; the node "
+            "reads it again",
         )
     return (
         f"the certificate of cluster.tls.cert_file has expired at {at} UTC: other nodes refuse new connections, and "
-        "where this node becomes master, its group stands still; renew it in place, and the node reads it "
-        "again",
+        "where this node becomes master, its group stands still; renew it in place: the node reads it again",
     )
 
 
