@@ -92,6 +92,7 @@ interop: $(STAMP) ## Clients for Node, Go and Java, and clients' own suites (nee
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 	HEADGATE_NIGHTLY=1 $(BIN)/python -m pytest -m nightly tests/unit tests/interop tests/cluster
+	HEADGATE_NIGHTLY=1 $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/property
 
 campaign: $(STAMP) ## Simulate whole clusters, resumable; the count is kept in tests/sim/results (SIM_SEEDS=20000)
 	$(BIN)/python -m tests.sim.campaign --first $(SIM_FIRST) --seeds $(SIM_SEEDS) $(ARGS)

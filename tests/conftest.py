@@ -23,8 +23,9 @@ os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC 
 # Collecting makes some million objects, and all of them stay: no search for cycles finds one among them.
 gc.disable()
 
-# A busy machine may take any time for an example.
-hypothesis.settings.register_profile("headgate", deadline=None)
+# A busy machine may take any time for an example. By day all runs of a commit try the same examples, so that a failure
+# is the commit's; by night each run tries others.
+hypothesis.settings.register_profile("headgate", deadline=None, derandomize=not os.environ.get("HEADGATE_NIGHTLY"))
 hypothesis.settings.load_profile("headgate")
 
 # A test may import the rig of another one by its file's name, whichever folder of tests that is in.

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given, note, settings
 from hypothesis import strategies as st
 
+from gateway.domain.address import from_routing_key
 from gateway.domain.batch import Batch
 from store.api.message import Message, decode, encode
 from store.format.frame import FIRST_QUEUE, LogOffset
@@ -56,7 +57,7 @@ correlation      | -          | text         | same          | text          | s
 traceparent      | -          | same         | same          | same          | same         | same         | same
 properties       | -          | and others   | same          | and others    | and x-lot    | and others   | numbered
 body             | same       | data         | same          | same          | same         | data         | same
-attributes       | -          | typed        | as text       | typed         | as text      | typed        | as text
+attributes       | -          | typed        | as text       | typed         | as text      | typed        | typed
 """
 
 
@@ -198,8 +199,9 @@ def fields_of(said: Said, device: str | None) -> dict[str, Any]:
     """Returns every field of a message in the log: the ones that were said, and the ones that are filled in."""
     return {
         **{name: getattr(said, name) for name in ("address", "key", "type", "content_type", "content_encoding")},
-        **{name: getattr(said, name) for name in ("qos", "retain", "reply_to", "correlation", "traceparent")},
+        **{name: getattr(said, name) for name in ("qos", "retain", "correlation", "traceparent")},
         "id": said.id or f"{FRAME:x}.0",
+        "reply_to": said.reply_to or answers_in(said),
         "time_ms": NOW_MS if said.time_ms is None else said.time_ms,
         "device": device,
         "expires_at_ms": None if said.expiry_ms is None else NOW_MS + said.expiry_ms,
@@ -208,6 +210,12 @@ def fields_of(said: Said, device: str | None) -> dict[str, Any]:
         "body": said.body,
         "attributes": said.event,
     }
+
+
+def answers_in(said: Said) -> str | None:
+    """Returns the address of the queue that AMQP's `reply_to` names."""
+    queue = said.native.get("reply_to") if isinstance(said.native, dict) else None
+    return f"$amqp//{from_routing_key(queue)}" if queue else None
 
 
 def in_the_log(message: Message) -> Batch:
