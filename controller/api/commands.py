@@ -138,6 +138,13 @@ class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=Tr
     group: int | None = None
 
 
+class RefuseQueue(Command[None], frozen=True, kw_only=True, tag="refuse_queue"):
+    """Makes stores refuse what is written to a named queue from now on; it can be read until it is forgotten."""
+
+    name: str
+    time_ms: int = 0
+
+
 class ForgetQueue(Command[None], frozen=True, kw_only=True, tag="forget_queue"):
     """Forgets a named queue. Its number is never given again."""
 

@@ -26,6 +26,7 @@ from controller.api.commands import (
     GrowTopic,
     MoveQueue,
     NameQueue,
+    RefuseQueue,
 )
 from controller.api.names import check_name
 from controller.metadata.placement import place
@@ -65,6 +66,7 @@ class TopicTable:
             MoveQueue: self._move,
             DropQueue: self._drop,
             NameQueue: self._name,
+            RefuseQueue: self._refuse,
             ForgetQueue: self._forget,
         }
 
@@ -216,6 +218,10 @@ class TopicTable:
         (number,), (group,) = self._new(1, command.queues_max, command.group)
         return partial(self.put_named, NamedQueue(name=command.name, number=number, group=group))
 
+    def _refuse(self, command: RefuseQueue) -> Change[None]:
+        queue = self.named.get(command.name)
+        return no_change if queue is None else partial(self._remember_dropped, queue.number)
+
     def _forget(self, command: ForgetQueue) -> Change[None]:
         queue = self.named.get(command.name)
         return no_change if queue is None else partial(self._remove_named, queue)
@@ -233,7 +239,9 @@ class TopicTable:
     def _topic_with(self, number: int) -> Topic:
         name = self.owner.get(number)
         if name is None:
-            raise UnknownQueue(f"no topic has a queue {number}")
+            named = next((repr(one.name) for one in self.named.values() if one.number == number), None)
+            hint = "" if named is None else f": it is that of the named queue {named} (headgate amqp move-queue)"
+            raise UnknownQueue(f"no topic has a queue {number}{hint}")
         return self.topics[name]
 
     def _new(self, count: int, queues_max: int, group: int | None = None) -> tuple[tuple[int, ...], tuple[int, ...]]:

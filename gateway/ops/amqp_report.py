@@ -13,6 +13,7 @@ ROWS_COUNT_MAX = 1_000  # in one answer
 
 QUEUES_PATH, BINDINGS_PATH, CONNECTIONS_PATH = "/amqp/queues", "/amqp/bindings", "/amqp/connections"
 CLOSE_PATH, IMPORT_PATH = "/amqp/connections/close", "/amqp/definitions"
+MOVE_PATH = "/amqp/queues/move"
 REMOVE_USER_PATH = "/amqp/users/remove"
 POLICIES_PATH = "/amqp/policies"
 VHOSTS_PATH, ADD_VHOST_PATH, DELETE_VHOST_PATH = "/amqp/vhosts", "/amqp/vhosts/add", "/amqp/vhosts/delete"
@@ -34,6 +35,17 @@ class QueueReport(msgspec.Struct, frozen=True, kw_only=True):
     policy: str | None = None  # the one that applies
     operator_policy: str | None = None
     effective_policy: Mapping[str, Any] = msgspec.field(default_factory=dict)  # of both; arguments come before it
+    group: int = 0  # the store group that messages are written to
+    former_group: int | None = None  # where messages may lie that were written before the queue was moved
+
+
+class MoveQueue(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """A queue to move to a store group. The answer says the group; `former_group`: messages may lie there still."""
+
+    vhost: str = DEFAULT_VHOST
+    name: str
+    group: int
+    former_group: int | None = None
 
 
 class BindingReport(msgspec.Struct, frozen=True, kw_only=True):

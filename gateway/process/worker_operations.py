@@ -23,6 +23,7 @@ from gateway.ops.amqp_report import (
     CONNECTIONS_PATH,
     DELETE_VHOST_PATH,
     IMPORT_PATH,
+    MOVE_PATH,
     POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
@@ -45,6 +46,7 @@ from store.base.admin import ACTION_TIMEOUT_S, PAGE_TIMEOUT_S, ActionRefused, Op
 _LISTINGS_OF_ALL: Final = (QUEUES_PATH, BINDINGS_PATH, POLICIES_PATH)
 _ACTIONS_OF_ALL: Final = (
     IMPORT_PATH,
+    MOVE_PATH,
     REMOVE_USER_PATH,
     SET_POLICY_PATH,
     CLEAR_POLICY_PATH,

@@ -18,16 +18,17 @@ def complete(receipt: Receipt, building: MutableMapping[int, Building], router: 
         return
     owner: int = getattr(receipt.publisher, "id", 0)
     for queue, offsets in receipt.transaction.settled:
-        group = router.group_of(queue)
-        if group is None:
-            continue  # a queue that is gone: nothing has to be settled there
-        frame = building.get(group)
-        if frame is None:
-            frame = building[group] = Building(group)
-        if frame not in receipt.parts:
-            frame.enter(receipt)
-        frame.settles += router.lanes.split(queue, offsets)
-        frame.owner = owner
+        for lane, some in router.lanes.split(queue, offsets):
+            group = router.group_of(lane)
+            if group is None:
+                continue  # a queue that is gone: nothing has to be settled there
+            frame = building.get(group)
+            if frame is None:
+                frame = building[group] = Building(group)
+            if frame not in receipt.parts:
+                frame.enter(receipt)
+            frame.settles.append((lane, some))
+            frame.owner = owner
     receipt.runs = ()
 
 

@@ -148,8 +148,28 @@ class DeadLetters:
 
     async def _move(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Publishes messages to the dead-letter exchange, and settles them. Raises `StoreError`."""
-        parts, offsets = Parts(self._router, queue.definition.group), list[QueueOffset]()
         dropped: Counter[str] = Counter()
+        for group, some in self._by_group(queue, letters):
+            dropped += await self._move_within(queue, group, owner, some, reason)
+        for why, count in dropped.items():
+            log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
+
+    def _by_group(self, queue: Queue, letters: Sequence[Letter]) -> Iterator[tuple[int, Sequence[Letter]]]:
+        """Yields messages by the store group that they lie in: of a queue that is being moved in two."""
+        if queue.definition.move is None:
+            yield queue.definition.group, letters
+            return
+        by_lane = self._router.lanes.by_lane(queue.number, [letter.offset for letter in letters])
+        found = {letter.offset: letter for letter in letters}
+        for lane, offsets in by_lane.items():
+            yield self._router.group_of(lane) or 0, [found[offset] for offset in offsets]
+
+    async def _move_within(
+        self, queue: Queue, group: int, owner: int, letters: Sequence[Letter], reason: str
+    ) -> Counter[str]:
+        """Does so with messages that lie in one store group; returns how many were dropped, by why."""
+        dropped: Counter[str] = Counter()
+        parts, offsets = Parts(self._router, group), list[QueueOffset]()
         for letter in letters:
             why = await self._add(parts, queue, letter.message, reason)
             if why is not None:
@@ -158,11 +178,10 @@ class DeadLetters:
             full = parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS
             if full or parts_of(letter.message) is not None:  # the parts have just been stored anew
                 await self._mover.move(parts, queue.number, owner, offsets)
-                parts, offsets = Parts(self._router, queue.definition.group), []
+                parts, offsets = Parts(self._router, group), []
         if offsets:
             await self._mover.move(parts, queue.number, owner, offsets)
-        for why, count in dropped.items():
-            log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
+        return dropped
 
     async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
         """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `Mover.route`."""

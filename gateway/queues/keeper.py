@@ -11,7 +11,9 @@ from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.reading import Letter
 from gateway.queues.leaving.rules import DROP_HEAD, NO_RULES, REJECT_TO_DLX, QueueRules
 from gateway.queues.leaving.upkeep import OWNER, Upkeep
+from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.model.queue import Queue
+from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.format.frame import QueueOffset
@@ -32,6 +34,7 @@ class QueueKeeper:
         uses: QueueUses,
         single: SingleActive,
         now_ms: Callable[[], int],
+        moves: QueueMoves,
         drop: Callable[[str, Callable[[], Awaitable[bool]]], Awaitable[None]],
     ) -> None:
         self._store = store
@@ -43,6 +46,7 @@ class QueueKeeper:
         self._uses = uses
         self._single = single
         self._now_ms = now_ms
+        self._moves = moves
         self._drop = drop
 
     async def run(self) -> None:
@@ -56,16 +60,26 @@ class QueueKeeper:
 
     def added(self, queue: Queue) -> None:
         """Applies the rules of a queue that is there from now on."""
-        self._router.lanes.set(queue.number, queue.definition.lanes)
+        self._router.lanes.set(queue.number, queue.definition.lanes, queue.definition.earlier)
         if queue.stream:
             self._router.lanes.streams.add(queue.number)
         queue.pump.active = self._owners.alone or not queue.rules.single_active
         self.ruled(queue)
 
+    def moved(self, queue: Queue, before: QueueDefinition) -> None:
+        """Follows a queue to other queues of the store; `before` is how it was defined until now."""
+        self._router.lanes.set(queue.number, queue.definition.lanes, queue.definition.earlier)
+        for number in before.numbers:
+            if number not in queue.numbers:
+                self._router.gates.pop(number, None)
+        self.ruled(queue)
+        self._upkeep.changed(queue.number)
+        queue.pump.wake()
+
     def ruled(self, queue: Queue) -> None:
         """Applies other rules to a queue. Its time to live begins anew, as in RabbitMQ."""
         rules, number = queue.rules, queue.number
-        gate = self._router.gates.get(number)
+        gate = self._gate(queue)
         if rules.limited and rules.overflow != DROP_HEAD:
             if gate is None:
                 gate = LengthGate(
@@ -75,9 +89,15 @@ class QueueKeeper:
             self._router.gates.update(dict.fromkeys(queue.numbers, gate))
         elif gate is not None:
             gate.limit(None, None)  # it stays: messages on their way through it land there
+            self._router.gates.update(dict.fromkeys(queue.numbers, gate))
         self._uses.used(number)
-        if rules.watched:
+        if is_watched(queue):
             self._upkeep.changed(number)
+
+    def _gate(self, queue: Queue) -> LengthGate | None:
+        """Returns the gate of a queue: all its lanes have the same."""
+        gates = self._router.gates
+        return next((gate for number in queue.numbers if (gate := gates.get(number)) is not None), None)
 
     def removed(self, queue: Queue) -> None:
         """Forgets a queue that is gone."""
@@ -85,6 +105,7 @@ class QueueKeeper:
             self._router.gates.pop(number, None)
         self._router.lanes.set(queue.number, ())
         self._router.lanes.streams.discard(queue.number)
+        self._moves.forget(queue.number)
         self._uses.forget(queue.number)
         self._upkeep.forget(queue.number)
 
@@ -105,17 +126,19 @@ class QueueKeeper:
             self._letters.publish_soon(queue, message)
 
     def _watched(self) -> list[int]:
-        return [number for number, queue in self._queues.items() if queue.rules.watched and number == queue.number]
+        return [number for number, queue in self._queues.items() if number == queue.number and is_watched(queue)]
 
     async def look_after(self, number: int) -> int | None:
         """Removes expired and excess messages from a queue; returns when to look again. Raises `StoreError`."""
         queue = self._queues.get(number)
-        if queue is None or not queue.rules.watched:
+        if queue is None or not is_watched(queue):
             return None
+        moves_ms = await self._moves.look_after(queue)
         asks_ms = await self._single.look_after(queue)
         dues = [await self._expire_queue(queue), await self._expire_messages(queue)]
+        dues.append(moves_ms)
         dues.append(None if asks_ms is None else self._now_ms() + asks_ms)
-        gate = self._router.gates.get(number)
+        gate = self._gate(queue)
         if gate is not None:
             settled = gate.settled
             if not gate.counted(settled, *await queue.pump.head.length()):
@@ -154,3 +177,8 @@ class QueueKeeper:
     async def finished(self, owner: int) -> None:
         """Waits until nothing is being moved that an owner holds."""
         await self._letters.finished(owner)
+
+
+def is_watched(queue: Queue) -> bool:
+    """Returns whether something happens to a queue by itself: its rules say so, or it is being moved."""
+    return queue.rules.watched or bool(queue.definition.earlier)

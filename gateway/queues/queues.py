@@ -41,6 +41,7 @@ from gateway.queues.shared.registry import SharedRegistry
 from gateway.queues.streams.arguments import QUEUE_TYPE, is_stream
 from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology.claims import PREFIX
+from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
@@ -98,6 +99,7 @@ class NamedQueues:
             new_pump=self._new_pump,
             added=lambda queue: self.keeper.added(queue),  # noqa: PLW0108 - the keeper is made below, of this
             ruled=lambda queue: self.keeper.ruled(queue),  # noqa: PLW0108 - the same
+            moved=self._has_moved,
             dropped=self._has_gone,
             unfinished=self._finish_later,
         )
@@ -122,6 +124,7 @@ class NamedQueues:
             uses=QueueUses(store, owners, self._counts, now_ms),
             single=SingleActive(owners),
             now_ms=now_ms,
+            moves=QueueMoves(store, controller, finish=self._registry.finish_move, now_ms=now_ms),
             drop=self._registry.drop_if,
         )
         self._settlements = Settlements(
@@ -181,11 +184,9 @@ class NamedQueues:
         """Awaits the answer to a request of `gateway.port.queues`, and raises all that refuses it as a `Refusal`."""
         try:
             return await work
-        except StoreError as error:
-            raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
         except TopicLimit as error:
             raise Refusal(Cause.QUOTA, str(error)) from error
-        except ControllerError as error:
+        except (StoreError, ControllerError) as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
     async def consume(self, conn: ConsumerConnection, effect: Consume, permissions: Permissions = OPEN) -> None:
@@ -341,7 +342,11 @@ class NamedQueues:
 
     async def _has_news(self, queue: Queue) -> bool:
         """Returns whether messages wait, confirmed at other processes, in lanes that were found empty here."""
-        if self._owners.alone or not queue.definition.lanes or not await self._store.leases.waiting(queue.number):
+        if (
+            self._owners.alone
+            or self._router.lanes.of(queue.number) is None
+            or not await self._store.leases.waiting(queue.number)
+        ):
             return False
         self._laned.came(queue.numbers)
         return True
@@ -379,7 +384,7 @@ class NamedQueues:
             taken=lambda: self.keeper.changed(definition.number),
             failed=failed,
             elsewhere=partial(self._shares.elsewhere, definition.name) if definition.pattern else lambda: 0,
-            sizes=LanedSizes.of(self._plain, definition.lanes),
+            sizes=LanedSizes(self._plain, lambda: self._router.lanes.read_in_order(definition.number)),
             counted=definition.arguments.get(QUEUE_TYPE) == "quorum",
         )
 
@@ -391,6 +396,10 @@ class NamedQueues:
         if queue.shared:
             self._shares.here(consumer.queue, len(queue.pump.consumers))
         return queue.definition.auto_delete and not queue.pump.consumers
+
+    def _has_moved(self, queue: Queue, before: QueueDefinition) -> None:
+        self._laned.forget(before.numbers)  # of those that it has still it is asked anew
+        self.keeper.moved(queue, before)
 
     def _has_gone(self, queue: Queue) -> None:
         self._laned.forget(queue.numbers)

@@ -15,6 +15,7 @@ from gateway.ops.amqp_report import (
     CONNECTIONS_PATH,
     DELETE_VHOST_PATH,
     IMPORT_PATH,
+    MOVE_PATH,
     POLICIES_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
@@ -31,6 +32,7 @@ from gateway.ops.amqp_report import (
     ImportReport,
     LimitVhost,
     ListingRows,
+    MoveQueue,
     PolicyReport,
     QueueReport,
     RemoveUser,
@@ -53,6 +55,11 @@ class RemoteAmqp:
     def queues(self, vhost: str | None = None) -> Iterator[QueueReport]:
         """Yields the queues, by virtual host and name."""
         return self._rows(QUEUES_PATH, vhost, ListingRows[QueueReport])
+
+    def move_queue(self, wanted: MoveQueue) -> MoveQueue:
+        """Moves a queue to a store group; returns where it lies now."""
+        moved: MoveQueue = self._read("POST", MOVE_PATH, MoveQueue, msgspec.json.encode(wanted))
+        return moved
 
     def bindings(self, vhost: str | None = None) -> Iterator[BindingReport]:
         """Yields the bindings, by virtual host and destination."""

@@ -9,12 +9,13 @@ import msgspec
 
 from controller.api.client import ControllerError
 from controller.api.commands import DeleteUser
-from gateway.domain.vhosts import local_name, split_name, vhost_of
+from gateway.domain.vhosts import in_vhost, local_name, split_name, vhost_of
 from gateway.ops.amqp_report import (
     BINDINGS_PATH,
     CLOSE_PATH,
     CONNECTIONS_PATH,
     IMPORT_PATH,
+    MOVE_PATH,
     QUEUES_PATH,
     REMOVE_USER_PATH,
     BindingReport,
@@ -24,6 +25,7 @@ from gateway.ops.amqp_report import (
     ImportOrder,
     ImportReport,
     ListingRows,
+    MoveQueue,
     QueueReport,
     RemoveUser,
 )
@@ -32,7 +34,7 @@ from gateway.queues.importing.importer import MADE, Importer
 from gateway.queues.model.bindings import Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue
 from gateway.runtime.admin_rows import rows_of, wanted_rows
-from gateway.runtime.amqp_settings import AmqpSettings, described
+from gateway.runtime.amqp_settings import AmqpSettings, described, done, read_order
 from gateway.runtime.connection import Connection
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.turn import StreamEndpoint
@@ -59,6 +61,7 @@ class AmqpOperations:
         listings = {QUEUES_PATH: self.queues, BINDINGS_PATH: self.bindings, CONNECTIONS_PATH: self.connections}
         actions = {
             CLOSE_PATH: self.close,
+            MOVE_PATH: self.move_queue,
             IMPORT_PATH: self.import_definitions,
             REMOVE_USER_PATH: self.remove_user,
         }
@@ -95,7 +98,16 @@ class AmqpOperations:
             policy=None if applied.user is None else applied.user.name,
             operator_policy=None if applied.operator is None else applied.operator.name,
             effective_policy=applied.effective,
+            group=definition.group,
+            former_group=_former_group(definition),
         )
+
+    async def move_queue(self, body: bytes) -> MoveQueue:
+        """Moves a queue to another store group. Raises `ActionRefused`."""
+        wanted = read_order(body, MoveQueue)
+        moved = await done(self._hub.queues.registry.move_queue(in_vhost(wanted.vhost, wanted.name), wanted.group))
+        log.info("an operator has moved a queue", queue=moved.name, group=moved.group)
+        return msgspec.structs.replace(wanted, group=moved.group, former_group=_former_group(moved))
 
     async def bindings(self, query: Mapping[str, str]) -> ListingRows[BindingReport]:
         """Returns the bindings that were made, by virtual host and destination. Raises `ActionRefused`."""
@@ -184,6 +196,11 @@ def read_close(body: bytes) -> CloseConnections:
     if wanted.ids is None and wanted.user is None and wanted.vhost is None:
         raise ActionRefused(HTTPStatus.BAD_REQUEST, "ids, a user or a vhost say which connections are closed")
     return wanted
+
+
+def _former_group(definition: QueueDefinition) -> int | None:
+    """Returns the store group that a queue is being moved from; None of one that is where it is."""
+    return definition.move.group if definition.move is not None and definition.move.earlier else None
 
 
 def _place(queue: Queue) -> tuple[str, str]:

@@ -163,6 +163,9 @@ class LeaseCalls(Protocol):
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """Returns how many messages of a queue are neither settled nor leased."""
 
+    async def leased(self, queue: QueueNumber, *, group: str = "") -> int:
+        """Returns how many messages of a queue are leased, being settled, or on their way to where dead letters go."""
+
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """Returns the lowest offset that is neither settled nor leased, None where there is none; does not lease it."""
 

@@ -377,6 +377,12 @@ class LeaseQueue:
         known = self.order.waiting if self.order is not None else 0
         return self._leasable.count_below(below) + len(self._kept_back) + known
 
+    @property
+    def leased(self) -> int:
+        """Returns how many offsets are leased, being settled, or on their way to where dead letters go."""
+        held = sum(map(len, self._held.values())) + len(self._given_up)
+        return held + sum(end - start for start, end in self.in_flight)
+
     def first_waiting(self, below: int) -> int | None:
         """Returns the lowest offset under `below` that may be leased now; of an ordered group, not looked at yet."""
         first = self._leasable.first

@@ -230,6 +230,11 @@ class LocalLeases:
         await self._core.check_queue(queue)
         return await self._leasing.waiting(queue, check_key(group))
 
+    async def leased(self, queue: QueueNumber, *, group: str = "") -> int:
+        """See `LeaseCalls.leased`."""
+        await self._core.check_queue(queue)
+        return await self._leasing.leased(queue, check_key(group))
+
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`."""
         await self._core.check_queue(queue)

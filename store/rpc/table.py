@@ -178,6 +178,7 @@ _ROWS: Final = (
     Row("set_lease_policy", _a.SetLeasePolicy, LeaseCalls.set_policy, AGAIN),
     Row("lease_policy", _a.OfQueueGroup, LeaseCalls.policy, AGAIN),
     Row("waiting", _a.OfQueueGroup, LeaseCalls.waiting, AGAIN),
+    Row("leased", _a.OfQueueGroup, LeaseCalls.leased, AGAIN),
     Row("first_waiting", _a.OfQueueGroup, LeaseCalls.first_waiting, AGAIN),
     Row("purge", _a.OfQueueGroup, LeaseCalls.purge, ONCE),
     Row("delete_queue", _a.OfQueue, QueueCalls.delete, AGAIN),

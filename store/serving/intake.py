@@ -9,12 +9,13 @@ import numpy as np
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.api.timers import TimersHeld
-from store.base.errors import NotMaster, QueueDropped, StoreError
+from store.base.errors import NotMaster, StoreError
 from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet, decode
 from store.rpc.budget import Budget
 from store.rpc.calls import encode
 from store.rpc.frames import KEPT, Acks, AppendAck, ack_of, parse_appends
+from store.serving.dropped import refusal_of
 
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
@@ -73,9 +74,9 @@ class Intake:
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
         """Returns why a frame is refused by queues and timers: its client decided by older news."""
-        gone = self._dropped()
-        if gone and (queues := _queues(frame) & gone):
-            return QueueDropped(f"queue {min(queues)} is no more")
+        gone = refusal_of(frame.rows, self._dropped())
+        if gone is not None:
+            return gone
         if not _has_timers(frame):
             return None
         payload = frame.plain_payload
@@ -109,12 +110,6 @@ class Intake:
         held, said = self._store.timers.held, self._timers_sent
         self._timers_sent = held
         return encode(Acks(self._store.log.confirmed, sent, held if held != said else None))
-
-
-def _queues(frame: UnplacedFrame) -> set[int]:
-    if frame.row_count <= FEW_ROWS:
-        return {row[0] for row in ROW.iter_unpack(frame.rows)}
-    return set(np.unique(np.frombuffer(frame.rows, ROWS_DTYPE)["queue"]).tolist())
 
 
 def _has_timers(frame: UnplacedFrame) -> bool:

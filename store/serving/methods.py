@@ -115,7 +115,15 @@ async def _settle(session: ServingSession, asked: arguments.Settle, _number: int
     return encode(None)
 
 
+async def _forward(session: ServingSession, asked: arguments.Forward, _number: int, _share: Share) -> bytes:
+    session.check_rows(asked.rows)
+    queue, owner, offsets = QueueNumber(asked.queue), session.owner(asked.owner), _offsets(asked.offsets)
+    await session.store.leases.forward(queue, owner, offsets, asked.rows, asked.payload, group=asked.group)
+    return encode(None)
+
+
 async def _commit(session: ServingSession, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
+    session.check_rows(asked.rows)
     settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
     await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
     return encode(None)
@@ -137,6 +145,7 @@ _SPELLED: Mapping[str, Run] = {
     "kv_unwatch": lambda session, asked, _n, _s: session.kv_unwatch(asked),
     "take": lambda session, asked, _n, share: session.take(asked, share),
     "settle": _settle,
+    "forward": _forward,
     "commit": _commit,
     "requeue": _requeue,
     "release": lambda session, asked, _n, _s: session.release(asked),

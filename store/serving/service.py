@@ -133,7 +133,7 @@ class NodeService:
         limits = timers or TimerLimits()
         admission = TimerAdmission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster))
+        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.

@@ -24,6 +24,7 @@ from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
 from store.rpc.calls import ERROR, VALUE, CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission, encode
 from store.rpc.frames import FramesSent
+from store.serving.dropped import refusal_of
 from store.serving.method import VALUE_BYTES, Method
 from store.serving.queue_waiters import QueueWaiters
 
@@ -47,6 +48,7 @@ class ServingTerms(NamedTuple):
     hint: str | None  # the address of the master, if another node is and it is known
     admission: TimerAdmission
     cluster: str = ""
+    dropped: Callable[[], frozenset[int]] = frozenset  # the queues that are no more
 
 
 class _Outgoing(NamedTuple):
@@ -341,6 +343,12 @@ class ServingSession:
     def owner(self, owner: int) -> int:
         """Returns the store's owner for one of the client's, which may never have leased anything."""
         return self._owners.get(owner, -1)
+
+    def check_rows(self, rows: bytes) -> None:
+        """Raises `QueueDropped` for rows of which some are for queues that are no more."""
+        refusal = refusal_of(rows, self._terms.dropped())
+        if refusal is not None:
+            raise refusal
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:
         """See `LeaseCalls.take`."""

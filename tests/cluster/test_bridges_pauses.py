@@ -8,7 +8,7 @@ import pytest
 
 from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.bridged_proxies import bridge, runs
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
 from tests.support.mqtt.paho_client import PahoClient
 from tests.support.process.waiting import wait_until
 
@@ -47,7 +47,7 @@ def cluster(request, new_gateway, tmp_path):
     source = new_gateway().start()
     upstream = request.param.format(mqtt=source.port("mqtt"), amqp=source.port("amqp"))
     plan = on_free_ports(ClusterPlan(tmp_path / "cluster", 1, 1, 1, 1, 2))
-    with started(plan, one_group, proxies=TIMES + upstream) as cluster:
+    with started(plan, all_groups, proxies=TIMES + upstream) as cluster:
         cluster.source = source
         cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster

@@ -5,7 +5,7 @@ from paho.mqtt.packettypes import PacketTypes
 
 from gateway.process.local_cluster import ClusterPlan
 from tests.support.cluster.bridged_proxies import bridge, runs
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started, until_ready
 from tests.support.mqtt.paho_client import PahoClient, fresh, properties
 from tests.support.process.waiting import wait_until
 
@@ -32,7 +32,7 @@ to = "plant7/{{1}}"
 def cluster(new_gateway, tmp_path):
     source = new_gateway().start()
     plan = on_free_ports(ClusterPlan(tmp_path / "cluster", 1, 1, 1, 1, 2))
-    with started(plan, one_group, proxies=BRIDGE.format(port=source.port("mqtt"))) as cluster:
+    with started(plan, all_groups, proxies=BRIDGE.format(port=source.port("mqtt"))) as cluster:
         cluster.source = source
         cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster

@@ -27,7 +27,7 @@ from controller.wire.wire import path as path_of
 from gateway.cli.commands import app
 from gateway.process.local_cluster import ClusterPlan
 from store.base.pipes.pipe import OPENING
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
 from tests.support.coap.coap_device import Device
 from tests.support.coap.dtls_client import DtlsSocket
 from tests.support.mqtt.packet_client import PacketClient
@@ -166,7 +166,7 @@ def served(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def clustered(tmp_path_factory):
-    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 1)), one_group) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 1)), all_groups) as cluster:
         yield Clustered(cluster)
 
 

@@ -8,7 +8,7 @@ import httpx
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started, until_ready
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
@@ -19,7 +19,7 @@ TIMEOUT_S = 60
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("groups"), 1, 1, 1, 1, 2)), one_group) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("groups"), 1, 1, 1, 1, 2)), all_groups) as cluster:
         yield cluster
 
 

@@ -5,7 +5,7 @@ import shutil
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, ports_of, started
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, ports_of, started
 
 pytestmark = pytest.mark.slow
 
@@ -21,10 +21,10 @@ def held(directory):
 def test_a_store_of_another_cluster_is_refused_by_both_names(tmp_path):
     ours, theirs = (ClusterPlan(tmp_path / name, 1, 1, 1, 1, 0) for name in ("ours", "theirs"))
     ours = on_free_ports(ours)
-    with started(ours, one_group):
+    with started(ours, all_groups):
         pass
     data = ours.directory / "data"
-    with started(on_free_ports(theirs, but=ports_of(ours)), one_group, roles=["controller"]) as cluster:
+    with started(on_free_ports(theirs, but=ports_of(ours)), all_groups, roles=["controller"]) as cluster:
         moved = theirs.directory / "data" / STORE
         shutil.copytree(data / STORE, moved)
         before = held(moved)

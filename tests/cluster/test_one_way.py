@@ -16,7 +16,7 @@ import pytest
 from controller.api.commands import CreateTopic
 from gateway.process.local_cluster import ClusterPlan, nodes
 from tests.support.cluster.fault_run import FaultRun
-from tests.support.cluster.local_clusters import controller_of, one_group, started
+from tests.support.cluster.local_clusters import all_groups, controller_of, started
 from tests.support.cluster.masters import only_master
 from tests.support.cluster.network import Network, missing
 
@@ -121,7 +121,7 @@ def setting(tmp_path_factory):
 
 
 async def prepare(plan):
-    await one_group(plan)
+    await all_groups(plan)
     async with controller_of(plan) as controller:
         await controller.do(CreateTopic(name="kill", queues=4))
 

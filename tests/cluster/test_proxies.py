@@ -12,6 +12,7 @@ from gateway.cli.commands import app
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import until_ready
 from tests.support.mqtt.paho_client import connected
+from tests.support.process.commands import headgate
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
@@ -115,11 +116,6 @@ def is_let_in(port, *user):
         in_shop(port, *user).close()
         return True
     return False
-
-
-def headgate(*arguments):
-    done = CliRunner().invoke(app, list(arguments))
-    assert done.exit_code == 0, done.output
 
 
 def test_a_virtual_host_keeps_names_and_rights_apart_at_all_proxies(running, tmp_path):

@@ -7,7 +7,7 @@ import httpx
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started, until_ready
 from tests.support.http.broker_sinks import MqttSink
 from tests.support.http.webhook_sink import WebhookSink
 from tests.support.process.ports import PORTS
@@ -29,7 +29,7 @@ private_sinks = ["127.0.0.1"]
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     plan = on_free_ports(ClusterPlan(tmp_path_factory.mktemp("push") / "cluster", 1, 1, 1, 1, 2))
-    with started(plan, one_group, proxies=CONFIG) as cluster:
+    with started(plan, all_groups, proxies=CONFIG) as cluster:
         cluster.proxies = [node.name for node in cluster.nodes if node.role == "proxy"]
         yield cluster
 

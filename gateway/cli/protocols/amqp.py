@@ -11,8 +11,10 @@ import typer
 
 from gateway.cli.protocols import amqp_settings, amqp_vhosts
 from gateway.cli.protocols.amqp_listing import JsonOption, VhostOption, add_listing, remote_amqp, table_text
+from gateway.cli.protocols.amqp_settings import InVhostOption
 from gateway.cli.remote.options import at_admin_port
-from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, QueueReport
+from gateway.domain.vhosts import DEFAULT_VHOST
+from gateway.ops.amqp_report import BindingReport, CloseConnections, ConnectionReport, MoveQueue, QueueReport
 from gateway.remote.amqp import RemoteAmqp
 from store.base.process_errors import ConfigError
 
@@ -27,7 +29,8 @@ def _queue_row(one: QueueReport) -> Sequence[str]:
     declared = " ".join(name for name, is_so in kinds if is_so)
     policies = ", ".join(name for name in (one.policy, one.operator_policy) if name is not None)
     counts = (str(one.messages), str(one.consumers))
-    return one.vhost, one.name, *counts, declared, table_text(one.arguments), policies
+    group = str(one.group) if one.former_group is None else f"{one.group}, before {one.former_group}"
+    return one.vhost, one.name, *counts, group, declared, table_text(one.arguments), policies
 
 
 def _binding_row(one: BindingReport) -> Sequence[str]:
@@ -45,7 +48,7 @@ add_listing(
     "queues",
     "List the queues: messages that wait, consumers, and how they were declared.",
     RemoteAmqp.queues,
-    columns=("vhost", "queue", "messages", "consumers", "declared", "arguments", "policies"),
+    columns=("vhost", "queue", "messages", "consumers", "group", "declared", "arguments", "policies"),
     row=_queue_row,
     numbers=("messages", "consumers"),
 )
@@ -92,6 +95,25 @@ def close(
     if missing:
         typer.echo(f"headgate: no such connection is open: {', '.join(missing)}", err=True)
         raise typer.Exit(EXIT_NOTHING)
+
+
+@app.command("move-queue")
+@at_admin_port
+def move_queue(
+    name: Annotated[str, typer.Argument(help="As `headgate amqp queues` shows it.")],
+    group: Annotated[int, typer.Argument(min=0, help="The store group.")],
+    *,
+    at: str,
+    vhost: InVhostOption = DEFAULT_VHOST,
+) -> None:
+    """Move a queue to another store group of a cluster: new messages go there, and older ones are consumed first.
+
+    Its clients do not notice. `headgate amqp queues` shows when the former group holds nothing of it any more.
+    """
+    with remote_amqp(at) as amqp:
+        moved = amqp.move_queue(MoveQueue(vhost=vhost, name=name, group=group))
+    former = "" if moved.former_group is None else f"; what lies in store group {moved.former_group} is consumed first"
+    typer.echo(f"queue {name} is written to in store group {moved.group}{former}")
 
 
 @app.command("import-definitions")

@@ -1,17 +1,18 @@
-"""The store as the consumers of queues see it: the lanes of a queue with priorities are one queue.
+"""The store as the consumers of queues see it: the lanes of a queue are one queue.
 
-Its offsets are those of its lanes, with the priority in their upper bits (`gateway.publishing.routing.lanes`).
-Messages are taken from the highest lane that has some; those given back return to their place. A lane in which nothing
-was found is not asked again before something has come to it, which the store tells takers that have found nothing. What
-was published through another process the store tells a moment after it has confirmed it. So counts ask all lanes where
-this process is not `alone`, and `came` is called where a client finds nothing and there is something.
+Its offsets are those of its lanes, with the lane's place in their upper bits (`gateway.publishing.routing.lanes`).
+Messages are taken from the first lane, in the order of reading, that has some; those given back return to their
+place. A lane in which nothing was found is not asked again before something has come to it, which the store tells
+takers that have found nothing. What was published through another process the store tells a moment after it has
+confirmed it. So counts ask all lanes where this process is not `alone`, and `came` is called where a client finds
+nothing and there is something.
 """
 
 import asyncio
 from collections.abc import Iterable, Sequence
 from typing import Any, cast
 
-from gateway.publishing.routing.lanes import OFFSET_MASK, PRIORITY_SHIFT, Lanes
+from gateway.publishing.routing.lanes import OFFSET_MASK, PLACE_SHIFT, Lanes, QueueLanes
 from store.api.client import StoreClient
 from store.api.leases import Lease, LeaseCalls
 from store.api.queues import Fetched, QueueCalls
@@ -51,9 +52,9 @@ class _Found:
             self._empty.pop(lane, None)
 
 
-def at(priority: int, offset: int) -> QueueOffset:
+def at(place: int, offset: int) -> QueueOffset:
     """Returns the offset in a queue of an offset in its lane."""
-    return QueueOffset(priority << PRIORITY_SHIFT | offset)
+    return QueueOffset(place << PLACE_SHIFT | offset)
 
 
 class LanedLeases:
@@ -68,17 +69,17 @@ class LanedLeases:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._leases, name)
 
-    def _candidates(self, lanes: Sequence[QueueNumber]) -> list[tuple[int, QueueNumber]]:
-        """Returns priorities and lanes in which something may be, the highest first."""
-        return [(n, lanes[n]) for n in reversed(range(len(lanes))) if self._found.may_have(lanes[n])]
+    def _candidates(self, lanes: QueueLanes) -> list[tuple[int, QueueNumber]]:
+        """Returns places and lanes in which something may be, in the order of reading."""
+        return [one for one in lanes.order if self._found.may_have(one[1])]
 
     async def take(self, queue: QueueNumber, owner: int, *, max_count: int, **options: Any) -> Sequence[Lease]:
-        """See `LeaseCalls.take`: the highest priority first."""
+        """See `LeaseCalls.take`: the highest priority first, and of that the former store group."""
         lanes = self._lanes.of(queue)
-        if not lanes:
+        if lanes is None:
             return await self._leases.take(queue, owner, max_count=max_count, **options)
         taken: list[Lease] = []
-        for priority, lane in self._candidates(lanes):
+        for place, lane in self._candidates(lanes):
             stamp, wanted = self._found.stamp(lane), max_count - len(taken)
             try:
                 some = await self._leases.take(lane, owner, max_count=wanted, **options)
@@ -86,11 +87,11 @@ class LanedLeases:
                 for number, offsets in self._lanes.split(queue, [one.offset for one in taken]):
                     self._leases.requeue(number, owner, offsets, delivered=False)
                 raise
-            taken += [one._replace(offset=at(priority, one.offset)) for one in some]
+            taken += [one._replace(offset=at(place, one.offset)) for one in some]
             if not some:
                 self._found.nothing_in(lane, stamp)
             if len(taken) >= max_count or (some and len(some) < wanted):
-                break  # enough, or as much as one answer holds: of this priority there may be more
+                break  # enough, or as much as one answer holds: in this lane there may be more
         return taken
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> None:
@@ -98,7 +99,7 @@ class LanedLeases:
         parts = self._lanes.split(queue, offsets)
         if len(parts) == 1:
             await self._leases.settle(parts[0][0], owner, parts[0][1])
-        else:
+        else:  # each in a frame of its own: they may lie in two store groups
             await asyncio.gather(*(self._leases.settle(lane, owner, some) for lane, some in parts))
 
     def settle_soon(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]) -> "asyncio.Future[Any]":
@@ -110,8 +111,8 @@ class LanedLeases:
     async def forward(
         self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], rows: bytes, payload: bytes
     ) -> None:
-        """See `LeaseCalls.forward`."""
-        if self._lanes.of(queue):
+        """See `LeaseCalls.forward`. Of a queue with lanes all offsets are in one store group."""
+        if self._lanes.of(queue) is not None:
             await self._leases.commit(owner, self._lanes.split(queue, offsets), rows, payload)
         else:
             await self._leases.forward(queue, owner, offsets, rows, payload)
@@ -133,25 +134,25 @@ class LanedLeases:
     async def waiting(self, queue: QueueNumber) -> int:
         """See `LeaseCalls.waiting`."""
         lanes = self._lanes.of(queue)
-        if not lanes:
+        if lanes is None:
             return await self._leases.waiting(queue)
-        asked = [lane for _, lane in self._candidates(lanes)] if self._alone else lanes
+        asked = [lane for _, lane in (self._candidates(lanes) if self._alone else lanes.order)]
         return sum(await asyncio.gather(*(self._leases.waiting(lane) for lane in asked)))
 
     async def first_waiting(self, queue: QueueNumber) -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`: the one that is taken first."""
         lanes = self._lanes.of(queue)
-        if not lanes:
+        if lanes is None:
             return await self._leases.first_waiting(queue)
-        for priority, lane in self._candidates(lanes):
+        for place, lane in self._candidates(lanes):
             first = await self._leases.first_waiting(lane)
             if first is not None:
-                return at(priority, first)
+                return at(place, first)
         return None
 
     async def purge(self, queue: QueueNumber) -> int:
         """See `LeaseCalls.purge`."""
-        lanes = self._lanes.of(queue) or (queue,)
+        lanes = self._lanes.read_in_order(queue)
         return sum(await asyncio.gather(*(self._leases.purge(lane) for lane in lanes)))
 
 
@@ -168,17 +169,19 @@ class LanedQueues:
     async def fetch(self, queue: QueueNumber, offset: QueueOffset, **options: Any) -> Fetched:
         """See `QueueCalls.fetch`: within one lane."""
         lanes = self._lanes.of(queue)
-        if not lanes:
+        if lanes is None:
             return await self._queues.fetch(queue, offset, **options)
-        priority = offset >> PRIORITY_SHIFT
+        place = offset >> PLACE_SHIFT
+        if place not in lanes.places:  # a lane that was empty, and is gone
+            raise OffsetOutOfRange(offset, QueueOffset(offset + 1), QueueOffset(offset + 1))
         try:
-            found = await self._queues.fetch(lanes[priority], QueueOffset(offset & OFFSET_MASK), **options)
+            found = await self._queues.fetch(lanes.places[place], QueueOffset(offset & OFFSET_MASK), **options)
         except OffsetOutOfRange as gone:
-            raise OffsetOutOfRange(offset, at(priority, gone.first), at(priority, gone.next)) from gone
+            raise OffsetOutOfRange(offset, at(place, gone.first), at(place, gone.next)) from gone
         except CorruptFrame as damaged:
-            behind = None if damaged.next is None else at(priority, damaged.next)
+            behind = None if damaged.next is None else at(place, damaged.next)
             raise CorruptFrame(damaged.log_offset, damaged.why, behind, damaged.end) from damaged
-        return found._replace(offset=at(priority, found.offset), next=at(priority, found.next))
+        return found._replace(offset=at(place, found.offset), next=at(place, found.next))
 
 
 class LanedStore:

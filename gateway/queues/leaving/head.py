@@ -36,7 +36,7 @@ class QueueHead:
         now_ms: Callable[[], int],
         dead_letter: DeadLettering,
         woken: Callable[[], None],
-        sizes: QueueSizes | LanedSizes | None = None,
+        sizes: LanedSizes | None = None,
     ) -> None:
         self._store = store
         self._number = number

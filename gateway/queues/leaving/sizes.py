@@ -1,7 +1,7 @@
 """The sizes of the messages that wait in a queue, for those that are limited in bytes."""
 
 from array import array
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from gateway.port.bodies import body_size
 from gateway.queues.leaving.reading import read
@@ -101,24 +101,26 @@ class QueueSizes:
 
 
 class LanedSizes:
-    """The same of a queue with priorities: `lanes` are the sizes of each, the lowest first."""
+    """The same of a queue that is several of the store: `lanes` returns their numbers, in the order of reading."""
 
-    def __init__(self, lanes: Sequence[QueueSizes]) -> None:
-        self._lanes = lanes
+    def __init__(self, store: StoreClient, lanes: Callable[[], Sequence[QueueNumber]]) -> None:
+        self._store = store
+        self._numbers = lanes
+        self._known: dict[QueueNumber, QueueSizes] = {}
 
-    @classmethod
-    def of(cls, store: StoreClient, numbers: Sequence[int]) -> "LanedSizes | None":
-        """Returns the sizes of the lanes with these numbers; None where there are none."""
-        return cls([QueueSizes(store, QueueNumber(number)) for number in numbers]) if numbers else None
+    def _lanes(self) -> list[QueueSizes]:
+        known = self._known
+        self._known = {one: known.get(one) or QueueSizes(self._store, one) for one in self._numbers()}
+        return list(self._known.values())
 
     async def waiting_bytes(self) -> int:
         """See `QueueSizes`."""
-        return sum([await lane.waiting_bytes() for lane in self._lanes])
+        return sum([await lane.waiting_bytes() for lane in self._lanes()])
 
     async def excess(self, bytes_max: int) -> int:
         """See `QueueSizes`. Messages that are taken first go first: those of the highest priority."""
         over, count = await self.waiting_bytes() - bytes_max, 0
-        for lane in reversed(self._lanes):
+        for lane in self._lanes():
             some, over = lane.oldest(over)
             count += some
         return count

@@ -80,8 +80,17 @@ def predeclared(vhost: str = DEFAULT_VHOST) -> dict[str, Exchange]:
 PREDECLARED = predeclared()  # of "/"
 
 
+class Move(msgspec.Struct, frozen=True, kw_only=True):
+    """The move of a queue to another store group: what lies in the former one is consumed there, before all else."""
+
+    count: int  # how often the queue was moved, this time included
+    at_ms: int
+    group: int  # the former one
+    earlier: tuple[int, ...]  # the numbers there, the lowest priority first; () once they are empty
+
+
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
-    """A queue as it was declared, with its bindings. It lies in a store group from the beginning to the end."""
+    """A queue as it was declared, with its bindings. `number` stays the same, wherever its messages are written."""
 
     name: str
     number: int
@@ -92,8 +101,26 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     arguments: dict[str, Any] = msgspec.field(default_factory=dict)
     bindings: tuple[Binding, ...] = ()
     proxy: str = ""  # of several: the one whose connection alone may use it
-    lanes: tuple[int, ...] = ()  # of a queue with priorities: a number for each, the lowest first, with `number`
+    lanes: tuple[int, ...] = ()  # of a queue with priorities: a number for each, the lowest first
     pattern: str = ""  # of a shared subscription: the filter that fills it, instead of exchanges and bindings
+    move: Move | None = (
+        None  # the last one; `lanes` are in the store group that it led to, and `number` is none of them
+    )
+
+    @property
+    def written(self) -> tuple[int, ...]:
+        """Returns the numbers that messages are written to: by priority, the lowest first, or the only one."""
+        return self.lanes or (self.number,)
+
+    @property
+    def earlier(self) -> tuple[int, ...]:
+        """Returns the numbers in the store group that it is being moved from, by priority as `written`."""
+        return () if self.move is None else self.move.earlier
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Returns all numbers in which its messages can be."""
+        return (*self.written, *self.earlier)
 
 
 # ---- bindings

@@ -76,8 +76,8 @@ class Queue:
 
     @property
     def numbers(self) -> tuple[int, ...]:
-        """Returns the number of each of its lanes, or its own where it has no priorities."""
-        return self.definition.lanes or (self.number,)
+        """Returns all numbers in which its messages can be."""
+        return self.definition.numbers
 
     @property
     def lasting(self) -> bool:

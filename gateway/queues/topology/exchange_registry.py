@@ -28,6 +28,7 @@ from gateway.queues.model.bindings import (
     PREDECLARED,
     Binding,
     Exchange,
+    QueueDefinition,
     binding_predicate,
     check_exchange_arguments,
     hash_weight,
@@ -114,7 +115,7 @@ class ExchangeRegistry(SettingsRegistry):
             return
         if request.if_unused and self._is_bound(request.name):
             raise Refusal(Cause.PRECONDITION, f"exchange {said(request.name)} in use")
-        for name in dict.fromkeys(name for name, _ in self._bound.get(request.name, {})):
+        for name in dict.fromkeys(name for name, _ in self._routes.bound.get(request.name, {})):
             queue = self.queues[name]
             await self._change_bindings(
                 queue, tuple(b for b in queue.definition.bindings if b.exchange != request.name)
@@ -211,8 +212,11 @@ class ExchangeRegistry(SettingsRegistry):
 
     async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
         """Gives a queue other bindings: on disk before they count."""
-        definition = msgspec.structs.replace(queue.definition, bindings=bindings)
-        stored = msgspec.structs.replace(definition, bindings=self._stored(bindings))
+        await self._redefine(queue, msgspec.structs.replace(queue.definition, bindings=bindings))
+
+    async def _redefine(self, queue: Queue, definition: QueueDefinition) -> None:
+        """Gives a queue another definition: on disk before it counts. Raises `Changed`, `StoreError`."""
+        stored = msgspec.structs.replace(definition, bindings=self._stored(definition.bindings))
         queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
         self._rebind(queue, definition)
 

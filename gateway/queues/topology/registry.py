@@ -216,8 +216,8 @@ class QueueRegistry(ExchangeRegistry):
             gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
             await self._remove(queue)
-            for priority, number in enumerate(queue.numbers):
-                await self._garbage.clear(lane_name(name, priority), number)
+            for lane, number in numbers_by_name(definition):
+                await self._garbage.clear(lane, number)
         finally:
             if queue.owned is None or name not in self.queues:
                 await release(owned)
@@ -295,7 +295,7 @@ class QueueRegistry(ExchangeRegistry):
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(exchange, binding)
         bindings = queue.definition.bindings
-        if (queue.definition.name, binding.identity) in self._bound.get(exchange.name, {}):
+        if (queue.definition.name, binding.identity) in self._routes.bound.get(exchange.name, {}):
             return
         if len(bindings) >= BINDINGS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"queue {said(request.queue)} has {BINDINGS_COUNT_MAX} bindings already")
@@ -327,13 +327,31 @@ def _is_fresh(request: DeclareQueue) -> bool:
     return local_name(request.name) in ("", REPLIES) and not request.passive
 
 
-def lane_name(queue: str, priority: int) -> str:
-    """Returns the name by which the number of a queue's lane is kept; no queue that clients declare has it."""
-    if not priority:
+def lane_name(queue: str, priority: int, moves: int = 0) -> str:
+    """Returns the name by which the number of a lane is kept, of a queue that was moved so often.
+
+    No queue that clients declare has it, but that of a queue that has one lane and was never moved.
+    """
+    if not priority and not moves:
         return queue
     raw = queue.encode("utf-8", "surrogatepass")
     short = queue if len(raw) <= _LANE_BYTES_MAX else f"#{blake2b(raw, digest_size=32).hexdigest()}"
-    return f"{RESERVED}lane.{priority}.{short}"
+    return f"{RESERVED}lane.{priority}.{short}" if not moves else f"{RESERVED}moved.{moves}.{priority}.{short}"
+
+
+def former_names(definition: QueueDefinition) -> list[tuple[str, int]]:
+    """Returns the names and numbers of a queue's lanes in the store group that it is being moved from."""
+    move = definition.move
+    if move is None:
+        return []
+    return [(lane_name(definition.name, n, move.count - 1), number) for n, number in enumerate(move.earlier)]
+
+
+def numbers_by_name(definition: QueueDefinition) -> list[tuple[str, int]]:
+    """Returns the names and numbers of all lanes of a queue."""
+    moves = 0 if definition.move is None else definition.move.count
+    lanes = [(lane_name(definition.name, n, moves), number) for n, number in enumerate(definition.written)]
+    return lanes + former_names(definition)
 
 
 def check_new_queue(request: DeclareQueue) -> None:

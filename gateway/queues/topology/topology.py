@@ -20,7 +20,6 @@ from gateway.queues.model.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
-    bindings_of,
     patterns,
     predeclared,
 )
@@ -39,6 +38,7 @@ from gateway.queues.topology.definitions import (
     StoredDefinition,
 )
 from gateway.queues.topology.queue_garbage import QueueGarbage
+from gateway.queues.topology.queue_routes import QueueRoutes
 from store.api.client import StoreClient
 from store.base import logs
 from store.format.frame import QueueNumber
@@ -49,7 +49,6 @@ GONE_COUNT_MAX = 10_000  # names of deleted queues and exchanges that are rememb
 
 ELSEWHERE = -1  # no connection of this process
 _TRANSIENT = "amqp/transient"
-_QUEUE = "queue"
 _LINK = "exchange"  # the router's keys of bindings between exchanges begin with it
 
 log = logs.get(__name__)
@@ -61,7 +60,8 @@ class Topology(ABC):
     """The exchanges, queues and bindings that `QueueRegistry` changes.
 
     `new_pump` makes the pump that delivers a queue; `added` is called with a new queue, `ruled` with one whose rules
-    have changed, and `dropped` with one that is gone. When a removal has failed, `unfinished` is called, and
+    have changed, `moved` with one that lies in other queues of the store than its former definition says, and
+    `dropped` with one that is gone. When a removal has failed, `unfinished` is called, and
     `finish` is to be called again later.
     """
 
@@ -80,6 +80,7 @@ class Topology(ABC):
         new_pump: Callable[[QueueDefinition], Pump | StreamPump],
         added: Callable[[Queue], None],
         ruled: Callable[[Queue], None],
+        moved: Callable[[Queue, QueueDefinition], None],
         dropped: Callable[[Queue], None],
         unfinished: Callable[[], None],
     ) -> None:
@@ -95,17 +96,18 @@ class Topology(ABC):
         self._new_pump = new_pump
         self._added = added
         self._ruled = ruled
+        self._moved = moved
         self._dropped = dropped
         self._unfinished = unfinished
         self.vhosts = Vhosts(policies.vhosts, connections)
         self._exchanges: dict[str, Exchange] = {}
         self._revisions: dict[str, int] = {}  # of the definitions of exchanges
         self._gone: dict[tuple[str, bool], int] = {}  # when definitions were removed, newest last
-        self._bound: dict[str, dict[tuple[str, Hashable], None]] = {}  # by exchange: (queue, binding's identity)
         self._linked: dict[str, dict[tuple[str, Hashable], None]] = {}  # the same of exchanges bound to an exchange
         self._hashed = HashedBindings()
+        self._routes = QueueRoutes(router, self._exchanges, self._hashed)
         self.queues: dict[str, Queue] = {}
-        self.by_number: dict[int, Queue] = {}  # those of lanes too
+        self.by_number: dict[int, Queue] = {}  # `known_by`
         self.shared_count = 0  # queues of shared subscriptions
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: they cannot be used
@@ -123,11 +125,11 @@ class Topology(ABC):
         await self._take_stock()
         # An older version, or a crash, may have left settings of queues out of the store.
         said = self._store.queues.config
-        every = self.by_number.items()
         wanted = [
             self._queue_config(number, queue.definition.name, queue.definition.arguments)
-            for number, queue in every
+            for queue in self.queues.values()
             if not queue.shared
+            for number in queue.numbers
         ]
         await self._store.queues.configure([one for one in wanted if one != said(QueueNumber(one.queue))])
         if first:
@@ -328,14 +330,14 @@ class Topology(ABC):
             other = self._exchanges[target]
             kept = tuple(b for b in other.bindings if b.exchange != name)
             self._set_exchange(msgspec.structs.replace(other, bindings=kept))
-        self._bound.pop(name, None)
+        self._routes.bound.pop(name, None)
         self._linked.pop(name, None)
         self._hashed.forget(name)
         self._notify_exchanges()
 
     def _is_bound(self, name: str) -> bool:
         """Returns whether anything is bound to an exchange."""
-        return bool(self._bound.get(name) or self._linked.get(name))
+        return bool(self._routes.bound.get(name) or self._linked.get(name))
 
     def _link(self, target: str, binding: Binding) -> None:
         """Routes the messages that a binding takes through the exchange `target`."""
@@ -355,14 +357,12 @@ class Topology(ABC):
     def _add(self, definition: QueueDefinition, owner: int | None, revision: int) -> Queue:
         queue = Queue(definition, owner, self._new_pump(definition), revision, self._rules(definition))
         self.queues[definition.name] = queue
-        self.by_number |= dict.fromkeys(queue.numbers, queue)
+        self.by_number |= dict.fromkeys(known_by(queue), queue)
         if owner is not None and owner != ELSEWHERE:
             self._owned.setdefault(owner, {})[definition.name] = None
-        for binding in bindings_of(definition):
-            self._route(queue, binding)
+        self._routes.add(queue)
         if queue.shared:
             self.shared_count += 1
-            self._router.bind(definition.pattern, queue.number, key=_share_key(definition), group=definition.group)
         else:
             self.vhosts.queue_came(definition.name)
         self._added(queue)
@@ -391,14 +391,12 @@ class Topology(ABC):
         """Removes a queue: at once nothing is routed there and nobody consumes it; later its pump is at rest, too."""
         name = queue.definition.name
         del self.queues[name]
-        for number in queue.numbers:
+        for number in known_by(queue):
             del self.by_number[number]
         self._doomed.pop(name, None)
-        for binding in bindings_of(queue.definition):
-            self._unroute(queue, binding)
+        self._routes.remove(queue)
         if queue.shared:
             self.shared_count -= 1
-            self._router.unbind(_share_key(queue.definition))
         else:
             self.vhosts.queue_came(name, -1)
         if queue.owner is not None:
@@ -407,44 +405,20 @@ class Topology(ABC):
         await queue.pump.stop()
 
     def _rebind(self, queue: Queue, definition: QueueDefinition) -> None:
-        """Applies other bindings of a queue."""
-        before = {b.identity: b for b in queue.definition.bindings}
-        after = {b.identity: b for b in definition.bindings}
-        queue.definition = definition
-        for identity, binding in before.items():
-            if identity not in after:
-                self._unroute(queue, binding)
-        for identity, binding in after.items():
-            if identity not in before:
-                self._route(queue, binding)
+        """Applies other bindings of a queue, or its move to another store group."""
+        before, known = queue.definition, known_by(queue)
+        self._routes.change(queue, definition)
+        if definition.move != before.move:
+            for number in known:
+                del self.by_number[number]
+            self.by_number |= dict.fromkeys(known_by(queue), queue)
+            self._moved(queue, before)
 
-    def _route(self, queue: Queue, binding: Binding) -> None:
-        exchange = self._exchanges[binding.exchange]
-        predicate = self._hashed.predicate(exchange, binding, (_QUEUE, queue.definition.name))
-        name, identity = queue.definition.name, binding.identity
-        for nth, pattern in enumerate(patterns(exchange, binding.routing_key)):
-            self._router.bind(
-                pattern,
-                queue.number,
-                predicate,
-                key=(name, identity, nth),
-                group=queue.definition.group,
-                exchange=exchange.name,
-            )
-        self._bound.setdefault(exchange.name, {})[name, identity] = None
 
-    def _unroute(self, queue: Queue, binding: Binding) -> None:
-        name, identity = queue.definition.name, binding.identity
-        for nth in range(2):
-            self._router.unbind((name, identity, nth))
-        self._bound.get(binding.exchange, {}).pop((name, identity), None)
-        self._hashed.remove(binding, (_QUEUE, name))
+def known_by(queue: Queue) -> set[int]:
+    """Returns the numbers by which a queue is found: its own, which may be in no store any more, and its lanes'."""
+    return {queue.number, *queue.numbers}
 
 
 def _too_often() -> Refusal:
     return Refusal(Cause.OVERLOAD, "others change the same too often", retry_after_ms=1_000)
-
-
-def _share_key(definition: QueueDefinition) -> Hashable:
-    """Returns the router's key of a shared subscription's filter."""
-    return definition.name, "shared"

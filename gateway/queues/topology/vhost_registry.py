@@ -8,7 +8,7 @@ the next start does: a process that finds something in a deleted virtual host re
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import DEFAULT_VHOST, vhost_of
 from gateway.queues.topology.definitions import Changed
-from gateway.queues.topology.registry import QueueRegistry
+from gateway.queues.topology.moving_registry import MovingRegistry
 from store.base import logs
 from store.base.errors import StoreError
 
@@ -17,7 +17,7 @@ REMOVED_COUNT_MAX = 64  # queues that are removed before others may change somet
 log = logs.get(__name__)
 
 
-class VhostRegistry(QueueRegistry):
+class VhostRegistry(MovingRegistry):
     """Changes exchanges, queues and bindings, and deletes virtual hosts."""
 
     async def delete_vhost(self, vhost: str) -> None:

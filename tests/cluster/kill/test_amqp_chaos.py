@@ -11,7 +11,7 @@ import pytest
 
 from gateway.process.local_cluster import ClusterPlan
 from tests.support.amqp.amqp_chaos import AmqpChaos
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started, until_ready
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started, until_ready
 from tests.support.cluster.masters import only_master
 from tests.support.process.ports import PORTS
 
@@ -39,7 +39,7 @@ def test_a_gateway_is_killed_again_and_again(new_gateway):
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
     plan = ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, replicas=2, min_in_sync=1, proxies=2)
-    with started(on_free_ports(plan), one_group) as cluster:
+    with started(on_free_ports(plan), all_groups) as cluster:
         yield cluster
 
 

@@ -10,7 +10,7 @@ import pytest
 
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
 from tests.support.cluster.faults import masters
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 
@@ -24,7 +24,7 @@ PROXY = "\n[gateway]\nmax_message_bytes = 134_217_728\n[adapters.amqp]\nmessage_
 
 @pytest.fixture
 def cluster(tmp_path) -> Iterator[LocalCluster]:
-    with started(on_free_ports(ClusterPlan(tmp_path, 1, 1, 3, 2, 1)), one_group, proxies=PROXY) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path, 1, 1, 3, 2, 1)), all_groups, proxies=PROXY) as cluster:
         yield cluster
 
 

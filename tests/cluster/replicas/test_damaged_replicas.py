@@ -9,7 +9,7 @@ from typer.testing import CliRunner
 from controller.api.client import NotElectable
 from gateway.cli.commands import app
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, controller_of, on_free_ports, started
 from tests.support.cluster.replica_group import PATIENCE_S, ReplicaGroup
 from tests.support.store.flips import flip
 from tests.support.store.node_kit import Load
@@ -26,7 +26,7 @@ MESSAGE_BYTES = 1_000
 @pytest.fixture
 async def group(tmp_path):
     plan = on_free_ports(ClusterPlan(tmp_path, controllers=1, groups=1, proxies=0))
-    with started(plan, one_group, stores=SMALL) as cluster:
+    with started(plan, all_groups, stores=SMALL) as cluster:
         async with controller_of(plan) as controller:
             found = ReplicaGroup(cluster, controller)
             await found.whole()

@@ -7,7 +7,7 @@ import signal
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import controller_of, on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, controller_of, on_free_ports, started
 from tests.support.cluster.replica_group import PATIENCE_S, ReplicaGroup
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import Load
@@ -19,7 +19,7 @@ pytestmark = [pytest.mark.anyio, pytest.mark.slow]
 
 @pytest.fixture
 def cluster(tmp_path):
-    with started(on_free_ports(ClusterPlan(tmp_path, controllers=1, groups=1, proxies=0)), one_group) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path, controllers=1, groups=1, proxies=0)), all_groups) as cluster:
         yield cluster
 
 

@@ -66,6 +66,7 @@ COMMANDS = st.one_of(
     st.builds(commands.GrowTopic, name=NAMES, queues=st.integers(1, 6), group=st.none() | GROUPS, **ROOM, **TIME),
     st.builds(commands.NameQueue, name=NAMES, **ROOM, **TIME),
     st.builds(commands.ForgetQueue, name=NAMES, **TIME),
+    st.builds(commands.RefuseQueue, name=NAMES, **TIME),
     st.builds(commands.AddGroup, number=GROUPS, config=CONFIGS, **TIME),
     st.builds(commands.ConfigureGroup, number=GROUPS, config=CHANGES, **TIME),
     st.builds(commands.CloseGroup, number=GROUPS, closed=st.booleans(), **TIME),

@@ -48,12 +48,12 @@ async def controller_of(plan: ClusterPlan) -> AsyncIterator[RemoteController]:
         await controller.close()
 
 
-async def one_group(plan: ClusterPlan) -> None:
-    """Adds the first group, with as many replicas as are planned."""
+async def all_groups(plan: ClusterPlan) -> None:
+    """Adds the planned groups, with as many replicas as are planned."""
+    config = GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync)
     async with controller_of(plan) as controller:
-        await controller.do(
-            AddGroup(number=0, config=GroupConfig(replicas=plan.replicas, min_in_sync=plan.min_in_sync))
-        )
+        for group in range(plan.groups):
+            await controller.do(AddGroup(number=group, config=config))
 
 
 def until_ready(cluster: LocalCluster, names: Sequence[str], *, timeout_s: float = 60.0) -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan
-from tests.support.cluster.local_clusters import on_free_ports, one_group, started
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
 
 
 class TwoProxies:
@@ -16,5 +16,5 @@ class TwoProxies:
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), one_group) as cluster:
+    with started(on_free_ports(ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, 1, 1, 2)), all_groups) as cluster:
         yield TwoProxies(cluster)

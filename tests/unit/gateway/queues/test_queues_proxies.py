@@ -4,7 +4,8 @@ import asyncio
 
 import pytest
 
-from controller.api.commands import CreateTopic
+from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
@@ -553,3 +554,24 @@ async def test_a_queue_is_made_anew_though_another_proxy_has_changed_the_one_tha
     monkeypatch.setattr(definitions, "delete", late)
     await one.declare(one.conn(), "q", durable=True)
     assert not one.queues.registry.queues["q"].definition.bindings
+
+
+async def test_a_queue_moved_by_one_proxy_is_written_to_in_its_new_group_by_another(two):
+    cluster, one, other = two
+    for group in (0, 1):
+        await cluster.controller.do(AddGroup(number=group, config=GroupConfig()))
+    await one.declare(one.conn(), "q", durable=True)
+    conn = other.conn()
+    await other.consume(conn, "q")
+    await other.publish("", "q", b"1")
+    await conn.has(1)
+    definition = one.queues.registry.queues["q"].definition
+    moved = await one.queues.registry.move_queue("q", 1 - definition.group)
+    await until(lambda: other.queues.registry.queues["q"].definition.move == moved.move)
+    assert await other.publish("", "q", b"2") == list(moved.lanes)
+    await one.publish("", "q", b"3")
+    assert await conn.has(3) == [b"1", b"2", b"3"]
+    assert not conn.cancelled
+    with pytest.raises(Refusal) as refused:
+        await other.queues.registry.move_queue("q", definition.group)
+    assert refused.value.cause is Cause.CONFLICT
