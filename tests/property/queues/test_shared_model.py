@@ -341,8 +341,10 @@ class SharingWorld:
                     break
 
     async def drained(self) -> bool:
-        waiting = [await self.rig.store.leases.waiting(queue.number) for queue in self.rig.queues.registry.shared]
-        return not any(waiting)
+        leases = self.rig.store.leases
+        numbers = [queue.number for queue in self.rig.queues.registry.shared]
+        left = [await ask(number) for number in numbers for ask in (leases.waiting, leases.leased)]
+        return not any(left)
 
     def check(self) -> None:
         received: Counter[bytes] = Counter()
