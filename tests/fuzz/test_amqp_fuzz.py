@@ -15,6 +15,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
 from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
+from tests.support.examples import examples
 
 MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
 CORPUS = [
@@ -83,13 +84,13 @@ def test_mutated_conversations(seed):
     drive(Peer().open(), bytes(data), chance)
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(st.binary(max_size=400), st.sampled_from([b"", HEADER]))
 def test_random_bytes_from_the_first_on(data, begin):
     drive(Peer(), begin + data, random.Random(1))
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(st.sampled_from(sorted(INDEX_MAPPING)), st.binary(max_size=60), st.sampled_from([0, 1, 2]))
 def test_every_method_with_random_arguments(index, arguments, channel):
     payload = index.to_bytes(4, "big") + arguments
@@ -117,7 +118,7 @@ TABLES = [
 ]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.sampled_from(TABLES), st.lists(st.tuples(st.integers(0, 80), st.integers(0, 255)), max_size=4), st.integers(0)
 )

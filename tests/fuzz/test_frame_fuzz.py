@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from store.base.errors import CorruptFrame
 from store.format.frame import FRAME_BYTES_MAX, HEADER, MAGIC, Frame, parse_header
 from store.format.records import decode
+from tests.support.examples import examples
 from tests.support.store.store_kit import frame
 
 OFFSETS = st.integers(0, (1 << 64) - 1)
@@ -63,7 +64,7 @@ def test_altered(records, data):
     assert parses_or_raises(bytes(whole), 0) is None
 
 
-@settings(max_examples=200)
+@settings(max_examples=examples(200))
 @given(st.integers(0, (1 << 32) - 1), st.integers(0, (1 << 32) - 1), st.binary(max_size=200))
 def test_sealed_headers_that_claim_anything(row_count, payload_len, body):
     parses_or_raises(sealed(0, row_count, payload_len, body, crc32c(body)), 0)

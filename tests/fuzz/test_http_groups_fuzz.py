@@ -6,6 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
+from tests.support.examples import examples
 from tests.support.http.http_driver import Http1Client
 from tests.support.http.http_groups import GroupsGateway
 
@@ -23,7 +24,7 @@ FIELDS = ["topic", "strategy", "start", "ttl_s", "after", "generation", "offsets
 BODIES = st.dictionaries(st.sampled_from(FIELDS), VALUES, max_size=4).map(lambda body: json.dumps(body).encode())
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(METHODS, st.lists(PARTS, max_size=5), QUERIES, BODIES | st.binary(max_size=40))
 def test_random_requests(method, parts, query, body):
     gateway = GroupsGateway()

@@ -20,6 +20,7 @@ from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
+from tests.support.examples import examples
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é%25F"), max_size=20)
@@ -128,7 +129,7 @@ def run(chunks):
     return messages, output
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(PUBLISHED, max_size=6), st.lists(st.integers(0, 1 << 16), max_size=12))
 def test_however_the_bytes_are_cut_the_same_is_published(published, cuts):
     data = HEADER + encoded(0, Connection.StartOk(response="\0guest\0guest", locale="en_US"))
@@ -224,7 +225,7 @@ def test_a_message_of_another_protocol_comes_back_by_amqp_with_every_field(messa
             assert getattr(back, name) == getattr(message, name), name
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.lists(st.binary(max_size=9_000), min_size=1, max_size=4), st.integers(4096, 20_000))
 def test_a_delivery_reads_as_what_was_published(bodies, frame_max):
     peer = Peer().open(frame_max=frame_max)

@@ -7,6 +7,7 @@ from adapters.coap.codec.registry import BLOCK1, BLOCK2, GET
 from adapters.coap.messages.request import Block
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, dotted, options_of, request
+from tests.support.examples import examples
 
 BODIES = st.builds(
     lambda seed, size: (seed * (size // len(seed) + 1))[:size], st.binary(min_size=1), st.integers(1, 700)
@@ -14,7 +15,7 @@ BODIES = st.builds(
 
 
 @given(BODIES, st.integers(0, 6), st.lists(st.integers(1, 3), min_size=1, max_size=50))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_block1(body: bytes, exponent: int, repeats: list[int]) -> None:
     driver = Driver()
     size = 16 << exponent
@@ -29,7 +30,7 @@ def test_block1(body: bytes, exponent: int, repeats: list[int]) -> None:
 
 
 @given(BODIES, st.sampled_from([16, 64, 1024]), st.lists(st.integers(0, 6), min_size=1, max_size=5))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_block2(body: bytes, ours: int, exponents: list[int]) -> None:
     driver = Driver({"block_size": ours}, last=Message(address="a", body=body, id="1"))
     got, mid, exponent, more = b"", 0, exponents[0], True
@@ -45,7 +46,7 @@ def test_block2(body: bytes, ours: int, exponents: list[int]) -> None:
 
 
 @given(st.lists(st.tuples(st.integers(0, 5), st.booleans()), min_size=1, max_size=20), st.integers(1, 20))
-@settings(max_examples=80, deadline=None)
+@settings(max_examples=examples(80), deadline=None)
 def test_however_datagrams_are_gathered_into_wakes(requests: list[tuple[int, bool]], wake: int) -> None:
     """Each Message ID is stored once and every datagram of its is answered alike, in wakes of any size."""
     driver = Driver()

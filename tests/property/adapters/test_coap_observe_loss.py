@@ -10,6 +10,7 @@ from adapters.coap.codec.registry import ACK, CON, GET, OBSERVE
 from adapters.coap.codec.wire import Packet, encode, read_uint
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, options_of, request
+from tests.support.examples import examples
 
 NEWER_MAX = 1 << 23  # RFC 7641, 3.4
 NEWER_ANYWAY_MS = 128_000
@@ -42,7 +43,7 @@ steps = st.one_of(
 
 
 @given(st.lists(steps, max_size=40), st.integers(1, 5), st.integers(0, 1 << 40))
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 def test_an_observer_ends_with_the_last_value(script: list[tuple[str, int]], confirm_every: int, start_ms: int) -> None:
     # Ten times sent again, so that no script of losses is long enough to end the observation.
     limits = {"observe_confirm_every": confirm_every, "observe_confirm_ms": 86_000_000, "max_retransmit": 10}
@@ -85,7 +86,7 @@ ADDRESSES = (b"a", b"b", b"c")
 
 
 @given(st.lists(steps, max_size=40), st.integers(1, 3), st.booleans())
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 def test_observations_of_one_endpoint_end_with_their_last_values(
     script: list[tuple[str, int]], confirm_every: int, each: bool
 ) -> None:

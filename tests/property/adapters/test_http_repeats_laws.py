@@ -4,6 +4,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.port.adapter import Publish
+from tests.support.examples import examples
 from tests.support.http.http_driver import Gateway, request
 
 NAMES = ("ce-id", "ce-time", "traceparent", "content-type", "ce-source", "ce-subject", "x-reply-to", "ce-ext", "accept")
@@ -79,7 +80,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     return reads
 
 
-@settings(deadline=None, max_examples=300, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
 @given(conversations())
 def test_the_short_way_says_and_stores_what_the_long_one_does(reads: list[bytes]) -> None:
     short, long = Gateway(), Gateway(short=False)
@@ -90,7 +91,7 @@ def test_the_short_way_says_and_stores_what_the_long_one_does(reads: list[bytes]
         assert short.closed == long.closed
 
 
-@settings(deadline=None, max_examples=100, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(100), suppress_health_check=[HealthCheck.too_slow])
 @given(conversations())
 def test_a_message_can_change_to_the_long_way_at_any_time(reads: list[bytes]) -> None:
     short, long = Gateway(), Gateway(short=False)

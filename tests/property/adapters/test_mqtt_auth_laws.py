@@ -21,6 +21,7 @@ from adapters.mqtt.connecting.phases import Phase
 from gateway.port.adapter import Authenticate
 from gateway.port.sessions import OpenSession
 from gateway.security.scram import MECHANISM
+from tests.support.examples import examples
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 
 STATES = ("challenged", "asking", "connected", "challenged again", "asking again")
@@ -59,7 +60,7 @@ def in_state(state):
     return driver
 
 
-@settings(deadline=None, max_examples=300)
+@settings(deadline=None, max_examples=examples(300))
 @given(st.sampled_from(STATES), st.lists(PACKETS, min_size=1, max_size=4), st.integers(1, 40))
 def test_every_state_and_every_packet(state, packets, cut):
     driver = in_state(state)
@@ -85,7 +86,7 @@ def test_every_state_and_every_packet(state, packets, cut):
     driver.lose()
 
 
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=examples(200))
 @given(st.data())
 def test_cut_anywhere_the_exchange_is_the_same(data):
     driver = ScramDriver()

@@ -24,6 +24,7 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.marks import Fence, Mark, OpenedMarks
 from gateway.port.sessions import OpenedSession, SaveSession
+from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver
 
 IDS = 4
@@ -399,7 +400,7 @@ def run(version: int, steps: list[tuple[str, int]]) -> None:
 ONE = [("publish", 0), ("says", 1), ("save", 0), ("says", 1), ("store", 0)]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.sampled_from((4, 5)), STEPS)
 @example(4, [*ONE, ("crash", 0)])
 @example(4, [*ONE, ("crash", 0), ("publish", 0), ("publish", 0), ("says", 3), ("store", 0), ("crash", 0)])

@@ -34,6 +34,7 @@ from adapters.mqtt.codec.packets import (
 )
 from gateway.port.adapter import Call
 from gateway.port.sessions import OpenSession
+from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver, packets_in
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 from tests.support.mqtt.packet_strategies import packets_of_5, publishes
@@ -192,7 +193,7 @@ def answer(driver: Driver, data: bytes) -> str:
 
 
 @pytest.mark.parametrize(("phase", "version"), PHASES)
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(data=st.data())
 def test_every_phase_and_every_packet(phase, version, data):
     begin, answers = PHASES[phase, version]
@@ -217,7 +218,7 @@ def test_every_phase_and_every_wrong_flag(phase, version):
 
 @pytest.mark.parametrize("version", [4, 5])
 @pytest.mark.parametrize("gate", ["authenticating", "opening"])
-@settings(deadline=None, max_examples=40)
+@settings(deadline=None, max_examples=examples(40))
 @given(data=st.data())
 def test_while_the_gateway_thinks_everything_waits(gate, version, data):
     packet = data.draw(packets_of_5 if version == 5 else packets_of_4)

@@ -20,6 +20,7 @@ from controller.api.client import (
 from controller.api.commands import decode_command, encode_command
 from controller.metadata.groups import majority
 from controller.metadata.state import MetadataState
+from tests.support.examples import examples
 
 GROUPS = st.integers(0, 2)
 IDS = st.integers(1, 5)
@@ -263,5 +264,5 @@ class Metadata(RuleBasedStateMachine):
         assert not self.gone & set(placed.values())
 
 
-Metadata.TestCase.settings = settings(max_examples=60, stateful_step_count=40, deadline=None)
+Metadata.TestCase.settings = settings(max_examples=examples(60), stateful_step_count=40, deadline=None)
 TestMetadata = Metadata.TestCase

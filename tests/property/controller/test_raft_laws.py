@@ -38,6 +38,7 @@ from controller.raft.quorum import Tally, majority_index, tally
 from controller.raft.settings import RaftSettings
 from controller.raft.storage import MemoryStorage
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net
+from tests.support.examples import examples
 
 NODES = st.integers(1, 5)
 NUMBERS = st.one_of(
@@ -148,7 +149,7 @@ def do(net, node, step):
             return
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(STEPS, max_size=30), st.sampled_from([1, 3, 5]), st.booleans())
 def test_no_message_breaks_a_node(steps, voters, elected):
     net = Net(voters, cache_bytes_max=0)
@@ -168,13 +169,13 @@ def test_no_message_breaks_a_node(steps, voters, elected):
     invariants(node, node.status)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(MESSAGES)
 def test_every_message_survives_its_bytes(message):
     assert decode(encode(message)) == message
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, 10_000), MESSAGES)
 def test_any_bytes_are_a_message_or_refused(noise, seed, message):
     rng = random.Random(seed)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from adapters.cloudevents import batches, canonical_ms, format_ms, from_batch, parse_ms, structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
+from tests.support.examples import examples
 
 TEXTS = (
     "1",
@@ -61,7 +62,7 @@ def read(body: bytes, **more: Any) -> list[Message] | tuple[str, object]:
         return str(refusal), getattr(refusal, "refused", {}).keys()
 
 
-@settings(deadline=None, max_examples=400, suppress_health_check=[HealthCheck.too_slow])
+@settings(deadline=None, max_examples=examples(400), suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(events(), max_size=4), st.booleans())
 def test_a_batch_is_read_alike_in_one_loop_and_event_by_event(batch: list[Any], named: bool) -> None:
     body = json.dumps(batch).encode()

@@ -23,6 +23,7 @@ from tests.property.conversions.conversions_coap import Coap
 from tests.property.conversions.conversions_http import EventBinary, EventJson, Http
 from tests.property.conversions.conversions_mqtt import MqttProtocols
 from tests.property.conversions.conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
+from tests.support.examples import examples
 
 CLIENTS: dict[str, ProtocolClient] = {
     "mqtt-3.1.1": MqttProtocols(4),
@@ -225,7 +226,7 @@ def in_the_log(message: Message) -> Batch:
 
 @pytest.mark.parametrize("target", CLIENTS)
 @pytest.mark.parametrize("source", CLIENTS)
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(data=st.data(), spent_ms=st.integers(0, SPENT_MS_MAX))
 def test_what_one_publishes_the_others_read(source: str, target: str, data: st.DataObject, spent_ms: int) -> None:
     said = data.draw(SAYINGS[source])

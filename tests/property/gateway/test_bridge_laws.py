@@ -11,6 +11,7 @@ from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel
 from gateway.bridges.shared.addresses import captured, filled, numbered
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.filters import matches
+from tests.support.examples import examples
 from tests.support.mqtt.upstream_broker import Broker
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=5)
@@ -48,7 +49,7 @@ def broker_bytes(version):
 
 @pytest.mark.parametrize("version", ["5.0", "3.1.1"])
 @given(data=st.data())
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 def test_any_cutting_of_the_bytes_is_the_whole(version, data):
     def run(cuts):
         broker = Broker(version=version)
@@ -65,7 +66,7 @@ def test_any_cutting_of_the_bytes_is_the_whole(version, data):
 
 
 @given(st.integers(0, (1 << 32) - 1))
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 def test_what_is_acknowledged_is_stored_and_all_is_in_the_end(seed):
     """An upstream that sends again whatever was not acknowledged, over connections that are lost at any time."""
     chance = random.Random(seed)
@@ -113,7 +114,7 @@ def test_what_is_acknowledged_is_stored_and_all_is_in_the_end(seed):
 
 
 @given(st.binary(max_size=200), st.sampled_from(["5.0", "3.1.1"]), st.booleans(), st.data())
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=examples(400), deadline=None)
 def test_any_bytes_are_read_or_refused(noise, version, let_in, data):
     broker = Broker(version=version)
     if let_in:

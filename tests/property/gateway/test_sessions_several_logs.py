@@ -21,6 +21,7 @@ from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
 from store.api.message import Message
 from store.format.frame import group_of
+from tests.support.examples import examples
 from tests.support.gateway.memory_log import MemoryLog
 
 
@@ -225,7 +226,7 @@ def soon():
         yield
 
 
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(steps=STEPS)
 def test_nothing_is_missed(steps):
     asyncio.run(SessionHistory().run(steps))

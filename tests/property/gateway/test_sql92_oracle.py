@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.domain.expressions import ExpressionSyntaxError
 from gateway.domain.sql92 import compile_where, quoted
 from store.api.message import Message
+from tests.support.examples import examples
 
 TEXTS = st.text("ab%_'é\\", max_size=4)
 PROPERTY_TEXTS = st.one_of(
@@ -184,7 +185,7 @@ def oracle():
     db.close()
 
 
-@settings(max_examples=600, deadline=None)
+@settings(max_examples=examples(600), deadline=None)
 @given(st.lists(MESSAGES, min_size=1, max_size=12), CONDITIONS)
 def test_the_same_rows_as_sqlite(oracle, messages, condition):
     _, ours, theirs = condition
@@ -205,7 +206,7 @@ WORDS = ["qos", "type", "p", "1", "2.5", "'a'", "TRUE", "AND", "OR", "NOT", "(",
 WORDS += ["*", "/", "BETWEEN", "IN", "LIKE", "ESCAPE", "IS", "NULL", "\n"]
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.lists(st.sampled_from(WORDS), max_size=14).map(" ".join) | st.text(max_size=30))
 def test_noise_is_refused_in_its_place_or_compiles(text):
     refused = None

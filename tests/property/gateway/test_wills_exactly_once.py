@@ -20,6 +20,7 @@ from gateway.port.sessions import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore
+from tests.support.examples import examples
 from tests.support.gateway.fanout_rig import SessionHolder
 from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
 from tests.support.process.clock import Clock
@@ -173,7 +174,7 @@ async def _run(steps: list[tuple]) -> None:
                     await proxy.die()
 
 
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(STEPS)
 def test_every_will_is_published_once_whoever_dies(steps):
     asyncio.run(_run(steps))

@@ -25,6 +25,7 @@ from gateway.queues.leaving.upkeep import OWNER
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA, QueueOffset
 from store.local.local import LocalStore
+from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.clock import Clock
 
@@ -343,7 +344,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
             await world.controller.close()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(STEPS)
 def test_what_leaves_a_queue_goes_where_rabbitmq_has_it_go(steps):
     asyncio.run(live(steps))

@@ -12,6 +12,7 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.port.queues import DeclareQueue, GetMessage, PurgeQueue
 from store.local.local import LocalStore
+from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig
 
 HIGHEST = 3
@@ -103,7 +104,7 @@ async def live(steps: list[tuple[Any, ...]]) -> None:
             await store.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.lists(STEP, max_size=30))
 def test_what_comes_is_what_is_most_urgent_and_oldest(steps):
     asyncio.run(live(steps))

@@ -26,6 +26,7 @@ from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.amqp.amqp_peer import Peer
+from tests.support.examples import examples
 from tests.support.gateway.asking import ask
 from tests.support.gateway.queues_rig import QueuesRig, settle
 
@@ -388,7 +389,7 @@ def hasty(monkeypatch):
 
 
 @pytest.mark.usefixtures("hasty")
-@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(60), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(STEP, max_size=40))
 def test_queues_keep_their_promises(steps):
     asyncio.run(live(steps))

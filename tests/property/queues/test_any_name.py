@@ -22,6 +22,7 @@ from gateway.port.queues import (
     exchange_root_of,
     routing_of,
 )
+from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig, opened_queues
 
 BYTES_MAX = 255  # of a short string
@@ -63,7 +64,7 @@ def test_permissions_are_found_in_the_name_itself(vhost, name):
     assert not any(clause.matches(other) for clause in names_of(said, "publish", "u"))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.lists(names, min_size=3, max_size=3, unique=True), vhosts)
 @example(["%2F", "/", "%252F"], "/")
 @example(["a%2Eb", "a.b", "a/b"], "shop")

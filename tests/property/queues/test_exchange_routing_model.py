@@ -10,6 +10,7 @@ from gateway.port.queues import address_of, exchange_root
 from gateway.publishing.routing.router import Router
 from gateway.queues.model.bindings import Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
+from tests.support.examples import examples
 
 NAMES = ("a", "b.c", "d/e", "amq.topic")
 KEYS = ("", "k", "x.y")
@@ -85,7 +86,7 @@ def model(world: Declared, start: str, keys: tuple[str, ...], headers: dict[str,
     return queues
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(
     st.fixed_dictionaries({name: st.sampled_from(("headers", "fanout", "direct", "topic")) for name in NAMES}),
     st.dictionaries(names.filter(lambda name: name != "amq.topic"), names | st.just("nowhere"), min_size=1, max_size=3),

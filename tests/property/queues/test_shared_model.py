@@ -34,6 +34,7 @@ from gateway.port.sessions import OpenedSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
+from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig, settle
 from tests.support.mqtt.mqtt_driver import Driver
 
@@ -406,7 +407,7 @@ async def play(directory: Path, steps: list[tuple[Any, ...]]) -> None:
 
 @example([("hold", True), ("publish", 2, 3), ("lose", 0), ("hold", False)], False)  # not saved: for others
 @example([("die_between", 5)], True)  # saved, not settled: swallowed when it comes again
-@settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+@settings(max_examples=examples(30), deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.lists(STEPS, max_size=30), st.booleans())
 def test_nothing_is_lost_and_nothing_doubled_within_a_session(steps, crashes):
     steps = [step for step in steps if crashes or step[0] not in {"crash", "die_between"}]

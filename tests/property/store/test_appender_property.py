@@ -23,6 +23,7 @@ from store.log.producers import ProducerTable
 from store.remoting import appender as appender_module
 from store.remoting.appender import Appender
 from store.rpc.frames import KEPT, ack_of, parse_appends
+from tests.support.examples import examples
 
 REFUSALS = {
     "not master": NotMaster("no"),
@@ -194,7 +195,7 @@ def take_step(world, step):
             getattr(world, name)()
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(stories())
 def test_an_idempotent_producers_frames_are_stored_once_in_order(story):
     world = AppenderWorld()
@@ -207,7 +208,7 @@ def test_an_idempotent_producers_frames_are_stored_once_in_order(story):
     assert world.appender.pending_bytes == 0
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stories())
 def test_another_producers_frames_are_never_stored_twice_and_what_is_said_of_them_is_true(story):
     world = AppenderWorld()
@@ -225,7 +226,7 @@ def test_another_producers_frames_are_never_stored_twice_and_what_is_said_of_the
             assert isinstance(outcome, AppendOutcomeUnknown)
 
 
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=examples(200), deadline=None)
 @given(stories(), st.integers(1, 5))
 def test_what_is_said_to_be_not_stored_is_not_and_everything_ends_in_time(story, budget_s):
     world = AppenderWorld(budget_s)

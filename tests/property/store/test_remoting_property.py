@@ -18,6 +18,7 @@ from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, Q
 from store.rpc import arguments, calls, frames, wire
 from store.rpc.calls import CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission
 from store.rpc.table import CALLS
+from tests.support.examples import examples
 
 u32 = st.integers(0, (1 << 32) - 1)
 u63 = st.integers(0, (1 << 63) - 1)
@@ -184,7 +185,7 @@ def test_a_tail_comes_back(many, gap):
     assert (found.following, found.confirmed) == (following, following + 5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=examples(50))
 @given(st.lists(st.lists(st.integers(0, 5), max_size=4), max_size=12), st.integers(1, 2000))
 def test_a_frame_comes_once_while_it_is_kept(answers, kept_bytes):
     stored = in_a_row([[bytes([n]) * 40] * (n + 1) for n in range(6)])

@@ -34,6 +34,7 @@ from store.log import run as run_module
 from store.log.run import RunBuilder, joined
 from store.recent.recent import Recent
 from store.views import Views
+from tests.support.examples import examples
 from tests.support.store.store_kit import frame, records_frame
 
 QUEUES = [16, 17, 18, 40, 1 << 20, (1 << 32) - 1]
@@ -94,7 +95,7 @@ def built(placed, cuts, columns_min, monkeypatch):
     return [builder.build(placed[a:b]) for a, b in pairwise(edges)], builder
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=examples(150), deadline=None)
 @given(FRAMES, st.lists(st.integers(0, 12), max_size=3), st.randoms())
 def test_columns_are_the_same_chunks(frames, cuts, chance):
     placed = place(frames)
@@ -138,7 +139,7 @@ def test_columns_are_the_same_chunks(frames, cuts, chance):
     assert entries[0] == entries[1] == entries[2]
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(MIXED, st.lists(st.integers(0, 14), max_size=8), st.sampled_from([1, 1 << 30]))
 def test_views_are_the_same_however_their_runs_are_joined(frames, cuts, columns_min):
     placed = place(frames)

@@ -16,6 +16,7 @@ from store.local import key_watch as watch
 from store.local import keys as local_keys
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed
+from tests.support.examples import examples
 from tests.support.store.model.machine import StoreMachine
 
 NAMESPACES = ("", "n", "no")
@@ -171,7 +172,7 @@ async def never(_store, _now_ms):
 STEPS = ["put", "transact"] * 4 + ["delete", "wait", "sweep"] * 2 + ["limit", "restart", "crash"]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), min_size=5, max_size=30))
 def test_keys_and_values_are_their_model_over_crashes(seed, steps):
     with (
@@ -207,7 +208,7 @@ class Watcher:
                 await watching.aclose()
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_every_change_is_seen_once_and_in_order(seed):
     chance = random.Random(seed)

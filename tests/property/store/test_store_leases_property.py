@@ -12,6 +12,7 @@ from store.format.frame import ROW, Position, UnplacedFrame
 from store.format.policy import LeasePolicy
 from store.format.records import TimerSet
 from store.format.timer_key import TimerKey
+from tests.support.examples import examples
 from tests.support.store.dead_letters import death_of
 from tests.support.store.model.leases import NEVER_MS, LeaseModel
 from tests.support.store.model.machine import StoreMachine
@@ -197,7 +198,7 @@ STEPS = ["publish", "take", "take", "settle", "requeue", "time", "set_timers"] *
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), min_size=5, max_size=30))
 def test_timers_and_leases_are_their_model_over_crashes(seed, steps):
     with TemporaryDirectory() as name:

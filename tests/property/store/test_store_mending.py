@@ -14,6 +14,7 @@ from store.format.frame import Frame
 from store.integrity.seals import SEALS_FILE
 from store.local.local import LocalStore
 from store.log.sealer import Sealer
+from tests.support.examples import examples
 from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, frame
 
@@ -76,7 +77,7 @@ def hurt(directory, harms):
         path.write_bytes(data)
 
 
-@settings(deadline=None, max_examples=25)
+@settings(deadline=None, max_examples=examples(25))
 @given(harms=HARMS, sealed=st.booleans(), restart=st.booleans())
 async def test_a_log_mended_from_its_twin_is_its_twin(twin, harms, sealed, restart):
     directory, frames = twin

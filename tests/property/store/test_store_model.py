@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 from store.base.errors import RevisionConflict
 from store.format.frame import FRAME_ASYNC, Position
 from store.local.local import LocalStore
+from tests.support.examples import examples
 from tests.support.store.model.machine import StoreMachine
 from tests.support.store.store_kit import append, begin, bodies, frame
 
@@ -153,7 +154,7 @@ STEPS = ["append", "put", "take", "settle"] * 3 + [
 ]
 
 
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=examples(40), deadline=None)
 @given(st.integers(0, 1 << 32), st.lists(st.sampled_from(STEPS), min_size=5, max_size=25))
 def test_a_store_is_its_model_over_crashes(seed, steps):
     with TemporaryDirectory() as name:

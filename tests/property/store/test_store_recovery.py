@@ -17,6 +17,7 @@ from store.log.log import CommitLog
 from store.log.run import RunBuilder
 from store.log.segment import BadRange, segment_name
 from store.views import Views
+from tests.support.examples import examples
 from tests.support.store.store_kit import frame, records_frame
 
 BODIES = st.binary(max_size=60) | st.just(b"HGF1" * 20)
@@ -96,7 +97,7 @@ def test_a_bit_flipped_at_every_byte_is_detected_and_never_served(tmp_path):
         log.close()
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(FRAMES, st.data())
 def test_any_log_cut_anywhere_with_anything_behind(records, data):
     """Zeros follow the cut, as a file system leaves them, or a piece of something else."""
@@ -114,7 +115,7 @@ def test_any_log_cut_anywhere_with_anything_behind(records, data):
         assert log.end == max([start, *(one.end for one in found)])
 
 
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=examples(100), deadline=None)
 @given(FRAMES, st.data())
 def test_a_flipped_bit_is_detected_and_never_served(records, data):
     with TemporaryDirectory() as name:
@@ -138,7 +139,7 @@ def test_a_flipped_bit_is_detected_and_never_served(records, data):
         log.close()
 
 
-@settings(max_examples=20, deadline=None)
+@settings(max_examples=examples(20), deadline=None)
 @given(st.integers(0, 1 << 32))
 def test_views_do_not_depend_on_how_frames_were_cut_into_runs(seed):
     chance = random.Random(seed)

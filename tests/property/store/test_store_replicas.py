@@ -25,6 +25,7 @@ from store.format.records import (
 )
 from store.log.tail import LogTail
 from store.views import Views
+from tests.support.examples import examples
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored
 from tests.support.store.store_kit import begin, frame, records_frame
@@ -135,7 +136,7 @@ class Pair:
         await until(lambda: self.replica.replication.flushed == ends[-1])
 
 
-@settings(max_examples=25, deadline=None)
+@settings(max_examples=examples(25), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 25), st.sampled_from([0, 400, 1 << 20]), st.sampled_from([1, 600]))
 def test_a_replica_is_its_master(seed, count, remembered, run_bytes):
     async def main(pair: Pair, directory: Path):
@@ -167,7 +168,7 @@ def test_a_replica_is_its_master(seed, count, remembered, run_bytes):
         asyncio.run(main(Pair(Path(name), seed), Path(name)))
 
 
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=examples(15), deadline=None)
 @given(st.integers(0, 1 << 32), st.integers(1, 12), st.integers(1, 8), st.integers(1, 12))
 def test_a_log_that_was_cut_is_one_that_never_had_what_was_cut(seed, common, lost, more):
     async def main(pair: Pair, directory: Path):

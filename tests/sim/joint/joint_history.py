@@ -706,7 +706,7 @@ def steady(seed: int, **kinds):
 
 # ---- playing histories by their seeds
 
-SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "150"))
+SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "60"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
 LENGTHS_S = (1.0, 2.5, 4.5)
 BLOCK = 10  # seeds in one test: small enough for its time limit, large enough not to flood the report

@@ -9,7 +9,7 @@ import pytest
 
 from tests.sim.store.store_history import StoreHistory
 
-SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "100"))
+SEEDS = int(os.environ.get("HEADGATE_SIM_SEEDS", "50"))
 FIRST_SEED = int(os.environ.get("HEADGATE_SIM_FIRST", "0"))
 BLOCK = 20  # seeds in one test: small enough for its time limit, large enough not to flood the report
 MEMORY = Path("/dev/shm")  # LMDB syncs every transaction, and here it is not LMDB that is tested

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from adapters.cloudevents import attributes_of, from_avro, from_structured, to_avro, to_structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
+from tests.support.examples import examples
 from tests.support.http.avro_events import heard, written
 
 CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
@@ -152,7 +153,7 @@ def test_blocks_may_say_their_size() -> None:
     assert read(blocks + long(0) + long(1)).id == "1"
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(HEAD) + 8))
 @example(b"", 0)
 def test_whatever_comes_is_read_or_refused(noise: bytes, at: int) -> None:

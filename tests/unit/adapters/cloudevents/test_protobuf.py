@@ -21,6 +21,7 @@ from adapters.cloudevents import (
 )
 from gateway.domain.errors import Refusal
 from store.api.message import Message
+from tests.support.examples import examples
 
 # Written by the library protobuf from cloudevents.proto: the bytes and the body in Base64, and what they say.
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).resolve().parent / "protobuf.json").read_text("utf-8"))
@@ -117,7 +118,7 @@ def test_a_required_attribute_is_not_said_a_second_time_among_the_others() -> No
         read(wire + b"\x2a\x09\x0a\x02id\x12\x03\x1a\x01x")
 
 
-@settings(max_examples=300, deadline=None)
+@settings(max_examples=examples(300), deadline=None)
 @given(st.binary(max_size=200), st.integers(0, len(GOLDEN) - 1), st.data())
 def test_whatever_comes_is_read_or_refused(noise: bytes, which: int, data: st.DataObject) -> None:
     wire = b64decode(GOLDEN[which]["wire"])

@@ -25,6 +25,7 @@ from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut
 from store.format.records import decode as decode_record
+from tests.support.examples import examples
 from tests.support.gateway.ingest_groups import message, publish_marked, two_groups
 from tests.support.gateway.ingest_rig import SpreadRig
 
@@ -313,7 +314,7 @@ ERRORS = (StoreOverloaded("slow"), StoreUnreachable("gone"), AppendOutcomeUnknow
 
 
 @pytest.mark.slow
-@settings(deadline=None, max_examples=60)
+@settings(deadline=None, max_examples=examples(60))
 @given(seed=st.integers(0, 1 << 30), groups=st.integers(1, 3))
 def test_whatever_comes_of_frames_every_message_is_accounted_for(tmp_path_factory, seed, groups):
     async def history():

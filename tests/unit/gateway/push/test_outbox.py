@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from gateway.push.outbox import BREAKER_FAILURES, HELD_COUNT_MAX, Attempt, Failure, Outbox, Policy
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
+from tests.support.examples import examples
 
 DOWN = Failure(error="down")
 BAD = Failure(error="bad", of_event=True, final=True)
@@ -171,7 +172,7 @@ def test_the_outbox_is_full_by_count_and_by_bytes():
 
 
 @pytest.mark.slow
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @given(st.randoms(use_true_random=False), st.integers(1, 5))
 def test_whatever_happens_order_holds_and_nothing_is_passed(chance: random.Random, concurrency: int):
     """Events are delivered in each key's order; the oldest never passes one that is not settled."""

@@ -21,6 +21,7 @@ from gateway.queues.leaving.policies import (
 )
 from gateway.queues.queues import NamedQueues
 from store.base.errors import StoreFull
+from tests.support.examples import examples
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -265,7 +266,7 @@ STEPS = st.lists(
 
 
 @given(steps=STEPS)
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=examples(40), deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 async def test_after_any_history_each_queue_has_the_rules_that_were_set_last(rig, steps):
     told, queues, fresh = {}, {}, next(_numbers)
     for step in steps:

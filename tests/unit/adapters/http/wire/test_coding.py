@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from adapters.http.wire.coding import CODINGS, compressed, decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
+from tests.support.examples import examples
 from tests.support.http.codings import ENCODE
 
 LIMIT = 1 << 16
@@ -25,7 +26,7 @@ def request(body: bytes = b"", **headers: str) -> HttpRequest:
     return HttpRequest(method="POST", target=b"/events", headers=said, body=body)
 
 
-@settings(max_examples=50, deadline=None)
+@settings(max_examples=examples(50), deadline=None)
 @given(st.binary(max_size=4_096), st.sampled_from(list(ENCODE)))
 def test_what_was_encoded_is_decoded(body: bytes, coding: str) -> None:
     assert decoded(request(ENCODE[coding](body), content_encoding=coding.upper()), LIMIT) == body

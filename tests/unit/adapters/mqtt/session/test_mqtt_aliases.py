@@ -12,6 +12,7 @@ from gateway.port.adapter import Outcome
 from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from store.format.frame import LogOffset
+from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 
@@ -139,7 +140,7 @@ messages = st.builds(
 )
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=examples(60), deadline=None)
 @pytest.mark.slow
 @given(
     st.lists(st.lists(messages, min_size=1, max_size=6), max_size=5),
