@@ -41,6 +41,14 @@ class ReplicaReport(Protocol):
     def full(self) -> bool:
         """Returns whether its disk is full."""
 
+    @property
+    def damaged(self) -> bool:
+        """Returns whether its log is damaged."""
+
+    @property
+    def expired(self) -> bool:
+        """Returns whether its certificate has expired."""
+
 
 class _CurrentComplaints(NamedTuple):
     """The complaints about a group's master that count now."""
@@ -229,7 +237,7 @@ def _counts(complaint: Complaint, group: Group, least_ms: int) -> bool:
 
 
 def _is_fit(report: ReplicaReport) -> bool:
-    return not (report.slow or report.full or getattr(report, "damaged", False) or getattr(report, "expired", False))
+    return not (report.slow or report.full or report.damaged or report.expired)
 
 
 def _is_reached(candidate: int, found: _CurrentComplaints) -> bool:

@@ -10,12 +10,32 @@ from collections import Counter
 
 import pytest
 
+from controller.api.client import GroupConfig
+from controller.api.commands import AddGroup
+from gateway.process.local_cluster import ClusterPlan
+from tests.support.cluster.local_clusters import all_groups, controller_of, on_free_ports, started
+from tests.support.cluster.two_proxies import TwoProxies
 from tests.support.mqtt.paho_client import PahoClient
 
 pytestmark = pytest.mark.slow
 
 TIMEOUT_S = 90
 COUNT = 60  # messages whose answers never come, as few as there are in one read
+
+
+async def by_quorum(plan):
+    """Adds a group that acknowledges what most of its replicas have."""
+    config = GroupConfig(replicas=plan.replicas, min_in_sync=2, acknowledge="quorum")
+    async with controller_of(plan) as controller:
+        await controller.do(AddGroup(number=0, config=config))
+
+
+@pytest.fixture(scope="module", params=[(1, all_groups), (3, by_quorum)], ids=["one replica", "by quorum"])
+def running(request, tmp_path_factory):
+    replicas, prepare = request.param
+    plan = ClusterPlan(tmp_path_factory.mktemp("cluster"), 1, 1, replicas, 1, 2)
+    with started(on_free_ports(plan), prepare) as cluster:
+        yield TwoProxies(cluster)
 
 
 class QosTwoPublisher:

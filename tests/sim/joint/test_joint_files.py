@@ -13,7 +13,7 @@ from tests.sim.joint.joint_small_files import SmallFileHarm
 
 PATIENCE_S = 10.0
 ELECTED_S = 4.0  # a failover at worst
-FILE_SEEDS = max(SEEDS // 6, 1)  # they take longer
+FILE_SEEDS = max(SEEDS // 10, 1)  # they take longer
 
 
 @pytest.mark.parametrize("first", range(FIRST_SEED, FIRST_SEED + FILE_SEEDS, BLOCK))
