@@ -14,7 +14,7 @@ import httpx
 
 from gateway.process.local_cluster import ClusterProcess, LocalCluster
 from tests.support.cluster.faults import Fault
-from tests.support.cluster.readiness import Readiness, ReplicaReadiness
+from tests.support.cluster.readiness import ControllerReadiness, Readiness, StoreReadiness
 from tests.support.cluster.resenders import RESENDERS, Resender, misplaced
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
 from tests.support.histories.kv_workload import Conflict, KvClient
@@ -194,7 +194,8 @@ class FaultRun:
         self._label = label
         self.readiness = Readiness([proxy.name for proxy in self.proxies], cluster.ready)
         stores = [node.name for node in cluster.nodes if node.role == "store"]
-        self.replicas = ReplicaReadiness(stores, self._status)
+        controllers = [node.name for node in cluster.nodes if node.role == "controller"]
+        self.nodes = [StoreReadiness(stores, self._status), ControllerReadiness(controllers, self._controller_status)]
         self._keys = Keys(self.proxies, self.chance)
         self._clients: list[KvClient] = []
         self._working: list[asyncio.Task[None]] = []
@@ -210,7 +211,8 @@ class FaultRun:
         for one in self.publishers:
             one.readiness = self.readiness
         self.readiness.start()
-        self.replicas.start()
+        for watch in self.nodes:
+            watch.start()
         self._working = [asyncio.ensure_future(self._work(client)) for client in self._clients]
 
     def _turn_the_page(self) -> None:
@@ -229,7 +231,8 @@ class FaultRun:
             await asyncio.to_thread(one.stop)
         if self.readiness.is_alive():
             await asyncio.to_thread(self.readiness.stop)
-            await asyncio.to_thread(self.replicas.stop)
+            for watch in self.nodes:
+                await asyncio.to_thread(watch.stop)
 
     async def _work(self, client: KvClient) -> None:
         while True:
@@ -336,6 +339,10 @@ class FaultRun:
             return None
         return found
 
+    def _controller_status(self, name: str) -> Mapping[str, Any] | None:
+        ready, found = self.cluster.ready(name), self._status(name)
+        return None if found is None else {**found, "ready": ready}
+
     def _readyz(self, name: str) -> str:
         try:
             return httpx.get(f"http://{self.cluster.admin(name)}/readyz", timeout=2, trust_env=False).text[:500]
@@ -362,10 +369,8 @@ class FaultRun:
             assert not broken, f"seed {self.seed}, behind fault {page}: {broken} are not linearizable; {self.done}"
         wrong = self.readiness.wrong
         assert not wrong, f"seed {self.seed}: proxies said that they were ready and served nobody: {wrong}; {self.done}"
-        wrong_replicas = self.replicas.wrong
-        assert not wrong_replicas, (
-            f"seed {self.seed}: replicas said that they were ready: {wrong_replicas}; {self.done}"
-        )
+        wrong_nodes = [one for watch in self.nodes for one in watch.wrong]
+        assert not wrong_nodes, f"seed {self.seed}: nodes said that they were ready: {wrong_nodes}; {self.done}"
 
     def check_stored(self) -> None:
         """Reads all acknowledged messages back from the present masters, and checks that each is there in order and
@@ -392,7 +397,8 @@ class FaultRun:
         lines = [
             f"seed {self.seed}: {sum(self.said.values())} faults: {dict(self.said)}",
             f"longest silences: {', '.join(f'{seconds:.1f} s ({what})' for what, seconds in worst)}",
-            f"readiness: {dict(self.readiness.report())}, {self.replicas.samples} samples of the stores",
+            f"readiness: {dict(self.readiness.report())}, "
+            f"{[watch.samples for watch in self.nodes]} samples of stores and controllers",
             f"operations on keys: {sum(len(one.history) for one in self._recordings)}, failed: {dict(self.key_errors)}",
         ]
         lines += [

@@ -1,4 +1,4 @@
-"""Compares what proxies say of themselves with what their clients get, and replicas with their group, in samples."""
+"""Compares the readiness of proxies with what their clients get, and that of nodes with the others, in samples."""
 
 import threading
 import time
@@ -7,8 +7,8 @@ from typing import Any, NamedTuple
 
 SAMPLE_S = 0.25
 SERVED_NOTHING_S = 8.0  # a client that is refused for so long while its proxy says that it is ready was told a lie
-REPLICA_SAMPLE_S = 1.0
-WRONG_REPLICA_S = 8.0  # for which a replica may say that it is ready and not know better yet
+NODE_SAMPLE_S = 1.0
+WRONG_NODE_S = 8.0  # for which a node may say that it is ready and not know better yet
 
 
 class WrongWord(NamedTuple):
@@ -79,55 +79,71 @@ class Readiness(threading.Thread):
         return {"samples": self.samples, "wrong": len(self.wrong)}
 
 
-class WrongReplica(NamedTuple):
-    """A replica that said it was ready for so long, and the reason why it was not."""
+class WrongNode(NamedTuple):
+    """A node that said it was ready for so long, and the reason why it was not."""
 
-    replica: str
+    node: str
     why: str
     seconds: float
 
 
-class ReplicaReadiness(threading.Thread):
-    """Asks every store for its status, and compares replicas that say they are ready with the others of their group.
+class NodeReadiness(threading.Thread):
+    """Asks nodes for their status, and compares those that say they are ready with the others.
 
-    A ready replica is not damaged, has a master, and is in the SyncStateSet once it has been in it under its id.
-    `status` returns the document of /status of a store, None when there is no answer. `wrong` is what did not fit.
+    `status` returns the document of /status of a node with `ready` in it, None when there is no answer. `wrong` is what
+    did not fit.
     """
 
-    def __init__(self, stores: Sequence[str], status: Callable[[str], Mapping[str, Any] | None]) -> None:
-        super().__init__(name="replica-readiness", daemon=True)
-        self._stores = tuple(stores)
+    def __init__(self, nodes: Sequence[str], status: Callable[[str], Mapping[str, Any] | None]) -> None:
+        super().__init__(name="node-readiness", daemon=True)
+        self._nodes = tuple(nodes)
         self._status = status
-        self._since: dict[tuple[str, str], float] = {}  # a replica and why it is not ready: since when it has been so
-        self._members: set[tuple[int, int]] = set()  # groups and ids of replicas that have been in the SyncStateSet
+        self._since: dict[tuple[str, str], float] = {}  # a node and why it is not ready: since when it has been so
         self._done = threading.Event()
-        self.wrong: list[WrongReplica] = []
+        self.wrong: list[WrongNode] = []
         self.samples = 0
 
     def run(self) -> None:
-        while not self._done.wait(REPLICA_SAMPLE_S):
-            self.look({name: self._status(name) for name in self._stores}, time.monotonic())
+        while not self._done.wait(NODE_SAMPLE_S):
+            self.look({name: self._status(name) for name in self._nodes}, time.monotonic())
 
     def stop(self) -> None:
         self._done.set()
         self.join()
 
     def look(self, statuses: Mapping[str, Mapping[str, Any] | None], now_s: float) -> None:
-        """Takes one sample of all stores."""
+        """Takes one sample of all nodes."""
         self.samples += 1
-        reasons = {(name, why) for name in statuses for why in self._reasons(name, statuses)}
+        ready = {name: one for name, one in statuses.items() if one is not None and one["ready"]}
+        reasons = {(name, why) for name in ready for why in self.reasons(name, statuses)}
         for gone in self._since.keys() - reasons:
             del self._since[gone]
         for found in sorted(reasons):
             since_s = self._since.setdefault(found, now_s)
-            if now_s - since_s >= WRONG_REPLICA_S:
-                self.wrong.append(WrongReplica(*found, now_s - since_s))
+            if now_s - since_s >= WRONG_NODE_S:
+                self.wrong.append(WrongNode(*found, now_s - since_s))
                 self._since[found] = now_s  # said once in a while
 
-    def _reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+    def reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+        """Returns why a node that says it is ready is not."""
+        raise NotImplementedError
+
+
+class StoreReadiness(NodeReadiness):
+    """The same of stores.
+
+    A ready master is not damaged, and no other master has a later epoch. A ready replica is not damaged, has a master,
+    and is in the SyncStateSet once it has been in it under its id.
+    """
+
+    def __init__(self, stores: Sequence[str], status: Callable[[str], Mapping[str, Any] | None]) -> None:
+        super().__init__(stores, status)
+        self._members: set[tuple[int, int]] = set()  # groups and ids of replicas that have been in the SyncStateSet
+
+    def reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+        """See `NodeReadiness`."""
         mine = statuses[name]
-        if mine is None or not mine["ready"] or mine["role"] == "master":
-            return []
+        assert mine is not None
         others = [one for one in statuses.values() if one is not None and one["group"] == mine["group"]]
         masters = [one for one in others if one["role"] == "master"]
         reasons = ["damaged"] if mine["damages"] else []
@@ -135,5 +151,19 @@ class ReplicaReadiness(threading.Thread):
             return reasons if None in statuses.values() else [*reasons, "no master"]
         newest = max(masters, key=lambda one: one["master_epoch"])
         self._members |= {(newest["group"], id_) for id_ in newest["sync_set"]}
+        if mine["role"] == "master":
+            return reasons if mine is newest else [*reasons, "another master has a later epoch"]
         out = mine["replica"] not in newest["sync_set"] and (mine["group"], mine["replica"]) in self._members
         return [*reasons, "not in the SyncStateSet"] if out else reasons
+
+
+class ControllerReadiness(NodeReadiness):
+    """The same of controllers: a ready one knows a leader, and has come to the term of the others."""
+
+    def reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
+        """See `NodeReadiness`."""
+        mine = statuses[name]
+        assert mine is not None
+        newest = max(one["term"] for one in statuses.values() if one is not None)
+        leaderless = [] if mine["leader"] is not None else ["no leader"]
+        return leaderless if mine["term"] == newest else [*leaderless, "behind the term of another controller"]
