@@ -138,18 +138,12 @@ class NameQueue(Command[NamedQueue], frozen=True, kw_only=True, omit_defaults=Tr
     group: int | None = None
 
 
-class RefuseQueue(Command[None], frozen=True, kw_only=True, tag="refuse_queue"):
-    """Makes stores refuse what is written to a named queue from now on; it can be read until it is forgotten."""
+class ForgetQueue(Command[None], frozen=True, kw_only=True, omit_defaults=True, tag="forget_queue"):
+    """Forgets a named queue, unless it has another number than the one given, if any. It is never given again."""
 
     name: str
     time_ms: int = 0
-
-
-class ForgetQueue(Command[None], frozen=True, kw_only=True, tag="forget_queue"):
-    """Forgets a named queue. Its number is never given again."""
-
-    name: str
-    time_ms: int = 0
+    number: int = 0
 
 
 class AddGroup(Command[Group], frozen=True, kw_only=True, tag="add_group"):

@@ -26,7 +26,6 @@ from controller.api.commands import (
     GrowTopic,
     MoveQueue,
     NameQueue,
-    RefuseQueue,
 )
 from controller.api.names import check_name
 from controller.metadata.placement import place
@@ -66,7 +65,6 @@ class TopicTable:
             MoveQueue: self._move,
             DropQueue: self._drop,
             NameQueue: self._name,
-            RefuseQueue: self._refuse,
             ForgetQueue: self._forget,
         }
 
@@ -218,13 +216,11 @@ class TopicTable:
         (number,), (group,) = self._new(1, command.queues_max, command.group)
         return partial(self.put_named, NamedQueue(name=command.name, number=number, group=group))
 
-    def _refuse(self, command: RefuseQueue) -> Change[None]:
-        queue = self.named.get(command.name)
-        return no_change if queue is None else partial(self._remember_dropped, queue.number)
-
     def _forget(self, command: ForgetQueue) -> Change[None]:
         queue = self.named.get(command.name)
-        return no_change if queue is None else partial(self._remove_named, queue)
+        if queue is None or command.number not in {0, queue.number}:
+            return no_change
+        return partial(self._remove_named, queue)
 
     def _remove_named(self, queue: NamedQueue) -> None:
         del self.named[queue.name], self.group_of[queue.number]

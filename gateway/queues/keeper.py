@@ -105,7 +105,6 @@ class QueueKeeper:
             self._router.gates.pop(number, None)
         self._router.lanes.set(queue.number, ())
         self._router.lanes.streams.discard(queue.number)
-        self._moves.forget(queue.number)
         self._uses.forget(queue.number)
         self._upkeep.forget(queue.number)
 
@@ -133,16 +132,15 @@ class QueueKeeper:
         queue = self._queues.get(number)
         if queue is None or not is_watched(queue):
             return None
-        moves_ms = await self._moves.look_after(queue)
         asks_ms = await self._single.look_after(queue)
         dues = [await self._expire_queue(queue), await self._expire_messages(queue)]
-        dues.append(moves_ms)
         dues.append(None if asks_ms is None else self._now_ms() + asks_ms)
         gate = self._gate(queue)
         if gate is not None:
             settled = gate.settled
             if not gate.counted(settled, *await queue.pump.head.length()):
                 self._upkeep.changed(number)
+        dues.append(await self._moves.look_after(queue))
         return min((due for due in dues if due is not None), default=None)
 
     async def _expire_messages(self, queue: Queue) -> int | None:
@@ -181,4 +179,4 @@ class QueueKeeper:
 
 def is_watched(queue: Queue) -> bool:
     """Returns whether something happens to a queue by itself: its rules say so, or it is being moved."""
-    return queue.rules.watched or bool(queue.definition.earlier)
+    return queue.rules.watched or queue.definition.is_moving

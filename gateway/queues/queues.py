@@ -124,7 +124,7 @@ class NamedQueues:
             uses=QueueUses(store, owners, self._counts, now_ms),
             single=SingleActive(owners),
             now_ms=now_ms,
-            moves=QueueMoves(store, controller, finish=self._registry.finish_move, now_ms=now_ms),
+            moves=QueueMoves(store, finish=self._registry.finish_move, now_ms=now_ms),
             drop=self._registry.drop_if,
         )
         self._settlements = Settlements(
@@ -398,7 +398,7 @@ class NamedQueues:
         return queue.definition.auto_delete and not queue.pump.consumers
 
     def _has_moved(self, queue: Queue, before: QueueDefinition) -> None:
-        self._laned.forget(before.numbers)  # of those that it has still it is asked anew
+        self._laned.moved(before.numbers, queue.numbers)
         self.keeper.moved(queue, before)
 
     def _has_gone(self, queue: Queue) -> None:

@@ -200,7 +200,7 @@ def read_close(body: bytes) -> CloseConnections:
 
 def _former_group(definition: QueueDefinition) -> int | None:
     """Returns the store group that a queue is being moved from; None of one that is where it is."""
-    return definition.move.group if definition.move is not None and definition.move.earlier else None
+    return definition.move.group if definition.move is not None and definition.is_moving else None
 
 
 def _place(queue: Queue) -> tuple[str, str]:

@@ -163,8 +163,15 @@ class LeaseCalls(Protocol):
     async def waiting(self, queue: QueueNumber, *, group: str = "") -> int:
         """Returns how many messages of a queue are neither settled nor leased."""
 
-    async def leased(self, queue: QueueNumber, *, group: str = "") -> int:
-        """Returns how many messages of a queue are leased, being settled, or on their way to where dead letters go."""
+    async def retire(self, queue: QueueNumber) -> bool:
+        """Closes a queue for good: rows for it are refused from now on, those of new timers too, as `QueueDropped`.
+
+        Returns whether nothing is left of it: no message is unsettled by the group "", and no timer that was set before
+        will put one there. Of a queue for which it has returned True `QueueCalls.delete` loses nothing.
+        """
+
+    async def unsettled(self, queue: QueueNumber, *, group: str = "") -> int:
+        """Returns how many messages of a queue are not settled: those that wait, and those that are leased."""
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """Returns the lowest offset that is neither settled nor leased, None where there is none; does not lease it."""

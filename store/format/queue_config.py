@@ -16,7 +16,7 @@ class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
 
     None: the store's default. -1: without end. With `compact` the newest record of each key is kept without end. With
     `until_settled` the default is to keep only the messages that the queue's own consumers (the group "") have not
-    settled.
+    settled. Once it is `closed` nothing more is written to the queue, also after it was deleted.
     """
 
     queue: _Queue
@@ -24,3 +24,4 @@ class QueueConfig(msgspec.Struct, frozen=True, array_like=True, tag=10):
     retention_bytes: _Limit | None = None
     compact: bool = False
     until_settled: bool = False
+    closed: bool = False

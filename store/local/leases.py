@@ -5,6 +5,8 @@ import secrets
 from collections.abc import Sequence
 from contextlib import suppress
 
+import msgspec
+
 from store.api.handle import KEY_BYTES
 from store.api.keys import KeyCalls
 from store.api.kv_rules import check_key
@@ -14,6 +16,7 @@ from store.base.futures import failed
 from store.disk.clock import SteadyClock
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
+from store.format.queue_config import QueueConfig
 from store.format.ranges import Range
 from store.local.core import Core, check_messages_queue
 from store.local.lease_handles import LeaseHandles
@@ -230,10 +233,27 @@ class LocalLeases:
         await self._core.check_queue(queue)
         return await self._leasing.waiting(queue, check_key(group))
 
-    async def leased(self, queue: QueueNumber, *, group: str = "") -> int:
-        """See `LeaseCalls.leased`."""
+    async def retire(self, queue: QueueNumber) -> bool:
+        """See `LeaseCalls.retire`."""
+        check_messages_queue(queue)
+        core, known = self._core, self._core.recent.limits.get(queue)
+        config = msgspec.structs.replace(known or QueueConfig(queue), closed=True)
+        if known != config:
+            await core.recorder.record(config)
+        await core.recorder.record(config)  # confirmed, as is all that came before the queue was closed
+        await core.until_dispatched(core.recent.confirmed)
+        return not await core.blocking(self._is_awaited, queue) and not await self.unsettled(queue)
+
+    def _is_awaited(self, queue: QueueNumber) -> bool:
+        """Returns whether a timer will put something into a queue; on a thread of the pool."""
+        views = self._core.engine.views
+        with views.reading() as txn:
+            return views.timers.awaits(txn, queue)
+
+    async def unsettled(self, queue: QueueNumber, *, group: str = "") -> int:
+        """See `LeaseCalls.unsettled`."""
         await self._core.check_queue(queue)
-        return await self._leasing.leased(queue, check_key(group))
+        return await self._leasing.unsettled(queue, check_key(group))
 
     async def first_waiting(self, queue: QueueNumber, *, group: str = "") -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`."""

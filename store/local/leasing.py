@@ -352,10 +352,10 @@ class Leasing:
         leases, following = await self.leases(queue, group)
         return leases.waiting(following)
 
-    async def leased(self, queue: QueueNumber, group: str) -> int:
-        """See `LeaseCalls.leased`."""
-        leases, _ = await self.leases(queue, group)
-        return leases.leased
+    async def unsettled(self, queue: QueueNumber, group: str) -> int:
+        """See `LeaseCalls.unsettled`."""
+        leases, following = await self.leases(queue, group)
+        return leases.waiting(following) + leases.leased
 
     async def first_waiting(self, queue: QueueNumber, group: str) -> QueueOffset | None:
         """See `LeaseCalls.first_waiting`."""

@@ -64,16 +64,20 @@ class LimitsTable:
     def __init__(self, default: RetentionLimits = UNLIMITED, configs: Iterable[QueueConfig] = ()) -> None:
         self._default = default
         self._configs: dict[QueueNumber, QueueConfig] = {}
+        self.closed: frozenset[int] = frozenset()  # the queues that are
         for config in configs:
             self.set(config)
 
     def set(self, config: QueueConfig) -> None:
         """Sets the configuration of a queue."""
         self._configs[QueueNumber(config.queue)] = config
+        if config.closed or config.queue in self.closed:
+            self.closed = self.closed - {config.queue} | ({config.queue} if config.closed else frozenset())
 
     def forget(self, queue: QueueNumber) -> None:
-        """Forgets a queue that is deleted."""
-        self._configs.pop(queue, None)
+        """Forgets a queue that is deleted; one that is closed stays so."""
+        if queue not in self.closed:
+            self._configs.pop(queue, None)
 
     def get(self, queue: QueueNumber) -> QueueConfig | None:
         """Returns a queue's own configuration."""

@@ -74,7 +74,8 @@ class Intake:
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
         """Returns why a frame is refused by queues and timers: its client decided by older news."""
-        gone = refusal_of(frame.rows, self._dropped())
+        dropped = self._dropped()
+        gone = refusal_of(frame.rows, dropped)
         if gone is not None:
             return gone
         if not _has_timers(frame):
@@ -85,6 +86,9 @@ class Intake:
                 if queue == TIMERS_QUEUE:
                     record = decode(payload[pos : pos + size])
                     if isinstance(record, TimerSet):
+                        gone = refusal_of(record.rows, dropped)
+                        if gone is not None:
+                            return gone
                         self._store.timers.admit(record.due_ms, len(record.rows) + len(record.payload))
         except StoreError as refused:
             return refused

@@ -112,7 +112,7 @@ class NodeService:
     def __init__(self, group: int) -> None:
         self.group = group
         self.cluster = ""  # set before the first role: clients of another one are refused
-        self.dropped: frozenset[int] = frozenset()  # queues to which nothing is written any more
+        self.dropped: frozenset[int] = frozenset()  # queues to which nothing is written any more, as controllers say
         self._term: _Term | None = None
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
@@ -123,17 +123,24 @@ class NodeService:
     # ---- roles
 
     def serve(
-        self, store: StoreClient, *, master: bool = True, hint: str | None = None, timers: TimerLimits | None = None
+        self,
+        store: StoreClient,
+        *,
+        master: bool = True,
+        hint: str | None = None,
+        timers: TimerLimits | None = None,
+        closed: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         """Serves a store from now on; `hint` is the master's address where this node is a replica.
 
-        `timers` are the store's limits on timers, so that clients can refuse one without asking.
+        `closed` are queues to which nothing is written any more, as the store says. `timers` are the store's limits on
+        timers, so that clients can refuse one without asking.
         """
         assert self._term is None, "a role ends before the next one begins"
         limits = timers or TimerLimits()
         admission = TimerAdmission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped))
+        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped | closed()))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.
@@ -236,7 +243,7 @@ class NodeService:
         async with self._stream(APPEND, context) as (term, begun):
             if not term.terms.master:
                 raise _not_master(self.group, term.terms.hint)
-            intake = Intake(term.terms.store, self.budget, lambda: term.refusal, lambda: self.dropped)
+            intake = Intake(term.terms.store, self.budget, lambda: term.refusal, term.terms.dropped)
             term.intakes.add(intake)
             try:
                 await _while_serving(term.over, _take_in(context, intake, begun), _acknowledge(context, intake))

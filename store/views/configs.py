@@ -21,8 +21,12 @@ class ConfigsView:
             for _, record in run.records:
                 if isinstance(record, QueueConfig):
                     txn.put(record.queue.to_bytes(4, "big"), encode(record), db=self._db)
-                elif isinstance(record, QueueDeleted):
+                elif isinstance(record, QueueDeleted) and not self._is_closed(txn, record.queue):
                     txn.delete(record.queue.to_bytes(4, "big"), db=self._db)
+
+    def _is_closed(self, txn: Any, queue: int) -> bool:
+        config = self.get(txn, QueueNumber(queue))
+        return config is not None and config.closed
 
     def get(self, txn: Any, queue: QueueNumber) -> QueueConfig | None:
         """Returns a queue's configuration, None when it has none of its own."""

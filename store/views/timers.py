@@ -126,6 +126,14 @@ class TimersView:
         pending = self._pending(txn, start, skip)
         return [(key, len(value) - _SIZE.size) for key, value in islice(pending, count)]
 
+    def awaits(self, txn: Any, queue: QueueNumber) -> bool:
+        """Returns whether any pending timer has a row for a queue. It looks at all of them."""
+        for _, value in self._pending(txn, None, lambda _: False):
+            rows = value[_SIZE.size : _SIZE.size + _SIZE.unpack_from(value)[0]]
+            if any(row[0] == queue for row in ROW.iter_unpack(rows)):
+                return True
+        return False
+
     def _pending(
         self, txn: Any, start: TimerKey | None, skip: Callable[[TimerKey], bool]
     ) -> Iterator[tuple[TimerKey, bytes]]:

@@ -15,7 +15,7 @@ from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Call, Close, Consume, Outcome, Publish
 from gateway.port.queues import DeclareQueue, DeleteQueue, PurgeQueue, QueueInfo
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 MECHANISMS = b"PLAIN AMQPLAIN EXTERNAL"
 CORPUS = [

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from store.base.errors import CorruptFrame
 from store.format.frame import FRAME_BYTES_MAX, HEADER, MAGIC, Frame, parse_header
 from store.format.records import decode
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.store_kit import frame
 
 OFFSETS = st.integers(0, (1 << 64) - 1)

@@ -6,9 +6,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from gateway.domain.errors import Cause, Refusal
-from tests.support.examples import examples
 from tests.support.http.http_driver import Http1Client
 from tests.support.http.http_groups import GroupsGateway
+from tests.support.process.examples import examples
 
 METHODS = st.sampled_from(["GET", "POST", "PUT", "DELETE", "HEAD"])
 PARTS = st.sampled_from(

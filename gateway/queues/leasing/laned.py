@@ -9,7 +9,7 @@ nothing and there is something.
 """
 
 import asyncio
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from typing import Any, cast
 
 from gateway.publishing.routing.lanes import OFFSET_MASK, PLACE_SHIFT, Lanes, QueueLanes
@@ -32,8 +32,9 @@ class _Found:
         return self._arrivals.setdefault(lane, 0)
 
     def nothing_in(self, lane: int, stamp: int) -> None:
-        """Notes that a lane was found empty."""
-        self._empty[lane] = stamp
+        """Notes that a lane was found empty, unless it was forgotten meanwhile."""
+        if lane in self._arrivals:
+            self._empty[lane] = stamp
 
     def may_have(self, lane: int) -> bool:
         """Returns whether something may be in a lane."""
@@ -197,6 +198,11 @@ class LanedStore:
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._store, name)
+
+    def moved(self, before: Iterable[int], lanes: Collection[int]) -> None:
+        """Notes that a queue has other lanes than before, in which there may be something."""
+        self.forget(set(before).difference(lanes))
+        self.came(lanes)
 
     @property
     def client(self) -> StoreClient:

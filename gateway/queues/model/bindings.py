@@ -86,7 +86,9 @@ class Move(msgspec.Struct, frozen=True, kw_only=True):
     count: int  # how often the queue was moved, this time included
     at_ms: int
     group: int  # the former one
-    earlier: tuple[int, ...]  # the numbers there, the lowest priority first; () once they are empty
+    earlier: tuple[int, ...]  # the numbers there, the lowest priority first
+    empty: bool = False  # they are, and take nothing more: they are to be forgotten
+    forgotten: bool = False  # they are
 
 
 class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
@@ -115,7 +117,12 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def earlier(self) -> tuple[int, ...]:
         """Returns the numbers in the store group that it is being moved from, by priority as `written`."""
-        return () if self.move is None else self.move.earlier
+        return () if self.move is None or self.move.empty else self.move.earlier
+
+    @property
+    def is_moving(self) -> bool:
+        """Returns whether its former store group knows it still."""
+        return self.move is not None and not self.move.forgotten
 
     @property
     def numbers(self) -> tuple[int, ...]:

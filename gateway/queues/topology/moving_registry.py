@@ -10,12 +10,15 @@ import time
 
 import msgspec
 
+from controller.api.client import ControllerError
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import said
 from gateway.queues.model.bindings import Move, QueueDefinition
 from gateway.queues.model.queue import Queue, no_queue
 from gateway.queues.topology.claims import claim, release
+from gateway.queues.topology.definitions import Changed
 from gateway.queues.topology.registry import QueueRegistry, former_names, lane_name
+from store.format.frame import QueueNumber
 
 
 class MovingRegistry(QueueRegistry):
@@ -39,11 +42,12 @@ class MovingRegistry(QueueRegistry):
             raise Refusal(Cause.PRECONDITION, f"stream {said(name)} is not moved: its readers hold offsets in it")
         if definition.group == group:
             return definition
-        if before is not None and before.earlier:
+        if before is not None and not before.forgotten:
             why = f"is being moved from store group {before.group} still: what lies there has to be consumed first"
             raise Refusal(Cause.CONFLICT, f"queue {said(name)} {why}")
         owned = queue.owned or await claim(self._owners, name)
         try:
+            await self._check_newest(queue)
             count = 1 if before is None else before.count + 1
             lanes = await self._new_lanes(queue, group, count)
             at_ms = time.time_ns() // 1_000_000
@@ -60,25 +64,53 @@ class MovingRegistry(QueueRegistry):
         names = [lane_name(definition.name, priority, count) for priority in range(len(definition.written))]
         if not queue.lasting:
             await asyncio.gather(*(self._garbage.mark(one) for one in names))
-        named = await asyncio.gather(*(self._garbage.fresh(one, group) for one in names))
+        try:
+            named = await asyncio.gather(*(self._garbage.fresh(one, group) for one in names))
+        except ControllerError:  # such as for a group that there is not
+            await self._garbage.unmark(names)
+            raise
         numbers = tuple(one.number for one in named)
         if not queue.shared:
             name, arguments = definition.name, definition.arguments
             await self._store.queues.configure([self._queue_config(one, name, arguments) for one in numbers])
         return numbers
 
-    async def finish_move(self, name: str, number: int) -> None:
-        """Forgets the empty lanes of a queue, which has this number, in its former group. Raises as `move_queue`."""
-        await self._change_queue(name, lambda: self._finish_move(name, number))
+    async def finish_move(self, name: str, number: int, count: int) -> bool:
+        """Ends the move of this count, of a queue with this number, unless its former group holds something still.
 
-    async def _finish_move(self, name: str, number: int) -> None:
+        Returns whether that move is over. Raises `Refusal`, `StoreError`, `ControllerError`.
+        """
+        return await self._change_queue(name, lambda: self._finish_move(name, number, count))
+
+    async def _finish_move(self, name: str, number: int, count: int) -> bool:
         queue = self.queues.get(name)
-        if queue is None or queue.number != number or queue.definition.move is None:
-            return
-        former, move = former_names(queue.definition), queue.definition.move
-        done = msgspec.structs.replace(move, earlier=())
-        await self._redefine(queue, msgspec.structs.replace(queue.definition, move=done))
-        for lane, its_number in former:
-            await self._garbage.clear(lane, its_number)
-        if self._garbage.pending:
-            self._unfinished()
+        if queue is None or name in self._doomed:
+            return True
+        owned = queue.owned or await claim(self._owners, name)  # while the queue is neither deleted nor moved again
+        try:
+            await self._check_newest(queue)
+            definition, move = queue.definition, queue.definition.move
+            if definition.number != number or move is None or move.count != count or move.forgotten:
+                return True
+            if not move.empty:
+                left = await asyncio.gather(*(self._store.leases.retire(QueueNumber(lane)) for lane in move.earlier))
+                if not all(left):
+                    return False
+                await self._note(queue, msgspec.structs.replace(move, empty=True))  # they are read no more
+            for lane, its_number in former_names(queue.definition):
+                await self._garbage.remove(lane, its_number)
+            await self._note(queue, msgspec.structs.replace(move, empty=True, forgotten=True))
+        finally:
+            if queue.owned is None:
+                await release(owned)
+        return True
+
+    async def _check_newest(self, queue: Queue) -> None:
+        """Raises `Changed` where a queue is defined otherwise than it is known here."""
+        name = queue.definition.name
+        found = await self._definitions.find(name, exchange=False) if self._definitions.shared else None
+        if self._definitions.shared and (found is None or found.revision != queue.revision):
+            raise Changed(name)
+
+    async def _note(self, queue: Queue, move: Move) -> None:
+        await self._redefine(queue, msgspec.structs.replace(queue.definition, move=move))

@@ -4,6 +4,8 @@ A queue counts as deleted once its clients have been told so. Rows and number ar
 refuses, later.
 """
 
+from collections.abc import Collection, Iterable
+
 from controller.api.client import ControllerClient, ControllerError, NamedQueue
 from controller.api.commands import ForgetQueue, NameQueue
 from gateway.domain.keys import kv_key
@@ -30,14 +32,27 @@ class QueueGarbage:
         """Returns whether anything is left to remove."""
         return bool(self._left)
 
-    async def load(self) -> None:
-        """Clears away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`."""
+    async def load(self, there: Collection[int]) -> None:
+        """Clears away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`.
+
+        The marker of a declaration that failed may be that of a queue which is `there`, by its number: that one stays.
+        """
         async for entry in stored_entries(self._store, self._namespace):
-            await self._clear(entry.value.decode())
+            name = entry.value.decode()
+            number = (await self._controller.do(NameQueue(name=name))).number
+            if number in there:
+                await self._store.keys.delete(entry.key)
+            else:
+                await self._clear(name, number)
 
     async def mark(self, name: str) -> None:
         """Notes that a queue is to be cleared away at the next start. Raises `StoreError`."""
         await self._store.keys.put(kv_key(self._namespace, name), name.encode())
+
+    async def unmark(self, names: Iterable[str]) -> None:
+        """Takes marks back, of queues that were not made. Raises `StoreError`."""
+        for name in names:
+            await self._store.keys.delete(kv_key(self._namespace, name))
 
     async def fresh(self, name: str, group: int | None = None) -> NamedQueue:
         """Returns the number for a new queue of this name: one without rows, in the store group given, if any.
@@ -50,6 +65,10 @@ class QueueGarbage:
             queue = await self._controller.do(NameQueue(name=name, group=group))
         self._left.pop(name, None)
         return queue
+
+    async def remove(self, name: str, number: int) -> None:
+        """Removes the remains of a queue that is gone. Raises `StoreError`, `ControllerError`."""
+        await self._clear(name, number)
 
     async def clear(self, name: str, number: int) -> None:
         """Removes the remains of a queue that is gone, or remembers to."""
@@ -69,10 +88,10 @@ class QueueGarbage:
         else:
             self._left.pop(name, None)
 
-    async def _clear(self, name: str, number: int | None = None) -> None:
-        await self._forget(name, (await self._controller.do(NameQueue(name=name))).number if number is None else number)
+    async def _clear(self, name: str, number: int) -> None:
+        await self._forget(name, number)
         await self._store.keys.delete(kv_key(self._namespace, name))
 
     async def _forget(self, name: str, number: int) -> None:
         await self._store.queues.delete(QueueNumber(number))
-        await self._controller.do(ForgetQueue(name=name))
+        await self._controller.do(ForgetQueue(name=name, number=number))

@@ -1,79 +1,52 @@
-"""The end of a queue's move: once nothing of it is in its former store group, it is forgotten there.
+"""The end of a queue's move: once its former store group holds nothing of it, it is forgotten there.
 
-Another proxy may not have heard of the move yet, and write to the former group. So the stores are told to refuse that,
-some time after the move, and the last look at the former group comes after they have heard it: a message is either seen
-by that look, and consumed as ever, or refused, and its publisher is told.
+Another proxy may not have heard of the move yet, and write to the former group. So the former group is asked to take
+nothing more for the queue, and to say then whether nothing is left (`LeaseCalls.retire`): what came before is consumed
+as ever, and the publisher of what comes later is told.
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable
 from typing import Final
 
-from controller.api.client import ControllerClient, ControllerError
-from controller.api.commands import RefuseQueue
+from controller.api.client import ControllerError
 from gateway.domain.errors import Refusal
 from gateway.queues.model.queue import Queue
-from gateway.queues.topology.registry import former_names
 from store.api.client import StoreClient
 from store.base import logs
+from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
-HEARD_MS: Final = 10_000  # after that all proxies that serve know of a move, and all masters of a queue to be refused
-LOOK_MS: Final = 1_000  # between two looks at a former group that holds something still
+HEARD_MS: Final = 10_000  # after that proxies have mostly heard of a move: nobody has to be refused
+LOOK_MS: Final = 1_000  # between two looks at a former group that holds messages still
+AGAIN_MS: Final = 10_000  # between two attempts to end a move, as when timers are left
 
 log = logs.get(__name__)
 
 
 class QueueMoves:
-    """Looks at queues that are being moved. `finish` ends the move of a queue, by its name and its number."""
+    """Looks at queues that are being moved. `finish` ends a move of a queue, and returns whether it has."""
 
     def __init__(
-        self,
-        store: StoreClient,
-        controller: ControllerClient,
-        *,
-        finish: Callable[[str, int], Awaitable[None]],
-        now_ms: Callable[[], int],
+        self, store: StoreClient, *, finish: Callable[[str, int, int], Awaitable[bool]], now_ms: Callable[[], int]
     ) -> None:
         self._store = store
-        self._controller = controller
         self._finish = finish
         self._now_ms = now_ms
-        self._refused_ms: dict[
-            int, int
-        ] = {}  # by queue: when the stores were told to refuse what comes to its former group
 
     async def look_after(self, queue: Queue) -> int | None:
-        """Ends the move of a queue where it can; returns when to look again. Raises `StoreError`."""
-        move, now_ms = queue.definition.move, self._now_ms()
-        if move is None or not move.earlier:
-            self.forget(queue.number)
+        """Ends the move of a queue where it can; returns when to look again."""
+        definition, move, now_ms = queue.definition, queue.definition.move, self._now_ms()
+        if move is None or not definition.is_moving:
             return None
         if now_ms < move.at_ms + HEARD_MS:
             return move.at_ms + HEARD_MS
-        refused_ms = self._refused_ms.get(queue.number)
-        if await self._holds_messages(move.earlier):
-            return now_ms + LOOK_MS
         try:
-            if refused_ms is None:
-                for name, _ in former_names(queue.definition):
-                    await self._controller.do(RefuseQueue(name=name))
-                refused_ms = self._refused_ms[queue.number] = self._now_ms()
-            if now_ms < refused_ms + HEARD_MS:
-                return refused_ms + HEARD_MS
-            await self._finish(queue.definition.name, queue.number)
-        except (ControllerError, Refusal) as error:
-            log.warning("a queue's move is not ended yet", queue=queue.definition.name, error=str(error))
-            return now_ms + LOOK_MS
-        return None
-
-    def forget(self, number: int) -> None:
-        """Forgets a queue that is gone, or whose move has ended."""
-        self._refused_ms.pop(number, None)
-
-    async def _holds_messages(self, lanes: Sequence[int]) -> bool:
-        """Returns whether messages wait in any of some lanes, or somebody holds some of them."""
-        leases = self._store.leases
-        numbers = [QueueNumber(lane) for lane in lanes]
-        asked = [*map(leases.waiting, numbers), *map(leases.leased, numbers)]
-        return any(await asyncio.gather(*asked))
+            asked = (self._store.leases.unsettled(QueueNumber(number)) for number in definition.earlier)
+            if any(await asyncio.gather(*asked)):
+                return now_ms + LOOK_MS
+            done = await self._finish(definition.name, definition.number, move.count)
+        except (StoreError, ControllerError, Refusal) as error:
+            log.warning("a queue's move is not ended yet", queue=definition.name, error=str(error))
+            return now_ms + AGAIN_MS
+        return None if done else now_ms + AGAIN_MS

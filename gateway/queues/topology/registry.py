@@ -342,7 +342,7 @@ def lane_name(queue: str, priority: int, moves: int = 0) -> str:
 def former_names(definition: QueueDefinition) -> list[tuple[str, int]]:
     """Returns the names and numbers of a queue's lanes in the store group that it is being moved from."""
     move = definition.move
-    if move is None:
+    if move is None or move.forgotten:
         return []
     return [(lane_name(definition.name, n, move.count - 1), number) for n, number in enumerate(move.earlier)]
 

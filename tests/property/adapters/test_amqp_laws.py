@@ -20,7 +20,7 @@ from store.api.message import Message
 from store.api.message import decode as decode_message
 from store.api.message import encode as encode_message
 from tests.support.amqp.amqp_peer import HEADER, NOW_MS, Peer, encoded, publish
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 SHORT = st.text(st.characters(exclude_categories=["Cs"]), max_size=60)
 NAME = st.text(st.sampled_from("abAZ09-_.:@#,/+ é%25F"), max_size=20)

@@ -7,7 +7,7 @@ from adapters.coap.codec.registry import BLOCK1, BLOCK2, GET
 from adapters.coap.messages.request import Block
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, dotted, options_of, request
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 BODIES = st.builds(
     lambda seed, size: (seed * (size // len(seed) + 1))[:size], st.binary(min_size=1), st.integers(1, 700)

@@ -10,7 +10,7 @@ from adapters.coap.codec.registry import ACK, CON, GET, OBSERVE
 from adapters.coap.codec.wire import Packet, encode, read_uint
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, options_of, request
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 NEWER_MAX = 1 << 23  # RFC 7641, 3.4
 NEWER_ANYWAY_MS = 128_000

@@ -4,8 +4,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from gateway.port.adapter import Publish
-from tests.support.examples import examples
 from tests.support.http.http_driver import Gateway, request
+from tests.support.process.examples import examples
 
 NAMES = ("ce-id", "ce-time", "traceparent", "content-type", "ce-source", "ce-subject", "x-reply-to", "ce-ext", "accept")
 VALUES = (

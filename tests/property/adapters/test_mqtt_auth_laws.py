@@ -21,8 +21,8 @@ from adapters.mqtt.connecting.phases import Phase
 from gateway.port.adapter import Authenticate
 from gateway.port.sessions import OpenSession
 from gateway.security.scram import MECHANISM
-from tests.support.examples import examples
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
+from tests.support.process.examples import examples
 
 STATES = ("challenged", "asking", "connected", "challenged again", "asking again")
 WORDS = st.one_of(

@@ -24,8 +24,8 @@ from gateway.port import adapter as port
 from gateway.port.adapter import Outcome
 from gateway.port.marks import Fence, Mark, OpenedMarks
 from gateway.port.sessions import OpenedSession, SaveSession
-from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver
+from tests.support.process.examples import examples
 
 IDS = 4
 MESSAGES = 48

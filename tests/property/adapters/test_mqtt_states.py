@@ -34,10 +34,10 @@ from adapters.mqtt.codec.packets import (
 )
 from gateway.port.adapter import Call
 from gateway.port.sessions import OpenSession
-from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver, packets_in
 from tests.support.mqtt.mqtt_scram import ScramDriver, auth
 from tests.support.mqtt.packet_strategies import packets_of_5, publishes
+from tests.support.process.examples import examples
 
 Answers = dict[type[Any], frozenset[str]]
 

@@ -20,7 +20,7 @@ from controller.api.client import (
 from controller.api.commands import decode_command, encode_command
 from controller.metadata.groups import majority
 from controller.metadata.state import MetadataState
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 GROUPS = st.integers(0, 2)
 IDS = st.integers(1, 5)
@@ -67,7 +67,6 @@ COMMANDS = st.one_of(
     st.builds(commands.GrowTopic, name=NAMES, queues=st.integers(1, 6), group=st.none() | GROUPS, **ROOM, **TIME),
     st.builds(commands.NameQueue, name=NAMES, **ROOM, **TIME),
     st.builds(commands.ForgetQueue, name=NAMES, **TIME),
-    st.builds(commands.RefuseQueue, name=NAMES, **TIME),
     st.builds(commands.AddGroup, number=GROUPS, config=CONFIGS, **TIME),
     st.builds(commands.ConfigureGroup, number=GROUPS, config=CHANGES, **TIME),
     st.builds(commands.CloseGroup, number=GROUPS, closed=st.booleans(), **TIME),

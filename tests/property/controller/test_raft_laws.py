@@ -38,7 +38,7 @@ from controller.raft.quorum import Tally, majority_index, tally
 from controller.raft.settings import RaftSettings
 from controller.raft.storage import MemoryStorage
 from tests.support.controller.raft_rig import ELECTION_TICKS, Net
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 NODES = st.integers(1, 5)
 NUMBERS = st.one_of(

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from adapters.cloudevents import batches, canonical_ms, format_ms, from_batch, parse_ms, structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 TEXTS = (
     "1",

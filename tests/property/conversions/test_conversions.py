@@ -23,7 +23,7 @@ from tests.property.conversions.conversions_coap import Coap
 from tests.property.conversions.conversions_http import EventBinary, EventJson, Http
 from tests.property.conversions.conversions_mqtt import MqttProtocols
 from tests.property.conversions.conversions_said import FORMATS, NOW_MS, SAYINGS, SPENT_MS_MAX, Said
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 CLIENTS: dict[str, ProtocolClient] = {
     "mqtt-3.1.1": MqttProtocols(4),

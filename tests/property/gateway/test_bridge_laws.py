@@ -11,8 +11,8 @@ from adapters.mqtt.codec.packets import Connack, Puback, Publish, Pubrec, Pubrel
 from gateway.bridges.shared.addresses import captured, filled, numbered
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.domain.filters import matches
-from tests.support.examples import examples
 from tests.support.mqtt.upstream_broker import Broker
+from tests.support.process.examples import examples
 
 LEVELS = st.lists(st.sampled_from(["a", "b", "", "$c"]), min_size=1, max_size=5)
 PATTERN = st.lists(st.sampled_from(["a", "b", "", "+", "$c"]), min_size=1, max_size=4)

@@ -21,8 +21,8 @@ from gateway.sessions.sessions import Sessions
 from gateway.sessions.wills import Wills
 from store.api.message import Message
 from store.format.frame import group_of
-from tests.support.examples import examples
 from tests.support.gateway.memory_log import MemoryLog
+from tests.support.process.examples import examples
 
 
 class SessionsLog(MemoryLog):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.domain.expressions import ExpressionSyntaxError
 from gateway.domain.sql92 import compile_where, quoted
 from store.api.message import Message
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 TEXTS = st.text("ab%_'é\\", max_size=4)
 PROPERTY_TEXTS = st.one_of(

@@ -20,10 +20,10 @@ from gateway.port.sessions import Will
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.local.local import LocalStore
-from tests.support.examples import examples
 from tests.support.gateway.fanout_rig import SessionHolder
 from tests.support.gateway.proxies_rig import TTL_S, Proxy, wills_in
 from tests.support.process.clock import Clock
+from tests.support.process.examples import examples
 from tests.support.process.waiting import until
 
 NAMES = ("a", "b")

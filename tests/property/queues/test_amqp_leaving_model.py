@@ -25,9 +25,9 @@ from gateway.queues.leaving.upkeep import OWNER
 from store.api.message import Message, encode
 from store.format.frame import ROW, ROW_EXTRA, QueueOffset
 from store.local.local import LocalStore
-from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig
 from tests.support.process.clock import Clock
+from tests.support.process.examples import examples
 
 CLIENTS = range(2)
 NEVER_MS = 1 << 60

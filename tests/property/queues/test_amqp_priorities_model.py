@@ -12,8 +12,8 @@ from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.port.queues import DeclareQueue, GetMessage, PurgeQueue
 from store.local.local import LocalStore
-from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig
+from tests.support.process.examples import examples
 
 HIGHEST = 3
 STEP = st.one_of(

@@ -26,9 +26,9 @@ from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import ROW, ROW_EXTRA, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.amqp.amqp_peer import Peer
-from tests.support.examples import examples
 from tests.support.gateway.asking import ask
 from tests.support.gateway.queues_rig import QueuesRig, settle
+from tests.support.process.examples import examples
 
 CLIENTS, QUEUES, KEYS = range(3), ("a", "b", "own"), ("k", "l")
 PRIORITIZED = "b"

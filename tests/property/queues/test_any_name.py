@@ -22,8 +22,8 @@ from gateway.port.queues import (
     exchange_root_of,
     routing_of,
 )
-from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig, opened_queues
+from tests.support.process.examples import examples
 
 BYTES_MAX = 255  # of a short string
 WORDS_MAX = 100  # of a name: the levels of an address are limited

@@ -10,7 +10,7 @@ from gateway.port.queues import address_of, exchange_root
 from gateway.publishing.routing.router import Router
 from gateway.queues.model.bindings import Binding, Exchange, binding_predicate, patterns
 from store.api.message import Message
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 NAMES = ("a", "b.c", "d/e", "amq.topic")
 KEYS = ("", "k", "x.y")

@@ -34,9 +34,9 @@ from gateway.port.sessions import OpenedSession, SaveSession
 from gateway.port.shared import JoinShared, LeaveShared
 from gateway.queues.shared.subscriptions import SharedSubscriptions
 from store.local.local import LocalStore
-from tests.support.examples import examples
 from tests.support.gateway.queues_rig import QueuesRig, settle
 from tests.support.mqtt.mqtt_driver import Driver
+from tests.support.process.examples import examples
 
 SHARE = "$share/g/a"
 NAMES = range(3)
@@ -344,8 +344,7 @@ class SharingWorld:
     async def drained(self) -> bool:
         leases = self.rig.store.leases
         numbers = [queue.number for queue in self.rig.queues.registry.shared]
-        left = [await ask(number) for number in numbers for ask in (leases.waiting, leases.leased)]
-        return not any(left)
+        return not any([await leases.unsettled(number) for number in numbers])
 
     def check(self) -> None:
         received: Counter[bytes] = Counter()

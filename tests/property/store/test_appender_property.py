@@ -23,7 +23,7 @@ from store.log.producers import ProducerTable
 from store.remoting import appender as appender_module
 from store.remoting.appender import Appender
 from store.rpc.frames import KEPT, ack_of, parse_appends
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 REFUSALS = {
     "not master": NotMaster("no"),

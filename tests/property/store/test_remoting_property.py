@@ -18,7 +18,7 @@ from store.format.frame import FRAME_ZSTD, ROW, Frame, LogOffset, QueueNumber, Q
 from store.rpc import arguments, calls, frames, wire
 from store.rpc.calls import CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission
 from store.rpc.table import CALLS
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 u32 = st.integers(0, (1 << 32) - 1)
 u63 = st.integers(0, (1 << 63) - 1)

@@ -34,7 +34,7 @@ from store.log import run as run_module
 from store.log.run import RunBuilder, joined
 from store.recent.recent import Recent
 from store.views import Views
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.store_kit import frame, records_frame
 
 QUEUES = [16, 17, 18, 40, 1 << 20, (1 << 32) - 1]

@@ -16,7 +16,7 @@ from store.local import key_watch as watch
 from store.local import keys as local_keys
 from store.local.local import LocalStore
 from store.recent import kv_feed as feed
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.model.machine import StoreMachine
 
 NAMESPACES = ("", "n", "no")

@@ -12,7 +12,7 @@ from store.format.frame import ROW, Position, UnplacedFrame
 from store.format.policy import LeasePolicy
 from store.format.records import TimerSet
 from store.format.timer_key import TimerKey
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.dead_letters import death_of
 from tests.support.store.model.leases import NEVER_MS, LeaseModel
 from tests.support.store.model.machine import StoreMachine

@@ -14,7 +14,7 @@ from store.format.frame import Frame
 from store.integrity.seals import SEALS_FILE
 from store.local.local import LocalStore
 from store.log.sealer import Sealer
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.replica_kit import log_bytes, open_replica
 from tests.support.store.store_kit import append, frame
 

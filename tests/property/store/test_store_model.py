@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from store.base.errors import RevisionConflict
 from store.format.frame import FRAME_ASYNC, Position
 from store.local.local import LocalStore
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.model.machine import StoreMachine
 from tests.support.store.store_kit import append, begin, bodies, frame
 

@@ -17,7 +17,7 @@ from store.log.log import CommitLog
 from store.log.run import RunBuilder
 from store.log.segment import BadRange, segment_name
 from store.views import Views
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.store.store_kit import frame, records_frame
 
 BODIES = st.binary(max_size=60) | st.just(b"HGF1" * 20)

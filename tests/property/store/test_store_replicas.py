@@ -25,7 +25,7 @@ from store.format.records import (
 )
 from store.log.tail import LogTail
 from store.views import Views
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored
 from tests.support.store.store_kit import begin, frame, records_frame

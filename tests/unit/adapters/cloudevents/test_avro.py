@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from adapters.cloudevents import attributes_of, from_avro, from_structured, to_avro, to_structured
 from gateway.domain.errors import Refusal
 from store.api.message import Message
-from tests.support.examples import examples
 from tests.support.http.avro_events import heard, written
+from tests.support.process.examples import examples
 
 CORE = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
 

@@ -21,7 +21,7 @@ from adapters.cloudevents import (
 )
 from gateway.domain.errors import Refusal
 from store.api.message import Message
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 # Written by the library protobuf from cloudevents.proto: the bytes and the body in Base64, and what they say.
 GOLDEN: list[dict[str, Any]] = json.loads((Path(__file__).resolve().parent / "protobuf.json").read_text("utf-8"))

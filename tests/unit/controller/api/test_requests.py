@@ -39,7 +39,6 @@ from controller.api.commands import (
     NameCluster,
     NameQueue,
     RaiseQueues,
-    RefuseQueue,
     RegisterReplica,
     RemoveGroup,
     RetireReplica,
@@ -71,7 +70,6 @@ REQUESTS_MADE = [
     DropQueue(number=16, time_ms=9),
     NameQueue(name="q", queues_max=8, time_ms=9),
     ForgetQueue(name="q", time_ms=9),
-    RefuseQueue(name="q", time_ms=9),
     AddGroup(
         number=4, config=GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum", unclean_election=True), time_ms=9
     ),

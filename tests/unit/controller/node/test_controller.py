@@ -11,7 +11,6 @@ from controller.api.commands import (
     DeleteTopic,
     ForgetQueue,
     NameQueue,
-    RefuseQueue,
     decode_command,
     encode_command,
 )
@@ -35,7 +34,6 @@ COMMANDS = st.one_of(
     st.builds(DeleteTopic, name=NAMES, time_ms=st.just(0)),
     st.builds(NameQueue, name=NAMES, queues_max=st.just(6), time_ms=st.just(0)),
     st.builds(ForgetQueue, name=NAMES, time_ms=st.just(0)),
-    st.builds(RefuseQueue, name=NAMES, time_ms=st.just(0)),
 )
 
 

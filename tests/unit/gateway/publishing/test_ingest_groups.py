@@ -25,9 +25,9 @@ from store.base.errors import AppendOutcomeUnknown, NoSuchTimer, StoreOverloaded
 from store.format.frame import FIRST_QUEUE, ROW_EXTRA, ROWS_DTYPE, group_of
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut
 from store.format.records import decode as decode_record
-from tests.support.examples import examples
 from tests.support.gateway.ingest_groups import message, publish_marked, two_groups
 from tests.support.gateway.ingest_rig import SpreadRig
+from tests.support.process.examples import examples
 
 pytestmark = pytest.mark.anyio
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from gateway.push.outbox import BREAKER_FAILURES, HELD_COUNT_MAX, Attempt, Failure, Outbox, Policy
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
-from tests.support.examples import examples
+from tests.support.process.examples import examples
 
 DOWN = Failure(error="down")
 BAD = Failure(error="bad", of_event=True, final=True)

@@ -21,8 +21,8 @@ from gateway.queues.leaving.policies import (
 )
 from gateway.queues.queues import NamedQueues
 from store.base.errors import StoreFull
-from tests.support.examples import examples
 from tests.support.gateway.queues_rig import opened_queues
+from tests.support.process.examples import examples
 
 pytestmark = pytest.mark.anyio
 

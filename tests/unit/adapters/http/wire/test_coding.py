@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 from adapters.http.wire.coding import CODINGS, compressed, decoded
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
-from tests.support.examples import examples
 from tests.support.http.codings import ENCODE
+from tests.support.process.examples import examples
 
 LIMIT = 1 << 16
 if find_spec("brotli") is not None:

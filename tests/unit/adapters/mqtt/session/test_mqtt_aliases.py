@@ -12,8 +12,8 @@ from gateway.port.adapter import Outcome
 from gateway.port.sessions import OpenedSession
 from store.api.message import Message
 from store.format.frame import LogOffset
-from tests.support.examples import examples
 from tests.support.mqtt.mqtt_driver import Driver, batch_of
+from tests.support.process.examples import examples
 
 
 def connected(maximum, *, qos=2, options=None, version=5, subscribe=True, **fields):

@@ -5,13 +5,17 @@ import asyncio
 import pytest
 
 from controller.api.client import ControllerError, GroupConfig
-from controller.api.commands import AddGroup, GrowTopic
+from controller.api.commands import AddGroup, GrowTopic, RemoveGroup
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeleteQueue, GetMessage, PurgeQueue
-from gateway.queues.topology.queue_moves import HEARD_MS, LOOK_MS
-from store.api.message import Message
-from store.format.frame import QueueNumber
+from gateway.queues.topology.queue_moves import AGAIN_MS, HEARD_MS, LOOK_MS
+from store.api.message import Message, encode
+from store.base.errors import StoreUnreachable
+from store.format.frame import ROW, ROW_EXTRA, QueueNumber, UnplacedFrame
+from store.format.records import TIMERS_QUEUE, TimerSet
+from store.format.records import encode as encode_record
 from tests.support.gateway.queues_rig import opened_queues
+from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
 
@@ -43,9 +47,8 @@ async def look(rig, name="q"):
 async def finish(rig, name="q"):
     """Lets the time pass after which the former group of a queue is forgotten."""
     rig.now_ms = LATER_MS
-    assert await look(rig, name) == LATER_MS + HEARD_MS
-    rig.now_ms += HEARD_MS
     assert await look(rig, name) is None
+    assert queue_of(rig, name).definition.move.forgotten
 
 
 async def test_a_consumer_gets_the_older_messages_first_and_then_those_in_the_new_group(rig):
@@ -94,30 +97,101 @@ async def test_the_former_group_forgets_a_queue_once_it_holds_nothing_of_it(rig)
     await rig.settle(conn, "q", "consume", conn.taken[0][1], number=conn.number)
     await finish(rig)
     assert rig.controller.group_of_queue(number) is None
-    assert number in rig.controller.dropped(0), "the stores refuse what is written there still"
+    assert number in rig.store.core.recent.limits.closed, "what is written there still is refused"
     assert queue_of(rig).definition.earlier == ()
     await rig.publish("", "q", b"2")
     assert await conn.has(2) == [b"1", b"2"]
     assert conn.cancelled == []
 
 
-async def test_a_message_that_comes_before_the_stores_refuse_it_keeps_the_former_group(rig):
+async def test_a_message_that_comes_before_the_former_group_refuses_it_keeps_that(rig, monkeypatch):
     await rig.declare(rig.conn(), "q", durable=True)
     (number,) = await rig.publish("", "q", b"1")
     await rig.request(rig.conn(), PurgeQueue(name="q"))
     await move(rig)
-    rig.now_ms = LATER_MS
-    assert await look(rig) == LATER_MS + HEARD_MS
-    conn = rig.conn(credit=0)
     lanes = rig.router.lanes.of(queue_of(rig).number)
-    rig.router.lanes.set(queue_of(rig).number, ())  # as a process that has not heard of the move
-    assert await rig.publish("", "q", b"late") == [number]
-    rig.router.lanes._lanes[queue_of(rig).number] = lanes
-    rig.now_ms += HEARD_MS
-    assert await look(rig) == rig.now_ms + LOOK_MS
+    retire = rig.store.leases.retire
+
+    async def late(queue):
+        rig.router.lanes.set(queue_of(rig).number, ())  # as a process that has not heard of the move
+        assert await rig.publish("", "q", b"late") == [number]
+        rig.router.lanes._lanes[queue_of(rig).number] = lanes
+        return await retire(queue)
+
+    monkeypatch.setattr(rig.store.leases, "retire", late)
+    rig.now_ms = LATER_MS
+    assert await look(rig) == LATER_MS + AGAIN_MS
+    conn = rig.conn()
     await rig.consume(conn, "q")
-    rig.ready(conn, 1)
     assert await conn.has(1) == [b"late"]
+
+
+async def test_a_delayed_message_keeps_the_former_group_until_it_has_come(rig):
+    await rig.declare(rig.conn(), "q", durable=True)
+    (number,) = await rig.publish("", "q", b"1")
+    await rig.request(rig.conn(), PurgeQueue(name="q"))
+    record = encode(Message("a", b"later"))
+    timer = encode_record(TimerSet(LATER_MS, ROW.pack(number, 0, len(record), ROW_EXTRA, 0, 0, 0, 0), record))
+    row = ROW.pack(TIMERS_QUEUE, 0, len(timer), 0, 0, 0, 0, 0)
+    await append(rig.store, UnplacedFrame.build(row, timer))
+    await move(rig)
+    rig.now_ms = LATER_MS
+    assert await look(rig) == LATER_MS + AGAIN_MS
+    (entry,) = await rig.store.timers.entries()
+    await rig.store.timers.cancel(entry.id)
+    await finish(rig)
+
+
+async def test_an_end_that_comes_late_is_not_that_of_the_next_move(rig):
+    await rig.declare(rig.conn(), "q", durable=True)
+    number = queue_of(rig).number
+    await move(rig)
+    await finish(rig)
+    await move(rig, 0)
+    await rig.publish("", "q", b"1")
+    assert await rig.queues.registry.finish_move("q", number, 1)
+    assert queue_of(rig).definition.is_moving
+
+
+async def test_a_crash_in_the_end_of_a_move_leaves_nothing_behind(rig, monkeypatch):
+    await rig.declare(rig.conn(), "q", durable=True)
+    (number,) = await rig.publish("", "q", b"1")
+    await rig.request(rig.conn(), PurgeQueue(name="q"))
+    await move(rig)
+    delete = rig.store.queues.delete
+
+    async def broken(_):
+        raise StoreUnreachable("gone")
+
+    monkeypatch.setattr(rig.store.queues, "delete", broken)
+    rig.now_ms = LATER_MS
+    assert await look(rig) == LATER_MS + AGAIN_MS
+    assert queue_of(rig).definition.numbers == queue_of(rig).definition.lanes, "nobody reads there any more"
+    monkeypatch.setattr(rig.store.queues, "delete", delete)
+    await rig.restart()
+    assert rig.controller.group_of_queue(number) == 0
+    await finish(rig)
+    assert rig.controller.group_of_queue(number) is None
+
+
+async def test_a_move_that_fails_leaves_no_mark_that_takes_another_queue_away(rig):
+    await rig.declare(rig.conn(), "q")
+    with pytest.raises(ControllerError):
+        await move(rig, 7)
+    await rig.request(rig.conn(), DeleteQueue(name="q"))
+    await rig.declare(rig.conn(), "q", durable=True)
+    await move(rig)
+    await rig.publish("", "q", b"1")
+    await rig.restart()
+    assert (await rig.request(rig.conn(), GetMessage(queue="q", settle=True))).leased.messages[0].body == b"1"
+
+
+async def test_a_mark_of_a_queue_that_lasts_takes_nothing_away(rig):
+    await rig.queues.registry._garbage.mark("q")
+    await rig.declare(rig.conn(), "q", durable=True)
+    await rig.publish("", "q", b"1")
+    await rig.restart()
+    assert (await rig.request(rig.conn(), GetMessage(queue="q", settle=True))).leased.messages[0].body == b"1"
 
 
 async def test_a_queue_is_where_it_was_moved_to_after_a_restart(rig):
@@ -144,9 +218,8 @@ async def test_a_queue_is_moved_again_and_back_to_where_it_was(rig):
         await move(rig, group)
         await rig.publish("", "q", b"%d" % turn)
         await conn.has(turn)
-        while await rig.store.leases.leased(QueueNumber(queue_of(rig).definition.written[0])):
+        while await rig.store.leases.unsettled(QueueNumber(queue_of(rig).definition.written[0])):
             await asyncio.sleep(0)
-        rig.now_ms = LATER_MS
         await finish(rig)
     assert conn.bodies == [b"1", b"2", b"3"]
     await rig.request(rig.conn(), DeleteQueue(name="q"))
@@ -249,3 +322,37 @@ async def test_a_queue_that_does_not_last_is_cleared_away_wherever_it_was_moved(
     assert [rig.controller.group_of_queue(number) for number in numbers] == [None, None]
     await rig.declare(rig.conn(), "q")
     assert (await rig.declare(rig.conn(), "q", passive=True)).messages == 0
+
+
+async def test_a_take_under_way_while_a_queue_is_moved_does_not_hide_its_messages(rig):
+    await rig.declare(rig.conn(), "q", durable=True)
+    await move(rig)
+    lane = queue_of(rig).definition.lanes[0]
+    found = rig.queues._laned._found
+    stamp = found.stamp(lane)
+    found.forget([lane])
+    found.nothing_in(lane, stamp)
+    found.came([lane])
+    assert found.may_have(lane)
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    await rig.publish("", "q", b"1")
+    assert await conn.has(1) == [b"1"]
+
+
+async def test_the_numbers_of_another_queue_of_the_name_are_not_forgotten(rig):
+    await rig.declare(rig.conn(), "q", durable=True)
+    number = queue_of(rig).number
+    await rig.queues.registry._garbage.clear("q", number + 1_000)
+    assert rig.controller.group_of_queue(number) == 0
+
+
+async def test_a_group_that_all_queues_have_left_is_removed(rig):
+    await rig.controller.do(AddGroup(number=2, config=GroupConfig()))
+    await rig.declare(rig.conn(), "q", durable=True)
+    assert queue_of(rig).definition.group == 2
+    await move(rig, 0)
+    with pytest.raises(ControllerError):
+        await rig.controller.do(RemoveGroup(number=2))
+    await finish(rig)
+    await rig.controller.do(RemoveGroup(number=2))

@@ -1,4 +1,4 @@
-"""How many examples tests of laws try."""
+"""The number of examples that tests of laws try, by day and by night."""
 
 import os
 

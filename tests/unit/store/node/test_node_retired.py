@@ -1,0 +1,77 @@
+"""A queue that its group has retired takes nothing more, whoever writes, and whichever replica is the master."""
+
+import pytest
+
+from controller.api.commands import NameQueue
+from store.api.message import Message, encode
+from store.base.clock import now_ms
+from store.base.errors import QueueDropped
+from store.format.frame import ROW, UnplacedFrame
+from store.format.records import TIMERS_QUEUE, TimerSet
+from store.format.records import encode as encode_record
+from tests.support.controller.controllers import Controllers
+from tests.support.store.node_kit import StoreGroup
+from tests.support.store.store_kit import append, bodies, frame
+
+pytestmark = pytest.mark.anyio
+
+DAY_MS = 86_400_000
+OWNER = 1
+
+
+def timer_for(queue):
+    """Returns a frame with a timer that puts a message into a queue."""
+    record = encode(Message("a", b"later"))
+    timer = encode_record(TimerSet(now_ms() + DAY_MS, ROW.pack(queue, 0, len(record), 0, 0, 0, 0, 0), record))
+    return UnplacedFrame.build(ROW.pack(TIMERS_QUEUE, 0, len(timer), 0, 0, 0, 0, 0), timer)
+
+
+async def check_refused(store, retired, other):
+    late = ROW.pack(retired, 0, 4, 0, 0, 0, 0, 0)
+    with pytest.raises(QueueDropped):
+        await append(store, frame((other, b"x"), (retired, b"late")))
+    with pytest.raises(QueueDropped):
+        await append(store, timer_for(retired))
+    (lease,) = await store.leases.take(other, OWNER, max_count=1)
+    with pytest.raises(QueueDropped):
+        await store.leases.forward(other, OWNER, [lease.offset], late, b"late")
+    with pytest.raises(QueueDropped):
+        await store.leases.commit(OWNER, [(other, [lease.offset])], late, b"late")
+    store.leases.requeue(other, OWNER, [lease.offset], delivered=False)
+
+
+async def test_a_retired_queue_takes_nothing_more_and_is_over_once_all_of_it_is_settled(tmp_path):
+    async with (
+        Controllers(tmp_path / "controllers", count=1) as controllers,
+        StoreGroup(tmp_path, controllers, count=2) as group,
+    ):
+        await group.in_sync()
+        retired, other = [(await group.client.do(NameQueue(name=name))).number for name in ("retired", "other")]
+        store = group.store()
+        await append(store, timer_for(retired))
+        await append(store, frame((retired, b"1"), (retired, b"2"), (other, b"3")))
+        (lease,) = await store.leases.take(retired, OWNER, max_count=1)
+        assert not await store.leases.retire(retired), "one message waits, and one is held"
+        await check_refused(store, retired, other)
+
+        epoch = group.group.master_epoch
+        await group.nodes[await group.master()].switch_over()
+        await group.master(after=epoch)
+        await group.in_sync()
+        await check_refused(store, retired, other)
+        leases = await store.leases.take(retired, OWNER, max_count=10)
+        assert [one.offset for one in leases] == [lease.offset, lease.offset + 1]
+        await store.leases.settle(retired, OWNER, [one.offset for one in leases])
+        assert not await store.leases.retire(retired), "a timer will put a message there"
+        (entry,) = await store.timers.entries()
+        assert await store.timers.cancel(entry.id)
+        assert await store.leases.retire(retired)
+
+        await store.queues.delete(retired)
+        await check_refused(store, retired, other)
+        name = await group.master()
+        await group.kill(name)
+        await group.start(name)
+        await group.in_sync()
+        await check_refused(store, retired, other)
+        assert await bodies(store, other) == [b"3"]
