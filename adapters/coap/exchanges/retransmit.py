@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from adapters.coap.messages.settings import CoapOptions
 from gateway.port.adapter import Peer, Random
 
 JITTER_BITS = 16
@@ -21,12 +22,10 @@ class _Pending:
 class Retransmitter:
     """Messages in flight. The first timeout is ACK_TIMEOUT, stretched by chance; each further one is twice the last."""
 
-    def __init__(
-        self, *, ack_timeout_ms: int, ack_random_factor: float, max_retransmit: int, pending_max: int, random: Random
-    ) -> None:
-        self._ack_timeout_ms = ack_timeout_ms
-        self._spread_ms = int(ack_timeout_ms * (ack_random_factor - 1))
-        self._max_retransmit = max_retransmit
+    def __init__(self, settings: CoapOptions, *, pending_max: int, random: Random) -> None:
+        self._ack_timeout_ms = settings.ack_timeout_ms
+        self._spread_ms = int(settings.ack_timeout_ms * (settings.ack_random_factor - 1))
+        self._max_retransmit = settings.max_retransmit
         self._pending_max = pending_max
         self._random = random
         self._pending: dict[tuple[Peer, int], _Pending] = {}

@@ -42,12 +42,12 @@ class Association:
     def request_of(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> PendingRequest | None:
         """Returns the request that a response of ours is for, None where it is not known any more.
 
-        A piggybacked response has the request's Message ID, a separate one that with the endpoint's mask on it, and a
-        notification another.
+        A piggybacked response has the request's Message ID, a separate one that with the endpoint's mask on it, unless
+        a notification has used that, and a notification another.
         """
-        pending = self.requests.get(mid if piggybacked else mid ^ mask)
-        if pending is not None and pending.token == token:
-            return pending
+        number = self._request_mid(mid, token, mask=mask, piggybacked=piggybacked)
+        if number is not None:
+            return self.requests[number]
         observed = self.observed.get(token)
         return None if observed is None else PendingRequest(observed, token, nonce_unused=False)
 
@@ -58,11 +58,21 @@ class Association:
 
     def answered(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> None:
         """Forgets a request that has its last response."""
-        pending = self.requests.get(mid if piggybacked else mid ^ mask)
-        if pending is not None and pending.token == token:
-            del self.requests[mid if piggybacked else mid ^ mask]
+        number = self._request_mid(mid, token, mask=mask, piggybacked=piggybacked)
+        if number is not None:
+            del self.requests[number]
         else:
             self.observed.pop(token, None)
+
+    def _request_mid(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> int | None:
+        """Returns the Message ID of the request that a response is for, None where that is one of `observed`."""
+        number = mid if piggybacked else mid ^ mask
+        pending = self.requests.get(number)
+        if pending is not None and pending.token == token:
+            return number
+        if piggybacked or token in self.observed:
+            return None
+        return next((one for one, pending in self.requests.items() if pending.token == token), None)
 
 
 def _put(items: MutableMapping[K, V], key: K, value: V, most: int) -> None:
