@@ -20,10 +20,11 @@ FILES = {
         name: COAP / f"test_coap_{name}.py"
         for name in (
             *("blocks", "conditions", "echo", "endpoint", "mapping", "observe", "options", "oscore", "reads"),
-            *("resources", "secured", "separate", "wire"),
+            *("repeats", "resources", "secured", "separate", "stream", "websocket", "wire"),
         )
     },
     "nstart": COAP / "test_coap_observe_nstart.py",
+    "coap_streams": TESTS / "interop" / "coap" / "test_coap_streams.py",
     "dtls": TESTS / "interop" / "test_coap_dtls_clients.py",
     "h2": HTTP / "test_http_h2.py",
     "errors": HTTP / "test_http_h2_errors.py",
@@ -42,6 +43,7 @@ FILES = {
 STATEMENTS = {  # the files `statements`
     "rfc7252": COAP / "test_coap_statements.py",
     "rfc7959": COAP / "test_coap_statements.py",
+    "rfc8323": COAP / "test_coap_statements.py",
     "rfc9113": HTTP / "test_http2_statements.py",
     "cloudevents": EVENTS / "test_cloudevents_statements.py",
 }
@@ -93,4 +95,4 @@ def test_each_statement_has_its_tests(name: str, statement: str) -> None:
 
 def test_a_table_leaves_out_no_section() -> None:
     counts = {name: sum(table(name)["counts"].values()) for name in STATEMENTS}
-    assert counts == {"rfc7252": 219, "rfc7959": 44, "rfc9113": 281, "cloudevents": 165}
+    assert counts == {"rfc7252": 219, "rfc7959": 44, "rfc8323": 48, "rfc9113": 281, "cloudevents": 165}
