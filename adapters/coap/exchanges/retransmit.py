@@ -56,12 +56,12 @@ class Retransmitter:
         return self._pending.pop((peer, mid), None) is not None
 
     def again(
-        self, now_ms: int, renew: Callable[[Peer, int], tuple[int, bytes] | None] | None = None
+        self, now_ms: int, renew: Callable[[Peer, int, bytes], tuple[int, bytes] | None] | None = None
     ) -> list[tuple[bytes, Peer]]:
         """Returns the datagrams to send again by now.
 
         After MAX_RETRANSMIT times and one more timeout a message is given up. `renew` may return the Message ID and the
-        datagram of a message that takes the place of one, with its count of attempts, or settle one.
+        datagram that take the place of one, with its count of attempts, or settle one.
         """
         out: list[tuple[bytes, Peer]] = []
         self.given_up = []
@@ -74,7 +74,7 @@ class Retransmitter:
                 del self._pending[peer, mid]
                 self.given_up.append((peer, mid))
                 continue
-            fresh = None if renew is None else renew(peer, mid)
+            fresh = None if renew is None else renew(peer, mid, pending.datagram)
             if (peer, mid) not in self._pending:
                 continue
             if fresh is not None:

@@ -3,7 +3,10 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT
+import msgspec
+
+from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT, MAX_AGE, OBSERVE
+from adapters.coap.codec.wire import decode, encode, encode_uint, read_uint
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.message_ids import Numbering
@@ -37,6 +40,7 @@ class Observation:
     sequence: int = 0  # of the last notification, also of the observation before it, not cut to 24 bits
     first: tuple[Exchange | None, bytes] = (None, b"")  # the request, and its response where it was an acknowledgement
     etag: bytes = b""  # of the last notification
+    expires_at_ms: int | None = None  # the message of the last notification, or the one that is to be the next
     content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet
     outstanding: int | None = None  # the Message ID of the Confirmable notification in flight
     unconfirmed_count: int = 0  # Non-confirmable notifications since the last acknowledgement
@@ -86,6 +90,17 @@ class Observation:
             self.unconfirmed.pop(message.address, None)
             self.unconfirmed[message.address] = message
         return list(self.unconfirmed.values())
+
+    def renumbered(self, datagram: bytes, now_ms: int) -> bytes:
+        """Returns a notification that is sent again, with a number and a Max-Age that are right now (RFC 7641, 4.4)."""
+        packet = decode(datagram)
+        options = dict(packet.options)
+        self.sequence = next_sequence(self.sequence, now_ms)
+        options[OBSERVE] = encode_uint(self.sequence & SEQUENCE_MASK)
+        if self.expires_at_ms is not None:
+            left_s = max(self.expires_at_ms - now_ms, 0) // 1000
+            options[MAX_AGE] = encode_uint(min(left_s, read_uint(options[MAX_AGE])))
+        return encode(msgspec.structs.replace(packet, options=tuple(options.items())))
 
     def _is_unconfirmed(self, message: Message) -> bool:
         return self.unconfirmed.get(message.address) is message

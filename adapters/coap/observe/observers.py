@@ -20,6 +20,7 @@ Over a reliable transport nothing is Confirmable, and each message is a notifica
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from adapters.coap.codec.registry import CON, CONTENT, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.codec.wire import encode_options, encode_uint
@@ -291,7 +292,7 @@ class Observers:
 
     def tick(self, now_ms: int) -> None:
         """Retransmits unacknowledged notifications, forgets endpoints that do not answer, and begins the checks due."""
-        self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
+        self._sender.output += self._retransmitter.again(now_ms, partial(self._renewed, now_ms))
         for peer, mid in self._retransmitter.given_up:
             if (watcher := self._watchers.get(peer)) is not None:
                 self._release(watcher, peer, mid)
@@ -352,8 +353,7 @@ class Observers:
     ) -> None:
         """Sends messages as a notification, or ends the observation where they cannot be one.
 
-        Of several messages at one address the last counts. With `refresh` an observer gets no representation that it is
-        known to have.
+        Of several messages at one address the last counts. With `refresh` an observer gets no value that it has.
         """
         many = observation.many
         if isinstance(value, list) and not many:
@@ -385,21 +385,22 @@ class Observers:
     def _represent(self, observation: Observation, value: Message | list[Message] | None, now_ms: int) -> Answer:
         """Returns a notification without its number; raises `ProtocolError` where messages cannot be one."""
         answer = self._reads.finish(observation.read, value, now_ms, max_age_s=self._max_age_s)
+        observation.expires_at_ms = value.expires_at_ms if isinstance(value, Message) else None
         if not observation.keeps_format(answer):
             raise ProtocolError(NOT_ACCEPTABLE, "the Content-Format has changed: observe again")
         return answer
 
-    def _renewed(self, peer: Peer, mid: int, now_ms: int) -> tuple[int, bytes] | None:
+    def _renewed(self, now_ms: int, peer: Peer, mid: int, datagram: bytes) -> tuple[int, bytes] | None:
         """Returns the notification that takes the place of one that is not acknowledged (RFC 7641, 4.5.2).
 
-        Returns None where the one in flight is still the newest, and where an observer wants each message.
+        Where that is still the newest, or an observer wants each message, it is renumbered.
         """
         watcher = self._watchers.get(peer)
         observation = None if watcher is None else watcher.sent(mid)
         if watcher is None or observation is None or observation.outstanding != mid:
             return None
         if observation.read.each or not observation.waiting:
-            return None
+            return mid, observation.renumbered(datagram, now_ms)
         messages, ended = observation.take_unconfirmed(), False
         try:
             value = messages if observation.many else messages[-1]

@@ -4,6 +4,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from adapters.coap.codec.registry import MAX_AGE, OBSERVE
+from adapters.coap.codec.wire import decode
 from adapters.coap.oscore.context import RequestId, SecurityContext
 from gateway.port.adapter import Peer
 
@@ -75,6 +77,13 @@ class Association:
         return next((one for one, pending in self.requests.items() if pending.token == token), None)
 
 
+def _is_renumbered(one: bytes, other: bytes) -> bool:
+    """Returns whether a notification is another one sent again, with a number and a Max-Age of its own."""
+    packets = [decode(data) for data in (one, other)]
+    kept = [[option for option in packet.options if option[0] not in {OBSERVE, MAX_AGE}] for packet in packets]
+    return kept[0] == kept[1] and len({(packet.mid, packet.token, packet.payload) for packet in packets}) == 1
+
+
 def _put(items: MutableMapping[K, V], key: K, value: V, most: int) -> None:
     if len(items) >= most:
         del items[next(iter(items))]
@@ -103,7 +112,9 @@ class Replies:
     def find(self, peer: Peer, mid: int, cause: bytes, now_ms: int, *, ours: bool) -> bytes | None:
         """Returns the datagram for a cause, b"" where there is none yet; None where the cause is new."""
         found = self._replies.get((peer, mid, ours))
-        return found.datagram if found is not None and found.cause == cause and found.until_ms > now_ms else None
+        if found is None or found.until_ms <= now_ms:
+            return None
+        return found.datagram if found.cause == cause or (ours and _is_renumbered(found.cause, cause)) else None
 
     def put(self, peer: Peer, mid: int, cause: bytes, datagram: bytes, now_ms: int, *, ours: bool) -> None:
         """Remembers a cause and its datagram."""

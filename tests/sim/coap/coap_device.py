@@ -4,7 +4,9 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-from adapters.coap.codec.registry import ACK, CON, EMPTY, NON, OBSERVE, RST
+from msgspec import structs
+
+from adapters.coap.codec.registry import ACK, CON, EMPTY, MAX_AGE, NON, OBSERVE, RST
 from adapters.coap.codec.wire import Option, Packet, decode, encode
 from gateway.port.adapter import Peer
 from tests.sim.coap.coap_host import HOST, GatewayHost
@@ -141,7 +143,9 @@ class Device:
         if heard is not None:
             lifetime_ms = EXCHANGE_LIFETIME_MS if heard.data[0] & 0x30 == CON << 4 else NON_LIFETIME_MS
             if now_ms < heard.heard_ms + lifetime_ms:
-                same = heard.data == data or any(heard.heard_ms <= at_ms for at_ms in self.host.restarts_ms)
+                same = _unnumbered(heard.data) == _unnumbered(data) or any(
+                    heard.heard_ms <= at_ms for at_ms in self.host.restarts_ms
+                )
                 assert same, f"the gateway uses Message ID {packet.mid} again"
                 if heard.reply:
                     self.network.send(heard.reply, self.address, HOST)
@@ -159,6 +163,13 @@ class Device:
             self._finish(asked, packet)
         elif takes is not None:
             takes(packet)
+
+
+def _unnumbered(data: bytes) -> Packet:
+    """Returns a message without the options that are brought up to date when it is sent again (RFC 7641, 4.4)."""
+    packet = decode(data)
+    kept = tuple(option for option in packet.options if option[0] not in {OBSERVE, MAX_AGE})
+    return structs.replace(packet, options=kept)
 
 
 def _is_notification_meanwhile(request: Packet, packet: Packet) -> bool:

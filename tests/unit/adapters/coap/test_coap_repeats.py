@@ -2,9 +2,10 @@
 
 from typing import Any
 
+import msgspec
 import pytest
 
-from adapters.coap.codec.registry import ACK, CON, GET, NON, OBSERVE, POST
+from adapters.coap.codec.registry import ACK, CON, GET, MAX_AGE, NON, OBSERVE, POST
 from adapters.coap.codec.wire import Packet, encode, read_uint
 from adapters.coap.exchanges.message_ids import MID_COUNT, MID_LIFETIME_MS, Numbering
 from adapters.coap.oscore.association import Association
@@ -112,6 +113,23 @@ def test_numbers_rise_when_an_observation_takes_the_place_of_another() -> None:
     (sent,) = driver.deliver(value("50"), sub=2)
     numbers = [read_uint(options_of(packet)[OBSERVE]) for packet in (last, answer, sent)]
     assert numbers == sorted(set(numbers))
+
+
+def test_a_notification_that_is_sent_again_has_a_number_and_a_max_age_that_are_right_then() -> None:
+    """(RFC 7641, 4.4; RFC 7252, 5.10.5)"""
+    driver = Driver({"observe_confirm_every": 1}, last=value("0"))
+    driver.exchange(get(1, REGISTER))
+    (sent,) = driver.deliver(msgspec.structs.replace(value("1"), expires_at_ms=driver.now_ms + 60_000))
+    seen = [sent]
+    while len(seen) < 5:
+        seen += driver.tick(500)
+    assert {(packet.type, packet.mid, packet.payload) for packet in seen} == {(CON, sent.mid, b"1")}
+    options = [options_of(packet) for packet in seen]
+    numbers = [read_uint(one[OBSERVE]) for one in options]
+    assert numbers == sorted(set(numbers))
+    left = [read_uint(one[MAX_AGE]) for one in options]
+    assert left[0] == 60
+    assert left == [60 - (number - numbers[0] + 999) // 1_000 for number in numbers]
 
 
 def test_an_endpoint_that_observes_anew_gets_no_message_id_twice() -> None:
