@@ -1,18 +1,13 @@
-"""Statements of RFC 7641 about a server, as a table, and tests of statements of other RFCs.
+"""Tests of statements of RFC 7641, 7959 and 8323 that the tables of `tests/conformance/` name."""
 
-Each names the test that holds it, and one whose test is gone fails here. Those of RFC 7252, 7959 and 8323 are in the
-tables of `tests/conformance/`.
-"""
-
-import re
-from pathlib import Path
 from random import Random
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
-from adapters.coap.codec.registry import BLOCK1, BLOCK2, CONTENT, CREATED, GET, OBSERVE, SIZE2
-from adapters.coap.codec.wire import encode_options, encode_uint
+from adapters.coap.codec.registry import BLOCK1, BLOCK2, CON, CONTENT, CREATED, GET, MAX_AGE, OBSERVE, SIZE2
+from adapters.coap.codec.wire import Packet, encode_options, encode_uint, read_uint
 from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream import CoapConnection, StreamsContext
@@ -27,64 +22,6 @@ from tests.support.coap.coap_streams import request as stream_request
 
 LAST = Message(address="a", body=b"1", id="1", content_type="text/plain")
 LARGE = Message(address="a", body=bytes(range(100)), id="1")
-
-STATEMENTS = {
-    "7641 3.1: a registration is answered with the representation, the token and Observe": (
-        "observe: a_registration_is_answered_with_the_last_value_and_a_number"
-    ),
-    "7641 3.2: each notification has the token of the registration": (
-        "observe: each_message_is_a_notification_with_the_token_and_a_higher_number"
-    ),
-    "7641 3.3.1: Max-Age says until when a notification is fresh": (
-        "observe: a_notification_lives_no_longer_than_its_message"
-    ),
-    "7641 3.5: a Confirmable notification may be acknowledged, and others follow": (
-        "observe: the_newest_message_waits_for_an_acknowledgement"
-    ),
-    "7641 3.6: Observe 1 with the token ends an observation": "observe: observe_1_ends_the_observation",
-    "7641 3.6: a Reset ends an observation": "observe: a_reset_of_a_confirmable_notification_ends_the_observation",
-    "7641 4.1: an entry is replaced by a registration with its endpoint and token": (
-        "observe: a_new_registration_with_the_same_token_replaces_the_observation"
-    ),
-    "7641 4.1: a server that cannot add an entry answers without Observe": (
-        "observe: observers_beyond_the_limit_of_all_are_only_answered"
-    ),
-    "7641 4.2: an error response ends the observation": "observe: a_deletion_ends_the_observation",
-    "7641 4.2: notifications keep the Content-Format of the first response": (
-        "observe: another_content_format_ends_the_observation"
-    ),
-    "7641 4.3: an observer ends with the last value": "property: an_observer_ends_with_the_last_value",
-    "7641 4.4: sequence numbers rise, by at most half their range in 128 s": (
-        "observe: a_number_follows_the_clock_and_never_falls"
-    ),
-    "7641 4.5: a time-out of a Confirmable notification ends the observation": (
-        "observe: an_observer_that_does_not_acknowledge_is_forgotten"
-    ),
-    "7641 4.5: a client is asked to acknowledge now and then": "observe: every_nth_notification_is_confirmable",
-    "7641 4.5.1: newer notifications wait for one in flight": "observe: waiting_messages_take_the_room_of_one",
-    "7641 4.5.1: one Confirmable message to a client is in flight": (
-        "nstart: commands_of_several_addresses_come_one_after_the_other"
-    ),
-    "7641 4.5.2: a newer state takes the place of one that is sent again": (
-        "observe: the_last_of_a_confirmable_notification_and_an_error_is_the_error"
-    ),
-    "7641 2: Observe is passed over where its value is none that is known": "statements: another_value_of_observe",
-    "7641 4.2: an error notification has no Observe": "statements: an_error_that_ends_an_observation",
-}
-
-FILES = {
-    "observe": "test_coap_observe.py",
-    "nstart": "test_coap_observe_nstart.py",
-    "statements": "test_coap_statements.py",
-    "property": "../../../property/adapters/test_coap_observe_loss.py",
-}
-
-
-@pytest.mark.parametrize("statement", STATEMENTS)
-def test_each_statement_has_its_test(statement: str) -> None:
-    where, name = STATEMENTS[statement].split(": ")
-    text = (Path(__file__).parent / FILES[where]).read_text("utf-8")
-    assert re.search(rf"^(async )?def test_{name}\(", text, re.MULTILINE)
 
 
 def observe(value: int) -> tuple[tuple[int, bytes], ...]:
@@ -110,6 +47,28 @@ def test_an_error_that_ends_an_observation() -> None:
     (packet,) = driver.sent()
     assert dotted(packet.code) == "4.03"
     assert OBSERVE not in options_of(packet)
+
+
+def test_a_notification_says_until_when_the_next_one_comes() -> None:
+    """(RFC 7641, 4.3.1)"""
+    driver = Driver({"observe_confirm_ms": 100_000, "observe_check_ms": 10_000}, last=LAST)
+    driver.get("t/a", options=observe(0))
+    (packet,) = driver.deliver(Message(address="a", body=b"2", id="2", content_type="text/plain"))
+    assert read_uint(options_of(packet)[MAX_AGE]) == 100 + 10 + 93
+
+
+def test_an_observer_is_asked_to_acknowledge_within_a_day_however_it_is_configured() -> None:
+    """(RFC 7641, 4.5)"""
+    longest = {"observe_confirm_ms": 86_000_000, "observe_check_ms": 400_000}
+    for name, ms in longest.items():
+        with pytest.raises(msgspec.ValidationError):
+            msgspec.convert({name: ms + 1}, CoapOptions)
+    driver = Driver(longest, last=LAST)
+    driver.get("t/a", options=observe(0))
+    sent: list[Packet] = []
+    for _ in range(86_400_000 // 400_000):
+        sent += driver.tick(400_000)
+    assert {(packet.type, packet.payload) for packet in sent} == {(CON, b"1")}
 
 
 @pytest.mark.parametrize("option", [BLOCK1, BLOCK2])
