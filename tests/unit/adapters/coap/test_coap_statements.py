@@ -88,6 +88,16 @@ def test_more_in_a_request_for_a_block() -> None:
     assert bodies == [LARGE.body[32:64]] * 2
 
 
+def test_a_notification_has_the_block_size_of_its_registration() -> None:
+    """(RFC 7959, 2.6)"""
+    driver = Driver(last=LARGE)
+    answer = driver.get("t/a", options=((OBSERVE, b""), (BLOCK2, Block(0, False, 1).encode())))
+    (packet,) = driver.deliver(Message(address="a", body=bytes(range(90)), id="2"))
+    for one, body in ((answer, LARGE.body), (packet, bytes(range(90)))):
+        assert options_of(one)[BLOCK2] == Block(0, True, 1).encode()
+        assert one.payload == body[:32]
+
+
 def test_every_block_has_the_etag() -> None:
     driver = Driver(last=LARGE)
     etags = set()
