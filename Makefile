@@ -89,7 +89,7 @@ interop: $(STAMP) ## Clients for Node, Go and Java, and clients' own suites (nee
 		tests/interop/suites tests/interop/test_java_client.py tests/interop/coap tests/interop/http/test_events_sdks.py \
 		tests/interop/http/test_h2spec.py $(ARGS)
 
-nightly: $(STAMP) ## Simulate failing stores, Raft, store groups and whole clusters, otherwise every day (SIM_SEEDS=20000)
+nightly: $(STAMP) ## Simulate failing stores, Raft, store groups, CoAP and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
 	HEADGATE_NIGHTLY=1 $(BIN)/python -m pytest -m nightly tests/unit tests/interop tests/cluster
 	HEADGATE_NIGHTLY=1 $(BIN)/python -m pytest -n 2 $(BY_FILE) tests/property

@@ -1,6 +1,6 @@
-"""The tables of the normative statements of RFC 7252, 7959 and 9113 are whole, and the tests that they name exist.
+"""The tables of normative statements of RFCs and of CloudEvents are whole, and the tests that they name exist.
 
-Those of RFC 7641 and 8323, and of CloudEvents, are beside the tests of these adapters.
+Statements of other formats of CloudEvents are beside their tests.
 """
 
 import re
@@ -13,23 +13,43 @@ import pytest
 
 HERE = Path(__file__).parent
 TESTS = HERE.parent
-COAP, HTTP = TESTS / "unit" / "adapters" / "coap", TESTS / "unit" / "adapters" / "http" / "wire"
+ADAPTERS = TESTS / "unit" / "adapters"
+COAP, HTTP, EVENTS = ADAPTERS / "coap", ADAPTERS / "http" / "wire", ADAPTERS / "cloudevents"
 FILES = {
     **{
         name: COAP / f"test_coap_{name}.py"
         for name in (
             *("blocks", "conditions", "echo", "endpoint", "mapping", "observe", "options", "oscore", "reads"),
-            *("resources", "secured", "separate", "wire"),
+            *("repeats", "resources", "secured", "separate", "stream", "websocket", "wire"),
         )
     },
     "nstart": COAP / "test_coap_observe_nstart.py",
+    "property": TESTS / "property" / "adapters" / "test_coap_observe_loss.py",
+    "sim": TESTS / "sim" / "coap" / "test_coap_sim.py",
+    "coap_streams": TESTS / "interop" / "coap" / "test_coap_streams.py",
     "dtls": TESTS / "interop" / "test_coap_dtls_clients.py",
     "h2": HTTP / "test_http_h2.py",
     "errors": HTTP / "test_http_h2_errors.py",
     "frames": HTTP / "test_http_h2_frames.py",
     "clients": TESTS / "interop" / "http" / "test_http_clients.py",
+    **{name: EVENTS / f"test_cloudevents_{name}.py" for name in ("binary", "bindings", "structured", "timestamps")},
+    "event_headers": ADAPTERS / "http" / "handlers" / "test_http_event_headers.py",
+    "routes": ADAPTERS / "http" / "handlers" / "test_http_routes.py",
+    "http_messages": ADAPTERS / "http" / "handlers" / "test_http_messages.py",
+    "mqtt": ADAPTERS / "mqtt" / "session" / "test_mqtt_publish.py",
+    "mqtt_subscribe": ADAPTERS / "mqtt" / "session" / "test_mqtt_subscribe.py",
+    "amqp": ADAPTERS / "amqp" / "test_amqp_events.py",
+    "amqp_properties": ADAPTERS / "amqp" / "test_amqp_properties.py",
+    "amqp_structured": ADAPTERS / "amqp" / "test_amqp_structured.py",
 }
-STATEMENTS = {"7252": COAP, "7959": COAP, "9113": HTTP}  # where the file `statements` is
+STATEMENTS = {  # the files `statements`
+    "rfc7252": COAP / "test_coap_statements.py",
+    "rfc7641": COAP / "test_coap_statements.py",
+    "rfc7959": COAP / "test_coap_statements.py",
+    "rfc8323": COAP / "test_coap_statements.py",
+    "rfc9113": HTTP / "test_http2_statements.py",
+    "cloudevents": EVENTS / "test_cloudevents_statements.py",
+}
 REASONS = {
     "author": "binds specifications, or those who write them",
     "cache": "binds caches; the gateway is none",
@@ -45,8 +65,8 @@ REASONS = {
 }
 
 
-def table(rfc: str) -> dict[str, dict[str, Any]]:
-    return tomllib.loads((HERE / f"rfc{rfc}.toml").read_text("utf-8"))
+def table(name: str) -> dict[str, dict[str, Any]]:
+    return tomllib.loads((HERE / f"{name}.toml").read_text("utf-8"))
 
 
 @cache
@@ -54,28 +74,28 @@ def functions(path: Path) -> frozenset[str]:
     return frozenset(re.findall(r"^(?:async )?def test_(\w+)\(", path.read_text("utf-8"), re.MULTILINE))
 
 
-@pytest.mark.parametrize("rfc", STATEMENTS)
-def test_every_statement_is_there_once(rfc: str) -> None:
-    found = table(rfc)
+@pytest.mark.parametrize("name", STATEMENTS)
+def test_every_statement_is_there_once(name: str) -> None:
+    found = table(name)
     counted = [f"{section}-{n}" for section, count in found["counts"].items() for n in range(1, count + 1)]
     excused = [one for names in found["excused"].values() for one in names.split()]
-    assert sorted([*excused, *found["reasons"], *found["statements"]]) == sorted(counted)
+    assert sorted([*excused, *found.get("reasons", ()), *found["statements"]]) == sorted(counted)
     assert found["excused"].keys() <= REASONS.keys()
 
 
 @pytest.mark.parametrize(
-    ("rfc", "statement"), [(rfc, statement) for rfc in STATEMENTS for statement in table(rfc)["statements"]]
+    ("name", "statement"), [(name, statement) for name in STATEMENTS for statement in table(name)["statements"]]
 )
-def test_each_statement_has_its_tests(rfc: str, statement: str) -> None:
-    said, *tests = table(rfc)["statements"][statement]
+def test_each_statement_has_its_tests(name: str, statement: str) -> None:
+    said, *tests = table(name)["statements"][statement]
     assert said.endswith(".")
     assert tests
-    prefix = "coap" if STATEMENTS[rfc] is COAP else "http2"
     for test in tests:
-        where, name = test.split(": ")
-        path = STATEMENTS[rfc] / f"test_{prefix}_statements.py" if where == "statements" else FILES[where]
-        assert name in functions(path), test
+        where, function = test.split(": ")
+        path = STATEMENTS[name] if where == "statements" else FILES[where]
+        assert function in functions(path), test
 
 
 def test_a_table_leaves_out_no_section() -> None:
-    assert {rfc: sum(table(rfc)["counts"].values()) for rfc in STATEMENTS} == {"7252": 219, "7959": 44, "9113": 281}
+    counts = {name: sum(table(name)["counts"].values()) for name in STATEMENTS}
+    assert counts == {"rfc7252": 219, "rfc7641": 57, "rfc7959": 44, "rfc8323": 48, "rfc9113": 281, "cloudevents": 165}

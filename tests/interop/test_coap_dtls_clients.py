@@ -14,7 +14,7 @@ import pytest
 
 from adapters.coap import FACTORY
 from tests.support.coap.coap_gateway import coap_gateway
-from tests.support.process.certificates import Authority
+from tests.support.process.certificates import Authority, node_files
 
 pytestmark = pytest.mark.anyio
 pytest.importorskip("OpenSSL", reason="pyOpenSSL, of the extra dtls, is not installed")
@@ -131,6 +131,26 @@ async def test_a_revoked_certificate_and_one_of_another_authority_are_turned_awa
             pem = tmp_path / "client.pem"
             pem.write_bytes(issued.cert_file.read_bytes() + issued.key_file.read_bytes())
             arguments = ("-B", "5", "-c", str(pem), "-R", str(authority.file), "-m", "get", f"{uri}/t/dev1/temp")
+            assert await code(client, *arguments) == ("4.04" if served else "")
+
+
+@pytest.mark.parametrize("client", CLIENTS)
+async def test_a_certificate_whose_time_is_over_or_not_come_is_turned_away(tmp_path: Path, client: str) -> None:
+    authority = Authority(tmp_path, "ca")
+    server = authority.issue("localhost", server=True)
+    tls = {
+        "cert_file": str(server.cert_file),
+        "key_file": str(server.key_file),
+        "client_certificates": "required",
+        "client_ca_file": str(authority.file),
+    }
+    async with serving(tmp_path, tls=tls) as uri:
+        for days, served in (((-3, -1), False), ((1, 3), False), ((-1, 1), True)):
+            files = node_files(authority, "node", days=days)
+            pem = tmp_path / "client.pem"
+            certificate, key, _ = files
+            pem.write_bytes(certificate.read_bytes() + key.read_bytes())
+            arguments = ("-B", "5", "-c", str(pem), "-R", str(authority.file), "-m", "get", f"{uri}/t/node/temp")
             assert await code(client, *arguments) == ("4.04" if served else "")
 
 

@@ -64,7 +64,7 @@ class CoapEndpoint:
             peer_max=settings.dedup_peer_max,
             peers_max=settings.peers_max,
         )
-        self._sender = Sender(settings, random=random)
+        self._sender = Sender(settings, self.exchanges, random=random)
         self.transfers = transfers or BlockTransfers(settings)
         self.reads = Reads(settings, self.transfers.snapshots, reliable=reliable)
         parts = settings, self.reads, self._sender
@@ -100,8 +100,8 @@ class CoapEndpoint:
 
     @property
     def mid_mask(self) -> int:
-        """The bits by which the Message ID of a separate response differs from its request's."""
-        return int.from_bytes(self._sender.mask, "big")
+        """The bits by which the Message ID of a separate response differs from its request's, but for a few."""
+        return self._sender.mids.mask
 
     def admit(self, principal: Principal) -> None:
         """Lets peers in as a principal; its device, if it is one, is that of their messages."""
@@ -259,7 +259,7 @@ class CoapEndpoint:
                 self._sender.answer(exchange, answer, now_ms)
             return
         output, refusals = self._sender.output, outcome.refused
-        mask_high, mask_low = self._sender.mask
+        mids = self._sender.mids
         for index, exchange in enumerate(exchanges):
             tag = exchange.tag
             if exchange.acked or exchange.silence or (refusals and index in refusals):
@@ -273,7 +273,7 @@ class CoapEndpoint:
                 exchange.response = response = exchange.head + tag + exchange.tail
                 output.append((response, exchange.peer))
             else:
-                own_mid = bytes((tag[0] ^ mask_high, tag[1] ^ mask_low))
+                own_mid = mids.of_response(exchange.peer, exchange.mid, now_ms).to_bytes(2, "big")
                 output.append((exchange.head + own_mid + tag[2:] + exchange.tail, exchange.peer))
 
     def deliver(self, deliveries: Deliverable, *, now_ms: int) -> int:
@@ -362,10 +362,13 @@ class CoapEndpoint:
                 raise self.admission.refusal
             known = self.exchanges.find(peer, exchange.tag, now_ms)
             if known is not None:
-                if known.response:
-                    self._sender.output.append((known.response, peer))
-                return 0
-            if full or not self.exchanges.has_room_for(peer, exchange.mid):
+                response = self.observers.first_response(known) if known.read_again else known.response
+                if response:
+                    self._sender.output.append((response, peer))
+                if response or not known.read_again:
+                    return 0
+                exchange = known
+            elif full or not self.exchanges.has_room_for(peer, exchange.mid):
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             begun = self._readings.begin(

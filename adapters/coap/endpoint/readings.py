@@ -26,6 +26,7 @@ class _Reading(msgspec.Struct, frozen=True):
     exchange: Exchange
     read: Read
     room: int | None
+    remembered: bool  # repeats are recognised
 
 
 class Readings:
@@ -62,6 +63,7 @@ class Readings:
     ) -> Sequence[Effect] | None:
         """Answers a request at once, or returns a request to the gateway; None where it is answered.
 
+        A request that is repeated, and read again, neither begins nor ends an observation.
         Raises `ProtocolError` and `Refusal`.
         """
         request = read_request(packet.options, reliable=reliable)
@@ -76,9 +78,15 @@ class Readings:
         read, question = begun
         self._listings.check_room(question, request)
         token = new_token(now_ms)
-        self._reading[token] = _Reading(exchange, read, room)
-        self._exchanges.open(exchange)
-        self._observers.asked(exchange, read, now_ms)
+        remembered = exchange.read_again
+        if remembered:
+            exchange.read_again = False
+        else:
+            self._exchanges.open(exchange)
+            remembered = self._observers.asked(exchange, read, now_ms) and not reliable
+            if remembered:
+                self._exchanges.remember([exchange], now_ms)
+        self._reading[token] = _Reading(exchange, read, room, remembered)
         return (*self._observers.take_effects(), *self._listings.ask(question, request, token))
 
     def next_list(self) -> Sequence[Effect]:
@@ -100,7 +108,6 @@ class Readings:
             value = read.found
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             exchange = reading.exchange
-            self._exchanges.forget(exchange)
             try:
                 if outcome.error is not None:
                     raise outcome.error
@@ -111,11 +118,27 @@ class Readings:
             except (ProtocolError, Refusal) as error:
                 self._observers.failed(exchange)
                 self._sender.fail(exchange, error, now_ms)
+                self._remember(reading, now_ms, read_again=False)
             else:
                 answer = self._observers.answered(exchange, answer, now_ms)
                 self._answer(exchange, answer, reading.room, now_ms)
                 self._observers.begun(exchange, now_ms)
+                self._remember(reading, now_ms, read_again=True)
         return ()
+
+    def _remember(self, reading: _Reading, now_ms: int, *, read_again: bool) -> None:
+        """Forgets a request that may be handled anew where it is repeated, unless it observes.
+
+        Remembers one whose response is a message of its own: another one would have the same Message ID.
+        """
+        exchange = reading.exchange
+        apart = exchange.acked or not exchange.confirmable
+        if reading.remembered and read_again and not apart:
+            exchange.read_again, exchange.response = True, b""
+        elif apart and not reading.remembered:
+            self._exchanges.remember([exchange], now_ms)
+        elif not reading.remembered:
+            self._exchanges.forget(exchange)
 
     def _answer(self, exchange: Exchange, answer: Answer, room: int | None, now_ms: int) -> None:
         """Sends a response; asks an endpoint for an Echo first where the response is too large for one not verified.

@@ -10,6 +10,7 @@ from adapters.coap.codec.registry import (
     GATEWAY_TIMEOUT,
     INTERNAL_SERVER_ERROR,
     MAX_AGE,
+    MAX_AGE_DEFAULT_S,
     NOT_FOUND,
     PRECONDITION_FAILED,
     REQUEST_ENTITY_TOO_LARGE,
@@ -78,7 +79,8 @@ def refused(refusal: Refusal, *, max_body_bytes: int) -> Answer:
     code = _CODES[refusal.cause]
     if code in _WITH_MAX_AGE and not refusal.timeless:
         seconds = -(-refusal.retry_after_ms // 1000) or RETRY_AFTER_S
-        return Answer(code, ((MAX_AGE, encode_uint(seconds)),), _diagnostic(refusal.detail))
+        options = () if seconds == MAX_AGE_DEFAULT_S else ((MAX_AGE, encode_uint(seconds)),)
+        return Answer(code, options, _diagnostic(refusal.detail))
     return wrong(ProtocolError(code, refusal.detail), max_body_bytes=max_body_bytes)
 
 

@@ -30,6 +30,7 @@ class Exchange(msgspec.Struct, gc=False):
     acked: bool = False  # an empty acknowledgement was sent: the response travels in a message of its own
     response: bytes = b""  # the answer to a repeated request
     tail: bytes = b""  # options of its response when all is well
+    read_again: bool = False  # answered in its acknowledgement, and a repeat is answered by what is read anew
     silence: int = 0  # No-Response: bit n - 1 is set where responses of class n are not wanted
 
     @property
@@ -93,6 +94,12 @@ class Exchanges:
         if conversation is None:
             return len(self.by_peer) < self.peers_max
         return len(conversation.by_mid) < self.peer_max or mid in conversation.by_mid
+
+    def answered_apart(self, peer: Peer, mid: int) -> bool:
+        """Returns whether a request that is remembered has a response in a message of its own."""
+        conversation = self.by_peer.get(peer)
+        known = None if conversation is None else conversation.by_mid.get(mid)
+        return known is not None and (known.acked or not known.confirmable)
 
     def open(self, exchange: Exchange) -> None:
         """Recognises an exchange from now on. It is forgotten by `forget`, or by its age once it was `remember`ed."""

@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
 
+from adapters.coap.messages.settings import CoapOptions
 from gateway.port.adapter import Peer, Random
 
 JITTER_BITS = 16
@@ -21,12 +22,10 @@ class _Pending:
 class Retransmitter:
     """Messages in flight. The first timeout is ACK_TIMEOUT, stretched by chance; each further one is twice the last."""
 
-    def __init__(
-        self, *, ack_timeout_ms: int, ack_random_factor: float, max_retransmit: int, pending_max: int, random: Random
-    ) -> None:
-        self._ack_timeout_ms = ack_timeout_ms
-        self._spread_ms = int(ack_timeout_ms * (ack_random_factor - 1))
-        self._max_retransmit = max_retransmit
+    def __init__(self, settings: CoapOptions, *, pending_max: int, random: Random) -> None:
+        self._ack_timeout_ms = settings.ack_timeout_ms
+        self._spread_ms = int(settings.ack_timeout_ms * (settings.ack_random_factor - 1))
+        self._max_retransmit = settings.max_retransmit
         self._pending_max = pending_max
         self._random = random
         self._pending: dict[tuple[Peer, int], _Pending] = {}
@@ -57,12 +56,12 @@ class Retransmitter:
         return self._pending.pop((peer, mid), None) is not None
 
     def again(
-        self, now_ms: int, renew: Callable[[Peer, int], tuple[int, bytes] | None] | None = None
+        self, now_ms: int, renew: Callable[[Peer, int, bytes], tuple[int, bytes] | None] | None = None
     ) -> list[tuple[bytes, Peer]]:
         """Returns the datagrams to send again by now.
 
         After MAX_RETRANSMIT times and one more timeout a message is given up. `renew` may return the Message ID and the
-        datagram of a message that takes the place of one, with its count of attempts, or settle one.
+        datagram that take the place of one, with its count of attempts, or settle one.
         """
         out: list[tuple[bytes, Peer]] = []
         self.given_up = []
@@ -75,7 +74,7 @@ class Retransmitter:
                 del self._pending[peer, mid]
                 self.given_up.append((peer, mid))
                 continue
-            fresh = None if renew is None else renew(peer, mid)
+            fresh = None if renew is None else renew(peer, mid, pending.datagram)
             if (peer, mid) not in self._pending:
                 continue
             if fresh is not None:

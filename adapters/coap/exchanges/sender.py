@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
 from adapters.coap.codec.wire import MessageFormatError, encode_options
 from adapters.coap.exchanges.answers import Answer, EchoRequired, refused, unwanted, wrong
-from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.exchanges.exchanges import Exchange, Exchanges
+from adapters.coap.exchanges.message_ids import MessageIds
 from adapters.coap.exchanges.separate import SeparateResponses
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError, Refusal
@@ -13,14 +14,11 @@ from gateway.port.adapter import Peer, Random
 
 
 class Sender:
-    """Makes datagrams of answers, and sends those again that have to be.
+    """Makes datagrams of answers, and sends those again that have to be."""
 
-    A message of ours has the Message ID of the request it answers, masked: as unique as the peer's own are.
-    """
-
-    def __init__(self, settings: CoapOptions, *, random: Random) -> None:
+    def __init__(self, settings: CoapOptions, exchanges: Exchanges, *, random: Random) -> None:
         self.max_body_bytes = settings.max_body_bytes
-        self.mask = random.getrandbits(16).to_bytes(2, "big")
+        self.mids = MessageIds(exchanges, random.getrandbits(16))
         self.output: list[tuple[bytes, Peer]] = []
         self.separate = SeparateResponses(settings, random=random)
 
@@ -65,11 +63,11 @@ class Sender:
             exchange.response = bytes((0x40 | ACK << 4 | length, answer.code)) + tag + body
             self.output.append((exchange.response, peer))
             return
-        own_mid = bytes((tag[0] ^ self.mask[0], tag[1] ^ self.mask[1]))
+        mid = self.mids.of_response(peer, exchange.mid, now_ms)
         reliable = exchange.confirmable and not self.separate.full
         kind = CON if reliable else NON
-        datagram = bytes((0x40 | kind << 4 | length, answer.code)) + own_mid + tag[2:] + body
+        datagram = bytes((0x40 | kind << 4 | length, answer.code, mid >> 8, mid & 0xFF)) + tag[2:] + body
         if reliable:
-            self.output += self.separate.send(peer, int.from_bytes(own_mid, "big"), datagram, now_ms)
+            self.output += self.separate.send(peer, mid, datagram, now_ms)
         else:
             self.output.append((datagram, peer))

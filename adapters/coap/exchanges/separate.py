@@ -21,13 +21,7 @@ class SeparateResponses:
     def __init__(self, settings: CoapOptions, *, random: Random) -> None:
         self._pending_max = settings.requests_outstanding_max
         self._lifetime_ms = settings.exchange_lifetime_ms
-        self._retransmitter = Retransmitter(
-            ack_timeout_ms=settings.ack_timeout_ms,
-            ack_random_factor=settings.ack_random_factor,
-            max_retransmit=settings.max_retransmit,
-            pending_max=self._pending_max,
-            random=random,
-        )
+        self._retransmitter = Retransmitter(settings, pending_max=self._pending_max, random=random)
         self.notified: set[Peer] = set()
         self._in_flight: set[Peer] = set()  # the endpoints of the responses that the retransmitter has
         self._waiting: dict[Peer, deque[tuple[int, bytes, int]]] = {}  # Message IDs, datagrams, and since when

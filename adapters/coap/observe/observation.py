@@ -3,9 +3,13 @@
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
-from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT
+import msgspec
+
+from adapters.coap.codec.registry import CONTENT, CONTENT_FORMAT, MAX_AGE, OBSERVE
+from adapters.coap.codec.wire import decode, encode, encode_uint, read_uint
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.exchanges.message_ids import Numbering
 from adapters.coap.reading.reads import Observable, Read
 from gateway.port.adapter import Peer, SubscriptionId, Token
 from store.api.message import Message
@@ -33,8 +37,10 @@ class Observation:
     sub: SubscriptionId
     registering: Exchange | None  # the request that is not answered yet
     confirmed_ms: int  # when the endpoint last sent something
-    sequence: int = 0  # of the last notification, not cut to 24 bits
+    sequence: int = 0  # of the last notification, also of the observation before it, not cut to 24 bits
+    first: tuple[Exchange | None, bytes] = (None, b"")  # the request, and its response where it was an acknowledgement
     etag: bytes = b""  # of the last notification
+    expires_at_ms: int | None = None  # the message of the last notification, or the one that is to be the next
     content_format: tuple[bytes | None] | None = None  # of the first 2.05 response; None: there was none yet
     outstanding: int | None = None  # the Message ID of the Confirmable notification in flight
     unconfirmed_count: int = 0  # Non-confirmable notifications since the last acknowledgement
@@ -85,6 +91,17 @@ class Observation:
             self.unconfirmed[message.address] = message
         return list(self.unconfirmed.values())
 
+    def renumbered(self, datagram: bytes, now_ms: int) -> bytes:
+        """Returns a notification that is sent again, with a number and a Max-Age that are right now (RFC 7641, 4.4)."""
+        packet = decode(datagram)
+        options = dict(packet.options)
+        self.sequence = next_sequence(self.sequence, now_ms)
+        options[OBSERVE] = encode_uint(self.sequence & SEQUENCE_MASK)
+        if self.expires_at_ms is not None:
+            left_s = max(self.expires_at_ms - now_ms, 0) // 1000
+            options[MAX_AGE] = encode_uint(min(left_s, read_uint(options[MAX_AGE])))
+        return encode(msgspec.structs.replace(packet, options=tuple(options.items())))
+
     def _is_unconfirmed(self, message: Message) -> bool:
         return self.unconfirmed.get(message.address) is message
 
@@ -116,7 +133,7 @@ class Observed:
 class Watcher:
     """One endpoint that observes. One Confirmable message to it is in flight at a time (NSTART; RFC 7641, 4.5.1)."""
 
-    next_mid: int
+    numbering: Numbering
     observations: dict[bytes, Observation] = field(default_factory=dict)  # by token
     recent: dict[int, Observation] = field(default_factory=dict)  # by Message ID, the oldest first
     in_flight: int | None = None  # the Message ID of that message
@@ -148,12 +165,9 @@ class Watcher:
         found = self.carried if mid == self.in_flight else self.recent.get(mid)
         return found if found is not None and self.observations.get(found.token) is found else None
 
-    def take_mid(self, observation: Observation) -> int:
-        """Returns the Message ID of a new notification."""
-        mid = self.next_mid
-        self.next_mid = mid + 1 & 0xFFFF
+    def remember(self, mid: int, observation: Observation) -> None:
+        """Notes the Message ID of a new notification."""
         self.recent.pop(mid, None)
         if len(self.recent) >= RECENT_COUNT_MAX:
             del self.recent[next(iter(self.recent))]
         self.recent[mid] = observation
-        return mid

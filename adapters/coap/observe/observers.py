@@ -20,6 +20,7 @@ Over a reliable transport nothing is Confirmable, and each message is a notifica
 """
 
 from collections.abc import Callable, Iterable
+from functools import partial
 
 from adapters.coap.codec.registry import CON, CONTENT, ETAG, NON, NOT_ACCEPTABLE, OBSERVE
 from adapters.coap.codec.wire import encode_options, encode_uint
@@ -36,7 +37,6 @@ from gateway.port.adapter import Deliveries, Effect, Outcome, Peer, Random, Toke
 from store.api.message import Message
 
 REGISTER = 0  # the Observe option of a request that registers
-MID_DISTANCE = 0x8000  # between the Message IDs of notifications and of other messages to a peer
 MAX_TRANSMIT_WAIT_MS = 93_000  # until a client knows that nothing came (RFC 7252, 4.8.2)
 
 
@@ -58,13 +58,7 @@ class Observers:
         self._reads = reads
         self._sender = sender
         self._resources = ObservedResources(check_ms=settings.observe_check_ms, new_token=new_token)
-        self._retransmitter = Retransmitter(
-            ack_timeout_ms=settings.ack_timeout_ms,
-            ack_random_factor=settings.ack_random_factor,
-            max_retransmit=settings.max_retransmit,
-            pending_max=settings.observers_max,
-            random=random,
-        )
+        self._retransmitter = Retransmitter(settings, pending_max=settings.observers_max, random=random)
         self._watchers: dict[Peer, Watcher] = {}
         self._count = 0  # observations, <= observers_max
         self._released: dict[Peer, None] = {}  # endpoints for which messages may wait and to which none is in flight
@@ -81,30 +75,33 @@ class Observers:
 
     # ---- registration
 
-    def asked(self, exchange: Exchange, read: Read, now_ms: int) -> None:
+    def asked(self, exchange: Exchange, read: Read, now_ms: int) -> bool:
         """Takes a GET or FETCH: ends the observation of its token, and begins one where it asks for that.
 
-        A GET beyond a limit is answered without the Observe option (RFC 7641, 4.1). A request for a later block
-        neither begins nor ends an observation (RFC 7959, 2.6). A GET that wants no
-        representation observes nothing (RFC 7967, 2.1).
+        Returns whether a repeat must not be taken so. A GET beyond a limit is answered without the Observe option
+        (RFC 7641, 4.1). A request for a later block neither begins nor ends an observation (RFC 7959, 2.6). A GET that
+        wants no representation observes nothing (RFC 7967, 2.1).
         """
-        request, observable = read.request, read.observable
+        request = read.request
         if request.block2 is not None and request.block2.number:
-            return
-        peer, token = read.peer, exchange.tag[2:]
-        self.end(peer, token)
-        if request.observe != REGISTER or observable is None or unwanted(request.silence, CONTENT):
-            return
-        if self._count >= self._settings.observers_max:
-            return
+            return False
+        sequence = self.end(read.peer, exchange.tag[2:])
+        if request.observe == REGISTER and not unwanted(request.silence, CONTENT):
+            self._begin(exchange, read, sequence or 0, now_ms)
+        return request.observe is not None or sequence is not None
+
+    def _begin(self, exchange: Exchange, read: Read, sequence: int, now_ms: int) -> None:
+        """Begins an observation, unless there are too many; `sequence` is the number of the one before it."""
+        settings, peer, token = self._settings, read.peer, exchange.tag[2:]
         watcher = self._watchers.get(peer)
-        if watcher is None:
-            mid = int.from_bytes(exchange.tag[:2], "big") ^ int.from_bytes(self._sender.mask, "big")
-            watcher = self._watchers[peer] = Watcher(mid ^ MID_DISTANCE)
-        elif len(watcher.observations) >= self._settings.observers_peer_max:
+        if read.observable is None or self._count >= settings.observers_max:
             return
-        observed = self._resources.of(observable, now_ms)
-        observation = Observation(read, token, observed.sub, exchange, now_ms)
+        if watcher is None:
+            watcher = self._watchers[peer] = Watcher(self._sender.mids.begin(peer, exchange.mid))
+        elif len(watcher.observations) >= settings.observers_peer_max:
+            return
+        observed = self._resources.of(read.observable, now_ms)
+        observation = Observation(read, token, observed.sub, exchange, now_ms, sequence)
         watcher.observations[token] = observed.observations[peer, token] = observation
         self._count += 1
 
@@ -125,29 +122,40 @@ class Observers:
         observation = self._registering(exchange)
         if observation is None:
             return
-        observation.registering = None
+        observation.registering, observation.first = None, (exchange, exchange.response)
         messages = observation.take_waiting()
         if messages:
             newest_alone = not (observation.many or observation.read.each)
             self._notify(observation, messages, now_ms, refresh=newest_alone)
 
+    def first_response(self, exchange: Exchange) -> bytes:
+        """Returns the response that an observation has begun with, b"" where the request has begun none that lasts."""
+        observation = self._named(exchange)
+        return b"" if observation is None or observation.first[0] is not exchange else observation.first[1]
+
     def _registering(self, exchange: Exchange) -> Observation | None:
-        watcher = self._watchers.get(exchange.peer)
-        observation = None if watcher is None else watcher.observations.get(exchange.tag[2:])
+        observation = self._named(exchange)
         return observation if observation is not None and observation.registering is exchange else None
+
+    def _named(self, exchange: Exchange) -> Observation | None:
+        """Returns the observation of a request's endpoint and token."""
+        watcher = self._watchers.get(exchange.peer)
+        return None if watcher is None else watcher.observations.get(exchange.tag[2:])
 
     # ---- ends
 
-    def end(self, peer: Peer, token: bytes) -> None:
-        """Ends the observation of an endpoint and a token, if there is one."""
+    def end(self, peer: Peer, token: bytes) -> int | None:
+        """Ends the observation of an endpoint and a token; returns its last number, None where there is none."""
         watcher = self._watchers.get(peer)
         if watcher is None:
-            return
+            return None
         observation = watcher.observations.get(token)
         if observation is not None:
             self._end(observation)
-        elif watcher.queue.pop(token, None):
+            return observation.sequence
+        if watcher.queue.pop(token, None):
             self._drop_idle(watcher, peer)
+        return None
 
     def forget(self, peer: Peer) -> None:
         """Ends the observations of an endpoint, which is gone."""
@@ -284,7 +292,7 @@ class Observers:
 
     def tick(self, now_ms: int) -> None:
         """Retransmits unacknowledged notifications, forgets endpoints that do not answer, and begins the checks due."""
-        self._sender.output += self._retransmitter.again(now_ms, lambda peer, mid: self._renewed(peer, mid, now_ms))
+        self._sender.output += self._retransmitter.again(now_ms, partial(self._renewed, now_ms))
         for peer, mid in self._retransmitter.given_up:
             if (watcher := self._watchers.get(peer)) is not None:
                 self._release(watcher, peer, mid)
@@ -325,16 +333,11 @@ class Observers:
                 answer = refused(outcome.error, max_body_bytes=self._settings.max_body_bytes)
                 for observation in settled:
                     self._end_with(observation, answer, now_ms)
-        elif observed.observable.many:
+        elif observed.observable.many or not overtaken:
             for observation in settled:
                 if not self._waits(observation):
-                    self._notify(
-                        observation, list(observation.unconfirmed.values()), now_ms, confirmable=True, refresh=True
-                    )
-        elif not overtaken:
-            for observation in settled:
-                if not self._waits(observation):
-                    self._notify(observation, outcome.value, now_ms, confirmable=True, refresh=True)
+                    value = list(observation.unconfirmed.values()) if observation.many else outcome.value
+                    self._notify(observation, value, now_ms, confirmable=True, refresh=True)
         return True
 
     # ---- notifications
@@ -350,8 +353,7 @@ class Observers:
     ) -> None:
         """Sends messages as a notification, or ends the observation where they cannot be one.
 
-        Of several messages at one address the last counts. With `refresh` an observer gets no representation that it is
-        known to have.
+        Of several messages at one address the last counts. With `refresh` an observer gets no value that it has.
         """
         many = observation.many
         if isinstance(value, list) and not many:
@@ -383,38 +385,36 @@ class Observers:
     def _represent(self, observation: Observation, value: Message | list[Message] | None, now_ms: int) -> Answer:
         """Returns a notification without its number; raises `ProtocolError` where messages cannot be one."""
         answer = self._reads.finish(observation.read, value, now_ms, max_age_s=self._max_age_s)
+        observation.expires_at_ms = value.expires_at_ms if isinstance(value, Message) else None
         if not observation.keeps_format(answer):
             raise ProtocolError(NOT_ACCEPTABLE, "the Content-Format has changed: observe again")
         return answer
 
-    def _renewed(self, peer: Peer, mid: int, now_ms: int) -> tuple[int, bytes] | None:
+    def _renewed(self, now_ms: int, peer: Peer, mid: int, datagram: bytes) -> tuple[int, bytes] | None:
         """Returns the notification that takes the place of one that is not acknowledged (RFC 7641, 4.5.2).
 
-        Returns None where the one in flight is still the newest, and where an observer wants each message.
+        Where that is still the newest, or an observer wants each message, it is renumbered.
         """
         watcher = self._watchers.get(peer)
         observation = None if watcher is None else watcher.sent(mid)
         if watcher is None or observation is None or observation.outstanding != mid:
             return None
         if observation.read.each or not observation.waiting:
-            return None
-        messages = observation.take_unconfirmed()
+            return mid, observation.renumbered(datagram, now_ms)
+        messages, ended = observation.take_unconfirmed(), False
         try:
             value = messages if observation.many else messages[-1]
             answer = self._numbered(observation, self._represent(observation, value, now_ms), now_ms)
         except ProtocolError as error:
-            answer = wrong(error, max_body_bytes=self._settings.max_body_bytes)
+            answer, ended = wrong(error, max_body_bytes=self._settings.max_body_bytes), True
             if unwanted(observation.read.request.silence, answer.code):
                 self._end(observation)
                 return None
-            fresh = self._datagram(observation, answer, CON)
-            self._fly(watcher, peer, fresh[0], observation)
-            observation.outstanding = None  # sent again until it is acknowledged, whatever the observation is
-            self._end(observation)
-            return fresh
-        fresh = self._datagram(observation, answer, CON)
+        fresh = self._datagram(observation, answer, CON, now_ms)
         self._fly(watcher, peer, fresh[0], observation)
-        observation.outstanding = fresh[0]
+        observation.outstanding = None if ended else fresh[0]
+        if ended:  # the error is sent again until it is acknowledged
+            self._end(observation)
         return fresh
 
     def _numbered(self, observation: Observation, answer: Answer, now_ms: int) -> Answer:
@@ -428,7 +428,7 @@ class Observers:
         """Sends one notification; Non-confirmable where too many Confirmable ones are in flight, or none are needed."""
         confirmable = confirmable and not (self._reliable or self._retransmitter.full)
         peer = observation.peer
-        mid, datagram = self._datagram(observation, answer, CON if confirmable else NON)
+        mid, datagram = self._datagram(observation, answer, CON if confirmable else NON, now_ms)
         if confirmable:
             self._retransmitter.add(peer, mid, datagram, now_ms)
             self._fly(self._watchers[peer], peer, mid, observation)
@@ -439,10 +439,12 @@ class Observers:
             observation.unconfirmed_count += 1
         self._sender.output.append((datagram, peer))
 
-    def _datagram(self, observation: Observation, answer: Answer, kind: int) -> tuple[int, bytes]:
+    def _datagram(self, observation: Observation, answer: Answer, kind: int, now_ms: int) -> tuple[int, bytes]:
         """Returns the Message ID and the datagram of a new notification."""
-        token = observation.token
-        mid = self._watchers[observation.peer].take_mid(observation)
+        token, peer = observation.token, observation.peer
+        watcher = self._watchers[peer]
+        mid = self._sender.mids.of_notification(peer, watcher.numbering, now_ms)
+        watcher.remember(mid, observation)
         head = bytes((0x40 | kind << 4 | len(token), answer.code, mid >> 8, mid & 0xFF))
         payload = b"\xff" + answer.payload if answer.payload else b""
         return mid, head + token + encode_options(answer.options) + payload

@@ -4,6 +4,8 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
+from adapters.coap.codec.registry import MAX_AGE, OBSERVE
+from adapters.coap.codec.wire import decode
 from adapters.coap.oscore.context import RequestId, SecurityContext
 from gateway.port.adapter import Peer
 
@@ -42,12 +44,12 @@ class Association:
     def request_of(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> PendingRequest | None:
         """Returns the request that a response of ours is for, None where it is not known any more.
 
-        A piggybacked response has the request's Message ID, a separate one that with the endpoint's mask on it, and a
-        notification another.
+        A piggybacked response has the request's Message ID, a separate one that with the endpoint's mask on it, unless
+        a notification has used that, and a notification another.
         """
-        pending = self.requests.get(mid if piggybacked else mid ^ mask)
-        if pending is not None and pending.token == token:
-            return pending
+        number = self._request_mid(mid, token, mask=mask, piggybacked=piggybacked)
+        if number is not None:
+            return self.requests[number]
         observed = self.observed.get(token)
         return None if observed is None else PendingRequest(observed, token, nonce_unused=False)
 
@@ -58,11 +60,28 @@ class Association:
 
     def answered(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> None:
         """Forgets a request that has its last response."""
-        pending = self.requests.get(mid if piggybacked else mid ^ mask)
-        if pending is not None and pending.token == token:
-            del self.requests[mid if piggybacked else mid ^ mask]
+        number = self._request_mid(mid, token, mask=mask, piggybacked=piggybacked)
+        if number is not None:
+            del self.requests[number]
         else:
             self.observed.pop(token, None)
+
+    def _request_mid(self, mid: int, token: bytes, *, mask: int, piggybacked: bool) -> int | None:
+        """Returns the Message ID of the request that a response is for, None where that is one of `observed`."""
+        number = mid if piggybacked else mid ^ mask
+        pending = self.requests.get(number)
+        if pending is not None and pending.token == token:
+            return number
+        if piggybacked or token in self.observed:
+            return None
+        return next((one for one, pending in self.requests.items() if pending.token == token), None)
+
+
+def _is_renumbered(one: bytes, other: bytes) -> bool:
+    """Returns whether a notification is another one sent again, with a number and a Max-Age of its own."""
+    packets = [decode(data) for data in (one, other)]
+    kept = [[option for option in packet.options if option[0] not in {OBSERVE, MAX_AGE}] for packet in packets]
+    return kept[0] == kept[1] and len({(packet.mid, packet.token, packet.payload) for packet in packets}) == 1
 
 
 def _put(items: MutableMapping[K, V], key: K, value: V, most: int) -> None:
@@ -93,7 +112,9 @@ class Replies:
     def find(self, peer: Peer, mid: int, cause: bytes, now_ms: int, *, ours: bool) -> bytes | None:
         """Returns the datagram for a cause, b"" where there is none yet; None where the cause is new."""
         found = self._replies.get((peer, mid, ours))
-        return found.datagram if found is not None and found.cause == cause and found.until_ms > now_ms else None
+        if found is None or found.until_ms <= now_ms:
+            return None
+        return found.datagram if found.cause == cause or (ours and _is_renumbered(found.cause, cause)) else None
 
     def put(self, peer: Peer, mid: int, cause: bytes, datagram: bytes, now_ms: int, *, ours: bool) -> None:
         """Remembers a cause and its datagram."""

@@ -16,6 +16,7 @@ from adapters.coap.codec.registry import (
     FETCH,
     GET,
     MAX_AGE,
+    MAX_AGE_DEFAULT_S,
     METHOD_NOT_ALLOWED,
     NOT_ACCEPTABLE,
     NOT_FOUND,
@@ -191,6 +192,7 @@ class Reads:
         `value` is links as bytes, or the messages of a filter. `max_age_s` takes the place of the setting where the
         peer is told of changes.
         """
+        notifies = max_age_s is not None
         if max_age_s is None:
             max_age_s = self._settings.max_age_s
         if isinstance(value, bytes):
@@ -198,7 +200,7 @@ class Reads:
             return self._answer(read, value, options, now_ms)
         if isinstance(value, list):
             body = to_batch([message for message in value if not message.expired(now_ms)])
-            options = _options(self._settings.cloudevents_batch_format, _etag(body), max_age_s)
+            options = _options(self._settings.cloudevents_batch_format, _etag(body), max_age_s, always=notifies)
             return self._answer(read, body, options, now_ms)
         if value is None or value.expired(now_ms):
             if read.request.condition is not None and read.request.condition.etags is not None:
@@ -210,7 +212,7 @@ class Reads:
         body, number = self._representation(value, read.request)
         if value.expires_at_ms is not None:
             max_age_s = min(max_age_s, (value.expires_at_ms - now_ms) // 1000)
-        options = _options(number, _etag(body, value.id, str(number)), max_age_s)
+        options = _options(number, _etag(body, value.id, str(number)), max_age_s, always=notifies)
         return self._answer(read, body, options, now_ms)
 
     def etags(self, message: Message | None, now_ms: int) -> frozenset[bytes]:
@@ -240,7 +242,7 @@ class Reads:
         """Returns 2.03 when the peer has this already, else 2.05, in blocks when it is large or they were asked for."""
         request, block = read.request, read.request.block2
         if options[0][1] in request.etags and (block is None or block.number == 0):
-            return Answer(VALID, options[:2])
+            return Answer(VALID, tuple([option for option in options if option[0] in {ETAG, MAX_AGE}]))
         first = Block.of_size(self.block_size)
         if block is None and len(body) <= first.size:
             size = ((SIZE2, encode_uint(len(body))),) if request.sized else ()
@@ -264,9 +266,15 @@ class Reads:
         return Answer(CONTENT, options, body[offset : offset + size])
 
 
-def _options(number: int | None, etag: bytes, max_age_s: int) -> tuple[Option, ...]:
-    """Returns ETag, Max-Age and, where there is one, Content-Format."""
-    fresh = ((ETAG, etag), (MAX_AGE, encode_uint(max_age_s)))
+def _options(number: int | None, etag: bytes, max_age_s: int, *, always: bool = False) -> tuple[Option, ...]:
+    """Returns ETag, Max-Age and, where there is one, Content-Format.
+
+    Max-Age is left out where it is the default (RFC 7252, 5.4.4), but for `always`, as notifications have it (RFC 7641,
+    4.3.1).
+    """
+    fresh: tuple[Option, ...] = ((ETAG, etag),)
+    if always or max_age_s != MAX_AGE_DEFAULT_S:
+        fresh = (*fresh, (MAX_AGE, encode_uint(max_age_s)))
     return fresh if number is None else (*fresh, (CONTENT_FORMAT, encode_uint(number)))
 
 

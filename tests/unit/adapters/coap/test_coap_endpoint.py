@@ -96,7 +96,7 @@ def test_what_is_stored_is_answered_and_what_is_refused_too() -> None:
     driver.complete(effects, Outcome(refused={1: refusal}))
     answers = driver.sent()
     assert [dotted(answer.code) for answer in answers] == ["2.01", "4.03", "2.01"]
-    assert answers[1].payload == b"not yours"
+    assert [answer.payload for answer in answers] == [b"", b"not yours", b""]
 
 
 @pytest.mark.parametrize(
@@ -120,6 +120,7 @@ def test_every_cause_has_its_code(cause: Cause, code: str, method: int) -> None:
     driver = Driver({"max_body_bytes": 300})
     options = options_of(answer := driver.ask("t/a", method, outcome=refusing(cause, 1_001)))
     assert is_ack(answer, code)
+    assert answer.payload == b"no"
     assert options.get(MAX_AGE) == (b"\x02" if code in {"4.29", "5.03"} else None)
     assert options.get(SIZE1) == (b"\x01\x2c" if code == "4.13" else None)
 
@@ -127,6 +128,11 @@ def test_every_cause_has_its_code(cause: Cause, code: str, method: int) -> None:
 def test_a_retry_hint_there_is_none_of() -> None:
     answer = Driver().ask("t/a", outcome=refusing(Cause.UNAVAILABLE))
     assert options_of(answer)[MAX_AGE] == b"\x02"
+
+
+def test_a_minute_is_the_default() -> None:
+    """(RFC 7252, 5.4.4)"""
+    assert MAX_AGE not in options_of(Driver().ask("t/a", outcome=refusing(Cause.UNAVAILABLE, 60_000)))
 
 
 def test_a_used_up_share_does_not_say_when_it_is_there_again() -> None:

@@ -3,10 +3,11 @@
 import json
 from urllib.parse import unquote
 
+import msgspec
 import pytest
 
 from adapters.cloudevents import from_structured
-from adapters.coap.codec.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, URI_PATH
+from adapters.coap.codec.registry import ACCEPT, ACK, CON, CONTENT_FORMAT, ETAG, GET, MAX_AGE, NON, OBSERVE, URI_PATH
 from adapters.coap.codec.wire import Packet, encode
 from adapters.coap.reading.listings import LISTS_WAITING_MAX
 from gateway.domain.errors import Cause, Refusal
@@ -22,6 +23,7 @@ def test_the_last_value() -> None:
     driver = Driver(last=VALUE)
     answer = driver.get("t/a/b")
     assert driver.calls == [LastValue(address="a/b")]
+    assert driver.stored == []
     assert is_ack(answer, "2.05")
     assert answer.payload == VALUE.body
     options = options_of(answer)
@@ -61,10 +63,22 @@ def test_paths_that_are_no_address(path: str, code: str) -> None:
 
 
 def test_max_age_ends_with_the_message() -> None:
-    settings = {"max_age_s": 60}
-    assert options_of(Driver(settings, last=VALUE).get("t/a"))[MAX_AGE] == b"\x3c"
+    settings = {"max_age_s": 61}
+    assert options_of(Driver(settings, last=VALUE).get("t/a"))[MAX_AGE] == b"\x3d"
     expiring = Message(address="a", id="1", expires_at_ms=1_009_999)
     assert options_of(Driver(settings, last=expiring).get("t/a"))[MAX_AGE] == b"\x09"
+
+
+def test_max_age_is_left_out_where_it_is_the_default() -> None:
+    """(RFC 7252, 5.4.4) A notification has it always (RFC 7641, 4.3.1)."""
+    driver = Driver({"max_age_s": 60}, last=VALUE)
+    answer = driver.get("t/a")
+    etag = options_of(answer)[ETAG]
+    assert options_of(answer) == {ETAG: etag, CONTENT_FORMAT: b"\x32"}
+    answer = driver.get("t/a", mid=2, options=((ETAG, etag),))
+    assert (dotted(answer.code), options_of(answer)) == ("2.03", {ETAG: etag})
+    driver.last = msgspec.structs.replace(VALUE, expires_at_ms=driver.now_ms + 60_000)
+    assert options_of(driver.get("t/a", mid=3, options=((OBSERVE, b""),)))[MAX_AGE] == b"\x3c"
 
 
 # ---- ETag (RFC 7252, 5.10.6)

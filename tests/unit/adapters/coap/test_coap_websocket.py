@@ -237,6 +237,23 @@ def test_observers_hear_of_it_and_the_first_answer_has_the_option() -> None:
     assert OBSERVE in dict(options)
 
 
+def test_the_first_message_is_a_csm() -> None:
+    peer = Peer()
+    (csm,) = peer.heard()
+    assert csm[:2] == bytes((0, CSM))
+
+
+def test_a_silent_client_is_asked_by_a_ping_of_coap() -> None:
+    """(RFC 8323, 4.4)"""
+    peer = opened(observe_confirm_ms=5_000)
+    peer.now_ms += 5_000
+    peer.act(peer.adapter.tick(now_ms=peer.now_ms))
+    peer.client.receive_data(peer.adapter.take_output())
+    (frame,) = peer.client.events_received()
+    assert isinstance(frame, Frame)
+    assert (frame.opcode, frame.data[1]) == (Opcode.BINARY, PING)
+
+
 def test_pings_of_both_kinds_are_answered() -> None:
     peer = opened()
     assert peer.send(message(PING, b"p")) == [message(PONG, b"p")]
