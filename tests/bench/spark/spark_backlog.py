@@ -8,7 +8,8 @@ is of the time when it is. `records_per_s` is from the commit of the first batch
 one batch has counted all of them. `driver_mib` is
 the most memory that the driver's Python had after a quarter of the records, half of them, and so on: where it is flat,
 nothing grows with what was counted. `jvm_mib` is that of the JVM, driver and executor in one, and `heap_mib` its
-objects that live after a collection in the end. `log_mib` and `tables_mib` are on disk; the directory is removed in the
+objects that live after a collection in the end. `cpu_s` is the processor time of all of Spark, its start included, and
+none of the store's. `log_mib` and `tables_mib` are on disk; the directory is removed in the
 end.
 """
 
@@ -34,6 +35,7 @@ from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
 from store.serving.rpc import StoreService
 from tests.bench.options import above_zero, at_least, made_directory, scratch
+from tests.bench.procfs import descendants_cpu_s
 from tests.bench.spark.spark_read import Server
 from tests.bench.spark.spark_telemetry import jvm_of, live_heap_mib, peak_mib
 
@@ -127,7 +129,7 @@ def count(target: str, where: Path, options: argparse.Namespace) -> dict[str, An
         found |= {"seconds": round(ended_s - began_s, 1)}  # from the start of the job
         found |= {"batch_ms": [f(batches.values()) for f in (min, statistics.median_low, max)]}
         found |= {"driver_mib": [one for one, _ in memory], "jvm_mib": [one for _, one in memory]}
-        found |= {"heap_mib": live_heap_mib(jvm_of(job))}
+        found |= {"cpu_s": round(descendants_cpu_s(os.getpid())), "heap_mib": live_heap_mib(jvm_of(job))}
         quality = tables.quality()
         assert quality == {"ok": options.records}, quality
         assert sum(tables.table("traffic")["records"].to_pylist()) == options.records

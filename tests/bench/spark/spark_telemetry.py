@@ -5,8 +5,8 @@ python -m tests.bench telemetry [--devices 1000,20000] [--batches 6] [--cores 2]
 Each device reports five metrics in one record a batch; the job sees a batch when all of it is stored. `batch_ms` is
 from the beginning of a batch to its commit, the median without the first two, in which Spark warms up. `driver_mib` is
 the most memory that the driver's Python had, `jvm_mib` that of the JVM, which on one machine is driver and executor in
-one. `heap_mib` is the JVM's objects that live after a collection at the end (`jcmd`, which a JDK has and a runtime alone
-does not). A store in memory is read, over gRPC.
+one. `heap_mib` is the JVM's objects that live after a collection at the end (by `jcmd`, which comes with a JDK and not
+with a runtime alone). A store in memory is read, over gRPC.
 """
 
 import argparse

@@ -1,13 +1,13 @@
-"""Lets the telemetry job count a backlog on Spark clusters of one worker, two, and so on, each with a core. Prints JSON.
+"""Lets the telemetry job count a backlog on Spark clusters of one worker, two, and so on. Prints JSON.
 
 python -m tests.bench workers [--workers 1,2] [--records 1000000] [--devices 1000] [--batch 200000] [--rounds 1]
     [--dir DIR]
 
-The master, the workers and the driver are processes on the loopback interface, and the store is in this process: all
-of them share the machine's cores, and with fewer cores than workers and driver want the ratio is the machine's.
-`records_per_s` is from the commit of the first batch to that of the last. `cpu_s` is the processor time of the whole
-cluster and its driver, their starts included. `ratio` is the median rate of each number of workers beside that of the
-first. The clusters are measured one after the other, `rounds` times.
+Each worker has a core. The master, the workers and the driver are processes on the loopback interface, and the store is
+in this process: all of them share the machine's cores, and with fewer cores than workers and driver want the ratio is
+the machine's. `records_per_s` is from the commit of the first batch to that of the last. `cpu_s` is the processor time
+of the whole cluster and its driver, their starts included. `ratio` is the median rate of each number of workers beside
+that of the first. The clusters are measured one after the other, `rounds` times.
 """
 
 import argparse
@@ -19,7 +19,6 @@ from typing import Any
 
 from spark.job.session import find_java_home
 from tests.bench.options import above_zero, at_least, made_directory, scratch
-from tests.bench.procfs import descendants_cpu_s
 from tests.bench.spark.spark_backlog import Backlog, count
 from tests.support.spark.standalone import standalone
 
@@ -32,11 +31,9 @@ def numbers(text: str) -> list[int]:
 def measure(workers: int, where: Path, target: str, options: argparse.Namespace) -> dict[str, Any]:
     """Counts the backlog once with so many workers."""
     where.mkdir()
-    before_s = descendants_cpu_s(os.getpid())
     with standalone(where, find_java_home(), workers=workers) as cluster:
         options.master = cluster.url
-        found = count(target, where, options)
-        return {"workers": workers, "cpu_s": round(descendants_cpu_s(os.getpid()) - before_s)} | found
+        return {"workers": workers} | count(target, where, options)
 
 
 def main() -> None:
