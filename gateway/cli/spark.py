@@ -193,11 +193,11 @@ def run_sql(
     if form not in FORMATS:
         raise SparkFailed(f"option format cannot be {form!r}: it must be one of {', '.join(FORMATS)}")
     settings = {"driver_memory": memory, "cores": cores, "master": master}
-    with _session(target, tables_in, storage_option, option, **settings) as (session, _):
+    with _session(target, tables_in, storage_option, option, **settings) as (session, place):
         from spark.shell import statements  # noqa: PLC0415 - an extra, and slow to load
 
         for one in statements.split(sys.stdin.read() if statement == "-" else statement):
-            for line in statements.text_of(session, one, form, limit):
+            for line in statements.text_of(session, one, form, limit, tables_in=OUTPUT if place is None else place.url):
                 typer.echo(line)
 
 

@@ -16,12 +16,11 @@ has been read, less `watermark_s`: a window that ends before it is settled. A re
 import logging
 import re
 import shutil
-import signal
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
-from types import FrameType
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -42,6 +41,7 @@ from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
+from spark.job.stopping import Interrupted, Signals, quiet
 from spark.source.options import SourceOptions
 from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import Location, now_ms
@@ -54,7 +54,10 @@ RESTING_TICK_S = 60.0  # while no window is open and no device sends anything
 _BUSY_S = 10.0  # that a batch takes before a line tells of it
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
-_STOPPED = re.compile("SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext", re.IGNORECASE)
+_STOPPED = re.compile(
+    "SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext|Python worker exited", re.IGNORECASE
+)
+_ABANDONED = "ended: Spark was stopped by the same signal; a batch that it interrupted is done again at the next start"
 _GONE = (
     "Spark's Java process has ended: start the job again, which goes on with the batch it had, and give it more memory "
     "(option memory) if the system has ended it for want of that"
@@ -74,24 +77,46 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
         local = options.place.local
         scratch = (local if local is not None else options.checkpoint_dir) / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)  # left by a killed job
-        session = build_session(
-            "headgate telemetry",
-            cores=options.cores,
-            shuffle_partitions=options.buckets,
-            driver_memory=options.driver_memory,
-            local_dir=scratch,
-            master=options.master,
-            settings={"spark.sql.adaptive.enabled": "false"},  # streams do without, and say so in a warning
-            log_level="WARN" if options.master else "FATAL",  # errors here are told by `job_error`
-        )
-        try:
-            with Signals() as asked:
-                follow(session, options, commits, asked, say)
-        finally:
-            with suppress(PySparkException, Py4JError, ConnectionError):  # it is gone already
-                session.stop()
+        with Signals() as asked:
+            session = _session(options, scratch, asked)
+            if session is None:
+                _say(say, "ended: asked to stop before Spark had started; no batch was begun")
+                return
+            with quiet(asked, session):
+                try:
+                    follow(session, options, commits, asked, say)
+                finally:
+                    with suppress(PySparkException, Py4JError, ConnectionError):  # it is gone already
+                        session.stop()
     finally:
         commits.close()
+
+
+def _session(options: TelemetryOptions, scratch: Path, asked: Signals) -> SparkSession | None:
+    """Returns the job's session; None where a signal came before it was there. Raises `SparkError`."""
+    try:
+        with asked.interrupting():
+            return build_session(
+                "headgate telemetry",
+                cores=options.cores,
+                shuffle_partitions=options.buckets,
+                driver_memory=options.driver_memory,
+                local_dir=scratch,
+                master=options.master,
+                settings={"spark.sql.adaptive.enabled": "false"},  # streams do without, and say so in a warning
+                log_level="WARN" if options.master else "FATAL",  # errors here are told by `job_error`
+            )
+    except Interrupted:
+        return None
+    except SparkError:
+        if asked.stop.is_set():  # the signal has ended Java, too
+            return None
+        raise
+
+
+def _say(say: Callable[[str], None] | None, line: str) -> None:
+    if say is not None:
+        say(line)
 
 
 def settings_of(options: TelemetryOptions) -> CommitSettings:
@@ -115,7 +140,7 @@ def follow(
     session: SparkSession,
     options: TelemetryOptions,
     commits: Commits,
-    asked: "Signals",
+    asked: Signals,
     say: Callable[[str], None] | None = None,
 ) -> None:
     """Counts the log into the tables until there is no more (`once`) or `asked` to stop. Raises `SparkError`.
@@ -127,13 +152,14 @@ def follow(
     except (PySparkException, Py4JError, ConnectionError) as error:
         if not asked.stop.is_set():
             raise SparkError(_GONE) from error
+        _say(say, _ABANDONED)
 
 
 def _follow(
     session: SparkSession,
     options: TelemetryOptions,
     commits: Commits,
-    asked: "Signals",
+    asked: Signals,
     say: Callable[[str], None] | None,
 ) -> None:
     job = _Job(session, commits, options)
@@ -157,6 +183,7 @@ def _follow(
             if failure is None:
                 break
             if asked.stop.is_set() and _STOPPED.search(str(failure)):
+                _say(say, _ABANDONED)
                 return
             if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
                 raise job_error("the telemetry query failed", str(failure), disks_of(options)) from failure
@@ -262,28 +289,6 @@ class _Reporter:
             self._say(f"ended: {progress_line(manifest, self._log_end.unread(manifest.progress.batch), rate)}")
 
 
-class Signals:
-    """SIGTERM and SIGINT, noted while this is entered; `stop` is set by the first, `now` by the second."""
-
-    def __init__(self) -> None:
-        self.stop = threading.Event()
-        self.now = False
-        self._before: dict[int, Any] = {}
-
-    def __enter__(self) -> "Signals":
-        for number in (signal.SIGTERM, signal.SIGINT):
-            self._before[number] = signal.signal(number, self._note)
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for number, handler in self._before.items():
-            signal.signal(number, handler)
-
-    def _note(self, _number: int, _frame: FrameType | None) -> None:
-        self.now = self.stop.is_set()
-        self.stop.set()
-
-
 class _Job:
     """The work on one micro-batch."""
 
@@ -296,7 +301,7 @@ class _Job:
         self._ending = False
 
     @contextmanager
-    def ended(self, asked: "Signals") -> Iterator[None]:
+    def ended(self, asked: Signals) -> Iterator[None]:
         """Ends the batches: none runs in the context and none begins, unless a second signal cuts the wait short."""
         while not (held := self._idle.acquire(timeout=_POLL_S)) and not asked.now:
             pass

@@ -4,14 +4,19 @@ import atexit
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from tempfile import mkdtemp
+from typing import Any
 
 from py4j.protocol import Py4JError
+from pyspark import SparkConf, SparkContext
 from pyspark.errors import PySparkException
+from pyspark.java_gateway import launch_gateway
 from pyspark.sql import SparkSession
 
 from spark import parsing
@@ -120,11 +125,12 @@ def build_session(
     os.environ[REGISTERED] = "1"
     if local_dir is not None:
         os.environ["SPARK_LOCAL_DIRS"] = str(local_dir)  # the setting of that name is warned about at every start
-    builder = SparkSession.builder.appName(name).master(master or f"local[{cores}]")
+    conf = SparkConf().setAppName(name).setMaster(master or f"local[{cores}]")
     for key, value in (_settings(shuffle_partitions, driver_memory, local_dir) | dict(settings or {})).items():
-        builder = builder.config(key, value)
+        conf.set(key, value)
     try:
-        session = builder.getOrCreate()
+        with _own_java(conf):
+            session = SparkSession.builder.config(conf=conf).getOrCreate()
     except (PySparkException, Py4JError) as error:
         raise SparkError(
             f"Spark does not start (options master, memory): {gist(str(error))} Java may have said why, above."
@@ -134,6 +140,47 @@ def build_session(
         _ship(session)
     register(session)
     return session
+
+
+@contextmanager
+def _own_java(conf: SparkConf) -> Iterator[None]:
+    """Starts the session's Java in a process group of its own, unless there is one.
+
+    A signal to this process's group, as that of `timeout` or of a terminal, then leaves Java to this process, which may
+    have a batch to finish. Java ends when its standard input does, however this process has ended; one that is not
+    waited for until it listens does not, so it is killed where an error or a signal cuts the start short.
+    """
+    launch: Any = launch_gateway  # it has no types
+    context: Any = SparkContext  # it has the gateway in private attributes
+    if context._gateway is not None:  # noqa: SLF001
+        yield
+        return
+    before = _group_leaders()
+    try:
+        context._ensure_initialized(gateway=launch(conf, {"process_group": 0}))  # noqa: SLF001
+        yield
+    except BaseException:
+        for pid in _group_leaders() - before:
+            with suppress(ProcessLookupError):
+                os.killpg(pid, signal.SIGKILL)
+        context._gateway = context._jvm = None  # noqa: SLF001
+        raise
+
+
+def _group_leaders() -> set[int]:
+    """Returns the children of this process that lead a process group (proc(5))."""
+    found = set()
+    for thread in Path("/proc/self/task").iterdir():
+        with suppress(OSError):  # the thread or the child has ended
+            found |= {int(pid) for pid in (thread / "children").read_text().split()}
+    return {pid for pid in found if _group_of(pid) == pid}
+
+
+def _group_of(pid: int) -> int | None:
+    try:
+        return os.getpgid(pid)
+    except ProcessLookupError:
+        return None
 
 
 def _ship(session: SparkSession) -> None:

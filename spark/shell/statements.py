@@ -3,6 +3,7 @@
 import csv
 import io
 import logging
+import re
 from collections.abc import Iterator, Sequence
 from datetime import date, datetime
 from typing import Any, Final
@@ -14,8 +15,10 @@ from pyspark.sql import Row, SparkSession
 
 from spark.errors import SparkError
 from spark.job.failures import gist
+from spark.tables.schemas import SPECS
 
 _QUERY_LOG: Final = "SQLQueryContextLogger"  # PySpark's: writes each error with Java's stack before it is raised
+_NOT_FOUND: Final = re.compile(r"^\[TABLE_OR_VIEW_NOT_FOUND\].*`(\w+)` cannot be found")
 CELL_CHARS_MAX: Final = 60  # of a cell of a table; the rest is cut off
 
 
@@ -44,17 +47,31 @@ def split(text: str) -> list[str]:
     return [statement.strip() for statement in (*found, text[begin:]) if statement.strip()]
 
 
-def text_of(session: SparkSession, statement: str, form: str, limit: int) -> Iterator[str]:
-    """Yields the lines of a statement's result, at most `limit` rows. Raises `SparkError`."""
+def text_of(session: SparkSession, statement: str, form: str, limit: int, *, tables_in: str = "") -> Iterator[str]:
+    """Yields the lines of a statement's result, at most `limit` rows. Raises `SparkError`.
+
+    `tables_in` is where the telemetry tables were looked for, for the error of one that is not there yet.
+    """
     PySparkLogger.getLogger(_QUERY_LOG).setLevel(logging.CRITICAL)
     try:
         frame = session.sql(statement)
         rows = frame.limit(limit + 1).collect() if frame.columns else []
     except PySparkException as error:
-        raise SparkError(gist(str(error))) from error
+        raise SparkError(_why(gist(str(error)), tables_in)) from error
     yield from _WRITERS[form](frame.columns, rows[:limit])
     if len(rows) > limit:
         yield f"-- more than {limit} rows: the rest is left out (--limit)"
+
+
+def _why(told: str, tables_in: str) -> str:
+    """Returns Spark's sentence, or one of ours for a telemetry table that the job has not written yet."""
+    found = _NOT_FOUND.search(told)
+    if found is None or found[1] not in SPECS or not tables_in:
+        return told
+    return (
+        f"there is no table {found[1]} in {tables_in} yet: headgate spark telemetry writes it, and option tables names "
+        "another place"
+    )
 
 
 def _plain(value: Any) -> Any:

@@ -41,12 +41,14 @@ PROGRAMS = {
     "backlog": "tests.bench.spark.spark_backlog",
     "codecs": "tests.bench.codecs.__main__",
     "declares": "tests.bench.gateway.declares",
+    "decoding": "tests.bench.spark.spark_decode",
     "end-to-end": "tests.bench.spark.spark_end_to_end",
     "filters": "tests.bench.gateway.filters",
     "leases": "tests.bench.gateway.leases",
     "sinks": "tests.bench.gateway.push_sinks",
     "subscribers": "tests.bench.gateway.subscribers",
     "telemetry": "tests.bench.spark.spark_telemetry",
+    "workers": "tests.bench.spark.spark_workers",
 }
 
 

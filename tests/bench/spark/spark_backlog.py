@@ -1,13 +1,16 @@
 """Lets the telemetry job count a backlog: a store is filled first, then read from its beginning. Prints JSON.
 
-python -m tests.bench backlog [--records 20000000] [--devices 1000] [--hours 6] [--cores 2] [--buckets 4] [--dir DIR]
+python -m tests.bench backlog [--records 20000000] [--devices 1000] [--hours 6] [--cores 2] [--buckets 4]
+    [--master URL] [--dir DIR]
 
 Each record has two metrics of one device; the store's clock goes over the hours while they are stored, and each record
 is of the time when it is. `records_per_s` is from the commit of the first batch to that of the last; it is null where
 one batch has counted all of them. `driver_mib` is
 the most memory that the driver's Python had after a quarter of the records, half of them, and so on: where it is flat,
-nothing grows with what was counted. `jvm_mib` is that of the JVM, driver and executor in one. `log_mib` and
-`tables_mib` are on disk; the directory is removed in the end.
+nothing grows with what was counted. `jvm_mib` is that of the JVM, driver and executor in one, and `heap_mib` its
+objects that live after a collection in the end. `cpu_s` is the processor time of all of Spark, its start included, and
+none of the store's. `log_mib` and `tables_mib` are on disk; the directory is removed in the
+end.
 """
 
 import argparse
@@ -32,8 +35,9 @@ from store.format.frame import ROW, UnplacedFrame
 from store.local.local import LocalStore
 from store.serving.rpc import StoreService
 from tests.bench.options import above_zero, at_least, made_directory, scratch
+from tests.bench.procfs import descendants_cpu_s
 from tests.bench.spark.spark_read import Server
-from tests.bench.spark.spark_telemetry import jvm_of, peak_mib
+from tests.bench.spark.spark_telemetry import jvm_of, live_heap_mib, peak_mib
 
 FRAME_RECORDS = 200
 IN_FLIGHT_MAX = 16
@@ -44,7 +48,7 @@ JOB = """
 import sys
 from spark.job.options import TelemetryOptions; from spark.job import run
 run(TelemetryOptions(output=sys.argv[1], target=sys.argv[2], trigger_s=0.0, records_max=int(sys.argv[3]),
-                     cores=int(sys.argv[4]), buckets=int(sys.argv[5])))
+                     cores=int(sys.argv[4]), buckets=int(sys.argv[5]), master=sys.argv[6] or None))
 """
 
 
@@ -102,7 +106,7 @@ def count(target: str, where: Path, options: argparse.Namespace) -> dict[str, An
     """Runs the job until it has counted everything."""
     output, log = where / "tables", where / "job.log"
     with log.open("wb") as out:
-        numbers = (str(options.batch), str(options.cores), str(options.buckets))
+        numbers = (str(options.batch), str(options.cores), str(options.buckets), options.master or "")
         job = subprocess.Popen(
             [sys.executable, "-c", JOB, str(output), target, *numbers], stdout=out, stderr=out, start_new_session=True
         )
@@ -125,6 +129,7 @@ def count(target: str, where: Path, options: argparse.Namespace) -> dict[str, An
         found |= {"seconds": round(ended_s - began_s, 1)}  # from the start of the job
         found |= {"batch_ms": [f(batches.values()) for f in (min, statistics.median_low, max)]}
         found |= {"driver_mib": [one for one, _ in memory], "jvm_mib": [one for _, one in memory]}
+        found |= {"cpu_s": round(descendants_cpu_s(os.getpid())), "heap_mib": live_heap_mib(jvm_of(job))}
         quality = tables.quality()
         assert quality == {"ok": options.records}, quality
         assert sum(tables.table("traffic")["records"].to_pylist()) == options.records
@@ -147,6 +152,7 @@ def main() -> None:
     parser.add_argument("--batch", type=at_least(1), default=500_000, help="records in one micro-batch, about")
     parser.add_argument("--cores", type=at_least(1), default=2)
     parser.add_argument("--buckets", type=at_least(1), default=4)
+    parser.add_argument("--master", help="of a Spark cluster, in the place of --cores")
     parser.add_argument("--dir", type=made_directory, default=None)
     options = parser.parse_args()
     load = os.getloadavg()[0]

@@ -8,7 +8,9 @@ publishes at QoS 1, `rate` messages a second in bursts of 10 ms, each with the t
 only number. `table_ms` is from there until the manifest of the tables names a pass with the message in it, for every
 message: which one stands at which place is read from the log afterwards. `dashboard_ms` is until a response of the
 dashboard's page of the message's device shows its value or a newer one, for one device; the page is asked for every
-`refresh` seconds, as a browser does. The time begins when the job has counted a first message; its first third is left
+`refresh` seconds, as a browser does. `waiting` is how many messages were sent and in no table yet, after a third of the
+time and in the end: where the second is no greater than what two triggers and two batches bring, the rate is `kept`.
+The time begins when the job has counted a first message; its first third is left
 out, in which Spark warms up.
 """
 
@@ -205,6 +207,16 @@ def await_counted(tables: Tables, count: int, job: subprocess.Popen, log: Path) 
         time.sleep(0.1)
 
 
+def waits(publisher: Publisher, tables: Tables) -> int:
+    """Returns how many messages were sent and are not counted yet."""
+    return publisher.sent + 1 - tables.progress().records
+
+
+def room(options: argparse.Namespace, batch_ms: float) -> float:
+    """Returns how many messages may wait where the job keeps up: those of two triggers and two batches."""
+    return options.rate * 2 * (options.trigger + batch_ms / 1_000)
+
+
 def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
     gateway, children = GatewayProcess(where / "data").start(), []
     target, output = f"127.0.0.1:{gateway.port('rpc')}", str(where / "tables")
@@ -224,14 +236,19 @@ def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
         watch, page = TableWatch(tables), DashboardWatch(url, options.refresh)
         for thread in (watch, page, publisher):
             thread.start()
+        publisher.join(options.seconds / 3)
+        waiting = [waits(publisher, tables)]
         publisher.join()
+        waiting.append(waits(publisher, tables))
         await_counted(tables, 1 + publisher.sent, job, where / "job.log")
         time.sleep(2 * options.refresh)
         watch.stop.set()
         page.stop.set()
         watch.join()
         page.join()
-        return figures(sent_times(target), watch, page, publisher, options) | {"driver_mib": round(peak_mib(job.pid))}
+        found = figures(sent_times(target), watch, page, publisher, options)
+        found |= {"waiting": waiting, "kept": waiting[1] <= room(options, found["batch_ms"])}
+        return found | {"driver_mib": round(peak_mib(job.pid))}
     finally:
         for child in reversed(children):
             child.send_signal(signal.SIGTERM)

@@ -5,13 +5,16 @@ python -m tests.bench telemetry [--devices 1000,20000] [--batches 6] [--cores 2]
 Each device reports five metrics in one record a batch; the job sees a batch when all of it is stored. `batch_ms` is
 from the beginning of a batch to its commit, the median without the first two, in which Spark warms up. `driver_mib` is
 the most memory that the driver's Python had, `jvm_mib` that of the JVM, which on one machine is driver and executor in
-one. A store in memory is read, over gRPC.
+one. `heap_mib` is the JVM's objects that live after a collection at the end (by `jcmd`, which comes with a JDK and not
+with a runtime alone). A store in memory is read, over gRPC.
 """
 
 import argparse
 import json
 import os
 import random
+import re
+import shutil
 import signal
 import statistics
 import subprocess
@@ -20,6 +23,7 @@ import time
 from contextlib import closing
 from pathlib import Path
 
+from spark.job.session import find_java_home
 from spark.tables.reader import Tables
 from store.api.message import Message
 from store.api.queues import Bounds
@@ -78,7 +82,21 @@ def jvm_of(job: subprocess.Popen) -> int:
     return next(int(pid) for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
 
 
-def measure(devices: int, options: argparse.Namespace) -> dict[str, float]:
+def live_heap_mib(pid: int) -> int | None:
+    """Returns the size of a JVM's objects that are in use, after a collection of the others; None: there is no jcmd."""
+    jcmd = find_java_home() / "bin" / "jcmd"
+    found = str(jcmd) if jcmd.exists() else shutil.which("jcmd")
+    if found is None:
+        return None
+    ran = subprocess.run(
+        [found, str(pid), "GC.class_histogram"], capture_output=True, text=True, timeout=300, check=False
+    )
+    total = re.search(r"^Total\s+\d+\s+(\d+)", ran.stdout, re.MULTILINE)
+    assert total is not None, ran.stdout[-500:] + ran.stderr[-500:]
+    return round(int(total[1]) / 2**20)
+
+
+def measure(devices: int, options: argparse.Namespace) -> dict[str, float | None]:
     store = BatchStore()
     with closing(Serving(store, FakeController({TOPIC: QUEUES}))) as served, scratch(options.dir) as where:
         served.start()
@@ -99,6 +117,7 @@ def measure(devices: int, options: argparse.Namespace) -> dict[str, float]:
             typical_ms = statistics.median(times[WARM_UP_BATCHES:])
             found = {"devices": devices, "batch_ms": typical_ms, "first_ms": times[0]}
             found |= {"driver_mib": round(peak_mib(job.pid)), "jvm_mib": round(peak_mib(jvm_of(job)))}
+            found |= {"heap_mib": live_heap_mib(jvm_of(job))}
             assert tables.table("latest").num_rows == devices * len(METRICS)
             job.send_signal(signal.SIGTERM)
             job.wait(120)

@@ -15,13 +15,30 @@ async def prepare(plan):
         await controller.do(CreateTopic(name="telemetry", queues=4))
 
 
-def workers_of(job: subprocess.Popen) -> list[int]:
-    """Returns the Python processes of Spark's tasks and of its source, in the session that the job began."""
+def processes_of(job: subprocess.Popen) -> list[int]:
+    """Returns the processes in the session that the job began, Java and Python, the job's own included."""
     found = []
     for process in Path("/proc").iterdir():
         if process.name.isdecimal():
             with contextlib.suppress(OSError):
-                session = int((process / "stat").read_text().rpartition(")")[2].split()[3])
-                if session == job.pid and b"pyspark" in (process / "cmdline").read_bytes():
+                state, _, _, session, *_ = (process / "stat").read_text().rpartition(")")[2].split()
+                if int(session) == job.pid and state != "Z":
                     found.append(int(process.name))
-    return [pid for pid in found if b"java" not in Path(f"/proc/{pid}/cmdline").read_bytes()[:60]]
+    return found
+
+
+def is_java(pid: int) -> bool:
+    """Returns whether a process runs Java; not where it has ended."""
+    with contextlib.suppress(OSError):
+        return b"java" in Path(f"/proc/{pid}/cmdline").read_bytes()[:60]
+    return False
+
+
+def workers_of(job: subprocess.Popen) -> list[int]:
+    """Returns the Python processes of Spark's tasks and of its source, in the session that the job began."""
+    found = []
+    for pid in processes_of(job):
+        with contextlib.suppress(OSError):
+            if b"pyspark" in Path(f"/proc/{pid}/cmdline").read_bytes():
+                found.append(pid)
+    return [pid for pid in found if not is_java(pid)]

@@ -28,6 +28,8 @@ def test_a_directory_that_is_not_there_is_made(tmp_path):
         ("backlog --hours nan", "'nan' is no number above 0"),
         ("end-to-end --devices 7", "'7' is no whole number from 8 on"),
         ("end-to-end --seconds -1", "'-1' is no number above 0"),
+        ("decoding --formats plain,xml", "'xml' is no format; there are json-flat, json-nested, senml-json"),
+        ("workers --workers 1,none", "'none' is no whole number from 1 on"),
     ],
 )
 def test_a_wrong_option_is_a_sentence(tmp_path, monkeypatch, capsys, command, why):
@@ -36,6 +38,7 @@ def test_a_wrong_option_is_a_sentence(tmp_path, monkeypatch, capsys, command, wh
     (tmp_path / "file").write_text("x")
     program, *words = command.format(tmp_path).split()
     monkeypatch.setattr(sys, "argv", [program, *words])
+    monkeypatch.delitem(sys.modules, PROGRAMS[program], raising=False)  # another test has imported it
     with pytest.raises(SystemExit) as ended:
         runpy.run_module(PROGRAMS[program], run_name="__main__", alter_sys=True)
     assert ended.value.code == 2

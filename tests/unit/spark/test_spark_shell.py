@@ -164,6 +164,23 @@ def test_a_worker_finds_the_source_in_the_package_alone(tmp_path):
     assert sys.executable in environ  # PYSPARK_PYTHON: Spark's workers run the same Python, activated or not
 
 
+def test_a_table_that_the_job_has_not_written_is_told_with_its_place():
+    class Session:
+        def sql(self, statement):
+            raise AnalysisException(
+                f"[TABLE_OR_VIEW_NOT_FOUND] The table or view `{statement}` cannot be found. Verify the spelling"
+            )
+
+    def why(name, **where):
+        with pytest.raises(SparkError) as caught:
+            list(statements.text_of(Session(), name, "table", 10, **where))
+        return str(caught.value)
+
+    assert why("latest", tables_in="/t").startswith("there is no table latest in /t yet: headgate spark telemetry")
+    assert "`lates` cannot be found" in why("lates", tables_in="/t")
+    assert "`latest` cannot be found" in why("latest")
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

@@ -3,6 +3,7 @@
 import json
 import re
 import socket
+import struct
 import threading
 import time
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ from tests.support.spark.sample_tables import make_tables  # noqa: E402
 
 CHROMIUM = Path("/usr/bin/chromium")
 WAIT_MS = 180_000
+PNG = b"\x89PNG\r\n\x1a\n"
 STATUS = {
     "version": "0.1.0",
     "ready": True,
@@ -262,3 +264,22 @@ def test_anomalies_are_chosen_by_device_and_kind_and_exported(dashboard, page):
     page.get_by_role("link", name="sensor-000").click()
     page.wait_for_url("**/device/sensor-000?metric=temperature")
     shows(page, "Last values")
+
+
+@pytest.mark.parametrize("page", ["light"], indirect=True)
+def test_the_camera_above_a_chart_saves_it_as_png(dashboard, page, tmp_path):
+    page.goto(f"{dashboard}/device/sensor-003?metric=humidity&range=6h")
+    shows(page, "Last values")
+    chart = page.locator(".js-plotly-plot").first
+    page.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for(state="attached")
+    chart.hover()
+    with page.expect_download() as saved:
+        chart.locator(".modebar-btn[data-title*='PNG' i]").click()
+    assert saved.value.suggested_filename.endswith(".png")
+    saved.value.save_as(tmp_path / "chart.png")
+    picture = (tmp_path / "chart.png").read_bytes()
+    assert picture.startswith(PNG)
+    width, height = struct.unpack("!II", picture[16:24])  # of IHDR, the first chunk (PNG, 11.2.2)
+    assert width > 300
+    assert height > 100
+    assert picture.endswith(b"IEND\xae\x42\x60\x82")

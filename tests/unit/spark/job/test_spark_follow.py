@@ -11,6 +11,7 @@ from py4j.protocol import Py4JNetworkError
 
 from spark.errors import SparkError
 from spark.job import TelemetryOptions, query
+from spark.job.stopping import Signals
 from spark.tables.manifest import Manifest
 
 GONE = Py4JNetworkError("Answer from Java side is empty")
@@ -50,7 +51,7 @@ class FailedQuery:
 @pytest.fixture
 def follow(tmp_path, monkeypatch):
     def run(make):
-        asked = query.Signals()
+        asked = Signals()
         commits = SimpleNamespace(manifest=Manifest(job="j", buckets=1), clock_ms=0, restless=False)
         monkeypatch.setattr(query, "_started", lambda *_: make(asked))
         options = TelemetryOptions(output=tmp_path, target="127.0.0.1:9", progress_s=0.0, tick_s=1e6)

@@ -7,8 +7,8 @@ import pytest
 
 pytest.importorskip("pyspark")
 
+from pyspark import SparkContext
 from pyspark.errors import PySparkRuntimeError
-from pyspark.sql import SparkSession
 
 from spark.errors import BadOption, MissingJdk, SparkError
 from spark.job import TelemetryOptions, query, session
@@ -81,13 +81,14 @@ def test_a_wrong_option_is_refused_before_anything_is_written(tmp_path, monkeypa
 
 
 def test_a_spark_that_does_not_start_is_a_sentence(tmp_path, monkeypatch):
-    def start(_builder):
+    def start(_conf, _popen):
         raise PySparkRuntimeError(errorClass="JAVA_GATEWAY_EXITED", messageParameters={})
 
     for name in ("JAVA_HOME", "SPARK_LOCAL_IP", "PYSPARK_PYTHON", "PYSPARK_DRIVER_PYTHON", session.REGISTERED):
         monkeypatch.setenv(name, "")  # as it was, when this ends
     monkeypatch.setattr(session, "find_java_home", lambda: tmp_path)
-    monkeypatch.setattr(SparkSession.Builder, "getOrCreate", start)
+    monkeypatch.setattr(SparkContext, "_gateway", None)
+    monkeypatch.setattr(session, "launch_gateway", start)
     with pytest.raises(SparkError, match=r"^Spark does not start .options master, memory.: .*JAVA_GATEWAY_EXITED"):
         build_session()
     with pytest.raises(BadOption, match="option memory cannot be 1x"):
