@@ -13,7 +13,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.publishing.publishing import refusal_of
 from store.api.client import StoreClient
 from store.api.log import Appended
-from store.base.errors import StoreError
+from store.base.errors import QueueDropped, StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import ADDRESSES_QUEUE, AddressesSeen, encode
 
@@ -39,7 +39,7 @@ class RefusingGroups:
         """Notes the result of a frame."""
         if isinstance(result, StoreError):
             refusal = refusal_of(result)
-            if refusal.cause in _PASSING:
+            if refusal.cause in _PASSING and not isinstance(result, QueueDropped):
                 self._groups[group] = refusal
         elif self._groups:
             self._groups.pop(group, None)

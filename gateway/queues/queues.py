@@ -124,7 +124,7 @@ class NamedQueues:
             uses=QueueUses(store, owners, self._counts, now_ms),
             single=SingleActive(owners),
             now_ms=now_ms,
-            moves=QueueMoves(store, finish=self._registry.finish_move, now_ms=now_ms),
+            moves=QueueMoves(self._laned, finish=self._registry.finish_move, now_ms=now_ms),
             drop=self._registry.drop_if,
         )
         self._settlements = Settlements(

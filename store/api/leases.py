@@ -170,6 +170,9 @@ class LeaseCalls(Protocol):
         will put one there. Of a queue for which it has returned True `QueueCalls.delete` loses nothing.
         """
 
+    async def is_retired(self, queue: QueueNumber) -> bool:
+        """Returns whether a queue was retired."""
+
     async def unsettled(self, queue: QueueNumber, *, group: str = "") -> int:
         """Returns how many messages of a queue are not settled: those that wait, and those that are leased."""
 

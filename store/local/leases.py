@@ -11,6 +11,7 @@ from store.api.handle import KEY_BYTES
 from store.api.keys import KeyCalls
 from store.api.kv_rules import check_key
 from store.api.leases import Lease
+from store.api.timers import TimersHeld
 from store.base.errors import NotMaster, NotWritable, RevisionConflict, StoreError
 from store.base.futures import failed
 from store.disk.clock import SteadyClock
@@ -36,6 +37,8 @@ class LocalLeases:
         self._keys = keys
         self._key = b""  # that handles are signed with; not looked up yet
         self._leased_from = core.recent.first  # leases from before this position are void
+        self._retired: set[QueueNumber] = set()  # queues for which all is confirmed that came before they were closed
+        self._awaited: dict[QueueNumber, TimersHeld] = {}  # queues that timers wait for; the timers of then
         self._leasing = Leasing(
             core.recent,
             locate=self._locate,
@@ -240,12 +243,28 @@ class LocalLeases:
         config = msgspec.structs.replace(known or QueueConfig(queue), closed=True)
         if known != config:
             await core.recorder.record(config)
-        await core.recorder.record(config)  # confirmed, as is all that came before the queue was closed
+        if queue not in self._retired:
+            await core.recorder.record(config)  # confirmed, as is all that came before the queue was closed
+            self._retired.add(queue)
         await core.until_dispatched(core.recent.confirmed)
-        return not await core.blocking(self._is_awaited, queue) and not await self.unsettled(queue)
+        return not await self._is_awaited(queue) and not await self.unsettled(queue)
 
-    def _is_awaited(self, queue: QueueNumber) -> bool:
-        """Returns whether a timer will put something into a queue; on a thread of the pool."""
+    async def is_retired(self, queue: QueueNumber) -> bool:
+        """See `LeaseCalls.is_retired`."""
+        return queue in self._core.recent.limits.closed
+
+    async def _is_awaited(self, queue: QueueNumber) -> bool:
+        """Returns whether a timer will put something into a queue. It remembers one that will, as long as none ends."""
+        held = self._core.recent.timers.held
+        if self._awaited.get(queue) != held:
+            if not await self._core.blocking(self._awaits, queue):
+                self._awaited.pop(queue, None)
+                return False
+            self._awaited[queue] = held
+        return True
+
+    def _awaits(self, queue: QueueNumber) -> bool:
+        """Looks at all timers; on a thread of the pool."""
         views = self._core.engine.views
         with views.reading() as txn:
             return views.timers.awaits(txn, queue)

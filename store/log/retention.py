@@ -69,10 +69,11 @@ class LimitsTable:
             self.set(config)
 
     def set(self, config: QueueConfig) -> None:
-        """Sets the configuration of a queue."""
-        self._configs[QueueNumber(config.queue)] = config
-        if config.closed or config.queue in self.closed:
-            self.closed = self.closed - {config.queue} | ({config.queue} if config.closed else frozenset())
+        """Sets the configuration of a queue. One that is closed stays so."""
+        if config.closed:
+            self.closed |= {config.queue}
+        if config.queue not in self.closed or config.closed:
+            self._configs[QueueNumber(config.queue)] = config
 
     def forget(self, queue: QueueNumber) -> None:
         """Forgets a queue that is deleted; one that is closed stays so."""

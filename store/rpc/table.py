@@ -179,6 +179,7 @@ _ROWS: Final = (
     Row("lease_policy", _a.OfQueueGroup, LeaseCalls.policy, AGAIN),
     Row("waiting", _a.OfQueueGroup, LeaseCalls.waiting, AGAIN),
     Row("retire", _a.OfQueue, LeaseCalls.retire, AGAIN),
+    Row("is_retired", _a.OfQueue, LeaseCalls.is_retired, AGAIN),
     Row("unsettled", _a.OfQueueGroup, LeaseCalls.unsettled, AGAIN),
     Row("first_waiting", _a.OfQueueGroup, LeaseCalls.first_waiting, AGAIN),
     Row("purge", _a.OfQueueGroup, LeaseCalls.purge, ONCE),

@@ -116,14 +116,14 @@ async def _settle(session: ServingSession, asked: arguments.Settle, _number: int
 
 
 async def _forward(session: ServingSession, asked: arguments.Forward, _number: int, _share: Share) -> bytes:
-    session.check_rows(asked.rows)
+    session.check_rows(asked.rows, asked.payload)
     queue, owner, offsets = QueueNumber(asked.queue), session.owner(asked.owner), _offsets(asked.offsets)
     await session.store.leases.forward(queue, owner, offsets, asked.rows, asked.payload, group=asked.group)
     return encode(None)
 
 
 async def _commit(session: ServingSession, asked: arguments.Commit, _number: int, _share: Share) -> bytes:
-    session.check_rows(asked.rows)
+    session.check_rows(asked.rows, asked.payload)
     settled = [(QueueNumber(queue), _offsets(ranges)) for queue, ranges in asked.settled]
     await session.store.leases.commit(session.owner(asked.owner), settled, asked.rows, asked.payload)
     return encode(None)

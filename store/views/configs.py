@@ -19,7 +19,7 @@ class ConfigsView:
         """Makes the changes that some runs hold."""
         for run in runs:
             for _, record in run.records:
-                if isinstance(record, QueueConfig):
+                if isinstance(record, QueueConfig) and (record.closed or not self._is_closed(txn, record.queue)):
                     txn.put(record.queue.to_bytes(4, "big"), encode(record), db=self._db)
                 elif isinstance(record, QueueDeleted) and not self._is_closed(txn, record.queue):
                     txn.delete(record.queue.to_bytes(4, "big"), db=self._db)

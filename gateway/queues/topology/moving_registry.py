@@ -10,7 +10,7 @@ import time
 
 import msgspec
 
-from controller.api.client import ControllerError
+from controller.api.client import NamedQueue
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import said
 from gateway.queues.model.bindings import Move, QueueDefinition
@@ -18,7 +18,6 @@ from gateway.queues.model.queue import Queue, no_queue
 from gateway.queues.topology.claims import claim, release
 from gateway.queues.topology.definitions import Changed
 from gateway.queues.topology.registry import QueueRegistry, former_names, lane_name
-from store.format.frame import QueueNumber
 
 
 class MovingRegistry(QueueRegistry):
@@ -64,38 +63,38 @@ class MovingRegistry(QueueRegistry):
         names = [lane_name(definition.name, priority, count) for priority in range(len(definition.written))]
         if not queue.lasting:
             await asyncio.gather(*(self._garbage.mark(one) for one in names))
-        try:
-            named = await asyncio.gather(*(self._garbage.fresh(one, group) for one in names))
-        except ControllerError:  # such as for a group that there is not
-            await self._garbage.unmark(names)
-            raise
+        found = await asyncio.gather(*(self._garbage.fresh(one, group) for one in names), return_exceptions=True)
+        named = [one for one in found if isinstance(one, NamedQueue)]
+        for error in found:
+            if isinstance(error, BaseException):  # such as for a group that there is not
+                for one in named:
+                    await self._garbage.clear(one.name, one.number)
+                await self._garbage.unmark(names)
+                raise error
         numbers = tuple(one.number for one in named)
         if not queue.shared:
             name, arguments = definition.name, definition.arguments
             await self._store.queues.configure([self._queue_config(one, name, arguments) for one in numbers])
         return numbers
 
-    async def finish_move(self, name: str, number: int, count: int) -> bool:
-        """Ends the move of this count, of a queue with this number, unless its former group holds something still.
+    async def finish_move(self, name: str, number: int, count: int) -> None:
+        """Ends the move of this count, of a queue with this number, whose former numbers are retired and empty.
 
-        Returns whether that move is over. Raises `Refusal`, `StoreError`, `ControllerError`.
+        Raises `Refusal`, `StoreError`, `ControllerError`: then it is ended by another attempt.
         """
-        return await self._change_queue(name, lambda: self._finish_move(name, number, count))
+        await self._change_queue(name, lambda: self._finish_move(name, number, count))
 
-    async def _finish_move(self, name: str, number: int, count: int) -> bool:
+    async def _finish_move(self, name: str, number: int, count: int) -> None:
         queue = self.queues.get(name)
         if queue is None or name in self._doomed:
-            return True
+            return
         owned = queue.owned or await claim(self._owners, name)  # while the queue is neither deleted nor moved again
         try:
             await self._check_newest(queue)
             definition, move = queue.definition, queue.definition.move
             if definition.number != number or move is None or move.count != count or move.forgotten:
-                return True
+                return
             if not move.empty:
-                left = await asyncio.gather(*(self._store.leases.retire(QueueNumber(lane)) for lane in move.earlier))
-                if not all(left):
-                    return False
                 await self._note(queue, msgspec.structs.replace(move, empty=True))  # they are read no more
             for lane, its_number in former_names(queue.definition):
                 await self._garbage.remove(lane, its_number)
@@ -103,7 +102,6 @@ class MovingRegistry(QueueRegistry):
         finally:
             if queue.owned is None:
                 await release(owned)
-        return True
 
     async def _check_newest(self, queue: Queue) -> None:
         """Raises `Changed` where a queue is defined otherwise than it is known here."""

@@ -4,6 +4,7 @@ A queue counts as deleted once its clients have been told so. Rows and number ar
 refuses, later.
 """
 
+import asyncio
 from collections.abc import Collection, Iterable
 
 from controller.api.client import ControllerClient, ControllerError, NamedQueue
@@ -60,7 +61,9 @@ class QueueGarbage:
         Raises `StoreError`, `ControllerError`.
         """
         queue = await self._controller.do(NameQueue(name=name, group=group))
-        if group not in (None, queue.group) or (await self._store.queues.bounds(QueueNumber(queue.number))).next:
+        number, store = QueueNumber(queue.number), self._store
+        bounds, retired = await asyncio.gather(store.queues.bounds(number), store.leases.is_retired(number))
+        if group not in (None, queue.group) or bounds.next or retired:
             await self._forget(name, queue.number)
             queue = await self._controller.do(NameQueue(name=name, group=group))
         self._left.pop(name, None)

@@ -11,24 +11,24 @@ from typing import Final
 
 from controller.api.client import ControllerError
 from gateway.domain.errors import Refusal
+from gateway.queues.leasing.laned import LanedStore
 from gateway.queues.model.queue import Queue
-from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 from store.format.frame import QueueNumber
 
 HEARD_MS: Final = 10_000  # after that proxies have mostly heard of a move: nobody has to be refused
 LOOK_MS: Final = 1_000  # between two looks at a former group that holds messages still
-AGAIN_MS: Final = 10_000  # between two attempts to end a move, as when timers are left
+AGAIN_MS: Final = 30_000  # between two attempts to end a move, as while delayed messages are on their way
 
 log = logs.get(__name__)
 
 
 class QueueMoves:
-    """Looks at queues that are being moved. `finish` ends a move of a queue, and returns whether it has."""
+    """Looks at queues that are being moved. `finish` ends a move of a queue whose former numbers are retired."""
 
     def __init__(
-        self, store: StoreClient, *, finish: Callable[[str, int, int], Awaitable[bool]], now_ms: Callable[[], int]
+        self, store: LanedStore, *, finish: Callable[[str, int, int], Awaitable[None]], now_ms: Callable[[], int]
     ) -> None:
         self._store = store
         self._finish = finish
@@ -37,16 +37,20 @@ class QueueMoves:
     async def look_after(self, queue: Queue) -> int | None:
         """Ends the move of a queue where it can; returns when to look again."""
         definition, move, now_ms = queue.definition, queue.definition.move, self._now_ms()
-        if move is None or not definition.is_moving:
-            return None
+        if move is None or not definition.is_moving or (definition.proxy and queue.owned is None):
+            return None  # an exclusive queue is looked after where its connection is
+        self._store.came(queue.numbers)  # it may just have become known here where they lie
+        queue.pump.wake()
         if now_ms < move.at_ms + HEARD_MS:
-            return move.at_ms + HEARD_MS
+            return min(move.at_ms + HEARD_MS, now_ms + LOOK_MS)
         try:
-            asked = (self._store.leases.unsettled(QueueNumber(number)) for number in definition.earlier)
-            if any(await asyncio.gather(*asked)):
+            leases, numbers = self._store.leases, [QueueNumber(number) for number in definition.earlier]
+            if any(await asyncio.gather(*map(leases.unsettled, numbers))):
                 return now_ms + LOOK_MS
-            done = await self._finish(definition.name, definition.number, move.count)
+            if not all(await asyncio.gather(*map(leases.retire, numbers))):
+                return now_ms + AGAIN_MS
+            await self._finish(definition.name, definition.number, move.count)
         except (StoreError, ControllerError, Refusal) as error:
             log.warning("a queue's move is not ended yet", queue=definition.name, error=str(error))
             return now_ms + AGAIN_MS
-        return None if done else now_ms + AGAIN_MS
+        return None

@@ -6,7 +6,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
-from controller.api.client import ControllerClient, ControllerError
+from controller.api.client import ControllerClient
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost, vhost_of
 from gateway.ownership.owners import Owners
@@ -41,7 +41,6 @@ from gateway.queues.topology.queue_garbage import QueueGarbage
 from gateway.queues.topology.queue_routes import QueueRoutes
 from store.api.client import StoreClient
 from store.base import logs
-from store.base.errors import StoreUnreachable
 from store.format.frame import QueueNumber
 from store.format.queue_config import QueueConfig
 
@@ -91,7 +90,6 @@ class Topology(ABC):
         self._counts = counts
         self._definitions: Definitions = LocalDefinitions(store) if owners.alone else SharedDefinitions(store)
         self._settings = StoredSettings(store)
-        self._controller = controller
         self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
         self._policies = policies
@@ -194,7 +192,6 @@ class Topology(ABC):
             self._set_exchange(definition)
             self._notify_exchanges()
         else:
-            await self._know_numbers(definition)
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
             definition = msgspec.structs.replace(definition, bindings=kept)
             if queue is not None and queue.definition.number != definition.number:
@@ -205,15 +202,6 @@ class Topology(ABC):
             else:
                 queue.revision = revision
                 self._rebind(queue, definition)
-
-    async def _know_numbers(self, definition: QueueDefinition) -> None:
-        """Waits until it is known here where a queue was moved to. Raises `StoreUnreachable`: learn it later."""
-        if definition.move is None or all(self._controller.group_of_queue(one) is not None for one in definition.lanes):
-            return
-        try:
-            await self._controller.barrier()
-        except ControllerError as error:
-            raise StoreUnreachable(f"it is not known here where queue {definition.name!r} lies: {error}") from error
 
     async def _removed_elsewhere(self, name: str, *, exchange: bool) -> None:
         """Removes a definition that another proxy has deleted."""

@@ -7,6 +7,7 @@ from store.api.message import Message, encode
 from store.base.clock import now_ms
 from store.base.errors import QueueDropped
 from store.format.frame import ROW, UnplacedFrame
+from store.format.queue_config import QueueConfig
 from store.format.records import TIMERS_QUEUE, TimerSet
 from store.format.records import encode as encode_record
 from tests.support.controller.controllers import Controllers
@@ -37,6 +38,9 @@ async def check_refused(store, retired, other):
         await store.leases.forward(other, OWNER, [lease.offset], late, b"late")
     with pytest.raises(QueueDropped):
         await store.leases.commit(OWNER, [(other, [lease.offset])], late, b"late")
+    timer = timer_for(retired)
+    with pytest.raises(QueueDropped):
+        await store.leases.commit(OWNER, [(other, [lease.offset])], timer.rows, timer.plain_payload)
     store.leases.requeue(other, OWNER, [lease.offset], delivered=False)
 
 
@@ -53,6 +57,8 @@ async def test_a_retired_queue_takes_nothing_more_and_is_over_once_all_of_it_is_
         (lease,) = await store.leases.take(retired, OWNER, max_count=1)
         assert not await store.leases.retire(retired), "one message waits, and one is held"
         await check_refused(store, retired, other)
+        await store.queues.configure([QueueConfig(retired, until_settled=True)])  # as of who has not heard of it
+        await check_refused(store, retired, other)
 
         epoch = group.group.master_epoch
         await group.nodes[await group.master()].switch_over()
@@ -66,6 +72,9 @@ async def test_a_retired_queue_takes_nothing_more_and_is_over_once_all_of_it_is_
         (entry,) = await store.timers.entries()
         assert await store.timers.cancel(entry.id)
         assert await store.leases.retire(retired)
+
+        assert await store.leases.is_retired(retired)
+        assert not await store.leases.is_retired(other)
 
         await store.queues.delete(retired)
         await check_refused(store, retired, other)

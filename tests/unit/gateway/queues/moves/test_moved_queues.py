@@ -87,7 +87,10 @@ async def test_the_former_group_forgets_a_queue_once_it_holds_nothing_of_it(rig)
     await rig.declare(rig.conn(), "q", durable=True)
     (number,) = await rig.publish("", "q", b"1")
     definition = await move(rig)
-    assert await look(rig) == definition.move.at_ms + HEARD_MS, "other processes may write there for a while"
+    rig.now_ms = definition.move.at_ms
+    assert await look(rig) == rig.now_ms + LOOK_MS, "other processes may write there for a while"
+    rig.now_ms = definition.move.at_ms + HEARD_MS - 1
+    assert await look(rig) == rig.now_ms + 1
     rig.now_ms = LATER_MS
     assert await look(rig) == LATER_MS + LOOK_MS, "a message waits"
     conn = rig.conn()
@@ -149,7 +152,7 @@ async def test_an_end_that_comes_late_is_not_that_of_the_next_move(rig):
     await finish(rig)
     await move(rig, 0)
     await rig.publish("", "q", b"1")
-    assert await rig.queues.registry.finish_move("q", number, 1)
+    await rig.queues.registry.finish_move("q", number, 1)
     assert queue_of(rig).definition.is_moving
 
 
@@ -356,3 +359,20 @@ async def test_a_group_that_all_queues_have_left_is_removed(rig):
         await rig.controller.do(RemoveGroup(number=2))
     await finish(rig)
     await rig.controller.do(RemoveGroup(number=2))
+
+
+async def test_a_number_that_was_retired_is_not_given_to_a_queue_that_is_declared_anew(rig, monkeypatch):
+    await rig.declare(rig.conn(), "q", durable=True)
+    number = queue_of(rig).number
+    await rig.store.leases.retire(number)
+    forgotten = []
+
+    async def crash(name, number):
+        forgotten.append(name)
+
+    monkeypatch.setattr(rig.queues.registry._garbage, "_forget", crash)
+    await rig.request(rig.conn(), DeleteQueue(name="q"))
+    assert forgotten == ["q"]
+    monkeypatch.undo()
+    await rig.declare(rig.conn(), "q", durable=True)
+    assert queue_of(rig).number != number
