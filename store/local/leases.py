@@ -249,9 +249,14 @@ class LocalLeases:
         await core.until_dispatched(core.recent.confirmed)
         return not await self._is_awaited(queue) and not await self.unsettled(queue)
 
+    @property
+    def retired(self) -> frozenset[int]:
+        """The queues that were retired."""
+        return self._core.recent.limits.closed
+
     async def is_retired(self, queue: QueueNumber) -> bool:
         """See `LeaseCalls.is_retired`."""
-        return queue in self._core.recent.limits.closed
+        return queue in self.retired
 
     async def _is_awaited(self, queue: QueueNumber) -> bool:
         """Returns whether a timer will put something into a queue. It remembers one that will, as long as none ends."""

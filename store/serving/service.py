@@ -129,18 +129,18 @@ class NodeService:
         master: bool = True,
         hint: str | None = None,
         timers: TimerLimits | None = None,
-        closed: Callable[[], frozenset[int]] = frozenset,
+        retired: Callable[[], frozenset[int]] = frozenset,
     ) -> None:
         """Serves a store from now on; `hint` is the master's address where this node is a replica.
 
-        `closed` are queues to which nothing is written any more, as the store says. `timers` are the store's limits on
-        timers, so that clients can refuse one without asking.
+        `retired` are queues that take nothing more, as the store says. `timers` are the store's limits on timers, so
+        that clients can refuse one without asking.
         """
         assert self._term is None, "a role ends before the next one begins"
         limits = timers or TimerLimits()
         admission = TimerAdmission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped | closed()))
+        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped | retired()))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.

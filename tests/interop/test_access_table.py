@@ -384,6 +384,7 @@ ADMIN_ACTIONS = {
     "/amqp/definitions",
     "/amqp/policies/clear",
     "/amqp/policies/set",
+    "/amqp/queues/move",
     "/amqp/users/remove",
     "/amqp/vhosts/add",
     "/amqp/vhosts/delete",

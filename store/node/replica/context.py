@@ -75,8 +75,8 @@ class RoleServices:
 
     def serve(self, store: LocalStore, *, master: bool, hint: str | None = None) -> None:
         """Serves clients from now on; `hint` is where the master is, if it is another."""
-        limits = store.core.recent.limits
-        self._node.serve(store, master=master, hint=hint, timers=self._timers, closed=lambda: limits.closed)
+        leases = store.leases
+        self._node.serve(store, master=master, hint=hint, timers=self._timers, retired=lambda: leases.retired)
         self._read_from(store)
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:

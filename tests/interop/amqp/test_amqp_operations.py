@@ -103,7 +103,7 @@ def test_queues_and_bindings_are_listed(gateway: GatewayProcess) -> None:
             for vhost in ("/", "shop")
             for bound in (("queue", "q", "eu.*"), ("exchange", "all", "#"))
         }
-        assert command(gateway, "queues", "--vhost", "/") == ['/\tq\t1\t0\tdurable\t{"x-max-length": 10}']
+        assert command(gateway, "queues", "--vhost", "/") == ['/\tq\t1\t0\t0\tdurable\t{"x-max-length": 10}']
         assert command(gateway, "bindings", "--vhost", "none") == []
 
 

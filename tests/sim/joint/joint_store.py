@@ -159,6 +159,7 @@ class JointStore:
         self.log = self.queues = self.leases = self.replication = self  # its subjects, as far as they go
         self.keys = SimpleNamespace(get=self._get, put=self._put)
         self.timers = SimpleNamespace(held=_EMPTY)
+        self.retired: frozenset[int] = frozenset()
         self.role = role
         self.group = platter.group
         self.error = self.dropped = self.full = None
