@@ -1,5 +1,6 @@
 """Pika against a whole gateway: messages that name more routing keys in the headers CC and BCC, as for RabbitMQ."""
 
+import json
 from collections.abc import Iterator
 from typing import Any
 
@@ -132,3 +133,23 @@ def test_a_dead_letter_keeps_its_keys_unless_its_queue_has_one(channel):
     assert "CC" not in properties.headers
     assert deaths(properties) == [(1, "rejected", named, "", [named, "copy"], None)]
     assert bodies(channel, by_copy) == []
+
+
+def test_a_message_for_a_hundred_queues_is_stored_once(new_gateway):
+    gateway = new_gateway().start()
+    size = 50_000
+
+    def log_end():
+        return json.loads(gateway.admin("/status"))["log"]["end"]
+
+    with connect(gateway) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        channel.exchange_declare("all", "fanout")
+        names = [queue(channel) for _ in range(100)]
+        for name in names:
+            channel.queue_bind(name, "all")
+        before = log_end()
+        channel.basic_publish("all", "", bytes(size))
+        assert size <= log_end() - before < 2 * size
+        assert {len(body) for name in names for body in bodies(channel, name)} == {size}
