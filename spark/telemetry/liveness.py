@@ -14,7 +14,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.telemetry import bursts
+from spark.telemetry import bursts, repeats
 from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices, codes, column, group
 from spark.telemetry.windows import INSTANT
@@ -33,11 +33,13 @@ _TIMES = ("first_seen", "last_seen", "silent_since", "flaps_since", "last_time",
 _FLOATS = ("interval_s", "jitter_s", "skew_s", "rate", "rate_spread")
 _INTEGERS = ("records", *COUNTS, "intervals", "flaps", "minute_count", "minutes", "burst", "burst_before")
 _TEXTS = ("device", "address", "protocol", "state")
+_PLACES = ("recent_times", "recent_prints")  # of the newest records (`spark.telemetry.repeats`)
 DEVICES = pa.schema(
     [(name, pa.string()) for name in _TEXTS]
     + [(name, INSTANT) for name in _TIMES]
     + [(name, pa.float64()) for name in _FLOATS]
     + [(name, pa.int64()) for name in _INTEGERS]
+    + [(name, repeats.PLACES) for name in _PLACES]
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
@@ -76,11 +78,15 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: i
     for name in ("address", "protocol"):
         arrays[name][at] = records[name].take(pa.array(groups.order[last])).to_numpy(zero_copy_only=False)
     late_before = _running_newest(owner, time, arrays["last_time"][at])
+    prints = repeats.fingerprints(records)[groups.order]
+    again, *places = repeats.find(owner, time, prints, *(arrays[name][at] for name in _PLACES))
+    for name, newest_ones in zip(_PLACES, places, strict=True):
+        arrays[name][at] = newest_ones
     said = {
         "late": flags.late[groups.order],
         "ahead": flags.ahead[groups.order],
         "rejected": flags.rejected[groups.order],
-        "duplicates": _duplicates(records, groups.order, owner, time),
+        "duplicates": again,
         "out_of_order": time < late_before,
     }
     arrays["records"][at] += groups.sizes
@@ -214,24 +220,6 @@ def _running_newest(owner: Indices, time: npt.NDArray[np.int64], known: npt.NDAr
     return newest
 
 
-def _duplicates(
-    records: pa.Table, order: Indices, owner: Indices, time: npt.NDArray[np.int64]
-) -> npt.NDArray[np.bool_]:
-    """Returns which records repeat another of the batch: device, address, time and samples."""
-    found = np.zeros(len(owner), np.bool_)
-    _, inverse, counts = np.unique(np.stack([owner, time], axis=1), axis=0, return_inverse=True, return_counts=True)
-    same = np.flatnonzero(counts[inverse.ravel()] > 1)
-    if not len(same):
-        return found
-    some = records.select(["address", "samples"]).take(pa.array(order[same]))
-    said = codes(pa.array([str(samples) for samples in some["samples"].to_pylist()]))[0]
-    keys = np.stack([inverse.ravel()[same], codes(some["address"])[0], said], axis=1)
-    _, first = np.unique(keys, axis=0, return_index=True)
-    found[same] = True
-    found[same[first]] = False
-    return found
-
-
 def _joined(devices: pa.Table, names: pa.ChunkedArray) -> tuple[Indices, Arrays]:
     """Returns the row of each named device, and the columns, with rows for those that are new."""
     both = pa.concat_arrays([*devices["device"].chunks, *names.chunks])
@@ -245,6 +233,7 @@ def _joined(devices: pa.Table, names: pa.ChunkedArray) -> tuple[Indices, Arrays]
     fresh: dict[str, Any] = {name: np.full(len(new), _NONE, np.int64) for name in _TIMES}
     fresh |= {name: np.zeros(len(new)) for name in _FLOATS} | {name: np.zeros(len(new), np.int64) for name in _INTEGERS}
     fresh |= {name: np.full(len(new), "", object) for name in _TEXTS}
+    fresh |= {name: np.full((len(new), repeats.KEPT_COUNT), repeats.NOTHING) for name in _PLACES}
     fresh["state"] = np.full(len(new), NEW, object)
     fresh["device"] = names.to_numpy(zero_copy_only=False)[new] if len(new) else np.empty(0, object)
     return row[wanted], {name: np.concatenate([arrays[name], fresh[name]]) for name in DEVICES.names}
@@ -254,11 +243,14 @@ def _arrays(devices: pa.Table) -> Arrays:
     found: Arrays = {}
     for name in DEVICES.names:
         if name not in devices.column_names:  # of a state written before there was such a column
-            found[name] = np.full(devices.num_rows, _NONE if name in _TIMES else 0, _dtype(name))
+            shape = (devices.num_rows, repeats.KEPT_COUNT) if name in _PLACES else devices.num_rows
+            found[name] = np.full(shape, _NONE if name in (*_TIMES, *_PLACES) else 0, _dtype(name))
             continue
         values = devices[name]
         if name in _TIMES:
             found[name] = np.asarray(values.cast(pa.int64()).fill_null(_NONE)).copy()
+        elif name in _PLACES:
+            found[name] = repeats.places_of(values, devices.num_rows).copy()
         elif name in _TEXTS:
             found[name] = values.to_numpy(zero_copy_only=False).astype(object)
         else:
@@ -275,6 +267,9 @@ def _table(arrays: Arrays) -> pa.Table:
     columns = []
     for field in DEVICES:
         values = arrays[field.name][order]
+        if field.name in _PLACES:
+            columns.append(repeats.column_of(values))
+            continue
         mask = values == _NONE if field.name in _TIMES else None
         columns.append(pa.array(values, field.type, mask=mask))
     return pa.table(columns, schema=DEVICES)

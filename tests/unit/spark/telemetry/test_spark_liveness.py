@@ -111,6 +111,10 @@ def test_oddities_are_counted():
     assert one(devices, "e")["skew_s"] == pytest.approx(2.0)
     devices, _ = seen(devices, [Record("d", T0, 6, {"a": 1.0}, T0 + 4_000)])  # behind the batch before
     assert one(devices)["out_of_order"] == 2
+    assert one(devices)["duplicates"] == 1
+    again = [Record("d", T0 + 3_000, 7, {"a": 9.0}, T0 + 5_000), Record("e", T0 + 3_000, 8, {"a": 9.0}, T0 + 5_000)]
+    devices, _ = seen(devices, again)  # one of an earlier batch, and one of another device
+    assert (one(devices)["duplicates"], one(devices, "e")["duplicates"]) == (2, 0)
 
 
 def test_many_devices_equal_each_by_itself():
