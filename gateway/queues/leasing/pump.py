@@ -35,6 +35,7 @@ YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have
 SETTLING_COUNT_MAX = 64  # settlements in flight of messages that were delivered without acknowledgement
 DELIVERY_COUNT = "x-delivery-count"  # a header: how often a message has been given back
 _UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
+_LOWEST = -(1 << 63)  # of all priorities
 
 log = logs.get(__name__)
 
@@ -202,6 +203,7 @@ class Pump:
         self._rules = rules
         self.consumers: list[QueueConsumer] = []  # the consumer that was served last is last
         self._oldest: list[QueueConsumer] = []  # the same consumers, the oldest first
+        self._highest = _LOWEST  # priority of all consumers since there were none
         self.last_tries = LastTries(rules)
         self.active = True  # this process may deliver, of a queue with a single active consumer
 
@@ -209,6 +211,7 @@ class Pump:
         """Begins to deliver to a consumer."""
         self.consumers.append(consumer)
         self._oldest.append(consumer)
+        self._highest = max(self._highest, consumer.priority)
         self._wake.set()
         self._task.start()
 
@@ -217,6 +220,8 @@ class Pump:
         consumer.gone = True
         self.consumers.remove(consumer)
         self._oldest.remove(consumer)
+        if not self.consumers:
+            self._highest = _LOWEST
         self._wake.set()
 
     def wake(self) -> None:
@@ -238,6 +243,12 @@ class Pump:
             highest = max(consumer.priority for consumer in ready)
             ready = [consumer for consumer in ready if consumer.priority == highest]
         return ready
+
+    def _is_preceded(self, consumer: QueueConsumer) -> bool:
+        """Returns whether a consumer of a higher priority has room: it came while messages were leased for this one."""
+        if consumer.priority >= self._highest:
+            return False
+        return any(other.priority > consumer.priority and not other.idle for other in self.consumers)
 
     async def get(self, owner: int) -> tuple[Message, Lease] | None:
         """Leases the first message that has not expired; removes those before it. Raises `StoreError`."""
@@ -316,7 +327,7 @@ class Pump:
         leases = await self.head.take(conn.id, max_count=min(share, consumer.offer_count()))
         if not leases:
             return False
-        if consumer.gone or conn.gone or not consumer.allowed:
+        if consumer.gone or conn.gone or not consumer.allowed or self._is_preceded(consumer):
             store.leases.requeue(self._number, conn.id, [lease.offset for lease in leases], delivered=False)
             return True
         found = self.head.read(leases, self._idle_since_ms)

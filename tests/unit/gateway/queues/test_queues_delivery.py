@@ -1,5 +1,7 @@
 """Consumers of named queues: who gets what, when, and what becomes of it."""
 
+import asyncio
+
 import msgspec
 import pytest
 
@@ -473,3 +475,24 @@ async def test_many_messages_of_many_frames(rig):
         rig.ready(conn, 100)
     assert conn.bodies == expected
     assert isinstance(conn.taken[0][0], Message)
+
+
+async def test_a_consumer_of_a_higher_priority_that_comes_during_a_take_is_first(rig, monkeypatch):
+    await rig.declare(rig.conn(), "q")
+    low, high = rig.conn(), rig.conn()
+    take, begun, go_on = rig.store.leases.take, asyncio.Event(), asyncio.Event()
+
+    async def slow(*arguments, **options):
+        if not begun.is_set():
+            begun.set()
+            await go_on.wait()
+        return await take(*arguments, **options)
+
+    monkeypatch.setattr(rig.store.leases, "take", slow)
+    await rig.consume(low, "q", credit=2, priority=-1)
+    await begun.wait()
+    await rig.consume(high, "q", credit=2, priority=10)
+    await rig.publish("", "q", b"1", b"2", b"3")
+    go_on.set()
+    assert await high.has(2) == [b"1", b"2"]
+    assert await low.has(1) == [b"3"]
