@@ -54,9 +54,7 @@ RESTING_TICK_S = 60.0  # while no window is open and no device sends anything
 _BUSY_S = 10.0  # that a batch takes before a line tells of it
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
-_STOPPED = re.compile(
-    "SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext|Python worker exited", re.IGNORECASE
-)
+_STOPPED = re.compile("SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext|Python worker exited", re.I)
 _ABANDONED = "ended: Spark was stopped by the same signal; a batch that it interrupted is done again at the next start"
 _GONE = (
     "Spark's Java process has ended: start the job again, which goes on with the batch it had, and give it more memory "
@@ -299,10 +297,11 @@ class _Job:
         self._idle = threading.Lock()  # held while a batch is in progress
         self._stage: tuple[str, float] | None = None  # of a batch: in words, and since when
         self._ending = False
+        self._failure: BaseException | None = None  # of the last batch
 
     @contextmanager
     def ended(self, asked: Signals) -> Iterator[None]:
-        """Ends the batches: none runs in the context and none begins, unless a second signal cuts the wait short."""
+        """Ends the batches, unless a second signal cuts the wait short. Raises `SparkError` if the last one failed."""
         while not (held := self._idle.acquire(timeout=_POLL_S)) and not asked.now:
             pass
         self._ending = True
@@ -311,6 +310,9 @@ class _Job:
         finally:
             if held:
                 self._idle.release()
+        failed = self._failure
+        if failed is not None and not asked.now and not _STOPPED.search(str(failed)):
+            raise job_error("the telemetry query failed", str(failed), disks_of(self._options)) from failed
 
     def batch(self, records: DataFrame, batch: int) -> None:
         """Counts a micro-batch and commits it, unless it was."""
@@ -321,6 +323,7 @@ class _Job:
             began_ms = now_ms()
             if (plan := self._commits.begin(batch)) is None:
                 return
+            self._failure = None
             try:
                 self._stage = (f"the records of batch {batch} are read and counted", time.monotonic())
                 reports = self._spread(plan, records)
@@ -328,6 +331,9 @@ class _Job:
                 self._commits.commit(plan, reports, batch=batch, began_ms=began_ms)
                 self._stage = (f"the findings of batch {batch} are published", time.monotonic())
                 self._publish()
+            except BaseException as error:
+                self._failure = error
+                raise
             finally:
                 self._stage = None
 

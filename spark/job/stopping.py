@@ -49,6 +49,7 @@ class Signals:
         self.now = self.stop.is_set()
         self.stop.set()
         if self._raises:
+            self._raises = False  # once: another signal must not cut the cleaning up short
             raise Interrupted
 
 

@@ -78,8 +78,12 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: i
     for name in ("address", "protocol"):
         arrays[name][at] = records[name].take(pa.array(groups.order[last])).to_numpy(zero_copy_only=False)
     late_before = _running_newest(owner, time, arrays["last_time"][at])
-    prints = repeats.fingerprints(records)[groups.order]
-    again, *places = repeats.find(owner, time, prints, *(arrays[name][at] for name in _PLACES))
+    prints, timed = repeats.fingerprints(records)
+    prints, said_at = prints[groups.order], np.where(timed[groups.order], repeats.TIMED, time)
+    came, again = np.lexsort((stored, owner)), np.empty(len(owner), np.bool_)  # a device may be in several queues
+    again[came], *places = repeats.find(
+        owner[came], said_at[came], prints[came], *(arrays[name][at] for name in _PLACES)
+    )
     for name, newest_ones in zip(_PLACES, places, strict=True):
         arrays[name][at] = newest_ones
     said = {

@@ -2,7 +2,9 @@
 acknowledged.
 
 Of each device the last `KEPT_COUNT` records are known, by their time and a fingerprint of what they say: a repeat is
-found in the same batch however far it is, and in later batches behind no more other records than that.
+found in the same batch however far it is, and in later batches behind no more other records than that. The times are
+those that the device says, of the record or of each sample. A record without any has the time at which it arrived: two
+copies of it are two records.
 """
 
 from typing import Any, Final
@@ -17,29 +19,45 @@ from spark.telemetry.groups import Indices
 
 KEPT_COUNT: Final = 8  # of a device: a client has few messages under way
 NOTHING: Final = -1  # the time of a place that no record has yet
+TIMED: Final = 0  # the time of a record whose samples all have their own, which its fingerprint holds
 PLACES: Final = pa.list_(pa.int64(), KEPT_COUNT)
 
 Places = npt.NDArray[np.int64]  # a row for each device, the newest record last
 _Hashes = npt.NDArray[np.uint64]
 
-_FACTORS = [np.uint64(one) for one in (0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9, 0xD6E8FEB86659FD93)]
+_FACTORS = [
+    np.uint64(one)
+    for one in (
+        *(0x9E3779B97F4A7C15, 0xC2B2AE3D27D4EB4F, 0x165667B19E3779F9),
+        *(0xD6E8FEB86659FD93, 0xA0761D6478BD642F, 0xE7037ED1A0B428DB),
+    )
+]
 _HALF = np.uint64(32)
 
 
-def fingerprints(records: pa.Table) -> Indices:
-    """Returns a number for what each record says: its address and its samples, in any order."""
+def fingerprints(records: pa.Table) -> tuple[Indices, npt.NDArray[np.bool_]]:
+    """Returns a number for what each record says, and which records have samples that all have a time of their own.
+
+    It is made of the address, the samples in any order, and the bytes that could not be decoded.
+    """
     lists = records["samples"].combine_chunks()
     owners = np.asarray(pc.list_parent_indices(lists))
     flat = pc.list_flatten(lists)
-    value = np.asarray(pc.fill_null(pc.struct_field(flat, "value"), np.nan)).view(np.uint64)
-    said = [_of_texts(pc.struct_field(flat, "metric")), value, _of_texts(pc.struct_field(flat, "text"))]
-    said.append(np.asarray(pc.fill_null(pc.struct_field(flat, "alias"), NOTHING)).astype(np.int64).view(np.uint64))
+    told = {field.name: pc.struct_field(flat, field.name) for field in flat.type}
+    said = [_of_texts(told[name]) for name in ("metric", "text", "unit")]
+    said.append(np.asarray(pc.fill_null(told["value"], np.nan)).view(np.uint64))
+    said += [_of_integers(told[name]) for name in ("alias", "time")]
     found = _mixed(_of_texts(records["address"].combine_chunks()), _FACTORS[0])
     of_samples = np.zeros(len(owners), np.uint64)
     for part, factor in zip(said, _FACTORS, strict=True):
         of_samples = _mixed(of_samples ^ part, factor)
     np.add.at(found, owners, of_samples)
-    return found.view(np.int64)
+    rejected = records["rejected"].combine_chunks()
+    for n in np.flatnonzero(np.asarray(pc.is_valid(rejected))).tolist():
+        found[n] += np.uint64(crc32(rejected[n].as_py()) + 1)
+    samples = np.bincount(owners, minlength=len(found))
+    timed = np.bincount(owners, np.asarray(pc.is_valid(told["time"])), minlength=len(found))
+    return found.view(np.int64), (samples > 0) & (timed == samples)
 
 
 def find(
@@ -48,7 +66,7 @@ def find(
     """Returns which records repeat another, and the places of each device behind them.
 
     `owner` is the device of each record, in ascending order, and the row of its places; a device's records are in the
-    log's order.
+    order in which they came.
     """
     devices, held = len(times), np.flatnonzero(times.ravel() != NOTHING)
     owners = np.concatenate([held // KEPT_COUNT, owner])
@@ -81,6 +99,11 @@ def find(
 def _mixed(values: _Hashes, factor: np.uint64) -> _Hashes:
     mixed: _Hashes = (values ^ (values >> _HALF)) * factor
     return mixed ^ (mixed >> _HALF)
+
+
+def _of_integers(values: pa.Array) -> _Hashes:
+    """Returns integers and instants as they are."""
+    return np.asarray(pc.fill_null(values.cast(pa.int64()), NOTHING)).astype(np.int64).view(np.uint64)
 
 
 def _of_texts(texts: pa.Array) -> _Hashes:

@@ -1,5 +1,6 @@
 """The telemetry job's main thread while Spark ends: by a signal to all of its processes, or by itself."""
 
+import contextlib
 from types import SimpleNamespace
 
 import pytest
@@ -48,12 +49,31 @@ class FailedQuery:
         return Exception(self._why)
 
 
+class StoppedQuery:
+    """A query that is asked to stop while a batch is in progress, which fails."""
+
+    def __init__(self, asked, job):
+        self._asked, self._job = asked, job
+
+    @property
+    def isActive(self):  # noqa: N802
+        with contextlib.suppress(OSError):
+            self._job.batch(None, 0)
+        self._asked.stop.set()
+        return True
+
+    def stop(self):
+        """Stops at once."""
+
+
 @pytest.fixture
 def follow(tmp_path, monkeypatch):
-    def run(make):
+    def run(make, *job):
         asked = Signals()
-        commits = SimpleNamespace(manifest=Manifest(job="j", buckets=1), clock_ms=0, restless=False)
-        monkeypatch.setattr(query, "_started", lambda *_: make(asked))
+        commits = SimpleNamespace(
+            manifest=Manifest(job="j", buckets=1), clock_ms=0, restless=False, begin=lambda _batch: "a plan"
+        )
+        monkeypatch.setattr(query, "_started", lambda *given: make(asked, *([given[2]] if job else [])))
         options = TelemetryOptions(output=tmp_path, target="127.0.0.1:9", progress_s=0.0, tick_s=1e6)
         query.follow(None, options, commits, asked)
 
@@ -71,3 +91,12 @@ def test_a_spark_that_ends_by_itself_is_a_sentence(follow):
         follow(lambda asked: GoneQuery(asked, signalled=False, alive=False))
     with pytest.raises(SparkError, match="the telemetry query failed: no space"):
         follow(lambda asked: FailedQuery(asked, "no space"))
+
+
+def test_a_batch_that_fails_while_the_job_is_stopped_is_told(follow, monkeypatch):
+    def fails(*_):
+        raise OSError("no space is left")
+
+    monkeypatch.setattr(query._Job, "_spread", fails)
+    with pytest.raises(SparkError, match="the telemetry query failed: no space is left"):
+        follow(StoppedQuery, "job")

@@ -131,3 +131,19 @@ def test_many_devices_equal_each_by_itself():
             k: v for k, v in theirs.items() if k not in {"interval_s", "jitter_s"}
         }
         assert mine["interval_s"] == pytest.approx(theirs["interval_s"])
+
+
+def test_a_copy_is_found_whatever_queue_the_first_was_in():
+    first = [Record("d", T0 + n, n, {"a": float(n)}, T0 + n, queue=17) for n in range(9)]
+    newest = Record("d", T0 + 20, 0, {"a": 20.0}, T0 + 20, queue=16)
+    devices, _ = seen(DEVICES.empty_table(), [newest, *first])
+    devices, _ = seen(devices, [Record("d", T0 + 20, 10, {"a": 20.0}, T0 + 5_000, queue=17)])
+    assert one(devices)["duplicates"] == 1
+
+
+def test_duplicates_are_counted_from_now_on_where_an_older_version_has_written_the_state():
+    devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 3, 1))
+    older = devices.drop_columns(["recent_times", "recent_prints"])
+    again = [Record("d", T0, 50, {"a": 7.0}, T0 + 9_000), Record("d", T0, 51, {"a": 7.0}, T0 + 9_001)]
+    devices, _ = seen(older, again)
+    assert one(devices)["duplicates"] == 1

@@ -1,11 +1,9 @@
 """Repeats are found by a device's last records, however the log is cut into batches."""
 
 import numpy as np
-import pytest
+import pyarrow as pa
 from hypothesis import given, settings
 from hypothesis import strategies as st
-
-pytest.importorskip("pyarrow")
 
 from spark.telemetry.repeats import KEPT_COUNT, NOTHING, column_of, find, fingerprints, places_of
 from tests.support.process.examples import examples
@@ -57,7 +55,14 @@ def test_repeats_are_those_of_a_plain_search(batches):
 
 
 def prints(*of):
-    return fingerprints(table([Record("d", n, n, values, address=address) for n, (address, values) in enumerate(of)]))
+    rows = [Record("d", n, n, values, address=address) for n, (address, values) in enumerate(of)]
+    return fingerprints(table(rows))[0]
+
+
+def changed(rows, **fields):
+    """Returns records whose samples have other fields."""
+    found = [[{**one, **fields} for one in samples] for samples in rows["samples"].to_pylist()]
+    return rows.set_column(rows.schema.get_field_index("samples"), "samples", pa.array(found, rows["samples"].type))
 
 
 def test_a_fingerprint_is_of_all_that_a_record_says_and_of_nothing_else():
@@ -77,3 +82,12 @@ def test_a_fingerprint_is_of_all_that_a_record_says_and_of_nothing_else():
     ]
     assert len(set(prints(*others).tolist())) == len(others)
     assert prints(*others).tolist() == [prints(one)[0] for one in others], "whatever else is in the batch"
+
+
+def test_times_and_units_of_samples_and_bytes_that_are_no_record_tell_records_apart():
+    plain = table([Record("d", 0, 0, {"x": 1.0})])
+    variants = [plain, *(changed(plain, **one) for one in ({"unit": "C"}, {"unit": "F"}, {"time": 1}, {"time": 2}))]
+    variants += [table([Record("d", 0, 0, rejected=one)]) for one in (b"a", b"b")]
+    found = [fingerprints(one) for one in variants]
+    assert len({prints[0] for prints, _ in found}) == len(variants)
+    assert [timed[0] for _, timed in found] == [False, False, False, True, True, False, False]
