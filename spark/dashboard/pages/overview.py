@@ -1,4 +1,4 @@
-"""Overview: rates by protocol, lag, devices that are alive, and the state of the gateway or cluster."""
+"""Overview: rates by protocol, lag, devices that are alive, anomalies, and the state of the gateway or cluster."""
 
 from typing import Any
 
@@ -50,6 +50,8 @@ def by_name(rows: list[dict[str, Any]], width_ms: int, since_ms: int) -> dict[st
 
 def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int) -> Any:
     lag, fleet = overview.lag(reading, now_ms), overview.fleet(reading, now_ms)
+    strange = overview.anomalies(reading, now_ms)
+    of_late = f"in the last {formatting.duration(overview.ALIVE_MS)}"
     rates = by_name(overview.traffic(reading, "protocol", chosen, now_ms), chosen.width_ms, chosen.since_ms(now_ms))
     if rates:
         chart = charts.stacked("rates", rates, unit="records/min", keep=range_name)
@@ -69,9 +71,14 @@ def _of_tables(reading: Reading, chosen: TimeRange, range_name: str, now_ms: int
                 parts.figure(
                     "Devices alive",
                     f"{formatting.count(fleet.alive)} of {formatting.count(fleet.devices)}",
-                    f"heard in the last {formatting.duration(overview.ALIVE_MS)}",
+                    f"heard {of_late}; {formatting.count(fleet.series)} series",
                 ),
-                parts.figure("Series", formatting.count(fleet.series), "a device and a metric each"),
+                parts.figure(
+                    "Anomalies now",
+                    formatting.count(strange.found),
+                    f"of {formatting.count(strange.devices)} devices {of_late}",
+                    color="orange" if strange.found else None,
+                ),
             ),
             parts.section("Records by protocol", chart),
         ]

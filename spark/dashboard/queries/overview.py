@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
+from spark.telemetry.liveness import BACK
 
 ALIVE_MS = 5 * 60_000  # a device that was heard in the last five minutes
 
@@ -21,6 +22,26 @@ class Fleet(NamedTuple):
     devices: int
     alive: int
     series: int
+
+
+class AnomaliesNow(NamedTuple):
+    """Findings within `ALIVE_MS`, the return of devices left out, and the devices that they are about."""
+
+    found: int
+    devices: int
+
+
+def anomalies(reading: Reading, now_ms: int) -> AnomaliesNow:
+    """Returns how much is strange now."""
+    if "anomalies" not in reading.names:
+        return AnomaliesNow(0, 0)
+    since_ms = now_ms - ALIVE_MS
+    (row,) = reading.rows(
+        "SELECT count(*) found, count(DISTINCT device) devices FROM anomalies "
+        "WHERE day >= ? AND time >= ? AND kind <> ?",
+        [day(since_ms), instant(since_ms), BACK],
+    )
+    return AnomaliesNow(**row)
 
 
 def lag(reading: Reading, now_ms: int) -> Lag:

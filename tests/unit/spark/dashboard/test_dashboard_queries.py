@@ -42,6 +42,7 @@ def test_before_the_first_commit_every_answer_is_empty(tmp_path):
         assert found.empty
         assert overview.lag(found, NOW_MS) == (None, None)
         assert overview.fleet(found, NOW_MS) == (0, 0, 0)
+        assert overview.anomalies(found, NOW_MS) == (0, 0)
         assert overview.traffic(found, "protocol", hour, NOW_MS) == []
         assert fleet.devices(found) == ([], 0)
         assert fleet.sparklines(found, [("a", "b")], NOW_MS) == {}
@@ -70,6 +71,8 @@ def test_a_table_that_is_gone_is_a_sentence(tmp_path):
 def test_the_overview_counts_devices_and_tells_the_lag(reading):
     assert overview.fleet(reading, NOW_MS) == (30, 29, 90)
     assert overview.lag(reading, NOW_MS) == (1_200, 800)
+    assert overview.anomalies(reading, NOW_MS) == (0, 0), "they are ten minutes old, and twenty"
+    assert overview.anomalies(reading, NOW_MS - 10 * 60_000) == (1, 1)
     rows = overview.traffic(reading, "protocol", RANGES["15m"], NOW_MS)
     assert {row["name"] for row in rows} == {"mqtt", "http", "coap"}
     assert [row["start_ms"] for row in rows] == sorted(row["start_ms"] for row in rows)
