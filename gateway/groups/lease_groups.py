@@ -94,7 +94,6 @@ class LeaseGroups:
         check_read(self._controller, request, may_come=self._environment.may_come)
         if (address := request.terms.dead_letter) is not None:
             check_address(address)
-            permissions.check("publish", address)
             self._letters.check(request.topic, address)
         for _ in range(TRIES_COUNT_MAX):
             group = await load_group(self._store, request.group)

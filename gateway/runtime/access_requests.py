@@ -267,6 +267,13 @@ def reads_by_group(
     permissions.check("subscribe", group_address(request.group))
 
 
+def creates_lease_group(hub: Hub, permissions: Permissions, request: CreateLeaseGroup) -> None:
+    """Needs the right to read by the group, and to publish its dead letters."""
+    reads_by_group(hub, permissions, request)
+    if (address := request.terms.dead_letter) is not None:
+        permissions.check("publish", address)
+
+
 def describes_group(_hub: Hub, permissions: Permissions, request: DescribeGroup) -> None:
     """Needs any right to the group."""
     address = group_address(request.group)

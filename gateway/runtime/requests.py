@@ -410,9 +410,7 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(CommitOffsets, _groups(ConsumerGroups.commit), rights.reads_by_group),
         _served(RenewMember, _groups(ConsumerGroups.renew), rights.reads_by_group),
         _served(LeaveGroup, _groups(ConsumerGroups.leave), rights.reads_by_group),
-        _served(
-            CreateLeaseGroup, _lease_groups(LeaseGroups.create), rights.reads_by_group
-        ),  # and publishes dead letters
+        _served(CreateLeaseGroup, _lease_groups(LeaseGroups.create), rights.creates_lease_group),
         _served(ReceiveMessages, _lease_groups(LeaseGroups.receive), rights.reads_by_group),
         _served(SettleReceived, _lease_groups(LeaseGroups.settle), rights.reads_by_group),
         _served(ReturnReceived, _lease_groups(LeaseGroups.give_back), rights.reads_by_group),

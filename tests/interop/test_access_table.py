@@ -10,7 +10,7 @@ import json
 import re
 import typing
 from base64 import b64encode
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Set
 from contextlib import ExitStack, closing, contextmanager
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -46,6 +46,7 @@ from store.node.replication_service import ReplicationService
 from store.serving.rpc import StoreService
 from store.serving.service import NodeService
 from tests.support.coap.coap_ways import HAS_DTLS, CoapFiles, CoapWays, Way
+from tests.support.gateway.answered_requests import AnsweredRequests, noting_requests
 from tests.support.gateway.ruled_gateway import DENIED, PASSWORD, TIMEOUT_S, RuledGateway, UserClient, ruled
 
 pytestmark = pytest.mark.slow
@@ -57,19 +58,37 @@ EVENT = {"ce-specversion": "1.0", "ce-id": "secret-id", "ce-source": "/s", "ce-t
 READABLE = "closed/else"  # is there before anything is hidden, for the user who may do everything
 
 
+# The time that an answer takes tells nothing, as it is refused for want of a right before anything is looked up, or
+# comes on a grid of time, as it searches among what is hidden, or is about the asker's own state, or is always the
+# same.
+Time = typing.Literal["right", "grid", "own", "same"]
+OF_CONNECTIONS = {"Authenticate", "OpenContext", "OpenSession", "SaveSession", "EndSession", "NextChanges"}
+
+
+def check_time(noted: AnsweredRequests, time: Time, way: str, may: Set[str] = frozenset()) -> None:
+    """Checks what was looked up for a question over any protocol, where requests of the kinds `may` are allowed."""
+    grid, own, rest = noted.taken()
+    assert rest <= may, (way, rest)
+    assert bool(grid) == (time == "grid"), (way, grid)
+    assert bool(own - OF_CONNECTIONS) == (time == "own"), (way, own)
+
+
 # ---- HTTP
 
 
 class Http(NamedTuple):
-    """Requests of one endpoint: what they are answered to who may do nothing, and to who may do too little."""
+    """Requests of one endpoint: what they are answered to who may do nothing, and to who may do too little, and why the
+    time that it takes tells nothing.
+    """
 
     nobody: int
     little: int
     requests: tuple[tuple[str, Mapping[str, Any]], ...]  # targets, and what goes with them
+    time: Time
 
 
-def http(nobody: int, little: int, *requests: str | tuple[str, Mapping[str, Any]]) -> Http:
-    return Http(nobody, little, tuple((one, {}) if isinstance(one, str) else one for one in requests))
+def http(nobody: int, little: int, *requests: str | tuple[str, Mapping[str, Any]], time: Time = "right") -> Http:
+    return Http(nobody, little, tuple((one, {}) if isinstance(one, str) else one for one in requests), time)
 
 
 _HIDDEN = quote(SECRET)
@@ -93,10 +112,16 @@ _BROKERS = [
 HTTP: dict[str, Http] = {
     "POST /events": http(403, 403, ("/events", {"headers": {**EVENT, "ce-subject": SECRET}, "content": b"x"})),
     "GET /topics": http(
-        200, 200, "/topics", "/topics?limit=1", "/topics?prefix=closed", "/topics?prefix=closed/there&limit=1"
+        200,
+        200,
+        "/topics",
+        "/topics?limit=1",
+        "/topics?prefix=closed",
+        "/topics?prefix=closed/there&limit=1",
+        time="grid",
     ),
     "GET /subscribe": http(403, 403, "/subscribe?filter=closed/%23", f"/subscribe?filter={_HIDDEN}&where=qos>0"),
-    "GET /messages": http(200, 200, *_SEARCHES),
+    "GET /messages": http(200, 200, *_SEARCHES, time="grid"),
     "GET /kv": http(
         403,
         200,
@@ -105,6 +130,7 @@ HTTP: dict[str, Http] = {
         "/kv?prefix=closed/",
         "/kv?prefix=mine/&limit=1",
         "/kv?start=a&end=z",
+        time="grid",
     ),
     "POST /kv": http(
         403,
@@ -119,12 +145,12 @@ HTTP: dict[str, Http] = {
         ),
         ("/kv", {"json": {"operations": [{"delete": SECRET}]}}),
     ),
-    "POST /kv-holds": http(201, 201, "/kv-holds"),  # tells how much is written in all
-    "DELETE /kv-holds": http(404, 404, "/kv-holds?revision=1"),
-    "GET /groups": http(200, 200, "/groups", "/groups?limit=1"),
-    "GET /docs": http(200, 200, "/docs"),
-    "GET /openapi.json": http(200, 200, "/openapi.json"),
-    "GET /subscriptions": http(200, 200, "/subscriptions", "/subscriptions?limit=1"),
+    "POST /kv-holds": http(201, 201, "/kv-holds", time="own"),  # tells how much is written in all
+    "DELETE /kv-holds": http(404, 404, "/kv-holds?revision=1", time="own"),
+    "GET /groups": http(200, 200, "/groups", "/groups?limit=1", time="grid"),
+    "GET /docs": http(200, 200, "/docs", time="same"),
+    "GET /openapi.json": http(200, 200, "/openapi.json", time="same"),
+    "GET /subscriptions": http(200, 200, "/subscriptions", "/subscriptions?limit=1", time="grid"),
     "POST /subscriptions": http(
         403,
         403,
@@ -132,14 +158,18 @@ HTTP: dict[str, Http] = {
         ("/subscriptions", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["closed/#"]}}}),
         *(("/subscriptions", {"json": {**one, "config": {"addresses": [SECRET]}}}) for one in _BROKERS),
         *(("/subscriptions", {"json": {**one, "config": {"addresses": ["mine/#"]}}}) for one in _BROKERS),
+        time="own",
     ),
-    "GET /subscriptions/*": http(404, 404, "/subscriptions/0123"),
+    "GET /subscriptions/*": http(404, 404, "/subscriptions/0123", time="own"),
     "PUT /subscriptions/*": http(
-        404, 404, ("/subscriptions/0123", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["mine/#"]}}})
+        404,
+        404,
+        ("/subscriptions/0123", {"json": {**_SUBSCRIPTION, "config": {"addresses": ["mine/#"]}}}),
+        time="own",
     ),
-    "DELETE /subscriptions/*": http(404, 404, "/subscriptions/0123"),
-    "POST /subscriptions/*/pause": http(404, 404, "/subscriptions/0123/pause"),
-    "POST /subscriptions/*/resume": http(404, 404, "/subscriptions/0123/resume"),
+    "DELETE /subscriptions/*": http(404, 404, "/subscriptions/0123", time="own"),
+    "POST /subscriptions/*/pause": http(404, 404, "/subscriptions/0123/pause", time="own"),
+    "POST /subscriptions/*/resume": http(404, 404, "/subscriptions/0123/resume", time="own"),
     "GET /topics/*": http(403, 403, f"/topics/{_HIDDEN}", "/topics/closed/%23", "/topics/closed/%2B?limit=1"),
     "POST /topics/*": http(
         403,
@@ -149,7 +179,7 @@ HTTP: dict[str, Http] = {
         (f"/topics/{_HIDDEN}?retain=true", {"content": b""}),
         (f"/topics/{_HIDDEN}", {"content": b"x", "headers": {"idempotency-key": "secret-id"}}),
     ),
-    "DELETE /timers/*": http(404, 404, "/timers/1.0.0_x"),
+    "DELETE /timers/*": http(404, 404, "/timers/1.0.0_x", time="own"),
     "DELETE /kv/*": http(403, 403, f"/kv/{SECRET}", (f"/kv/{SECRET}", {"headers": {"if-match": "*"}})),
     "GET /kv/*": http(403, 403, f"/kv/{SECRET}", (f"/kv/{SECRET}", {"headers": {"if-none-match": "*"}})),
     "PUT /kv/*": http(
@@ -192,7 +222,7 @@ MORE: dict[str, Http] = {
         "/kv?watch=true&ns=other",
         "/kv?prefix=closed/&keys=true&ns=other",
     ),
-    "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1"),
+    "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1", time="grid"),
     "HEAD /topics/*": http(403, 403, f"/topics/{_HIDDEN}"),
 }
 
@@ -267,6 +297,7 @@ AMQP_MORE: list[Callable[[Any], Any]] = [
     lambda one: (one.confirm_delivery(), one.basic_publish("amq.topic", "mine.a", b"x", ANSWERED)),
     lambda one: (one.confirm_delivery(), one.basic_publish("closed-x", "k", b"x", mandatory=True)),
 ]
+OF_OWN_NAMES = {"DeclareQueue", "DeclareExchange"}  # in these, names below `mine/` are declared before the refusal
 # The policies that `hidden` sets, by name. Then what a user with too few rights is told of names that they are for.
 POLICIES = {
     "closed": (
@@ -421,7 +452,8 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
     assert of_workers.actions.keys() == ADMIN_ACTIONS
     assert of_workers.listings.keys() == operations.listings.keys()
     assert {one.__name__ for one in typing.get_args(port.Effect)} == EFFECTS.keys()
-    # Retained messages are told of by no answer of their own: who subscribes gets them one by one.
+    # By time too: what the rows call `grid`. Retained messages are told of by no answer of their own: who subscribes
+    # gets them one by one.
     searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}
     assert searching == {"FindMessages", "LastValues", "ListAddresses", "ListGroups", "ListKeys", "ListSubscriptions"}
 
@@ -505,7 +537,7 @@ def amqp(served: RuledGateway, name: str, vhost: str = "/") -> pika.BlockingConn
     )
 
 
-def http_answers(served: RuledGateway, name: str) -> dict[str, Any]:
+def http_answers(served: RuledGateway, noted: AnsweredRequests, name: str) -> dict[str, Any]:
     """Returns all that HTTP answers a user, without the totals that count what is hidden."""
     found: dict[str, Any] = {}
     with served.http(name) as client:
@@ -515,6 +547,8 @@ def http_answers(served: RuledGateway, name: str) -> dict[str, Any]:
                     answer = client.request(endpoint.partition(" ")[0], target, **given)
                     wanted = row.nobody if name == NOBODY else row.little
                     assert answer.status_code == wanted, f"{endpoint} {target}: {answer.text}"
+                    refused = wanted == 403 and row.time == "grid"  # a search by who may read nothing of it
+                    check_time(noted, "right" if refused else row.time, f"{endpoint} {target}")
                     found[f"{endpoint} {target} {number}"] = masked(answer)
     return found
 
@@ -525,7 +559,7 @@ def masked(answer: httpx.Response) -> tuple[int, list[tuple[str, str]], str]:
     return answer.status_code, headers, re.sub(r'^\{"revision":\d+', '{"revision":*', answer.text)
 
 
-def amqp_answers(served: RuledGateway, name: str) -> list[str]:
+def amqp_answers(served: RuledGateway, noted: AnsweredRequests, name: str) -> list[str]:
     """Returns the codes that the channel is closed with, method by method."""
     with pytest.raises(pika.exceptions.ProbableAccessDeniedError, match=r"\(530\)") as refused:
         amqp(served, name, "closed")
@@ -538,12 +572,13 @@ def amqp_answers(served: RuledGateway, name: str) -> list[str]:
         with pytest.raises(pika.exceptions.ChannelClosedByBroker) as closed:
             work(connection.channel())
         assert closed.value.reply_code == (403 if name == NOBODY else code), method
+        check_time(noted, "right", method, OF_OWN_NAMES if method in {"more", "by policy"} else frozenset())
         found.append(f"{method} {closed.value.reply_text}")
     connection.close()
     return found
 
 
-def mqtt_answers(served: RuledGateway, name: str, listener: str) -> list[Any]:
+def mqtt_answers(served: RuledGateway, noted: AnsweredRequests, name: str, listener: str) -> list[Any]:
     """Returns codes, and the texts that come with them."""
     client = UserClient(served, name, f"table-{name}-{listener}", listener=listener)
     will = UserClient(served, name, f"will-{name}-{listener}", listener=listener)
@@ -564,10 +599,14 @@ def mqtt_answers(served: RuledGateway, name: str, listener: str) -> list[Any]:
     granted = [name == LITTLE and pattern in {"#", "+/there"} for pattern in filters]
     assert found[2:10] == [[1 if one else DENIED] for one in granted]
     assert found[0] == DENIED
+    grid, _, rest = noted.taken()
+    # Retained messages come one by one, and nothing tells the end of them.
+    assert not grid
+    assert rest <= {"Retained"} if name == LITTLE else not rest
     return found
 
 
-def coap_answers(ways: CoapWays, way: Way) -> dict[str, Any]:
+def coap_answers(ways: CoapWays, noted: AnsweredRequests, way: Way) -> dict[str, Any]:
     """Returns codes, options and payloads."""
     found: dict[str, Any] = {}
 
@@ -577,6 +616,7 @@ def coap_answers(ways: CoapWays, way: Way) -> dict[str, Any]:
         message.opt.uri_path = path.replace("*", SECRET)[1:].split("/")
         answer = ways.ask[way](message)
         assert Code(answer.code).dotted == code, (way, row, body, observe)
+        check_time(noted, "grid" if code == "2.05" else "right", f"{way} {row} {body!r}")
         found[f"{row} {body!r} {observe}"] = Code(answer.code).dotted, answer.payload, answer.opt.encode()
 
     for row, (code, *_) in COAP.items():
@@ -602,7 +642,7 @@ def open_socket(served: RuledGateway, name: str, query: str) -> ClientConnection
     )
 
 
-def socket_answers(served: RuledGateway, name: str) -> dict[str, Any]:
+def socket_answers(served: RuledGateway, noted: AnsweredRequests, name: str) -> dict[str, Any]:
     """Returns what opens, or refuses to open, sockets of events, and with what events end them."""
     found: dict[str, Any] = {}
     for query, codes in SOCKETS.items():
@@ -619,6 +659,7 @@ def socket_answers(served: RuledGateway, name: str) -> dict[str, Any]:
         headers = [one for one in answer.headers.raw_items() if one[0].lower() != "date"]
         assert answer.status_code == wanted, query
         found[query] = answer.status_code, headers, answer.body
+    check_time(noted, "right", "sockets")
     if name == LITTLE:
         for number, event in enumerate(SOCKET_EVENTS):
             with open_socket(served, name, "filter=mine/%23") as socket:
@@ -668,14 +709,14 @@ def listening(served: RuledGateway) -> Iterator[Callable[[], list[str]]]:
         yield first
 
 
-def all_answers(served: RuledGateway, coap: CoapWays) -> dict[str, Any]:
-    found: dict[str, Any] = {f"{way}": coap_answers(coap, way) for way in coap.ask if way.user != "admin"}
+def all_answers(served: RuledGateway, coap: CoapWays, noted: AnsweredRequests) -> dict[str, Any]:
+    found: dict[str, Any] = {f"{way}": coap_answers(coap, noted, way) for way in coap.ask if way.user != "admin"}
     for name in (NOBODY, LITTLE):
-        found[f"http {name}"] = http_answers(served, name)
-        found[f"amqp {name}"] = amqp_answers(served, name)
+        found[f"http {name}"] = http_answers(served, noted, name)
+        found[f"amqp {name}"] = amqp_answers(served, noted, name)
         for listener in MQTT_LISTENERS:
-            found[f"mqtt {name} {listener}"] = mqtt_answers(served, name, listener)
-        found[f"sockets {name}"] = socket_answers(served, name)
+            found[f"mqtt {name} {listener}"] = mqtt_answers(served, noted, name, listener)
+        found[f"sockets {name}"] = socket_answers(served, noted, name)
         found[f"sessions {name}"] = session_answers(served, name)
     return found
 
@@ -696,9 +737,10 @@ def test_who_may_do_everything_is_served_on_each_way(gateway: RuledGateway, coap
 
 
 def test_nothing_that_is_answered_tells_what_is_hidden(gateway: RuledGateway, coap: CoapWays) -> None:
-    before = all_answers(gateway, coap)
-    with listening(gateway) as first, hidden(gateway):
-        after = all_answers(gateway, coap)
+    with noting_requests() as noted:
+        before = all_answers(gateway, coap, noted)
+    with listening(gateway) as first, hidden(gateway), noting_requests() as noted:
+        after = all_answers(gateway, coap, noted)
         assert [len(admin_port(gateway, "GET", f"/sessions?client={one}").json()["rows"]) for one in SESSIONS[:2]] == [
             1,
             1,

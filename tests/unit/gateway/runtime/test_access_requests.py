@@ -8,7 +8,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
 from gateway.port.adapter import Consume, ConsumerId, Request, Token
 from gateway.port.bodies import BeginBody, PublishBody
-from gateway.port.groups import DeleteGroup, ListGroups, PollGroup
+from gateway.port.groups import CreateLeaseGroup, DeleteGroup, LeaseTerms, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
     BindQueue,
@@ -225,3 +225,12 @@ def test_any_right_in_a_vhost_opens_it(some):
     assert may(OpenVhost(name="shop"), some)
     assert may(OpenVhost(name="/"))
     assert not may(OpenVhost(name="shop"), "all:#", "manage:$queue/#", "publish:$amqp/#", "manage:$vhost/shops/#")
+
+
+def test_a_lease_group_needs_the_right_to_publish_its_dead_letters():
+    plain = CreateLeaseGroup(group="g", topic="t")
+    request = CreateLeaseGroup(group="g", topic="t", terms=LeaseTerms(attempts=2, dead_letter="dead/letters"))
+    assert may(plain, "subscribe:$group/g")
+    assert not may(request, "subscribe:$group/g")
+    assert not may(request, "publish:dead/#")
+    assert may(request, "subscribe:$group/g", "publish:dead/#")
