@@ -19,12 +19,13 @@ from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.format.ranges import Range
+from store.leases.look_ahead import LookAhead
 from store.local.core import Core, check_messages_queue
 from store.local.lease_handles import LeaseHandles
 from store.local.leasing import Leasing, StoredLeases
 from store.local.log import LocalLog
 from store.local.queues import LocalQueues
-from store.local.reader import Located
+from store.local.reader import Located, NotInMemory
 
 _LEASES = "$leases"  # the KV's namespace of the key that handles are signed with
 
@@ -39,6 +40,7 @@ class LocalLeases:
         self._leased_from = core.recent.first  # leases from before this position are void
         self._retired: set[QueueNumber] = set()  # queues for which all is confirmed that came before they were closed
         self._awaited: dict[QueueNumber, TimersHeld] = {}  # queues that timers wait for; the timers of then
+        self._ahead = LookAhead()
         self._leasing = Leasing(
             core.recent,
             locate=self._locate,
@@ -106,7 +108,17 @@ class LocalLeases:
 
     async def _locate(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Located:
         core = self._core
-        return await core.read(core.reader.locate, queue, ranges, core.recent.chunks(queue), max_bytes=max_bytes)
+        kept = self._ahead.take(queue, ranges, max_bytes)
+        if kept is not None:
+            return Located(kept, ())
+        chunks = core.recent.chunks(queue)
+        with suppress(NotInMemory):
+            return core.reader.locate(queue, ranges, chunks, max_bytes=max_bytes, in_memory=True)
+        wide, end = self._ahead.widened(ranges, core.recent.next_offset(queue)), ranges[-1][1]
+        located = await core.blocking(core.reader.locate, queue, wide, chunks, max_bytes=max_bytes, ahead=end)
+        if not located.unreadable:
+            return Located(self._ahead.keep(queue, ranges, located.records, max_bytes), ())
+        return located._replace(records=[one for one in located.records if one[0] < end])
 
     async def take(
         self,

@@ -28,6 +28,7 @@ NONE_GONE: Mapping[QueueNumber, ReadableRange] = {}
 WORK_S, PAUSE_S = 100e-6, 100e-6  # of reading from disk while writes wait
 IDLE_S = 10e-3  # a thread that has not read for so long has rested
 _LEN = 2  # of the fields of a row
+OFFSET_MAX = 1 << 63
 READ_BYTES_MIN = 64 << 10  # of the log at once, however little is asked for
 _frame, _next = attrgetter("frame"), attrgetter("next")
 
@@ -267,11 +268,13 @@ class StoreReader:
         *,
         max_bytes: int,
         in_memory: bool = False,
+        ahead: int = OFFSET_MAX,
     ) -> Located:
         """Returns the records at some offsets, in order, up to `max_bytes`; at least one when there is one.
 
         Damaged ones that are lost for good are skipped, loudly; where another replica may have them and nothing is
-        in front of them it raises `CorruptFrame`.
+        in front of them it raises `CorruptFrame`. From the offset `ahead` on it says nothing of unreadable ones: it
+        ends in front of them.
         """
         records: list[tuple[QueueOffset, Frame, int]] = []
         unreadable: list[Range] = []
@@ -281,23 +284,22 @@ class StoreReader:
             for chunk in self._chunks(queue, QueueOffset(start), recent, in_memory=in_memory):
                 low, high = max(start, chunk.first), min(end, chunk.next)
                 if at < min(low, end):  # trimmed off the log
-                    unreadable.append((at, min(low, end)))
+                    if at >= ahead:
+                        return Located(records, unreadable)
+                    unreadable.append((at, min(low, end, ahead)))
                 if low >= high:
                     break
                 at = high
                 try:
                     frame, rows = self._chunk_frame(chunk, queue, in_memory=in_memory)
                 except CorruptFrame as error:
-                    if chunk.frame >= self.log.first:
-                        if not self._lost(chunk.frame):
-                            if records:
-                                return Located(records, unreadable)
-                            raise
-                        logger.error(
-                            "messages are lost and skipped: the log is damaged",
-                            extra={"queue": queue, "first": low, "next": high, "error": str(error)},
-                        )
-                        self.lost_count += high - low
+                    if low >= ahead:
+                        return Located(records, unreadable)
+                    high = min(high, ahead)
+                    if not self._is_skipped(queue, chunk, (low, high), error):
+                        if records:
+                            return Located(records, unreadable)
+                        raise
                     unreadable.append((low, high))
                     continue
                 picked = rows[low - chunk.first : high - chunk.first]
@@ -309,9 +311,23 @@ class StoreReader:
                     return Located(records, unreadable)
                 left -= size
             else:
-                if at < end:
-                    unreadable.append((at, end))
+                if at < min(end, ahead):
+                    unreadable.append((at, min(end, ahead)))
         return Located(records, unreadable)
+
+    def _is_skipped(self, queue: QueueNumber, chunk: Chunk, gone: Range, error: CorruptFrame) -> bool:
+        """Returns whether a chunk's messages were trimmed off the log, or are lost for good, which is told."""
+        if chunk.frame < self.log.first:
+            return True
+        if not self._lost(chunk.frame):
+            return False
+        low, high = gone
+        logger.error(
+            "messages are lost and skipped: the log is damaged",
+            extra={"queue": queue, "first": low, "next": high, "error": str(error)},
+        )
+        self.lost_count += high - low
+        return True
 
     # ---- log order
 

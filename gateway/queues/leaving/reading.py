@@ -114,7 +114,10 @@ def _places(frame: Frame, rows: Sequence[int]) -> list[tuple[int, int, int]]:
     picked = positions[np.asarray(rows)].astype(np.int64)
     starts = picked + frame.payload_start
     ends = starts + table["len"][np.asarray(rows)]
-    first_rows = np.flatnonzero(table["flags"] & ROW_EXTRA == 0)
+    extra = table["flags"] & ROW_EXTRA
+    if not extra.any():  # mostly: no record is in several queues
+        return list(zip(starts.tolist(), ends.tolist(), rows, strict=True))
+    first_rows = np.flatnonzero(extra == 0)
     found = np.searchsorted(positions[first_rows], picked)  # records lie in the order of their first rows
     original = first_rows[np.minimum(found, len(first_rows) - 1)] if len(first_rows) else np.asarray(rows)
     same = positions[original] == picked

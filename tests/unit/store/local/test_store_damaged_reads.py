@@ -67,3 +67,30 @@ async def test_a_watch_that_meets_damage_says_what_is_left(tmp_path, last):
         assert added
         left = await changes_from(store, compacted.value.earliest, 5 - hurt)
         assert [change.key for change in left] == [*(f"k{n}" for n in range(hurt + 1, 5)), "later"]
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 5, 12])
+async def test_takes_skip_what_is_lost_and_count_it_once(tmp_path, count):
+    async with await LocalStore.open(tmp_path) as store:
+        at = [(await append(store, frame((16, b"%d" % n)))).frame for n in range(12)]
+    hurt = (3, 4, 7, 11)
+    flip_bodies(tmp_path, *[at[n] for n in hurt])
+    async with await LocalStore.open(tmp_path) as store:
+        taken = []
+        while leases := await store.leases.take(16, 1, max_count=count):
+            assert len(leases) <= count
+            taken += [lease.offset for lease in leases]
+        assert taken == [n for n in range(12) if n not in hurt]
+        assert store.messages_lost == len(hurt)
+
+
+async def test_a_take_ends_where_its_bytes_end(tmp_path):
+    async with await LocalStore.open(tmp_path) as store:
+        for _ in range(12):
+            await append(store, frame((16, b"x")))
+    async with await LocalStore.open(tmp_path) as store:
+        first = await store.leases.take(16, 1, max_count=2)
+        size = sum(int(lease.frame.rows["len"][lease.row]) for lease in first)
+        rest = [await store.leases.take(16, 1, max_count=4, max_bytes=size) for _ in range(5)]
+        assert [lease.offset for leases in (first, *rest) for lease in leases] == list(range(12))
+        assert [len(leases) for leases in rest] == [2] * 5
