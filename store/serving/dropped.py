@@ -1,31 +1,41 @@
-"""Rows for queues that take nothing more, of clients that do not know it yet."""
+"""The check of rows that clients send: some may be for queues that take nothing more, others set too many timers.
 
-from collections.abc import Iterator
+A client that does not know yet that a queue is no more would have messages acknowledged that are never read.
+"""
+
+from collections.abc import Callable, Iterator
 
 import numpy as np
 
+from store.api.timers import TimerCalls
 from store.base.errors import QueueDropped
-from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE
+from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, Buffer
 from store.format.records import TIMERS_QUEUE, TimerSet, decode
 
 
-def refusal_of(rows: bytes | memoryview, dropped: frozenset[int]) -> QueueDropped | None:
-    """Returns why rows are refused of which some are for dropped queues: they would be acknowledged, and never read."""
-    if not dropped:
-        return None
-    gone = _queues(rows) & dropped
-    return QueueDropped(f"queue {min(gone)} is no more") if gone else None
+def check_rows(
+    rows: bytes | memoryview, payload: Callable[[], Buffer], dropped: frozenset[int], timers: TimerCalls
+) -> None:
+    """Checks rows, and those that timers among them will write.
+
+    Raises `QueueDropped` where some are for `dropped` queues, the errors of `TimerCalls.admit`, and those of `payload`,
+    which is asked only where there are timers.
+    """
+    queues = _queues(rows, whole=bool(dropped))
+    _check(queues, dropped)
+    if TIMERS_QUEUE in queues:
+        for timer in _timers(rows, payload()):
+            if dropped:
+                _check(_queues(timer.rows, whole=True), dropped)
+            timers.admit(timer.due_ms, len(timer.rows) + len(timer.payload))
 
 
-def refusal_of_all(rows: bytes, payload: bytes, dropped: frozenset[int]) -> QueueDropped | None:
-    """Does the same, with the rows that timers among them will write."""
-    refusal = refusal_of(rows, dropped)
-    if refusal is None and dropped and TIMERS_QUEUE in _queues(rows):
-        return next(filter(None, (refusal_of(timer.rows, dropped) for timer in _timers(rows, payload))), None)
-    return refusal
+def _check(queues: set[int], dropped: frozenset[int]) -> None:
+    if gone := queues & dropped:
+        raise QueueDropped(f"queue {min(gone)} is no more")
 
 
-def _timers(rows: bytes, payload: bytes) -> Iterator[TimerSet]:
+def _timers(rows: bytes | memoryview, payload: Buffer) -> Iterator[TimerSet]:
     for queue, pos, size, *_ in ROW.iter_unpack(rows):
         if queue == TIMERS_QUEUE:
             record = decode(payload[pos : pos + size])
@@ -33,7 +43,11 @@ def _timers(rows: bytes, payload: bytes) -> Iterator[TimerSet]:
                 yield record
 
 
-def _queues(rows: bytes | memoryview) -> set[int]:
+def _queues(rows: bytes | memoryview, *, whole: bool) -> set[int]:
+    """Returns the queues of some rows; unless `whole` at least `TIMERS_QUEUE`, if it is one of them."""
     if len(rows) <= FEW_ROWS * ROW.size:
         return {row[0] for row in ROW.iter_unpack(rows)}
-    return set(np.unique(np.frombuffer(rows, ROWS_DTYPE)["queue"]).tolist())
+    found = np.frombuffer(rows, ROWS_DTYPE)["queue"]
+    if whole:
+        return set(np.unique(found).tolist())
+    return {TIMERS_QUEUE} if (found == TIMERS_QUEUE).any() else set()

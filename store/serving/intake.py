@@ -4,18 +4,15 @@ import asyncio
 from collections.abc import Callable
 from functools import partial
 
-import numpy as np
-
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.api.timers import TimersHeld
 from store.base.errors import NotMaster, StoreError
-from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, UnplacedFrame
-from store.format.records import TIMERS_QUEUE, TimerSet, decode
+from store.format.frame import UnplacedFrame
 from store.rpc.budget import Budget
 from store.rpc.calls import encode
 from store.rpc.frames import KEPT, Acks, AppendAck, ack_of, parse_appends
-from store.serving.dropped import refusal_of
+from store.serving.dropped import check_rows
 
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
@@ -74,22 +71,8 @@ class Intake:
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
         """Returns why a frame is refused by queues and timers: its client decided by older news."""
-        dropped = self._dropped()
-        gone = refusal_of(frame.rows, dropped)
-        if gone is not None:
-            return gone
-        if not _has_timers(frame):
-            return None
-        payload = frame.plain_payload
         try:
-            for queue, pos, size, *_ in ROW.iter_unpack(frame.rows):
-                if queue == TIMERS_QUEUE:
-                    record = decode(payload[pos : pos + size])
-                    if isinstance(record, TimerSet):
-                        gone = refusal_of(record.rows, dropped)
-                        if gone is not None:
-                            return gone
-                        self._store.timers.admit(record.due_ms, len(record.rows) + len(record.payload))
+            check_rows(frame.rows, lambda: frame.plain_payload, self._dropped(), self._store.timers)
         except StoreError as refused:
             return refused
         return None
@@ -114,9 +97,3 @@ class Intake:
         held, said = self._store.timers.held, self._timers_sent
         self._timers_sent = held
         return encode(Acks(self._store.log.confirmed, sent, held if held != said else None))
-
-
-def _has_timers(frame: UnplacedFrame) -> bool:
-    if frame.row_count <= FEW_ROWS:
-        return any(row[0] == TIMERS_QUEUE for row in ROW.iter_unpack(frame.rows))
-    return bool((np.frombuffer(frame.rows, ROWS_DTYPE)["queue"] == TIMERS_QUEUE).any())

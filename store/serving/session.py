@@ -24,7 +24,7 @@ from store.rpc import arguments, calls, wire
 from store.rpc.budget import Budget, Share
 from store.rpc.calls import ERROR, VALUE, CallAnswer, CallAnswers, Notice, SessionGreeting, TimerAdmission, encode
 from store.rpc.frames import FramesSent
-from store.serving.dropped import refusal_of_all
+from store.serving.dropped import check_rows
 from store.serving.method import VALUE_BYTES, Method
 from store.serving.queue_waiters import QueueWaiters
 
@@ -345,10 +345,8 @@ class ServingSession:
         return self._owners.get(owner, -1)
 
     def check_rows(self, rows: bytes, payload: bytes) -> None:
-        """Raises `QueueDropped` for rows of which some are for queues that are no more, now or when a timer fires."""
-        refusal = refusal_of_all(rows, payload, self._terms.dropped())
-        if refusal is not None:
-            raise refusal
+        """Raises `QueueDropped` for rows for queues that are no more, now or when a timer fires; see `check_rows`."""
+        check_rows(rows, lambda: payload, self._terms.dropped(), self.store.timers)
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:
         """See `LeaseCalls.take`."""

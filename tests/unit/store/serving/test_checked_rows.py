@@ -1,0 +1,59 @@
+"""Rows that clients send are checked alike on every way: for queues that are no more, and for the limits of timers."""
+
+import pytest
+
+from store.base.errors import QueueDropped, TimersFull
+from store.format.frame import FEW_ROWS, ROW
+from store.format.records import TIMERS_QUEUE, TimerSet, encode
+from store.serving.dropped import check_rows
+
+GONE, KEPT = 20, 21
+
+few_or_many = pytest.mark.parametrize("more", [0, FEW_ROWS + 1])
+
+
+class Timers:
+    """The limits of timers: the sizes that were admitted, and what is refused."""
+
+    def __init__(self, refused=None):
+        self.admitted = []
+        self.refused = refused
+
+    def admit(self, due_ms, size_bytes):
+        if self.refused is not None:
+            raise self.refused
+        self.admitted.append((due_ms, size_bytes))
+
+
+def row(queue, size=1):
+    return ROW.pack(queue, 0, size, 0, 0, 0, 0, 0)
+
+
+def check(rows, more, *, payload=b"x", dropped=frozenset({GONE}), timers=None):
+    check_rows(rows + row(KEPT) * more, lambda: payload, dropped, timers or Timers())
+
+
+@few_or_many
+def test_rows_of_a_dropped_queue_are_refused(more):
+    with pytest.raises(QueueDropped, match=str(GONE)):
+        check(row(KEPT) + row(GONE), more)
+    check(row(KEPT) + row(GONE), more, dropped=frozenset())
+    check(row(KEPT), more)
+
+
+@few_or_many
+def test_so_are_timers_for_it_and_those_beyond_the_limits(more):
+    timers = {queue: encode(TimerSet(7, row(queue), b"x")) for queue in (GONE, KEPT)}
+    with pytest.raises(QueueDropped):
+        check(row(TIMERS_QUEUE, len(timers[GONE])), more, payload=timers[GONE])
+    admitted = Timers()
+    for dropped in (frozenset(), {GONE}):
+        check(row(TIMERS_QUEUE, len(timers[KEPT])), more, payload=timers[KEPT], dropped=dropped, timers=admitted)
+    assert admitted.admitted == [(7, ROW.size + 1)] * 2
+    with pytest.raises(TimersFull):
+        check(row(TIMERS_QUEUE, len(timers[KEPT])), more, payload=timers[KEPT], timers=Timers(TimersFull("full")))
+
+
+@few_or_many
+def test_a_payload_without_timers_is_not_asked_for(more):
+    check_rows(row(KEPT) * (more + 1), lambda: pytest.fail("asked for"), frozenset({GONE}), Timers())
