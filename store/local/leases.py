@@ -2,7 +2,7 @@
 
 import asyncio
 import secrets
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 
 import msgspec
@@ -11,7 +11,6 @@ from store.api.handle import KEY_BYTES
 from store.api.keys import KeyCalls
 from store.api.kv_rules import check_key
 from store.api.leases import Lease
-from store.api.timers import TimersHeld
 from store.base.errors import NotMaster, NotWritable, RevisionConflict, StoreError
 from store.base.futures import failed
 from store.disk.clock import SteadyClock
@@ -19,6 +18,7 @@ from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.format.ranges import Range
+from store.format.timer_key import TimerKey
 from store.leases.look_ahead import LookAhead
 from store.local.core import Core, check_messages_queue
 from store.local.lease_handles import LeaseHandles
@@ -26,7 +26,9 @@ from store.local.leasing import Leasing, StoredLeases
 from store.local.log import LocalLog
 from store.local.queues import LocalQueues
 from store.local.reader import Located, NotInMemory
+from store.timers.awaiting import Awaited, AwaitedTimers
 
+TIMERS_COUNT, TIMERS_BYTES = 2_048, 4 << 20  # that are looked at in one read of the view
 _LEASES = "$leases"  # the KV's namespace of the key that handles are signed with
 
 
@@ -39,7 +41,13 @@ class LocalLeases:
         self._key = b""  # that handles are signed with; not looked up yet
         self._leased_from = core.recent.first  # leases from before this position are void
         self._retired: set[QueueNumber] = set()  # queues for which all is confirmed that came before they were closed
-        self._awaited: dict[QueueNumber, TimersHeld] = {}  # queues that timers wait for; the timers of then
+        timers = core.recent.timers
+        self._awaited = AwaitedTimers(
+            held=lambda: timers.held,
+            is_pending=lambda key: timers.size_bytes(key) is not None,
+            look=self._look_at_timers,
+            now_s=core.loop.time,
+        )
         self._ahead = LookAhead()
         self._leasing = Leasing(
             core.recent,
@@ -259,7 +267,7 @@ class LocalLeases:
             await core.recorder.record(config)  # confirmed, as is all that came before the queue was closed
             self._retired.add(queue)
         await core.until_dispatched(core.recent.confirmed)
-        return not await self._is_awaited(queue) and not await self.unsettled(queue)
+        return not await self._awaited.is_awaited(queue) and not await self.unsettled(queue)
 
     @property
     def retired(self) -> frozenset[int]:
@@ -270,21 +278,13 @@ class LocalLeases:
         """See `LeaseCalls.is_retired`."""
         return queue in self.retired
 
-    async def _is_awaited(self, queue: QueueNumber) -> bool:
-        """Returns whether a timer will put something into a queue. It remembers one that will, as long as none ends."""
-        held = self._core.recent.timers.held
-        if self._awaited.get(queue) != held:
-            if not await self._core.blocking(self._awaits, queue):
-                self._awaited.pop(queue, None)
-                return False
-            self._awaited[queue] = held
-        return True
+    async def _look_at_timers(self, start: TimerKey | None, queues: Collection[int]) -> Awaited:
+        def look() -> Awaited:
+            views = self._core.engine.views
+            with views.reading() as txn:
+                return Awaited(*views.timers.awaited(txn, start, queues, count=TIMERS_COUNT, size_bytes=TIMERS_BYTES))
 
-    def _awaits(self, queue: QueueNumber) -> bool:
-        """Looks at all timers; on a thread of the pool."""
-        views = self._core.engine.views
-        with views.reading() as txn:
-            return views.timers.awaits(txn, queue)
+        return await self._core.blocking(look)
 
     async def unsettled(self, queue: QueueNumber, *, group: str = "") -> int:
         """See `LeaseCalls.unsettled`."""

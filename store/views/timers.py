@@ -8,7 +8,7 @@ came in, and keeping old segments for the sake of a few timers would keep everyt
 """
 
 import struct
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from itertools import islice
 from typing import Any
 
@@ -126,13 +126,23 @@ class TimersView:
         pending = self._pending(txn, start, skip)
         return [(key, len(value) - _SIZE.size) for key, value in islice(pending, count)]
 
-    def awaits(self, txn: Any, queue: QueueNumber) -> bool:
-        """Returns whether any pending timer has a row for a queue. It looks at all of them."""
-        for _, value in self._pending(txn, None, lambda _: False):
+    def awaited(
+        self, txn: Any, start: TimerKey | None, queues: Collection[int], *, count: int, size_bytes: int
+    ) -> tuple[dict[int, TimerKey], int, TimerKey | None]:
+        """Looks at the timers from a key on: at `count` of them, or as many as hold `size_bytes`.
+
+        Returns the last timer with a row for each of some queues, how many it has looked at, and where to go on.
+        """
+        last: dict[int, TimerKey] = {}
+        seen = size = 0
+        for key, value in self._pending(txn, start, lambda _: False):
+            if seen >= count or size >= size_bytes:
+                return last, seen, key
+            seen += 1
+            size += len(value)
             rows = value[_SIZE.size : _SIZE.size + _SIZE.unpack_from(value)[0]]
-            if any(row[0] == queue for row in ROW.iter_unpack(rows)):
-                return True
-        return False
+            last.update((row[0], key) for row in ROW.iter_unpack(rows) if row[0] in queues)
+        return last, seen, None
 
     def _pending(
         self, txn: Any, start: TimerKey | None, skip: Callable[[TimerKey], bool]
