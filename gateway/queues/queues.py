@@ -1,7 +1,8 @@
 """Named queues of this process, after AMQP 0-9-1, over the store's leases.
 
 A queue is a queue number whose rows the router adds to published messages (`gateway.queues.topology.registry` keeps
-them); here are its consumers, and the messages held by them and by clients that fetch one at a time.
+them); `gateway.queues.consuming` has its consumers. Here are the messages held by them and by clients that fetch one
+at a time.
 """
 
 import asyncio
@@ -12,13 +13,11 @@ from functools import partial
 from typing import Any, TypeVar
 
 from controller.api.client import ControllerClient, ControllerError, TopicLimit
-from gateway.domain.access import OPEN, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.session_user import SessionUser
 from gateway.ownership.owners import LocalOwners, Owned, Owners
-from gateway.port.adapter import Cancel, Consume, ConsumerCancelled, ConsumerId, Leased, Random, Ready, SettleLeased
+from gateway.port.adapter import ConsumerId, Leased, Random, SettleLeased
 from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
-from gateway.port.streams import StreamRead
 from gateway.publishing.bodies import Bodies
 from gateway.publishing.moving import Mover
 from gateway.publishing.routing.router import Router
@@ -26,10 +25,11 @@ from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
 from gateway.queues.consumers.single_active import SingleActive
 from gateway.queues.consumers.uses import QueueUses
+from gateway.queues.consuming import QueueConsumers
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.keeper import QueueKeeper
 from gateway.queues.leasing.laned import LanedStore
-from gateway.queues.leasing.pump import NOWHERE, ConsumerConnection, Pump, QueueConsumer
+from gateway.queues.leasing.pump import ConsumerConnection, Pump
 from gateway.queues.leaving.policies import Policies, QueuesConfig
 from gateway.queues.leaving.sizes import LanedSizes
 from gateway.queues.leaving.upkeep import Upkeep
@@ -46,17 +46,13 @@ from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
 from store.base.streams import Backoff
-from store.format.frame import QueueNumber, QueueOffset
+from store.format.frame import QueueNumber
 
 FINISH_S, FINISH_MAX_S = 1.0, 60.0  # between two attempts of a failed removal: at first, and at most
 
 T = TypeVar("T")
 
 log = logs.get(__name__)
-
-
-class _Gone(Exception):
-    """Raised when the connection that asked is gone."""
 
 
 class NamedQueues:
@@ -92,6 +88,7 @@ class NamedQueues:
             router,
             instance=instance,
             random=random,
+            now_ms=now_ms,
             owners=owners,
             counts=self._counts,
             policies=policies,
@@ -130,10 +127,13 @@ class NamedQueues:
         self._settlements = Settlements(
             self._store, find=self._registry.queues.get, reject=self.keeper.reject, changed=self._changed
         )
+        self._consumers = consumers = QueueConsumers(
+            self._registry, self.keeper, owners=owners, counts=self._counts, shares=self._shares, spawn=self._spawn
+        )
+        self.consume, self.ready, self.cancel = consumers.consume, consumers.ready, consumers.cancel
         owners.serve(PREFIX, self)
         owners.serve(consumer_counts.PREFIX, self)
         self._finishing = False
-        self._consumers: dict[int, dict[ConsumerId, QueueConsumer]] = {}  # by connection
         self._tasks: set[asyncio.Task[None]] = set()
 
     @property
@@ -169,7 +169,7 @@ class NamedQueues:
             self._counts.on_fenced()
         await self._registry.on_fenced()
         for queue in list(self._registry.queues.values()):
-            self._cancel_all(queue)
+            self._consumers.cancel_all(queue)
 
     async def close(self) -> None:
         """Delivers nothing more."""
@@ -189,86 +189,6 @@ class NamedQueues:
         except (StoreError, ControllerError) as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
-    async def consume(self, conn: ConsumerConnection, effect: Consume, permissions: Permissions = OPEN) -> None:
-        """Begins to deliver a queue to a connection, as long as `permissions` let it be read. Raises `Refusal`.
-
-        Nothing is delivered before the caller's next await, so that it can tell the connection first.
-        """
-        queue = await self._registry.look_up(effect.queue, conn)
-        if queue.shared:
-            if not conn.gone:
-                self._begin(queue, conn, effect, permissions, NOWHERE)
-            return
-        at = await queue.pump.begin(effect)
-        self._check_consumers(queue, effect)
-        await self._counts.join(effect.queue, exclusive=effect.exclusive)
-        try:
-            queue = self._registry.find(effect.queue, conn)
-            self._check_consumers(queue, effect)
-            if conn.gone:
-                raise _Gone
-        except (Refusal, _Gone) as why:
-            await self._counts.leave(effect.queue)
-            if isinstance(why, _Gone):
-                return
-            raise
-        self._begin(queue, conn, effect, permissions, at)
-
-    def _begin(
-        self, queue: Queue, conn: ConsumerConnection, effect: Consume, permissions: Permissions, at: QueueOffset
-    ) -> None:
-        consumer = QueueConsumer(
-            conn,
-            effect.consumer,
-            effect.queue,
-            exclusive=effect.exclusive,
-            settle_on_delivery=effect.settle_on_delivery,
-            credit=effect.credit,
-            priority=effect.priority,
-            pattern=queue.definition.pattern,
-            permissions=permissions,
-            stream=(effect.stream or StreamRead()) if queue.stream else None,
-            at=at,
-        )
-        self._consumers.setdefault(conn.id, {})[effect.consumer] = consumer
-        queue.pump.add(consumer)
-        self.keeper.changed(queue.number)
-        if queue.shared:
-            self._shares.here(effect.queue, len(queue.pump.consumers))
-
-    def _check_consumers(self, queue: Queue, effect: Consume) -> None:
-        others = queue.pump.consumers
-        if effect.exclusive and queue.rules.single_active:
-            raise consumer_counts.exclusive_consumer(effect.queue)
-        if others and (effect.exclusive or any(c.exclusive for c in others)):
-            raise consumer_counts.exclusive_consumer(effect.queue)
-
-    def ready(self, conn: ConsumerConnection, effect: Ready) -> None:
-        """Delivers again to a consumer that takes messages again."""
-        consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
-        if consumer is not None and consumer.ready(effect.credit):
-            self._registry.queues[consumer.queue].pump.wake()
-
-    def cancel(self, conn: ConsumerConnection, effect: Cancel) -> None:
-        """Ends a consumer; a queue that lived for its consumers alone goes with the last."""
-        consumer = self._consumers.get(conn.id, {}).pop(effect.consumer, None)
-        if consumer is not None:
-            unused = self._remove(consumer)
-            if not consumer.shared and (unused or not self._owners.alone):
-                self._spawn(self._left([consumer.queue], [consumer.queue] if unused else []))
-
-    async def _left(self, queues: list[str], unused: list[str]) -> None:
-        """Sees to queues whose consumers have ended, some of them perhaps the last ones."""
-        for queue in queues:
-            try:
-                await self._counts.leave(queue)
-            except (StoreError, Refusal) as error:
-                log.warning(
-                    "a consumer that has ended could not be removed from the count", queue=queue, error=str(error)
-                )
-        if unused:
-            await self._registry.drop_unused(unused)
-
     async def settle(self, conn: ConsumerConnection, effect: SettleLeased) -> None:
         """Settles or gives back messages that a connection holds of a queue. Raises `StoreError`."""
         await self._settlements.settle(conn.id, effect)
@@ -282,13 +202,11 @@ class NamedQueues:
     async def connection_lost(self, conn: ConsumerConnection) -> None:
         """Gives back the messages of a connection that has ended, and removes its exclusive queues."""
         self._registry.vhosts.leave(conn.id)
-        ended = list(self._consumers.pop(conn.id, {}).values())
-        unused = [c.queue for c in ended if self._remove(c)]
+        counted, unused = self._consumers.end(conn)
         await self.keeper.finished(conn.id)
         self.appended(self._store.leases.release(conn.id))
-        counted = [c.queue for c in ended if not c.shared]
         if counted:
-            await self._left(counted, unused)
+            await self._consumers.left(counted, unused)
         await self._registry.drop_owned(conn.id)
 
     def exchange(self, name: str) -> Exchange | None:
@@ -298,11 +216,8 @@ class NamedQueues:
     def wake(self) -> None:
         """Tells members of shared subscriptions that their right was revoked; delivers to those that may read again."""
         for queue in list(self._registry.queues.values()):
-            for consumer in list(queue.pump.consumers) if queue.shared else ():
-                if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection
-                    self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
-                    self._remove(consumer)
-                    consumer.conn.deliver(ConsumerCancelled(consumer.id, denied=True))
+            if queue.shared:
+                self._consumers.end_denied(queue)
             queue.pump.wake()
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
@@ -372,7 +287,7 @@ class NamedQueues:
     # ---- consumers
 
     def _new_pump(self, definition: QueueDefinition) -> Pump | StreamPump:
-        failed = partial(self._pump_failed, definition.name)
+        failed = partial(self._consumers.pump_failed, definition.name)
         if is_stream(definition.arguments):
             return StreamPump(self._plain, QueueNumber(definition.number), now_ms=self._now_ms, failed=failed)
         return Pump(
@@ -388,15 +303,6 @@ class NamedQueues:
             counted=definition.arguments.get(QUEUE_TYPE) == "quorum",
         )
 
-    def _remove(self, consumer: QueueConsumer) -> bool:
-        """Takes a consumer from its queue; returns whether the queue should go with it."""
-        queue = self._registry.queues[consumer.queue]
-        queue.pump.remove(consumer)
-        self.keeper.used(queue)
-        if queue.shared:
-            self._shares.here(consumer.queue, len(queue.pump.consumers))
-        return queue.definition.auto_delete and not queue.pump.consumers
-
     def _has_moved(self, queue: Queue, before: QueueDefinition) -> None:
         self._laned.moved(before.numbers, queue.numbers)
         self.keeper.moved(queue, before)
@@ -404,25 +310,7 @@ class NamedQueues:
     def _has_gone(self, queue: Queue) -> None:
         self._laned.forget(queue.numbers)
         self.keeper.removed(queue)
-        self._cancel_all(queue)
-
-    def _cancel_all(self, queue: Queue) -> None:
-        """Cancels all consumers of a queue from which no more is delivered."""
-        if queue.shared:
-            self._shares.here(queue.definition.name, 0)
-        for consumer in list(queue.pump.consumers):
-            queue.pump.remove(consumer)
-            self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
-            consumer.conn.deliver(ConsumerCancelled(consumer.id))
-            if not self._owners.alone and not consumer.shared:
-                self._spawn(self._left([consumer.queue], []))
-
-    def _pump_failed(self, name: str, error: BaseException) -> None:
-        """Ends the consumers of a pump that a bug of ours has ended."""
-        log.error("delivering a queue has failed; its consumers are cancelled", queue=name, exc_info=error)
-        queue = self._registry.queues.get(name)
-        if queue is not None:
-            self._cancel_all(queue)
+        self._consumers.cancel_all(queue)
 
     def _finish_later(self) -> None:
         """Retries the end of a queue that should be gone, ever more seldom, until it succeeds."""

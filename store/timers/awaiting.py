@@ -20,7 +20,7 @@ class Awaited(NamedTuple):
     """The last timer of each queue in a part of the timers, how many these are, and where the next part begins."""
 
     last: Mapping[int, TimerKey]
-    count: int
+    looked_at: int
     following: TimerKey | None
 
 
@@ -71,11 +71,11 @@ class AwaitedTimers:
         asked, began_s = frozenset(self._asked), self._now_s()
         found: dict[int, TimerKey] = {}
         part = await self._look(None, asked)
-        count = part.count
+        count = part.looked_at
         found.update(part.last)
         while part.following is not None:
             part = await self._look(part.following, asked)
-            count += part.count
+            count += part.looked_at
             found.update(part.last)
         self._last |= {queue: found.get(queue) for queue in asked}
         if count > FEW_TIMERS:

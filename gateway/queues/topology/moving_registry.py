@@ -6,7 +6,6 @@ holds nothing of the queue any more it is forgotten there (`gateway.queues.topol
 """
 
 import asyncio
-import time
 
 import msgspec
 
@@ -49,8 +48,7 @@ class MovingRegistry(QueueRegistry):
             await self._check_newest(queue)
             count = 1 if before is None else before.count + 1
             lanes = await self._new_lanes(queue, group, count)
-            at_ms = time.time_ns() // 1_000_000
-            move = Move(count=count, at_ms=at_ms, group=definition.group, earlier=definition.written)
+            move = Move(count=count, at_ms=self._now_ms(), group=definition.group, earlier=definition.written)
             await self._redefine(queue, msgspec.structs.replace(definition, lanes=lanes, group=group, move=move))
         finally:
             if queue.owned is None:

@@ -73,6 +73,7 @@ class Topology(ABC):
         *,
         instance: str,
         random: Random,
+        now_ms: Callable[[], int],
         owners: Owners,
         counts: ConsumerCounts,
         policies: Policies,
@@ -92,6 +93,7 @@ class Topology(ABC):
         self._settings = StoredSettings(store)
         self._garbage = QueueGarbage(store, controller, f"{_TRANSIENT}/{instance}")
         self._random = random
+        self._now_ms = now_ms
         self._policies = policies
         self._new_pump = new_pump
         self._added = added
