@@ -283,6 +283,9 @@ class ControllerClient(Protocol):
     def group_of_queue(self, number: int) -> int | None:
         """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
 
+    def named_queues(self) -> Mapping[str, NamedQueue]:
+        """Returns the named queues by name: a view that changes with them."""
+
     def dropped(self, group: int) -> frozenset[int]:
         """Returns the dropped queues of a group, as far back as is remembered: nothing is written to them."""
 

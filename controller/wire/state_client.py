@@ -1,10 +1,10 @@
 """The half of a `ControllerClient` that is the same wherever requests go: reads of the state, and `do`."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from controller.api.client import HOME_GROUP, ControllerRequest, Group, Member, Topic, User, answer_type
+from controller.api.client import HOME_GROUP, ControllerRequest, Group, Member, NamedQueue, Topic, User, answer_type
 from controller.api.commands import (
     ClusterLimits,
     Command,
@@ -83,6 +83,10 @@ class StateClient(ABC):
     def group_of_queue(self, number: int) -> int | None:
         """Returns the group in which a topic's queue or a named queue lies; None for a queue that there is not."""
         return self.state.group_of.get(number)
+
+    def named_queues(self) -> Mapping[str, NamedQueue]:
+        """Returns the named queues by name."""
+        return self.state.named
 
     def dropped(self, group: int) -> frozenset[int]:
         """Returns the queues of a group that were dropped."""

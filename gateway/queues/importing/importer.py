@@ -41,12 +41,12 @@ from gateway.queues.leaving.policies import PolicyPlace, StoredPolicy
 from gateway.queues.model.bindings import Binding, predeclared
 from gateway.queues.operated.vhosts import NO_LIMITS, VhostLimits
 from gateway.queues.topology.exchange_registry import (
-    RESERVED,
     check_binding,
     check_new_exchange,
     check_same_exchange,
     exchange_of,
 )
+from gateway.queues.topology.lane_names import RESERVED
 from gateway.queues.topology.registry import QueueRegistry, check_new_queue, check_same_queue
 from gateway.queues.topology.settings_registry import check_limits, said_policy
 from gateway.security.rabbitmq_hashes import rabbitmq_hash

@@ -37,13 +37,13 @@ from gateway.queues.model.bindings import (
 from gateway.queues.model.queue import Queue
 from gateway.queues.operated.vhosts import VhostConnection
 from gateway.queues.topology.definitions import Changed
+from gateway.queues.topology.lane_names import RESERVED
 from gateway.queues.topology.settings_registry import SettingsRegistry
 from store.base import logs
 from store.base.errors import StoreError
 
 BINDINGS_COUNT_MAX = 10_000  # of one queue, or of one exchange to others
 EXCHANGES_COUNT_MAX = 10_000
-RESERVED = "amq."  # names that begin so are the gateway's
 
 log = logs.get(__name__)
 

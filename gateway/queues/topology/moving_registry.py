@@ -16,7 +16,8 @@ from gateway.queues.model.bindings import Move, QueueDefinition
 from gateway.queues.model.queue import Queue, no_queue
 from gateway.queues.topology.claims import claim, release
 from gateway.queues.topology.definitions import Changed
-from gateway.queues.topology.registry import QueueRegistry, former_names, lane_name
+from gateway.queues.topology.lane_names import former_names, next_names
+from gateway.queues.topology.registry import QueueRegistry
 
 
 class MovingRegistry(QueueRegistry):
@@ -46,8 +47,8 @@ class MovingRegistry(QueueRegistry):
         owned = queue.owned or await claim(self._owners, name)
         try:
             await self._check_newest(queue)
+            lanes = await self._new_lanes(queue, group)
             count = 1 if before is None else before.count + 1
-            lanes = await self._new_lanes(queue, group, count)
             move = Move(count=count, at_ms=self._now_ms(), group=definition.group, earlier=definition.written)
             await self._redefine(queue, msgspec.structs.replace(definition, lanes=lanes, group=group, move=move))
         finally:
@@ -55,10 +56,10 @@ class MovingRegistry(QueueRegistry):
                 await release(owned)
         return queue.definition
 
-    async def _new_lanes(self, queue: Queue, group: int, count: int) -> tuple[int, ...]:
+    async def _new_lanes(self, queue: Queue, group: int) -> tuple[int, ...]:
         """Returns numbers in a group for all lanes of a queue."""
         definition = queue.definition
-        names = [lane_name(definition.name, priority, count) for priority in range(len(definition.written))]
+        names = next_names(definition)
         if not queue.lasting:
             await asyncio.gather(*(self._garbage.mark(one) for one in names))
         found = await asyncio.gather(*(self._garbage.fresh(one, group) for one in names), return_exceptions=True)

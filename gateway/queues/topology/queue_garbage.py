@@ -11,6 +11,7 @@ from controller.api.client import ControllerClient, ControllerError, NamedQueue
 from controller.api.commands import ForgetQueue, NameQueue
 from gateway.domain.keys import kv_key
 from gateway.ownership.stored_entries import stored_entries
+from gateway.queues.topology.lane_names import OF_MOVES
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.errors import StoreError
@@ -34,9 +35,10 @@ class QueueGarbage:
         return bool(self._left)
 
     async def load(self, there: Collection[int]) -> None:
-        """Clears away the queues whose markers an earlier run has left. Raises `StoreError`, `ControllerError`.
+        """Clears away what an earlier run has left: the queues whose markers it has, and lanes of moves not ended.
 
         The marker of a declaration that failed may be that of a queue which is `there`, by its number: that one stays.
+        Raises `StoreError`, `ControllerError`.
         """
         async for entry in stored_entries(self._store, self._namespace):
             name = entry.value.decode()
@@ -45,6 +47,9 @@ class QueueGarbage:
                 await self._store.keys.delete(entry.key)
             else:
                 await self._clear(name, number)
+        begun = [one for name, one in self._controller.named_queues().items() if name.startswith(OF_MOVES)]
+        for queue in [one for one in begun if one.number not in there]:  # a move was not ended
+            await self._clear(queue.name, queue.number)
 
     async def mark(self, name: str) -> None:
         """Notes that a queue is to be cleared away at the next start. Raises `StoreError`."""
@@ -68,6 +73,11 @@ class QueueGarbage:
             queue = await self._controller.do(NameQueue(name=name, group=group))
         self._left.pop(name, None)
         return queue
+
+    def named(self, names: Iterable[str]) -> list[tuple[str, int]]:
+        """Returns those of some names that have a number, with it."""
+        known = self._controller.named_queues()
+        return [(name, known[name].number) for name in names if name in known]
 
     async def remove(self, name: str, number: int) -> None:
         """Removes the remains of a queue that is gone. Raises `StoreError`, `ControllerError`."""

@@ -12,7 +12,6 @@ once that one is gone removes the queue.
 import asyncio
 import base64
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Mapping, Sequence
-from hashlib import blake2b
 from itertools import chain
 from typing import Any, NamedTuple
 
@@ -39,7 +38,6 @@ from gateway.queues.topology.claims import PREFIX, claim, release
 from gateway.queues.topology.definitions import NOTHING, Changed
 from gateway.queues.topology.exchange_registry import (
     BINDINGS_COUNT_MAX,
-    RESERVED,
     ExchangeRegistry,
     check_binding,
     check_equal,
@@ -47,12 +45,12 @@ from gateway.queues.topology.exchange_registry import (
     default_exchange,
     reserved_name,
 )
+from gateway.queues.topology.lane_names import RESERVED, lane_name, next_names, numbers_by_name
 from gateway.queues.topology.topology import ELSEWHERE
 from store.base import logs
 from store.base.errors import StoreError
 
 DROPPED_COUNT_MAX = 64  # queues that are removed at a time
-_LANE_BYTES_MAX = 200  # of a queue's name in that of its lane, which has a limit too
 _RESERVED_QUEUES = (RESERVED, SHARED_PREFIX)
 
 log = logs.get(__name__)
@@ -216,7 +214,8 @@ class QueueRegistry(ExchangeRegistry):
             gone = await self._definitions.delete(definition, queue.revision, lasting=queue.lasting, also=also)
             self._went(name, gone, exchange=False)
             await self._remove(queue)
-            for lane, number in numbers_by_name(definition):
+            begun = self._garbage.named(next_names(definition))  # by a move that was not ended
+            for lane, number in (*numbers_by_name(definition), *begun):
                 await self._garbage.clear(lane, number)
         finally:
             if queue.owned is None or name not in self.queues:
@@ -325,33 +324,6 @@ class QueueRegistry(ExchangeRegistry):
 def _is_fresh(request: DeclareQueue) -> bool:
     """Returns whether a declaration asks for a new name."""
     return local_name(request.name) in ("", REPLIES) and not request.passive
-
-
-def lane_name(queue: str, priority: int, moves: int = 0) -> str:
-    """Returns the name by which the number of a lane is kept, of a queue that was moved so often.
-
-    No queue that clients declare has it, but that of a queue that has one lane and was never moved.
-    """
-    if not priority and not moves:
-        return queue
-    raw = queue.encode("utf-8", "surrogatepass")
-    short = queue if len(raw) <= _LANE_BYTES_MAX else f"#{blake2b(raw, digest_size=32).hexdigest()}"
-    return f"{RESERVED}lane.{priority}.{short}" if not moves else f"{RESERVED}moved.{moves}.{priority}.{short}"
-
-
-def former_names(definition: QueueDefinition) -> list[tuple[str, int]]:
-    """Returns the names and numbers of a queue's lanes in the store group that it is being moved from."""
-    move = definition.move
-    if move is None or move.forgotten:
-        return []
-    return [(lane_name(definition.name, n, move.count - 1), number) for n, number in enumerate(move.earlier)]
-
-
-def numbers_by_name(definition: QueueDefinition) -> list[tuple[str, int]]:
-    """Returns the names and numbers of all lanes of a queue."""
-    moves = 0 if definition.move is None else definition.move.count
-    lanes = [(lane_name(definition.name, n, moves), number) for n, number in enumerate(definition.written)]
-    return lanes + former_names(definition)
 
 
 def check_new_queue(request: DeclareQueue) -> None:

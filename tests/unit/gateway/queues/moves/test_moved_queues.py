@@ -376,3 +376,38 @@ async def test_a_number_that_was_retired_is_not_given_to_a_queue_that_is_declare
     monkeypatch.undo()
     await rig.declare(rig.conn(), "q", durable=True)
     assert queue_of(rig).number != number
+
+
+async def crash_in_a_move(rig, monkeypatch, group):
+    """Begins to move a queue with priorities, and ends before its definition says so."""
+
+    async def broken(*_):
+        raise StoreUnreachable("gone")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(rig.queues.registry, "_redefine", broken)
+        with pytest.raises(StoreUnreachable):
+            await move(rig, group)
+    assert len(rig.controller.state.named) == 6
+
+
+@pytest.mark.parametrize("durable", [True, False])
+async def test_a_crash_in_the_middle_of_a_move_leaves_nothing_behind_a_deleted_queue(rig, monkeypatch, durable):
+    await rig.declare(rig.conn(), "q", durable=durable, arguments={"x-max-priority": 2})
+    await crash_in_a_move(rig, monkeypatch, 1)
+    await rig.request(rig.conn(), DeleteQueue(name="q"))
+    assert not rig.controller.state.named
+
+
+async def test_nor_does_it_once_the_gateway_is_started_again(rig, monkeypatch):
+    await rig.controller.do(AddGroup(number=2, config=GroupConfig()))
+    await rig.declare(rig.conn(), "q", durable=True, arguments={"x-max-priority": 2})
+    await move(rig, 1)
+    await finish(rig)
+    await crash_in_a_move(rig, monkeypatch, 2)
+    with pytest.raises(ControllerError):
+        await rig.controller.do(RemoveGroup(number=2))
+    await rig.restart()
+    await rig.controller.do(RemoveGroup(number=2))
+    await rig.publish("", "q", b"1")
+    assert (await rig.request(rig.conn(), GetMessage(queue="q", settle=True))).leased.messages[0].body == b"1"
