@@ -10,8 +10,10 @@ import asyncio
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from itertools import groupby
 from typing import Any, Final
 
+from gateway.base.turns import Turns
 from gateway.domain.errors import Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.bodies import parts_of
@@ -24,6 +26,7 @@ from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.model.queue import Queue
+from gateway.queues.rejections import Rejections
 from store.api.leases import Lease
 from store.api.message import Message
 from store.base import logs
@@ -49,16 +52,25 @@ class DeadLetters:
         self._queue_of = queue_of
         self._now_ms = now_ms
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
+        self._rejections = Rejections(self._reject)
+        self._turns = Turns()  # of queues whose messages leave them by themselves
         self._outside: list[tuple[Queue, Message]] = []  # messages that full queues have not taken
         self._publishing: asyncio.Task[None] | None = None
 
     async def reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
-        """Moves messages that their owner rejects, or settles them. Raises `StoreError`: they are leased again."""
+        """Moves messages that their owner rejects, in that order, or settles them.
+
+        Raises `StoreError`: they are leased again.
+        """
+        await self._rejections.add(queue, owner, offsets, reason)
+
+    async def _reject(self, queue: Queue, owner: int, offsets: Sequence[QueueOffset], reason: str) -> None:
         if queue.rules.dead_letter_exchange is None:
             await self._store.leases.settle(queue.number, owner, offsets)
             return
         with self._held(queue, owner, offsets):
-            letters = await self._read(queue.number, offsets)
+            place = {offset: nth for nth, offset in enumerate(offsets)}
+            letters = sorted(await self._read(queue.number, offsets), key=lambda letter: place[letter.offset])
             known = {letter.offset for letter in letters}
             await self._move(queue, owner, letters, reason)
             if lost := [offset for offset in offsets if offset not in known]:  # damaged, or gone with old records
@@ -71,11 +83,12 @@ class DeadLetters:
             await self._store.leases.settle(queue.number, owner, offsets)
             return
         with self._held(queue, owner, offsets):
-            await self._move(queue, owner, letters, reason)
+            async with self._turns.at(f"{queue.number}"):  # what has left its queue before comes before
+                await self._move(queue, owner, letters, reason)
 
     async def finished(self, owner: int) -> None:
         """Waits until nothing is being moved that an owner holds: given back before that, it would not be moved."""
-        while moving := self._moving.get(owner):
+        while moving := {*self._moving.get(owner, ()), *self._rejections.of(owner)}:
             await asyncio.wait(moving)
 
     @contextmanager
@@ -155,14 +168,15 @@ class DeadLetters:
             log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
 
     def _by_group(self, queue: Queue, letters: Sequence[Letter]) -> Iterator[tuple[int, Sequence[Letter]]]:
-        """Yields messages by the store group that they lie in: of a queue that is being moved in two."""
+        """Yields messages in their order, by the store group that they lie in: of a queue that is being moved in two."""
         if queue.definition.move is None:
             yield queue.definition.group, letters
             return
         by_lane = self._router.lanes.by_lane(queue.number, [letter.offset for letter in letters])
-        found = {letter.offset: letter for letter in letters}
-        for lane, offsets in by_lane.items():
-            yield self._router.group_of(lane) or 0, [found[offset] for offset in offsets]
+        groups = {one: self._router.group_of(lane) or 0 for lane, offsets in by_lane.items() for one in offsets}
+        known = (letter for letter in letters if letter.offset in groups)
+        for group, some in groupby(known, key=lambda letter: groups[letter.offset]):
+            yield group, list(some)
 
     async def _move_within(
         self, queue: Queue, group: int, owner: int, letters: Sequence[Letter], reason: str

@@ -283,3 +283,108 @@ async def test_what_expires_behind_held_messages_is_looked_at_in_its_time(rig, h
     queue = rig.queues.registry.queues["q"]
     assert await queue.pump.head.trim(OWNER) == 5_000
     assert await rig.store.leases.waiting(queue.number) == 1
+
+
+# ---- order
+
+
+async def test_messages_become_dead_letters_in_the_order_of_their_rejection(rig):
+    await source(rig)
+    await rig.publish("", "q", *(b"%d" % number for number in range(5)))
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    await conn.has(5)
+    await rig.settle(conn, "q", "reject", *(conn.taken[number][1] for number in (3, 0, 4)))
+    await rig.settle(conn, "q", "reject", *(conn.taken[number][1] for number in (2, 1)))
+    dead = rig.conn()
+    await rig.consume(dead, "dead")
+    assert await dead.has(5) == [b"3", b"0", b"4", b"2", b"1"]
+
+
+async def test_a_rejection_that_is_read_slowly_is_not_overtaken_by_the_next_ones(rig, monkeypatch):
+    await source(rig)
+    await rig.publish("", "q", *(b"%d" % number for number in range(6)))
+    conn, other = rig.conn(credit=4), rig.conn()
+    await rig.consume(conn, "q")
+    await conn.has(4)
+    await rig.consume(other, "q")
+    await other.has(2)
+    fetch, forward = rig.store.queues.fetch, rig.store.leases.forward
+    begun, go_on, moved = asyncio.Event(), asyncio.Event(), []
+
+    async def slow(number, offset, **options):
+        if offset == conn.taken[0][1]:
+            begun.set()
+            await go_on.wait()
+        return await fetch(number, offset, **options)
+
+    async def noted(queue, owner, offsets, *args, **options):
+        moved.append(list(offsets))
+        await forward(queue, owner, offsets, *args, **options)
+
+    monkeypatch.setattr(rig.store.queues, "fetch", slow)
+    monkeypatch.setattr(rig.store.leases, "forward", noted)
+    first, *later = [rig.settle(conn, "q", "reject", offset, number=conn.number) for _, offset, _ in conn.taken]
+    rejections = [asyncio.create_task(first)]
+    await asyncio.wait_for(begun.wait(), 60)
+    rejections += [asyncio.create_task(one) for one in later]
+    await rig.settle(other, "q", "reject", *(offset for _, offset, _ in other.taken))
+    assert moved == [[4, 5]], "owners do not wait for each other"
+    finished = asyncio.create_task(rig.queues.keeper.finished(conn.id))
+    await asyncio.sleep(0)
+    assert not finished.done()
+    go_on.set()
+    await asyncio.gather(*rejections, finished)
+    assert moved == [[4, 5], [0], [1, 2, 3]]
+    dead = rig.conn()
+    await rig.consume(dead, "dead")
+    assert await dead.has(6) == [b"4", b"5", b"0", b"1", b"2", b"3"]
+
+
+async def test_of_rejections_that_fail_all_come_back(rig, monkeypatch):
+    await source(rig)
+    await rig.publish("", "q", b"1", b"2", b"3")
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    await conn.has(3)
+    forward, begun, go_on = rig.store.leases.forward, asyncio.Event(), asyncio.Event()
+
+    async def once(*args, **options):
+        if begun.is_set() and not go_on.is_set():
+            go_on.set()
+            raise StoreOverloaded("full")
+        begun.set()
+        await forward(*args, **options)
+
+    monkeypatch.setattr(rig.store.leases, "forward", once)
+    first, *later = [rig.settle(conn, "q", "reject", offset, number=conn.number) for _, offset, _ in conn.taken]
+    rejections = [asyncio.create_task(first)]
+    await asyncio.wait_for(begun.wait(), 60)
+    found = await asyncio.gather(*rejections, *later, return_exceptions=True)
+    assert [type(one) for one in found] == [type(None), StoreOverloaded, StoreOverloaded]
+    rig.queues.wake()
+    assert await conn.has(5) == [b"1", b"2", b"3", b"2", b"3"]
+
+
+async def test_expired_messages_leave_in_their_order_whoever_finds_them(rig, monkeypatch):
+    await source(rig, message_ttl=100)
+    queue = rig.queues.registry.queues["q"]
+    letters = [Letter(nth, Message("$amqp//q", b"%d" % nth)) for nth in range(2)]
+    go_on, moved = asyncio.Event(), []
+
+    async def settling(number, owner, offsets, *args, **options):
+        if offsets == [0]:
+            await go_on.wait()
+        moved.extend(offsets)
+
+    monkeypatch.setattr(rig.store.leases, "forward", settling)
+    tasks = [
+        asyncio.create_task(rig.queues.keeper.dead_letter(queue.number, owner, [letter], "expired"))
+        for owner, letter in enumerate(letters, 1)
+    ]
+    for _ in range(10):
+        await asyncio.sleep(0)
+    assert not moved
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert moved == [0, 1]
