@@ -39,8 +39,10 @@ FUZZ_SEED ?= $(shell date +%y%j)
 CHAOS_S ?= 600
 CHAOS_KILLS ?= 30
 CHAOS_SEED ?= $(shell date +%y%j%H%M)
+# How many AMQP queues `make soak` declares and deletes, three times.
+SOAK_QUEUES ?= 40000
 
-.PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos check format rooms bench chart lock java clean
+.PHONY: help setup run serve test test-fast interop nightly campaign fuzz faults chaos soak check format rooms bench chart lock java clean
 
 help: ## Say what there is
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "make %-9s %s\n", $$1, $$2}' $(MAKEFILE_LIST)
@@ -116,6 +118,9 @@ chaos: $(STAMP) ## MQTT clients cut off, AMQP clients at work, their gateways ki
 		tests/cluster/kill/test_mqtt_chaos.py $(ARGS)
 	HEADGATE_CHAOS_KILLS=$(CHAOS_KILLS) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
 		tests/cluster/kill/test_amqp_chaos.py $(ARGS)
+
+soak: $(STAMP) ## Declare and delete AMQP queues; memory and disk stay where they were (SOAK_QUEUES=40000)
+	HEADGATE_SOAK_QUEUES=$(SOAK_QUEUES) $(BIN)/python -m pytest -s tests/cluster/test_queue_soak.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
 	$(BIN)/ruff check

@@ -290,10 +290,10 @@ FIGURES: Mapping[str, Figure] = {
         ),
         Figure(
             name="amqp-queues",
-            title="AMQP, 4,000 durable queues declared, 100 at a time",
+            title="AMQP, 10,000 durable queues declared, 100 at a time",
             protocol="amqp",
             unit="queues/s",
-            load=AmqpOpen(what="queues", count=4_000),
+            load=AmqpOpen(what="queues", count=10_000),
             servers=("headgate", "rabbitmq"),
             fresh=True,
         ),

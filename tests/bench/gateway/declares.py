@@ -2,9 +2,9 @@
 
 python -m tests.bench.gateway.declares [--queues 40000] [--rounds 3]
 
-A gateway in a process of its own has durable queues declared, each bound to an exchange, by one connection with up to
-100 requests under way. Then all are deleted. Memory is that of the process (RssAnon, proc(5)): before, with all queues
-there, and when they are gone, round after round.
+A gateway in a process of its own has durable queues declared, each bound to an exchange, by 64 connections with up to
+four requests under way each. Then all are deleted. Memory is that of the process (RssAnon, proc(5)): before, with all
+queues there, and when they are gone, round after round.
 """
 
 import argparse
@@ -14,6 +14,7 @@ import tempfile
 from pathlib import Path
 
 from tests.bench.gateway.push_sinks import processor_s
+from tests.bench.load.amqp.amqp_crowd import Crowd
 from tests.bench.load.amqp.amqp_wire import (
     BIND,
     BIND_OK,
@@ -21,7 +22,6 @@ from tests.bench.load.amqp.amqp_wire import (
     DECLARE_OK,
     DELETE,
     DELETE_OK,
-    Session,
     binding,
     declaration,
     deletion,
@@ -45,16 +45,15 @@ def measure(gateway: GatewayProcess, queues: int, rounds: int) -> dict[str, obje
     deletes = [method(DELETE, deletion(name)) for name in names]
     found: dict[str, object] = {"queues": queues, "before_mb": memory()}
     there, gone = [], []
-    session = Session("127.0.0.1", gateway.port("amqp"))
-    for _ in range(rounds):
-        used_s = processor_s(gateway)
-        found["declared_per_s"] = round(queues / session.ask(declares, DECLARE_OK))
-        found["bound_per_s"] = round(queues / session.ask(binds, BIND_OK))
-        there.append(memory())
-        found["deleted_per_s"] = round(queues / session.ask(deletes, DELETE_OK))
-        gone.append(memory())
-        found["processor_us_each"] = round((processor_s(gateway) - used_s) * 1e6 / queues)
-    session.close()
+    with Crowd([gateway.port("amqp")]) as crowd:
+        for _ in range(rounds):
+            used_s = processor_s(gateway)
+            found["declared_per_s"] = round(queues / crowd.ask(declares, DECLARE_OK))
+            found["bound_per_s"] = round(queues / crowd.ask(binds, BIND_OK))
+            there.append(memory())
+            found["deleted_per_s"] = round(queues / crowd.ask(deletes, DELETE_OK))
+            gone.append(memory())
+            found["processor_us_each"] = round((processor_s(gateway) - used_s) * 1e6 / queues)
     return {**found, "there_mb": there, "gone_mb": gone}
 
 

@@ -1,0 +1,66 @@
+"""Queues that come and go by the ten thousand leave memory and disk where they were, in every process (`make soak`).
+
+HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 64 connections. Memory
+(RssAnon) behind the second and the third round is held to that behind the first, as Python keeps what it once had. The
+log is held to a few segments, as `[store]` says here when its files go.
+"""
+
+import os
+
+import pytest
+
+from gateway.process.local_cluster import ClusterPlan
+from tests.support.amqp.queue_soak import QueueSoak
+from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
+from tests.support.process.ports import PORTS
+
+QUEUES = int(os.environ.get("HEADGATE_SOAK_QUEUES", "0"))
+ROUNDS = 3
+MEMORY_MIB_MAX = 12.0  # that a process may have more behind a later round than behind the first
+DISK_MIB_MAX = 8.0  # the same of a directory
+LOG_MIB_MAX = 96.0  # of any directory: views with all queues once in them, and segments of 4 MiB
+SEGMENT_BYTES = 4 << 20
+REST_S = 60.0
+STORE = {"segment_size_bytes": SEGMENT_BYTES, "retention_ms": 1_000, "retention_interval_s": 1.0}
+
+pytestmark = [
+    pytest.mark.skipif(not QUEUES, reason="make soak: declares and deletes tens of thousands of queues"),
+    pytest.mark.timeout(600 + QUEUES // 10),
+]
+
+
+def check(soak):
+    soak.run(ROUNDS, log_mib_max=LOG_MIB_MAX)
+    for found, most in ((soak.memory, MEMORY_MIB_MAX), (soak.disk, DISK_MIB_MAX)):
+        first, *later = found
+        grown = {name: max(one[name] for one in later) - first[name] for name in first}
+        assert max(grown.values()) <= most, f"{grown} MiB more than behind the first round"
+    assert max(soak.disk[-1].values()) <= LOG_MIB_MAX
+
+
+def test_queues_come_and_go_at_a_gateway(new_gateway):
+    environ = {f"HEADGATE__STORE__{name.upper()}": str(value) for name, value in STORE.items()}
+    gateway = new_gateway(environ=environ).start()
+    check(
+        QueueSoak(
+            [gateway.port("amqp")],
+            processes={"gateway": gateway.process.pid},
+            directories={"data": gateway.data_dir},
+            queues=QUEUES,
+            rest_s=REST_S,
+        )
+    )
+
+
+def test_queues_come_and_go_in_a_cluster(tmp_path):
+    plan = on_free_ports(ClusterPlan(tmp_path / "cluster", 1, 1, replicas=1, min_in_sync=1, proxies=2))
+    with started(plan, all_groups, stores="".join(f"{name} = {value}\n" for name, value in STORE.items())) as cluster:
+        check(
+            QueueSoak(
+                [node.port - PORTS["mqtt"] + PORTS["amqp"] for node in cluster.nodes if node.role == "proxy"],
+                processes={node.name: cluster.pid(node.name) for node in cluster.nodes},
+                directories={name: plan.directory / "data" / name for name in ("controller-1", "store-0-1")},
+                queues=QUEUES,
+                rest_s=REST_S,
+            )
+        )

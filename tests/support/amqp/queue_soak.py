@@ -1,0 +1,82 @@
+"""Durable queues by the ten thousand that are declared, bound and deleted again; the memory and disk behind that."""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+
+from tests.bench.load.amqp.amqp_crowd import Crowd
+from tests.bench.load.amqp.amqp_wire import (
+    BIND,
+    BIND_OK,
+    DECLARE,
+    DECLARE_OK,
+    DELETE,
+    DELETE_OK,
+    binding,
+    declaration,
+    deletion,
+    method,
+)
+from tests.bench.procfs import memory_mb
+
+EXCHANGE = "amq.direct"
+MIB = 1 << 20
+
+
+class QueueSoak:
+    """Rounds of queues, and what they leave: `memory` in MiB by process, `disk` in MiB by directory, of each round."""
+
+    def __init__(
+        self,
+        ports: Sequence[int],
+        *,
+        processes: Mapping[str, int],
+        directories: Mapping[str, Path],
+        queues: int,
+        rest_s: float,
+    ) -> None:
+        """Takes the AMQP ports, processes and directories by name, and in how many seconds directories come to rest."""
+        self._ports = ports
+        self._processes, self._directories = processes, directories
+        self._rest_s = rest_s
+        names = [f"soak-{number}" for number in range(queues)]
+        self._steps = {
+            "declared": ([method(DECLARE, declaration(name)) for name in names], DECLARE_OK),
+            "bound": ([method(BIND, binding(name, EXCHANGE, name)) for name in names], BIND_OK),
+            "deleted": ([method(DELETE, deletion(name)) for name in names], DELETE_OK),
+        }
+        self.memory: list[dict[str, float]] = []
+        self.disk: list[dict[str, float]] = []
+
+    def run(self, rounds: int, *, log_mib_max: float) -> None:
+        """Does so many rounds; waits behind each for directories to hold no more than that, as far as it goes."""
+        with Crowd(self._ports) as crowd:
+            for number in range(1, rounds + 1):
+                rates = {
+                    done: f"{len(requests) / crowd.ask(requests, answer):,.0f}/s"
+                    for done, (requests, answer) in self._steps.items()
+                }
+                self._wait(lambda: max(self._sizes().values()) <= log_mib_max)
+                self.memory.append({name: memory_mb("RssAnon", pid) for name, pid in self._processes.items()})
+                self.disk.append(self._sizes())
+                found = {name: round(mib, 1) for name, mib in (*self.memory[-1].items(), *self.disk[-1].items())}
+                print(f"round {number}: {rates} MiB: {found}", flush=True)
+
+    def _wait(self, condition: Callable[[], bool]) -> None:
+        until_s = time.monotonic() + self._rest_s
+        while not condition() and time.monotonic() < until_s:
+            time.sleep(0.5)
+
+    def _sizes(self) -> dict[str, float]:
+        return {name: size_of(directory) / MIB for name, directory in self._directories.items()}
+
+
+def size_of(directory: Path) -> int:
+    """Returns the bytes that the files of a directory take on the disk."""
+    found = 0
+    for path in directory.rglob("*"):
+        try:
+            found += path.stat().st_blocks * 512
+        except FileNotFoundError:  # it was removed meanwhile
+            continue
+    return found
