@@ -168,7 +168,7 @@ class DeadLetters:
             log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
 
     def _by_group(self, queue: Queue, letters: Sequence[Letter]) -> Iterator[tuple[int, Sequence[Letter]]]:
-        """Yields messages in their order, by the store group that they lie in: of a queue that is being moved in two."""
+        """Yields messages in their order, by the store group that they lie in: of a queue that was moved in two."""
         if queue.definition.move is None:
             yield queue.definition.group, letters
             return

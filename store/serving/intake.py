@@ -7,8 +7,8 @@ from functools import partial
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.api.timers import TimersHeld
-from store.base.errors import NotMaster, StoreError
-from store.format.frame import UnplacedFrame
+from store.base.errors import NotMaster, SequenceOutOfOrder, StoreError
+from store.format.frame import ONCE_PRODUCER, UnplacedFrame
 from store.rpc.budget import Budget
 from store.rpc.calls import encode
 from store.rpc.frames import KEPT, Acks, AppendAck, ack_of, parse_appends
@@ -17,6 +17,7 @@ from store.serving.dropped import check_rows
 PENDING_BYTES = 48 << 20  # of frames that a node's clients may have with its store, less than the store refuses at
 ACKS_COUNT_MAX = 1 << 14  # that a client has not taken: beyond, its frames wait
 ACKS_IN_MESSAGE = 4_096
+GAPS_COUNT_MAX = 1_024  # a client begins another sequence behind each
 
 
 class Intake:
@@ -41,6 +42,7 @@ class Intake:
         self._number = 0  # of the next frame
         self._round = 0
         self._refused: StoreError | None = None  # of a frame that the client sends again in its next round
+        self._gaps: dict[int, None] = {}  # producers of which a frame was refused, the newest last; <= GAPS_COUNT_MAX
         self._acks: list[AppendAck] = []
         self._timers_sent: TimersHeld | None = None
         self.pending = 0  # frames whose outcome is not known
@@ -70,10 +72,21 @@ class Intake:
             self._append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
-        """Returns why a frame is refused by queues and timers: its client decided by older news."""
+        """Returns why a frame is refused by queues and timers: its client decided by older news.
+
+        The later frames of its producer are refused, too, so that none overtakes it, also those of a producer whose
+        first frame it was: of that the store knows no sequence.
+        """
+        producer = frame.producer_id
+        if producer in self._gaps:
+            return SequenceOutOfOrder(f"producer {producer:x}: an earlier frame was refused")
         try:
             check_rows(frame.rows, lambda: frame.plain_payload, self._dropped(), self._store.timers)
         except StoreError as refused:
+            if producer and not producer & ONCE_PRODUCER:
+                self._gaps[producer] = None
+                if len(self._gaps) > GAPS_COUNT_MAX:
+                    del self._gaps[next(iter(self._gaps))]
             return refused
         return None
 

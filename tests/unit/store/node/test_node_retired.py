@@ -1,16 +1,19 @@
 """A queue that its group has retired takes nothing more, whoever writes, and whichever replica is the master."""
 
 import pytest
+from msgspec.structs import replace
 
 from controller.api.commands import NameQueue
+from store.api.log import Appended
 from store.api.message import Message, encode
 from store.base.clock import now_ms
-from store.base.errors import QueueDropped
+from store.base.errors import QueueDropped, SequenceOutOfOrder
 from store.format.frame import ROW, UnplacedFrame
 from store.format.queue_config import QueueConfig
 from store.format.records import TIMERS_QUEUE, TimerSet
 from store.format.records import encode as encode_record
 from tests.support.controller.controllers import Controllers
+from tests.support.process.waiting import until
 from tests.support.store.node_kit import StoreGroup
 from tests.support.store.store_kit import append, bodies, frame
 
@@ -83,4 +86,21 @@ async def test_a_retired_queue_takes_nothing_more_and_is_over_once_all_of_it_is_
         await group.start(name)
         await group.in_sync()
         await check_refused(store, retired, other)
+        assert await bodies(store, other) == [b"3"]
+
+
+async def test_what_follows_a_refused_frame_does_not_overtake_it(tmp_path):
+    async with (
+        Controllers(tmp_path / "controllers", count=1) as controllers,
+        StoreGroup(tmp_path, controllers, count=1) as group,
+    ):
+        retired, other = [(await group.client.do(NameQueue(name=name))).number for name in ("retired", "other")]
+        store = group.store()
+        assert await store.leases.retire(retired)
+        frames = [frame((other, b"1"), (retired, b"1")), frame((other, b"2")), frame((other, b"3"))]
+        outcomes = []
+        for sequence, one in enumerate(frames, 1):
+            store.log.append(replace(one, producer_id=7 if sequence < 3 else 9, sequence=sequence), outcomes.append)
+        await until(lambda: len(outcomes) == 3)
+        assert [type(one) for one in outcomes] == [QueueDropped, SequenceOutOfOrder, Appended]
         assert await bodies(store, other) == [b"3"]
