@@ -1,6 +1,6 @@
 """Queues that come and go by the ten thousand leave memory and disk where they were, in every process (`make soak`).
 
-HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 64 connections. Memory
+HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 512 channels. Memory
 (RssAnon) behind the second and the third round is held to that behind the first, as Python keeps what it once had. The
 log is held to a few segments, as `[store]` says here when its files go.
 """

@@ -15,7 +15,6 @@ from tests.bench.load.amqp.amqp_wire import (
     binding,
     declaration,
     deletion,
-    method,
 )
 from tests.bench.procfs import memory_mb
 
@@ -41,9 +40,9 @@ class QueueSoak:
         self._rest_s = rest_s
         names = [f"soak-{number}" for number in range(queues)]
         self._steps = {
-            "declared": ([method(DECLARE, declaration(name)) for name in names], DECLARE_OK),
-            "bound": ([method(BIND, binding(name, EXCHANGE, name)) for name in names], BIND_OK),
-            "deleted": ([method(DELETE, deletion(name)) for name in names], DELETE_OK),
+            "declared": (DECLARE, [declaration(name) for name in names], DECLARE_OK),
+            "bound": (BIND, [binding(name, EXCHANGE, name) for name in names], BIND_OK),
+            "deleted": (DELETE, [deletion(name) for name in names], DELETE_OK),
         }
         self.memory: list[dict[str, float]] = []
         self.disk: list[dict[str, float]] = []
@@ -53,8 +52,8 @@ class QueueSoak:
         with Crowd(self._ports) as crowd:
             for number in range(1, rounds + 1):
                 rates = {
-                    done: f"{len(requests) / crowd.ask(requests, answer):,.0f}/s"
-                    for done, (requests, answer) in self._steps.items()
+                    done: f"{len(asked) / crowd.ask(request, asked, answer):,.0f}/s"
+                    for done, (request, asked, answer) in self._steps.items()
                 }
                 self._wait(lambda: max(self._sizes().values()) <= log_mib_max)
                 self.memory.append({name: memory_mb("RssAnon", pid) for name, pid in self._processes.items()})
