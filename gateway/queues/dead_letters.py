@@ -83,7 +83,7 @@ class DeadLetters:
             await self._store.leases.settle(queue.number, owner, offsets)
             return
         with self._held(queue, owner, offsets):
-            async with self._turns.at(f"{queue.number}"):  # what has left its queue before comes before
+            async with self._turns.at(f"{queue.number}"):  # in the order in which messages have left
                 await self._move(queue, owner, letters, reason)
 
     async def finished(self, owner: int) -> None:
