@@ -35,7 +35,7 @@ class HttpFactory:
 
     def connect(self, info: ConnectionInfo, options: HttpOptions, *, random: Random) -> HttpConnection:
         """Returns the state machine of a new connection."""
-        return HttpConnection(info, options, self.arriving)
+        return HttpConnection(info, options, self.arriving, random)
 
 
 FACTORY = HttpFactory()

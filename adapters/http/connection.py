@@ -4,7 +4,8 @@ from collections.abc import Callable, Iterable, Sequence
 from http import HTTPStatus
 from typing import Any, ClassVar
 
-from adapters.http.handlers.actions import Action, Ask, Follow, HandlerContext, Part, Respond, Store, Stored, Watch
+from adapters.http.handlers.actions import Action, Ask, Command, Follow, HandlerContext, Part, Respond, Store, Watch
+from adapters.http.handlers.commands import Commands
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, denied
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
@@ -35,6 +36,7 @@ from gateway.port.adapter import (
     Effect,
     Outcome,
     Publish,
+    Random,
     Request,
     Settled,
     SubscriptionId,
@@ -53,13 +55,14 @@ class HttpConnection(Adapter):
     pipelined requests take effect in their order.
     """
 
-    def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget) -> None:
-        self._info = info
+    def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget, random: Random) -> None:
+        self._info, self._random = info, random
         self._share = ConnectionBudget(arriving, options)
         self._options = options
         self.transport: Transport | None = None
         self._streams: EventStreams | None = None
         self._keys: KeyStreams | None = None
+        self._commands: Commands | None = None  # made for the first one
         self._opening = b""  # the first bytes, until they tell the version
         self._upgraded = b""  # written before the transport's output
         self._now_ms = 0
@@ -139,13 +142,13 @@ class HttpConnection(Adapter):
             parts, key = published
             if key is not None and isinstance(outcome.error, KeyRepeated):
                 self._ask(*repeated(parts.pop(), key, outcome.error))
-            for exchange, request, start, size, reply in parts:
-                self._respond(exchange, request, reply(Stored.of(outcome, start, size)))
+            for part in parts:
+                self._respond(part.exchange, part.request, part.answered(outcome))
         elif (asked := self._asked.pop(token, None)) is not None:
             self._answered(asked, asked.answered(outcome))
         elif token in self._asking:
             self._identified(self._asking.pop(token), outcome)
-        elif self._keys is not None:
+        elif not (self._commands and self._commands.completed(token, outcome)) and self._keys is not None:
             self._keys.completed(token, outcome, now_ms=now_ms)
         self._advance()
         return self._end_turn()
@@ -205,7 +208,7 @@ class HttpConnection(Adapter):
         self._closed, self._requests = True, Requests()
         if self.transport is not None:
             self.transport.release()
-        self.transport = self._streams = self._keys = None
+        self.transport = self._streams = self._keys = self._commands = None
         self.repeats.forget()
         self._share.holds(0, known=True)
         return ()
@@ -318,8 +321,9 @@ class HttpConnection(Adapter):
         if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:
             self._effects += [Unsubscribe(sub=sub) for sub in stream.subs]
             self._resume()
-        if self._keys is not None:
-            self._keys.gone(exchange)
+        for held in (self._keys, self._commands):
+            if held is not None:
+                held.gone(exchange)
         self._identities.gone(exchange)
 
     def _drained(self, exchange: Exchange) -> None:
@@ -371,7 +375,8 @@ class HttpConnection(Adapter):
         self._speak_for(principal)
         try:
             host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
-            action = found.handler(request, HandlerContext(self._options, principal, self._now_ms, host, found.below))
+            context = HandlerContext(self._options, principal, self._now_ms, host, found.below, self._random)
+            action = found.handler(request, context)
         except (HttpError, Refusal) as error:
             self._respond(exchange, request, refused(error))
             return
@@ -389,15 +394,16 @@ class HttpConnection(Adapter):
             self._publish()
             self._who = principal
 
-    def _answered(self, asked: PendingQuestion, found: Response | Store | None) -> None:
-        if isinstance(found, Store):
+    def _answered(self, asked: PendingQuestion, found: Response | Store | Command | None) -> None:
+        if isinstance(found, Store | Command):
             self._speak_for(asked.who)
-            self._store(asked.exchange, asked.request, found)
+            self._actions[type(found)](self, asked.exchange, asked.request, found)
         else:
             self._respond(asked.exchange, asked.request, found)
 
-    def _answer(self, exchange: Exchange, request: HttpRequest, action: Respond) -> None:
-        self._respond(exchange, request, action.response)
+    def _command(self, exchange: Exchange, request: HttpRequest, action: Command) -> None:
+        self._commands = self._commands or Commands(call=self._call, respond=self._respond)
+        self._ask(exchange, request, self._commands.begin(exchange, request, action))
 
     def _store(self, exchange: Exchange, request: HttpRequest, action: Store) -> None:
         if action.keys:
@@ -458,9 +464,10 @@ class HttpConnection(Adapter):
             self._gone(exchange)
 
     _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {
-        Respond: _answer,
+        Respond: lambda self, exchange, request, action: self._respond(exchange, request, action.response),
         Store: _store,
         Ask: _ask,
+        Command: _command,
         Follow: _stream,
         Watch: _watch,
     }

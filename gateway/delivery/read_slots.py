@@ -18,7 +18,7 @@ T = TypeVar("T")
 class MessageReads:
     """The slots of a process: those of single messages, and those of pages, which take longer."""
 
-    def __init__(self, *, bytes_max: int, message_bytes_max: int, unread_bytes: Callable[[], int]) -> None:
+    def __init__(self, bytes_max: int, message_bytes_max: int, unread_bytes: Callable[[], int]) -> None:
         self.single, self.pages = (
             ReadSlots(
                 bytes_max=bytes_max // 2,

@@ -1,10 +1,16 @@
-"""Requests that read stored data: last values, retained messages, addresses, and messages by key, address or id."""
+"""Requests that read stored data: last values, retained messages, addresses, and messages by key, address or id.
+
+Three are for the answer to a message that an adapter publishes: `ExpectAnswer` before it is published, so that no
+answer is missed, then `AwaitAnswer` once it is stored, or `ForgetAnswer`.
+"""
 
 from collections.abc import Sequence
 
 from gateway.domain.idempotency import StoredRequest
 from gateway.port.adapter import Request, Value
 from store.api.message import Message
+
+ANSWER_WAIT_MS_MAX = 60_000  # from `ExpectAnswer` on
 
 
 class RecallKey(Request[StoredRequest], frozen=True, kw_only=True):
@@ -90,3 +96,29 @@ class FindMessages(Request[FoundMessages], frozen=True, kw_only=True):
     after: str | None = None  # the one of the page before
     limit: int = 100
     wait_ms: int = 0  # for the first one, where there is none
+
+
+class ExpectAnswer(Request[None], frozen=True, kw_only=True):
+    """Notes the first message from now on that has this correlation at this address.
+
+    With `seek` an earlier message counts, too, if it is the last one there. Refused with QUOTA or OVERLOAD where too
+    many answers are expected.
+    """
+
+    number: int  # chosen by the adapter; unique among the answers that its connection expects
+    address: str
+    correlation: bytes
+    wait_ms: int
+    seek: bool = False
+
+
+class AwaitAnswer(Request[Message | None], frozen=True, kw_only=True):
+    """Asks for the expected message, its id filled in; None once its time is up. It is not expected any more then."""
+
+    number: int
+
+
+class ForgetAnswer(Request[None], frozen=True, kw_only=True):
+    """Ends the wait for an answer: who has asked for it is told that there is none."""
+
+    number: int

@@ -235,6 +235,7 @@ class Gateway:
             endpoint.drain()
         self.hub.groups.stop()
         self.hub.finds.stop()
+        self.hub.answers.stop()
         self.hub.contexts.stop()
         if self._bridges is not None:
             await self._bridges.stop()

@@ -55,7 +55,7 @@ from gateway.port.queues import (
     UnbindQueue,
     address_of,
 )
-from gateway.port.reads import FindMessages, LastValue, LastValues, Retained
+from gateway.port.reads import ExpectAnswer, FindMessages, LastValue, LastValues, Retained
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from gateway.queues.model.bindings import ALTERNATE, PREDECLARED, Exchange, patterns
@@ -98,7 +98,7 @@ def publishes(_hub: Hub, permissions: Permissions, request: BeginBody | PublishB
     permissions.check_message(request.message)
 
 
-def reads_address(_hub: Hub, permissions: Permissions, request: LastValue) -> None:
+def reads_address(_hub: Hub, permissions: Permissions, request: LastValue | ExpectAnswer) -> None:
     """Needs the right to read the address."""
     permissions.check("subscribe", request.address)
 

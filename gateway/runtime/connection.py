@@ -197,6 +197,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def eof_received(self) -> bool:
         """Reads no more, but still answers the peer's requests (not over TLS, which has no half-close)."""
         self.ended = True
+        self.hub.answers.left(self)  # most peers that do this are gone, and say so when they are written to
         return self._asked and not self._secure
 
     @property

@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 from controller.api.client import ControllerClient
 from gateway.config.config import is_loopback
+from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import Subscriber
@@ -98,6 +99,7 @@ class Hub(ABC):
     ingest: Ingest
     fanout: Fanout
     finds: FindWaits
+    answers: AnswerWaits
     reads: MessageReads
     sessions: Sessions
     queues: NamedQueues
@@ -150,6 +152,8 @@ class Endpoint:
 
     An exception of the adapter's is our bug: it is logged with its trace and ends this endpoint alone.
     """
+
+    ended: bool = False  # the peer has closed its half
 
     __slots__ = (  # of so many attributes a dictionary takes 1.5 KB more, of every connection
         "_timer",

@@ -11,6 +11,7 @@ from controller.api.client import ControllerClient
 from gateway.base.eager import eager_start
 from gateway.base.pause_guard import PauseGuard
 from gateway.config.config import Config
+from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import NOBODY
@@ -87,15 +88,11 @@ class ProcessHub(StreamHub):
         self.controller = controller
         self.metrics = metrics
         self.random = random.SystemRandom()
-        self.write_buffer_bytes_max = config.gateway.write_buffer_bytes_max
+        limits, self.write_buffer_bytes_max = config.gateway, config.gateway.write_buffer_bytes_max
         self.others, self.unread = dict[str, ListenerContext](), UnreadBudget(config.gateway.unread_bytes_max)
         self.finds, self.reads = (
             FindWaits(store),
-            MessageReads(
-                bytes_max=config.gateway.unread_bytes_max,
-                message_bytes_max=config.gateway.max_message_bytes,
-                unread_bytes=lambda: self.unread.held_bytes,
-            ),
+            MessageReads(limits.unread_bytes_max, limits.max_message_bytes, lambda: self.unread.held_bytes),
         )
         self.router = Router(
             controller,
@@ -143,9 +140,9 @@ class ProcessHub(StreamHub):
         self._work: set[asyncio.Task[None]] = set()
         self._releasing = 0  # connections that have ended and still hold something
         self._changed = asyncio.Event()  # set when something has ended that `quiet` may be waiting for
-        self._pending_bytes_high = config.gateway.pending_bytes_max // 2
+        self._pending_bytes_high = limits.pending_bytes_max // 2
         self.pressure = Pressure(
-            memory_bytes_max=memory_limit_bytes(config.gateway.memory_high_bytes), crowded=lambda: self.crowded
+            memory_bytes_max=memory_limit_bytes(limits.memory_high_bytes), crowded=lambda: self.crowded
         )
         self.directory = Directory(store, spawn=self.spawn)
         self.router.met = self.directory.offer
@@ -172,7 +169,8 @@ class ProcessHub(StreamHub):
                 )
             ),
         )
-        self.keys, self.contexts = (
+        self.answers, self.keys, self.contexts = (
+            AnswerWaits(self.fanout, store, now_ms=now_ms, later=self.later),
             KeyValues(store, config.kv),
             ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),
         )
@@ -289,6 +287,7 @@ class ProcessHub(StreamHub):
         finally:
             self.fanout.leave(endpoint.subscriber)
             self.shared.left(endpoint)
+            self.answers.left(endpoint)
             try:
                 try:
                     await self.keys.leave(endpoint)

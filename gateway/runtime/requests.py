@@ -8,6 +8,7 @@ from typing import Any, Final, NamedTuple, TypeVar
 import msgspec
 
 from gateway.config.config import is_loopback
+from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.find import find_messages
 from gateway.delivery.last_value import last_value, last_values
 from gateway.delivery.search_cursors import CursorSeal
@@ -51,7 +52,7 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from gateway.port.oscore import ContextKeys, FindKeys, NextLostContexts, OpenContext, OpenedContext
+from gateway.port.oscore import FindKeys, NextLostContexts, OpenContext, OpenedContext
 from gateway.port.push import (
     CreateSubscription,
     DeleteSubscription,
@@ -74,7 +75,10 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.reads import (
+    AwaitAnswer,
+    ExpectAnswer,
     FindMessages,
+    ForgetAnswer,
     FoundMessages,
     LastValue,
     LastValues,
@@ -188,13 +192,8 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
     return principal
 
 
-async def _find_keys(asked: RequestContext, request: FindKeys) -> ContextKeys:
-    return await asked.hub.contexts.find_keys(request)
-
-
 async def _open_context(asked: RequestContext, request: OpenContext) -> OpenedContext:
     hub, endpoint = asked.hub, asked.endpoint
-
     principal_of = partial(vouched_principal, hub, protocol=endpoint.protocol)
     return await hub.contexts.open(endpoint, request, principal_of)
 
@@ -224,10 +223,6 @@ async def _save_session(asked: RequestContext, request: SaveSession) -> None:
 
 async def _drop_will(asked: RequestContext, request: DropWill) -> None:
     asked.hub.sessions.drop_will(asked.endpoint)
-
-
-async def _end_session(asked: RequestContext, request: EndSession) -> None:
-    await asked.hub.sessions.end(asked.endpoint)
 
 
 async def _recall_key(asked: RequestContext, request: RecallKey) -> StoredRequest:
@@ -320,6 +315,12 @@ def _keys(method: Callable[[KeyValues, KeyClient, R], Awaitable[T]]) -> Callable
     return lambda asked, request: asked.hub.keys.answer(method, KeyClient(asked.endpoint, asked.permissions), request)
 
 
+def _answers(
+    method: Callable[[AnswerWaits, Endpoint, Principal, R], Awaitable[T]],
+) -> Callable[[RequestContext, R], Awaitable[T]]:
+    return lambda asked, request: method(asked.hub.answers, asked.endpoint, asked.who, request)
+
+
 def _groups(
     method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]],
 ) -> Callable[[RequestContext, R], Awaitable[T]]:
@@ -363,12 +364,13 @@ def _served(
 REQUESTS: Mapping[type[Request[Any]], Served] = dict(
     [
         _served(Authenticate, _authenticate, rights.own),
-        _served(FindKeys, _find_keys, rights.own),  # for the adapter alone, which tells its client nothing of them
+        # For the adapter alone, which tells its client nothing of the keys.
+        _served(FindKeys, lambda asked, request: asked.hub.contexts.find_keys(request), rights.own),
         _served(OpenContext, _open_context, rights.own),  # its client has the keys, or is not heard
         _served(NextLostContexts, _next_lost_contexts, rights.own),
         _served(OpenSession, _open_session, rights.own),  # its will is checked when it is set, and when it is published
         _served(SaveSession, _save_session, rights.own),
-        _served(EndSession, _end_session, rights.own),
+        _served(EndSession, lambda asked, _: asked.hub.sessions.end(asked.endpoint), rights.own),
         _served(DropWill, _drop_will, rights.own),
         _served(RecallKey, _recall_key, rights.own),
         _served(CancelTimer, _cancel_timer, rights.own),  # by a ticket that its publisher was given
@@ -383,6 +385,9 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(Retained, _retained, rights.reads_filter),
         _served(FindMessages, _find_messages, rights.finds, on_grid=True),
         _served(ListAddresses, _list_addresses, rights.own, on_grid=True),  # it gets those that it may read
+        _served(ExpectAnswer, _answers(AnswerWaits.expect), rights.reads_address),
+        _served(AwaitAnswer, _answers(AnswerWaits.wait), rights.own),
+        _served(ForgetAnswer, _answers(AnswerWaits.forget), rights.own),
         _served(OpenVhost, _queues(lambda queues: queues.registry.open_vhost), rights.opens_vhost),
         _served(DeclareExchange, _queues(lambda queues: queues.registry.declare_exchange), rights.declares_exchange),
         _served(DeleteExchange, _queues(lambda queues: queues.registry.delete_exchange), rights.manages_exchange),

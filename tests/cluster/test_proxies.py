@@ -2,16 +2,19 @@
 
 import contextlib
 import itertools
+import threading
 import time
 
+import httpx
 import pika
 import pytest
+from paho.mqtt.packettypes import PacketTypes
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import until_ready
-from tests.support.mqtt.paho_client import connected
+from tests.support.mqtt.paho_client import connected, properties
 from tests.support.process.commands import headgate
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
@@ -213,6 +216,28 @@ def test_rules_of_a_user_count_at_all_proxies(running, tmp_path):
         assert b"no" not in heard[-3:]
     for client in (*readers, publisher):
         client.close()
+
+
+def test_a_command_by_http_hears_an_answer_that_another_proxy_has_stored(running):
+    device = connected(running.other, "device", clean=True)
+    device.subscribe("commands/d1", 1)
+
+    def answer():
+        for _ in range(10):
+            command = device.get().properties
+            said = properties(PacketTypes.PUBLISH, CorrelationData=command.CorrelationData)
+            device.publish(command.ResponseTopic, command.CorrelationData, properties=said)
+
+    answering = threading.Thread(target=answer)
+    answering.start()
+    url = f"http://127.0.0.1:{running.one - PORTS['mqtt'] + PORTS['http']}"
+    with httpx.Client(base_url=url, trust_env=False, timeout=TIMEOUT_S) as client:
+        for number in range(10):
+            said = {"prefer": "wait=60", "ce-correlationid": f"c{number}"}
+            done = client.post("/topics/commands/d1", headers=said)
+            assert (done.status_code, done.text) == (200, f"c{number}")
+    answering.join(TIMEOUT_S)
+    device.close()
 
 
 def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):

@@ -178,6 +178,9 @@ HTTP: dict[str, Http] = {
         (f"/topics/{_HIDDEN}?delay=9", {"content": b"x"}),
         (f"/topics/{_HIDDEN}?retain=true", {"content": b""}),
         (f"/topics/{_HIDDEN}", {"content": b"x", "headers": {"idempotency-key": "secret-id"}}),
+        (f"/topics/{_HIDDEN}", {"content": b"x", "headers": {"prefer": "wait=1"}}),
+        ("/topics/mine/a", {"content": b"x", "headers": {"prefer": "wait=1"}}),  # `answers/little` is not theirs
+        ("/topics/mine/a", {"content": b"x", "headers": {"prefer": "wait=1", "x-reply-to": SECRET}}),
     ),
     "DELETE /timers/*": http(404, 404, "/timers/1.0.0_x", time="own"),
     "DELETE /kv/*": http(403, 403, f"/kv/{SECRET}", (f"/kv/{SECRET}", {"headers": {"if-match": "*"}})),

@@ -1,6 +1,7 @@
-"""Commands to a CoAP device that observes its address: the senders by HTTP and AMQP hear its answers.
+"""Commands to a device, and the answers that their senders hear.
 
-`test_across_protocols` has the sender by MQTT 5.
+The device of the first tests observes its address by CoAP, and the senders use HTTP and AMQP: `test_across_protocols`
+has the sender by MQTT 5. The others are sent by HTTP with `Prefer: wait`, to devices of each protocol.
 """
 
 import asyncio
@@ -15,6 +16,10 @@ import aio_pika
 import aiocoap
 import httpx
 import pytest
+from paho.mqtt.packettypes import PacketTypes
+
+from gateway.delivery.answers import USER_WAITS_COUNT_MAX
+from tests.support.mqtt.paho_client import PahoClient, properties
 
 pytestmark = [pytest.mark.slow, pytest.mark.anyio]
 
@@ -108,3 +113,111 @@ async def test_a_sender_by_amqp_hears_the_answer_in_the_queue_of_its_reply_to(
             assert (await one.answer())["replyto"].startswith("$amqp//")
             answer = await heard.get()
             assert (answer.body, answer.correlation_id) == (b"done", "request-8")
+
+
+# ---- by HTTP, in one request
+
+
+@pytest.fixture(params=[False, True], ids=["HTTP/1.1", "HTTP/2"])
+async def sender(request: pytest.FixtureRequest, shared_gateway: Any) -> AsyncIterator[httpx.AsyncClient]:
+    async with httpx.AsyncClient(
+        base_url=shared_gateway.url,
+        http1=not request.param,
+        http2=request.param,
+        trust_env=False,
+        timeout=TIMEOUT_S,
+        headers={"prefer": "wait=60"},
+    ) as client:
+        yield client
+
+
+async def test_the_answer_of_a_coap_device_is_the_response(shared_gateway: Any, sender: httpx.AsyncClient) -> None:
+    async with asyncio.timeout(TIMEOUT_S), device(shared_gateway) as (one, address), asyncio.TaskGroup() as tasks:
+        told = tasks.create_task(one.answer())
+        done = await sender.post(f"/topics/{address}", content=b"open")
+        assert (done.status_code, done.content) == (200, b"done"), done.text
+        assert done.headers["preference-applied"] == "wait=60"
+        command = await told
+        assert command["replyto"] == "answers/-"
+        assert done.headers["ce-correlationid"] == command["correlationid"]
+
+
+async def test_the_answer_of_an_mqtt_device_is_the_response(shared_gateway: Any, sender: httpx.AsyncClient) -> None:
+    address, loop = f"commands/m{next(_numbers)}", asyncio.get_running_loop()
+    device = await asyncio.to_thread(PahoClient(shared_gateway.port("mqtt")).connect)
+
+    def answer() -> str:
+        command: Any = device.get()
+        said = properties(PacketTypes.PUBLISH, CorrelationData=command.properties.CorrelationData)
+        said.ContentType, said.UserProperty = "application/json", [("color", "red")]
+        device.publish(command.properties.ResponseTopic, b'{"open": true}', properties=said)
+        return str(command.properties.ResponseTopic)
+
+    try:
+        await asyncio.to_thread(device.subscribe, address, 1)
+        answered = loop.run_in_executor(None, answer)
+        reply_to = f"answers/app{next(_numbers)}"
+        done = await sender.post(f"/topics/{address}", headers={"x-reply-to": reply_to}, content=b"open")
+        assert (done.status_code, done.json()) == (200, {"open": True})
+        assert (done.headers["content-type"], done.headers["ce-color"]) == ("application/json", "red")
+        assert await answered == reply_to
+    finally:
+        await asyncio.to_thread(device.close)
+
+
+async def test_the_answer_of_a_server_of_amqp_is_the_response(shared_gateway: Any, sender: httpx.AsyncClient) -> None:
+    """Any server of remote calls by AMQP will do: it answers to the default exchange, with `reply_to` as the key."""
+    address = f"commands/a{next(_numbers)}"
+    url = f"amqp://guest:guest@127.0.0.1:{shared_gateway.port('amqp')}/"
+    async with asyncio.timeout(TIMEOUT_S), await aio_pika.connect(url, timeout=TIMEOUT_S) as connection:
+        channel = await connection.channel()
+        queue = await channel.declare_queue(exclusive=True)
+        await queue.bind("amq.topic", address.replace("/", "."))
+
+        async def answer(command: Any) -> None:
+            assert command.reply_to is not None
+            said = aio_pika.Message(b"done", correlation_id=command.correlation_id, headers={"color": "red"})
+            await channel.default_exchange.publish(said, command.reply_to)
+
+        await queue.consume(answer, no_ack=True)
+        reply_to = f"$amqp//app{next(_numbers)}"
+        done = await sender.post(f"/topics/{address}", headers={"x-reply-to": reply_to}, content=b"open")
+        assert (done.status_code, done.content, done.headers["ce-color"]) == (200, b"done", "red")
+
+
+async def test_a_command_without_an_answer_is_accepted_and_found_once_it_is_answered(
+    shared_gateway: Any, sender: httpx.AsyncClient
+) -> None:
+    address, reply_to = f"commands/n{next(_numbers)}", f"answers/app{next(_numbers)}"
+    said = {"prefer": "wait=1", "x-reply-to": reply_to, "idempotency-key": f'"{reply_to}"'}
+    done = await sender.post(f"/topics/{address}", headers=said, content=b"open")
+    assert done.status_code == 202
+    receipt = done.json()
+    assert receipt["replyto"] == reply_to
+    assert (await sender.get(f"/topics/{address}", headers={"prefer": ""})).content == b"open"
+    correlated = {"ce-correlationid": receipt["correlationid"], "prefer": ""}
+    await sender.post(f"/topics/{reply_to}", headers=correlated, content=b"late")
+    again = await sender.post(f"/topics/{address}", headers=said, content=b"open")
+    assert (again.status_code, again.content) == (200, b"late")
+
+
+async def test_a_client_that_leaves_frees_its_waits(shared_gateway: Any) -> None:
+    """Far more clients than may wait leave one after the other, and each is taken."""
+    address = f"commands/l{next(_numbers)}"
+    host, port = "127.0.0.1", shared_gateway.port("http")
+    head = f"POST /topics/{address} HTTP/1.1\r\nhost: localhost\r\nprefer: wait=60\r\ncontent-length: 0\r\n\r\n"
+    async with asyncio.timeout(TIMEOUT_S), httpx.AsyncClient(base_url=shared_gateway.url, trust_env=False) as client:
+        for _ in range(3):
+            opened = [await asyncio.open_connection(host, port) for _ in range(USER_WAITS_COUNT_MAX // 2)]
+            for _, writer in opened:
+                writer.write(head.encode())
+            for _, writer in opened:
+                await writer.drain()
+                writer.close()
+        while True:  # those that left a moment ago may still count
+            said = {"prefer": "wait=1"}
+            answers = await asyncio.gather(
+                *(client.post(f"/topics/{address}", headers=said) for _ in range(USER_WAITS_COUNT_MAX // 2))
+            )
+            if {answer.status_code for answer in answers} == {202}:
+                break

@@ -19,6 +19,7 @@ from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
 from adapters.amqp.codec.structured import read_structured
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, SHORT_BYTES_MAX, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
+from gateway.domain.vhosts import local_name, vhost_of, vhost_of_address
 from gateway.port.queues import (
     ADDED,
     COPY_KEYS,
@@ -321,12 +322,23 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
     expires = message.expires_at_ms
     expiration = None if expires is None else str(max(0, expires - now_ms))
     flags1, first = _texts(headers, ((15, cloudevents.data_type(message)), (14, message.content_encoding)))
-    flags2, second = _texts(headers, ((10, _text(message.correlation)), (8, expiration), (7, message.id)))
+    answered = (10, _text(message.correlation)), (9, _reply_queue(message))
+    flags2, second = _texts(headers, (*answered, (8, expiration), (7, message.id)))
     flags3, third = _texts(headers, ((5, message.type), (4, message.device)))
     flags = flags1 | flags2 | flags3 | 1 << 13 | 1 << 12 | 1 << 6
     mode = b"\x01" if message.qos == 0 else b"\x02"
     timestamp = min(max(0, message.time_ms // 1000), _TIMESTAMP_MAX).to_bytes(8, "big")
     return b"".join((flags.to_bytes(2, "big"), first, write_table(headers), mode, second, timestamp, third))
+
+
+def _reply_queue(message: Message) -> str | None:
+    """Returns the queue that the answer is wanted in; None where an address is named that is no queue's here."""
+    if message.reply_to is None:
+        return None
+    exchange, key = routing_of(message.reply_to)
+    if local_name(exchange) or vhost_of(exchange) != vhost_of_address(message.address) or key == REPLY_TO:
+        return None
+    return key
 
 
 def _as_stored(message: Message) -> Message:

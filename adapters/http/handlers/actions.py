@@ -13,8 +13,9 @@ from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Outcome, Request
+from gateway.port.adapter import Outcome, Random, Request
 from gateway.port.kv import WatchKeys
+from gateway.port.reads import ExpectAnswer
 from store.api.message import Message
 from store.format.frame import Position
 
@@ -27,6 +28,7 @@ class HandlerContext(msgspec.Struct, frozen=True):
     now_ms: int
     host: str = ""  # where the client is
     below: str = ""  # the part of the path below /topics/, /timers/ or /kv/
+    random: Random | None = None  # of the connection
 
 
 class Respond(NamedTuple):
@@ -54,8 +56,19 @@ class Ask(NamedTuple):
     """
 
     request: Request[Any]
-    reply: Callable[[Any], Response | Store | None]
+    reply: Callable[[Any], "Response | Store | Command | None"]
     failed: Callable[[Refusal], Response | None] | None = None
+
+
+class Command(NamedTuple):
+    """Store one message, and wait for the answer to it.
+
+    `reply` makes the response from the answer; from the one of `store` where there is none in time.
+    """
+
+    expected: ExpectAnswer
+    store: Store
+    reply: Callable[[Message | None, Response], Response]
 
 
 class Follow(NamedTuple):
@@ -72,7 +85,7 @@ class Watch(NamedTuple):
     request: WatchKeys
 
 
-Action: TypeAlias = Respond | Store | Ask | Follow | Watch
+Action: TypeAlias = Respond | Store | Ask | Command | Follow | Watch
 Handler: TypeAlias = Callable[[HttpRequest, HandlerContext], Action]
 
 
@@ -137,3 +150,7 @@ class Part(NamedTuple):
     start: int
     size: int
     reply: Callable[[Stored], Response | None]
+
+    def answered(self, outcome: Outcome) -> Response | None:
+        """Returns the response to the request, from the outcome of all."""
+        return self.reply(Stored.of(outcome, self.start, self.size))

@@ -43,6 +43,7 @@ from adapters.cloudevents import (
     whole_batch,
     wrap,
 )
+from adapters.http.handlers.parsing.preferences import preference
 from adapters.http.wire.coding import decoded
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, HttpRequest, media_type
@@ -136,15 +137,8 @@ def read_events(
 
 
 def lenient(request: HttpRequest) -> bool:
-    """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4).
-
-    Of a preference that is given more than once the first counts; parameters of others say nothing (RFC 7240, 2).
-    """
-    for preference in (request.get(b"prefer") or "").lower().split(","):
-        name, _, value = preference.partition(";")[0].partition("=")
-        if name.strip() == "handling":
-            return value.strip().strip('"') == "lenient"
-    return False
+    """Returns whether a batch is to be stored though some of its events may be faulty (RFC 7240, 4.4)."""
+    return (preference(request, "handling") or "").lower() == "lenient"
 
 
 def name_device(message: Message, principal: Principal, options: HttpOptions, host: str) -> Message:

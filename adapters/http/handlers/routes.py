@@ -4,7 +4,7 @@ A handler answers with an action: a response at once; messages to store; a quest
 Handlers refuse a request by `Refusal` and `HttpError`.
 
     POST    /events             200, once durable: {"id","position"}, or a list of them for a batch
-    POST    /topics/{address}   201, once durable, with Location: {"id","position"}
+    POST    /topics/{address}   201, once durable, with Location: {"id","position"}; with `Prefer: wait` 200 the answer
     GET     /topics/{address}   200 the last value, 304, or 404
     GET     /topics/{filter}    200 a batch of the last values of all addresses that it matches, by address
     DELETE  /timers/{id}        204, the message will not be delivered, or 404
@@ -30,6 +30,7 @@ from adapters.http.handlers import descriptions, group_leases, groups, keys, sub
 from adapters.http.handlers.actions import (
     Action,
     Ask,
+    Command,
     Follow,
     Handler,
     HandlerContext,
@@ -38,6 +39,7 @@ from adapters.http.handlers.actions import (
     Store,
     Stored,
 )
+from adapters.http.handlers.commands import answerable, command, pending, wait_s
 from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
 from adapters.http.handlers.messages import (
     event_response,
@@ -62,6 +64,7 @@ from gateway.port.tickets import timer_ticket
 from store.api.message import Message, encode
 
 LIST_MAX: Final = 1_000  # addresses listed at most
+_VARY: Final = (b"vary", b"accept, prefer")
 
 
 # ---- /events
@@ -160,22 +163,38 @@ def _receipt(principal: Principal, message: Message, stored: Stored, index: int)
 
 
 def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
-    """Publishes one message to an address."""
+    """Publishes one message to an address; with `Prefer: wait` it is a command, whose answer is the response."""
     message = read_message(request, context.below, context.principal, context.options, now_ms=context.now_ms)
     message = name_device(message, context.principal, context.options, context.host)
     location = (b"location", f"/topics/{quote(context.below, safe='/')}".encode())
+    key = once_key(request, context)
+    keys = () if key is not None else event_keys((message,), context)
+    seconds = wait_s(request) if message.deliver_at_ms is None else None
+    if seconds is not None:
+        message = answerable(message, context, next(iter(keys), key))
 
     def reply(stored: Stored) -> Response:
         if stored.refused:
             return refused(stored.refused[0])
-        return json_response(201, _receipt(context.principal, message, stored, 0), location)
+        receipt = _receipt(context.principal, message, stored, 0)
+        if seconds is None:
+            return json_response(201, receipt, location)
+        return json_response(202, pending(message, receipt), location, _VARY)
 
-    key = once_key(request, context)
-    store = Store((message,), reply, key, () if key is not None else event_keys((message,), context))
-    return _if_conditions_hold(request, context.below, store)
+    store = Store((message,), reply, key, keys)
+    if seconds is None:
+        return _if_conditions_hold(request, context.below, store)
+    kind = _wanted_kind(request)
+
+    def answered(answer: Message) -> Response:
+        if kind is not None:
+            return event_response(answer, kind, _VARY)
+        return message_response(answer, context.options, _VARY)
+
+    return _if_conditions_hold(request, context.below, command(message, store, seconds, answered))
 
 
-def _if_conditions_hold(request: HttpRequest, address: str, store: Store) -> Action:
+def _if_conditions_hold(request: HttpRequest, address: str, store: Store | Command) -> Action:
     """Returns the action of a request that stores only if its conditions on the last value hold (RFC 9110, 13.2.2).
 
     A tag of any form of the last value is its tag. Between the answer and the message another one may be stored.
@@ -184,7 +203,7 @@ def _if_conditions_hold(request: HttpRequest, address: str, store: Store) -> Act
     if required is None and wanted is None:
         return store
 
-    def reply(message: Message | None) -> Response | Store:
+    def reply(message: Message | None) -> Response | Store | Command:
         tags = [] if message is None else [_etag(message, kind).decode() for kind in _TAGS]
         if required is not None and not any(_tag_is(required, tag) for tag in tags):
             return refused(HttpError(412, "if-match: the last value has another ETag, or there is none"))

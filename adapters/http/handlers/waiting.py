@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable, Collection, Sequence
 from typing import Any, Final, NamedTuple
 
-from adapters.http.handlers.actions import Store
+from adapters.http.handlers.actions import Command, Store
 from adapters.http.handlers.credentials import Credentials, behind, read_credentials
 from adapters.http.handlers.origin import check_host, check_origin, with_options
 from adapters.http.handlers.routes import RouteMatch, resolve
@@ -56,10 +56,10 @@ class PendingQuestion(NamedTuple):
     exchange: Exchange
     request: HttpRequest
     who: Principal | None
-    reply: Callable[[Any], Response | Store | None]
+    reply: Callable[[Any], Response | Store | Command | None]
     failed: Callable[[Refusal], Response | None] | None
 
-    def answered(self, outcome: Outcome) -> Response | Store | None:
+    def answered(self, outcome: Outcome) -> Response | Store | Command | None:
         """Returns the response, or messages to store; None where the response is still to come."""
         if outcome.error is None:
             return self.reply(outcome.value)

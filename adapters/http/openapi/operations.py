@@ -102,12 +102,12 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers={"if-none-match": STRING},
     ),
     "POST /topics/{address}": Operation(
-        "Publishes a message to an address.",
-        {201: _json("Receipt")},
+        "Publishes a message to an address; with `Prefer: wait=SECONDS` the response is the answer to it.",
+        {200: {ANY: {}, EVENT: ref("Event"), PROTOBUF: {}, AVRO: {}}, 201: _json("Receipt"), 202: _json("Accepted")},
         query=_PUBLISH,
         body={ANY: {}},
         empty=True,
-        headers=dict.fromkeys(("idempotency-key", "if-match", "if-none-match"), STRING),
+        headers=dict.fromkeys(("idempotency-key", "if-match", "if-none-match", "prefer"), STRING),
     ),
     "DELETE /timers/{timer}": Operation("Cancels a delayed message.", {204: _NOTHING}),
     "GET /subscribe": Operation(

@@ -114,6 +114,13 @@ PLAIN: Final[dict[str, Schema]] = {
     "Batch": array(ref("Event")),
     "Receipt": _RECEIPT,
     "Receipts": array(ref("Receipt")),
+    "Accepted": {
+        "allOf": [
+            ref("Receipt"),
+            object_of({"replyto": STRING}, {"correlationid": STRING, "correlationdata": STRING}),
+        ],
+        "description": "where the answer is to come, and its correlation, in Base64 where it is no text",
+    },
     "Addresses": array(STRING),
     "Entry": object_of(
         {"key": STRING, "revision": INTEGER, "create_revision": INTEGER, "version": INTEGER},

@@ -52,6 +52,13 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     compress_bytes_min: Annotated[
         int, Meta(ge=0, description="JSON of this size and more is compressed where the client accepts it; 0: never")
     ] = 1024
+    answers_prefix: Annotated[
+        str,
+        Meta(
+            pattern="^[^+#\0]{1,256}$",
+            description="commands that wait and name no address for answers have them sent to {this}/{user}",
+        ),
+    ] = "answers"
     event_window_s: Annotated[
         int,
         Meta(

@@ -45,6 +45,8 @@ class ConnectionHub:
         self.calls = 0
         self.ingest = self.fanout = self.queues = self.access = self
         self.pauses = SimpleNamespace(slept=False)
+        self.ended_waits = []  # of these connections, the waits for answers have ended
+        self.answers = SimpleNamespace(left=self.ended_waits.append)
         self.turn = ReadBatch(self)
 
     def unauthenticated(self, _protocol):

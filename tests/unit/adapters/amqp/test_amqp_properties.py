@@ -233,6 +233,24 @@ def test_a_message_of_another_protocol_says_all_it_can():
     assert given(Message("a", expires_at_ms=1, qos=0)).expiration == "0"
 
 
+@pytest.mark.parametrize(
+    ("address", "reply_to", "queue"),
+    [
+        ("a", "$amqp//q", "q"),
+        ("a", "$amqp//q/1/a%2Fb", "q.1.a/b"),
+        ("a", "answers/q", None),
+        ("a", "$amqp/x/q", None),
+        ("a", "$amqp//amq/rabbitmq/reply-to", None),
+        ("a", "$vhost/shop/amqp//q", None),
+        ("$vhost/shop/amqp/x/k", "$vhost/shop/amqp//q", "q"),
+        ("$vhost/shop/amqp/x/k", "$amqp//q", None),
+    ],
+)
+def test_an_address_for_answers_that_is_a_queue_here_is_the_reply_to(address: str, reply_to: str, queue: str | None):
+    found = given(Message(address, reply_to=reply_to))
+    assert (found.reply_to, found.headers["x-reply-to-topic"]) == (queue, reply_to)
+
+
 def test_what_is_too_long_for_a_field_is_a_header():
     message = Message("/".join(["level"] * 99), id="i" * 256, properties=(("n" * 300, "v"),))
     found = given(message)

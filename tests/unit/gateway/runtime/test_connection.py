@@ -289,6 +289,7 @@ def test_a_will_is_published_when_the_connection_is_gone_and_nothing_answered(hu
 def test_a_half_closed_peer_gets_its_answers_and_then_the_end(hub, connection):
     connection.data_received(b"x")
     assert connection.eof_received()
+    assert hub.ended_waits == [connection]
     connection.flush()
     assert not connection.shown.closing
     connection.published(Token(1), DONE, 1)

@@ -1,0 +1,224 @@
+"""Commands, `Prefer: wait`: what the adapter expects, stores and waits for, and what it answers."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from adapters.http import HttpOptions
+from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import Call, Effect, Outcome, Publish, Token
+from gateway.port.answers import AwaitAnswer, ExpectAnswer, ForgetAnswer
+from store.api.message import Message
+from tests.support.http.http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
+
+WAIT = ("prefer", "wait=10")
+
+
+class Answering(Gateway):
+    """A gateway that keeps what is waited for until a test has the answer."""
+
+    def __init__(self, *arguments: Any, **options: Any) -> None:
+        self.expected: list[ExpectAnswer] = []
+        self.forgotten: list[int] = []
+        self.awaited: dict[int, Token] = {}
+        self.refusal: Refusal | None = None
+        self.answers_at_once = False
+        self.at_once: Message | None = None  # the answer to every command, then
+        super().__init__(*arguments, **options)
+
+    def act(self, effects: Sequence[Effect]) -> None:
+        for effect in effects:
+            if isinstance(effect, Call) and isinstance(effect.request, AwaitAnswer):
+                self.awaited[effect.request.number] = effect.token
+                if self.answers_at_once:
+                    self._answer(self.at_once, effect.request.number)
+            else:
+                super().act([effect])
+
+    def answer_effect(self, call: Call) -> Outcome:
+        if isinstance(call.request, ExpectAnswer):
+            self.expected.append(call.request)
+            return Outcome(error=self.refusal)
+        if isinstance(call.request, ForgetAnswer):
+            self.forgotten.append(call.request.number)
+            return Outcome()
+        return super().answer_effect(call)
+
+    def answer(self, message: Message | None) -> bytes:
+        """Answers the command that waits, and returns the bytes that follow."""
+        (number,) = self.awaited
+        self._answer(message, number)
+        return self.adapter.take_output()
+
+    def _answer(self, message: Message | None, number: int) -> None:
+        token = self.awaited.pop(number)
+        self.act(self.adapter.completed(token, Outcome(value=message), now_ms=self.now_ms))
+
+    def answers(self, message: Message | None) -> None:
+        """Answers every command from now on, at once."""
+        self.answers_at_once, self.at_once = True, message
+
+
+def answer(**fields: Any) -> Message:
+    said = {"id": "7.0", "content_type": "text/plain", "correlation": b"c-1", "properties": (("color", "red"),)}
+    return Message("answers/a", b"done", 1_000, "mqtt", "dev42", **{**said, **fields})
+
+
+@pytest.fixture(params=[Http1Client, Http2Client], ids=["h1", "h2"])
+def client(request: pytest.FixtureRequest) -> Any:
+    return request.param(Answering(HttpOptions()))
+
+
+def test_the_answer_is_the_response_with_its_type_and_properties(client: Any) -> None:
+    client.gateway.answers(answer())
+    said = client.ask("POST", "/topics/commands/d1", WAIT, ("x-reply-to", "answers/a"), ("ce-correlationid", "c-1"))
+    assert (said.status, said.body, said["content-type"], said["ce-color"]) == (200, b"done", "text/plain", "red")
+    assert (said["ce-correlationid"], said["preference-applied"]) == ("c-1", "wait=10")
+    assert said["vary"] == "accept, prefer"
+    (command,) = client.gateway.messages
+    assert (command.reply_to, command.correlation) == ("answers/a", b"c-1")
+    (expected,) = client.gateway.expected
+    assert (expected.address, expected.correlation, expected.wait_ms) == ("answers/a", b"c-1", 10_000)
+    kinds = [type(one.request if isinstance(one, Call) else one) for one in client.gateway.effects]
+    assert kinds.index(ExpectAnswer) < kinds.index(Publish), "an answer could be missed"
+
+
+def test_the_answer_comes_as_an_event_where_the_client_prefers_one(client: Any) -> None:
+    client.gateway.answers(answer())
+    said = client.ask("POST", "/topics/commands/d1", WAIT, ("accept", "application/cloudevents+json"))
+    assert said["content-type"] == "application/cloudevents+json; charset=utf-8"
+    assert said.json["correlationid"] == "c-1"
+
+
+def test_without_an_answer_in_time_the_command_is_accepted(client: Any) -> None:
+    client.gateway.answers(None)
+    said = client.ask("POST", "/topics/commands/d1", WAIT, ("ce-id", "i"))
+    assert (said.status, said["location"], said["preference-applied"]) == (202, "/topics/commands/d1", "wait=10")
+    (expected,) = client.gateway.expected
+    assert said.json == {
+        "id": "i",
+        "position": "1.0",
+        "replyto": "answers/-",
+        "correlationid": expected.correlation.decode(),
+    }
+    assert len(expected.correlation) == 32
+    said = client.ask("POST", "/topics/commands/d1", WAIT, ("x-correlation-data", "/w=="))
+    assert said.json["correlationdata"] == "/w=="
+
+
+def test_the_default_address_is_the_users_own(client: Any) -> None:
+    client.gateway.answers(answer())
+    client.ask("POST", "/topics/c", WAIT, ("authorization", "Basic YWxpY2U6c2VjcmV0"))
+    assert client.gateway.expected[0].address == "answers/alice"
+
+
+@pytest.mark.parametrize(
+    ("prefer", "wait_s"),
+    [
+        ("wait=3600", 60),
+        ("respond-async, Wait = 5", 5),
+        ('wait="7"; x=y', 7),
+        ("wait=1, wait=9", 1),
+        ("wait=0", None),
+        ("wait=-1", None),
+        ("wait=1.5", None),
+        ("wait", None),
+        ("await=3", None),
+        ("foo;wait=3", None),
+    ],
+)
+def test_a_preference_is_followed_up_to_a_minute_and_passed_over_where_it_is_none(
+    client: Any, prefer: str, wait_s: int | None
+) -> None:
+    client.gateway.answers(answer())
+    said = client.ask("POST", "/topics/c", ("prefer", prefer), body=b"x")
+    assert [one.wait_ms for one in client.gateway.expected] == ([] if wait_s is None else [1_000 * wait_s])
+    applied = None if wait_s is None else f"wait={wait_s}"
+    assert (said.status, said["preference-applied"]) == (201 if wait_s is None else 200, applied)
+
+
+def test_a_message_for_later_is_not_waited_for(client: Any) -> None:
+    assert client.ask("POST", "/topics/c?delay=9", WAIT, body=b"x").status == 201
+    assert client.gateway.expected == []
+
+
+def test_nothing_is_stored_where_no_answer_can_be_expected(client: Any) -> None:
+    client.gateway.refusal = Refusal(Cause.QUOTA, "128 requests wait", retry_after_ms=1_000)
+    said = client.ask("POST", "/topics/c", WAIT, body=b"x")
+    assert (said.status, said["retry-after"]) == (429, "1")
+    same = client.ask("POST", "/topics/c", WAIT, ("x-reply-to", "c"), body=b"x")
+    assert (same.status, same.json["attribute"]) == (400, "x-reply-to")
+    assert client.gateway.messages == []
+
+
+def test_the_wait_for_a_refused_command_is_given_up(client: Any) -> None:
+    client.gateway.refusals["c"] = Refusal(Cause.FORBIDDEN, "no")
+    assert client.ask("POST", "/topics/c", WAIT, body=b"x").status == 403
+    assert client.gateway.forgotten == [client.gateway.expected[0].number]
+
+
+def test_a_repetition_expects_the_same_answer_which_may_have_come(client: Any) -> None:
+    client.gateway.answers(answer())
+    for _ in range(2):
+        client.ask("POST", "/topics/c", WAIT, ("idempotency-key", '"k"'), body=b"x")
+    first, second = client.gateway.expected
+    assert (first.correlation, first.seek) == (second.correlation, True)
+    client.ask("POST", "/topics/c", WAIT, ("idempotency-key", '"other"'), body=b"x")
+    assert client.gateway.expected[2].correlation != first.correlation
+
+
+def test_an_event_that_is_stored_once_expects_the_same_answer_when_it_comes_again() -> None:
+    client = Http1Client(Answering(HttpOptions(event_window_s=60)))
+    client.gateway.answers(answer())
+    said = [("ce-specversion", "1.0"), ("ce-source", "/app"), ("ce-type", "command")]
+    for id_ in ("1", "1", "2"):
+        client.ask("POST", "/topics/c", WAIT, *said, ("ce-id", id_), body=b"x")
+    first, second, other = client.gateway.expected
+    assert (first.correlation, first.seek) == (second.correlation, True)
+    assert other.correlation != first.correlation
+
+
+def test_a_wait_is_no_request_that_takes_too_long(client: Any) -> None:
+    sent = client.send("POST", "/topics/c", WAIT, body=b"x") if isinstance(client, Http2Client) else None
+    if sent is None:
+        assert client.gateway.feed(request("POST", "/topics/c", WAIT, body=b"x")) == b""
+    else:
+        client.flush()
+    for _ in range(5):
+        assert client.gateway.tick(after_ms=11_000) == b""
+    assert not client.gateway.closed
+    out = client.gateway.answer(answer())
+    if sent is None:
+        assert [one.status for one in parse_responses(out)] == [200]
+    else:
+        client.read(out)
+        assert client.answer(sent).status == 200
+
+
+def test_conditions_are_looked_at_before_an_answer_is_expected(client: Any) -> None:
+    client.gateway.answers(answer())
+    assert client.ask("POST", "/topics/c", WAIT, ("if-match", '"x"'), body=b"x").status == 412
+    assert client.gateway.expected == []
+    assert client.ask("POST", "/topics/c", WAIT, ("if-none-match", "*"), body=b"x").status == 200
+
+
+def test_a_stream_that_is_reset_is_waited_for_no_longer() -> None:
+    gateway = Answering(HttpOptions())
+    client = Http2Client(gateway)
+    stream = client.send("POST", "/topics/c", WAIT, body=b"x")
+    client.flush()
+    (number,) = gateway.awaited
+    client.h2.reset_stream(stream)
+    client.flush()
+    assert gateway.forgotten == [number]
+    assert gateway.answer(None) == b"", "there is nobody to tell"
+
+
+def test_pipelined_requests_behind_a_command_take_effect_and_are_answered_in_order() -> None:
+    gateway = Answering(HttpOptions())
+    wait = request("POST", "/topics/c", WAIT, body=b"1")
+    assert gateway.feed(wait + request("POST", "/topics/c", body=b"2")) == b""
+    assert [message.body for message in gateway.messages] == [b"1", b"2"]
+    answers = parse_responses(gateway.answer(answer()))
+    assert [one.status for one in answers] == [200, 201]
