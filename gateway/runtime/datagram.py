@@ -12,6 +12,7 @@ from gateway.config.config import is_loopback
 from gateway.port.adapter import HandOver, Peer
 from gateway.port.datagram import DatagramAdapter, DatagramFactory
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
+from gateway.runtime.wildcard_socket import WildcardSocket, is_wildcard
 from store.base import logs
 from store.base.clock import now_ms
 
@@ -34,6 +35,7 @@ class DatagramEndpoint(Endpoint):
         super().__init__(hub, listener.protocol, adapter, loopback=loopback)
         self._loop = asyncio.get_running_loop()
         self._socket = sock
+        self._datagrams = WildcardSocket(sock) if is_wildcard(sock) else sock
         self._unsent: deque[tuple[bytes, Peer]] = deque()
         self._reading = False
         self._draining = False  # it answers, and reads no more
@@ -128,7 +130,7 @@ class DatagramEndpoint(Endpoint):
     def _readable(self) -> None:
         datagrams: list[tuple[bytes, Peer]] = []
         size = 0
-        receive = self._socket.recvfrom
+        receive = self._datagrams.recvfrom
         try:
             while len(datagrams) < WAKE_DATAGRAMS_MAX:
                 item = receive(DATAGRAM_BYTES_MAX)
@@ -149,7 +151,7 @@ class DatagramEndpoint(Endpoint):
         if self._unsent:
             self._keep(out)
             return
-        send = self._socket.sendto
+        send = self._datagrams.sendto
         for n, (data, peer) in enumerate(out):
             try:
                 send(data, peer)

@@ -26,6 +26,8 @@ FILES = {
     "nstart": COAP / "test_coap_observe_nstart.py",
     "property": TESTS / "property" / "adapters" / "test_coap_observe_loss.py",
     "sim": TESTS / "sim" / "coap" / "test_coap_sim.py",
+    "coap_clients": TESTS / "interop" / "test_coap_clients.py",
+    "wildcard": TESTS / "unit" / "gateway" / "runtime" / "test_wildcard_socket.py",
     "coap_streams": TESTS / "interop" / "coap" / "test_coap_streams.py",
     "dtls": TESTS / "interop" / "test_coap_dtls_clients.py",
     "h2": HTTP / "test_http_h2.py",

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import shutil
+import socket
+import sys
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -32,11 +34,13 @@ LIBCOAP = next(filter(None, map(shutil.which, ("coap-client", "coap-client-notls
 
 
 @asynccontextmanager
-async def serving(data_dir: Path, scheme: str = "coap", **options: Any) -> AsyncIterator[str]:
+async def serving(
+    data_dir: Path, scheme: str = "coap", *, host: str = "127.0.0.1", **options: Any
+) -> AsyncIterator[str]:
     """Yields the URI of a gateway that speaks CoAP, with these settings, also over WebSocket."""
     overrides = {
         "store": {"data_dir": str(data_dir)},
-        "listeners": {"coap": {"port": 0}, "coap-tcp": {"port": 0}, "http": {"port": 0}},
+        "listeners": {"coap": {"port": 0, "host": host}, "coap-tcp": {"port": 0}, "http": {"port": 0}},
         "rpc": {"enabled": False},
         "admin": {"port": 0},
         "adapters": {"coap": options},
@@ -317,3 +321,16 @@ async def test_libcoap_publishes_and_reads(tmp_path: Path, scheme: str) -> None:
         await run("-m", "delete", f"{uri}/t/plant/%2B/a%2Fb")
         assert b"4.04" in await run("-m", "get", f"{uri}/t/plant/%2B/a%2Fb", all_output=True)
         assert b"4.02" in await run("-m", "get", "-O", "9,x", f"{uri}/t/plant/dev1/temp", all_output=True)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="elsewhere the system chooses the address of an answer")
+async def test_an_answer_comes_from_the_address_that_was_asked(tmp_path: Path) -> None:
+    """(RFC 7252, 5.3.2) A connected socket hears nobody but the address that it is connected to."""
+    loop = asyncio.get_running_loop()
+    async with asyncio.timeout(ANSWER_TIMEOUT_S), serving(tmp_path, host="0.0.0.0") as uri:
+        for address in ("127.0.0.1", "127.0.0.2"):
+            with socket.socket(socket.AF_INET, socket.SOCK_DGRAM) as client:
+                client.setblocking(False)
+                client.connect((address, int(uri.rpartition(":")[2])))
+                client.send(b"\x40\x00\x12\x34")  # a ping
+                assert await loop.sock_recv(client, 100) == b"\x70\x00\x12\x34"

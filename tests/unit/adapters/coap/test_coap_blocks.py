@@ -4,7 +4,20 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, ETAG, GET, MAX_AGE, NON, PUT, SIZE1, SIZE2
+from adapters.coap.codec.registry import (
+    ACK,
+    BLOCK1,
+    BLOCK2,
+    CON,
+    CONTENT_FORMAT,
+    ETAG,
+    GET,
+    MAX_AGE,
+    NON,
+    PUT,
+    SIZE1,
+    SIZE2,
+)
 from adapters.coap.codec.wire import Packet, encode_uint, read_uint
 from adapters.coap.messages.blocks import OPTION_BYTES, READ_MS, SILENCE_SPARED_MS
 from adapters.coap.messages.request import Block
@@ -261,6 +274,7 @@ def test_a_large_value_is_read_in_blocks() -> None:
     assert [block2(packet) for packet in rest] == [Block(1, True, 6), Block(2, False, 6)]
     assert first.payload + rest[0].payload + rest[1].payload == BODY
     assert len({options_of(packet)[ETAG] for packet in (first, *rest)}) == 1
+    assert {options_of(packet)[CONTENT_FORMAT] for packet in (first, *rest)} == {encode_uint(50)}
     assert len(driver.calls) == 1
     again = read(driver, 2, 6, mid=3)  # its acknowledgement was lost
     assert (again.payload, block2(again)) == (rest[1].payload, Block(2, False, 6))
@@ -350,7 +364,9 @@ def test_a_block_behind_the_end() -> None:
     assert is_ack(read(driver, 3, 6), "4.00")
     assert is_ack(read(driver, 0, 7), "4.00")
     driver.get("t/a", mid=2)
-    assert is_ack(read(driver, 0xFFFFF, 6, mid=3), "4.00", mid=3)
+    answer = read(driver, 0xFFFFF, 6, mid=3)
+    assert is_ack(answer, "4.00", mid=3)
+    assert BLOCK2 not in options_of(answer)
 
 
 def test_snapshots_are_forgotten() -> None:

@@ -116,9 +116,12 @@ def test_a_put_that_is_refused_says_so() -> None:
 # ---- DELETE (5.8.4)
 
 
+@pytest.mark.parametrize("last", [VALUE, None])
 @pytest.mark.parametrize(("type_", "answered"), [(CON, ACK), (NON, NON)])
-def test_a_delete_takes_the_last_value_and_the_retained_message_away(type_: int, answered: int) -> None:
-    driver = Driver(last=VALUE)
+def test_a_delete_takes_the_last_value_and_the_retained_message_away(
+    type_: int, answered: int, last: Message | None
+) -> None:
+    driver = Driver(last=last)
     answer = driver.ask("t/a", DELETE, type=type_, payload=b"of no meaning")
     assert (answer.type, dotted(answer.code)) == (answered, "2.02")
     (message,) = driver.stored

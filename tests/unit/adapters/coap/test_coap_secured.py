@@ -4,9 +4,11 @@ from random import Random
 from typing import Any
 
 from adapters.coap import FACTORY
-from adapters.coap.codec.registry import GET, OBSERVE
-from adapters.coap.codec.wire import Packet
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, GET, OBSERVE, POST
+from adapters.coap.codec.wire import Packet, encode
+from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Authenticate, Call, Outcome, Publish, Subscribe
 from store.api.message import Message
@@ -104,3 +106,57 @@ def test_endpoints_that_hold_nothing_are_given_up() -> None:
         driver.now_ms += 3_000
         driver.tick(0)
     assert len(driver.endpoint._endpoints) < 600
+
+
+def observing(driver: SecuredDriver, name: str, mid: int) -> Packet:
+    """Begins a session of PEER in place of the one before, observes, and returns a Confirmable notification."""
+    driver.endpoint.joined(PEER, Principal(name=name))
+    driver.exchange(request("t/a/b", GET, mid=mid, token=b"t%d" % mid, options=((OBSERVE, b""),)))
+    message = Message(address="a/b", body=b"2", id="2", content_type="text/plain")
+    (packet,) = driver.deliver(message, sub=max(driver.subscriptions))
+    assert packet.type == CON
+    return packet
+
+
+def test_a_message_that_is_not_acknowledged_is_not_sent_again_in_the_next_session() -> None:
+    """(RFC 7252, 9.1.1)"""
+    driver = SecuredDriver({"observe_confirm_every": 1}, last=LAST)
+    first = observing(driver, "dev1", 1)
+    assert [one.mid for one in driver.tick(3_000)] == [first.mid]
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    assert [driver.tick(1_000) for _ in range(100)] == [[]] * 100
+
+
+def test_an_acknowledgement_for_a_message_of_an_earlier_session_acknowledges_nothing() -> None:
+    """(RFC 7252, 9.1.1)"""
+    driver = SecuredDriver({"observe_confirm_every": 1}, last=LAST)
+    earlier = observing(driver, "dev1", 1)
+    later = observing(driver, "dev1", 2)
+    for mid, sent_again in ((earlier.mid, True), (later.mid, False)):
+        driver.exchange(encode(Packet(type=ACK, code=0, mid=mid)))
+        assert (later.payload in [one.payload for one in driver.tick(3_000)]) is sent_again
+
+
+def test_blocks_of_two_sessions_are_not_put_together() -> None:
+    """(RFC 7959, 7)"""
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    first = request("t/a/b", POST, payload=bytes(16), options=((BLOCK1, Block(0, True, 0).encode()),))
+    assert dotted(driver.exchange(first)[0].code) == "2.31"
+    driver.endpoint.joined(PEER, Principal(name="dev2"))
+    rest = request("t/a/b", POST, mid=2, payload=b"x", options=((BLOCK1, Block(1, False, 0).encode()),))
+    assert dotted(driver.exchange(rest)[0].code) == "4.08"
+    assert driver.stored == []
+
+
+def test_a_block_of_a_value_is_read_for_whoever_asks_for_it() -> None:
+    """(RFC 7959, 7) The value that was kept for one principal is not shown to the next one at its address."""
+    driver = SecuredDriver(last=Message(address="a/b", body=bytes(32), id="1"))
+    driver.endpoint.joined(PEER, Principal(name="dev1"))
+    driver.get("t/a/b", options=((BLOCK2, Block(0, False, 0).encode()),))
+    driver.endpoint.joined(PEER, Principal(name="dev2"))
+    denied = Outcome(error=Refusal(Cause.FORBIDDEN, "no"))
+    rest = request("t/a/b", GET, mid=2, options=((BLOCK2, Block(1, False, 0).encode()),))
+    (answer,) = driver.exchange(rest, outcome=denied)
+    assert dotted(answer.code) == "4.03"
+    assert driver.who[-1] == ("Call", "dev2")

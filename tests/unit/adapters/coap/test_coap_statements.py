@@ -1,4 +1,4 @@
-"""Tests of statements of RFC 7641, 7959 and 8323 that the tables of `tests/conformance/` name."""
+"""Tests of statements of RFC 7252, 7641, 7959 and 8323 that the tables of `tests/conformance/` name."""
 
 from random import Random
 from typing import NamedTuple
@@ -6,7 +6,19 @@ from typing import NamedTuple
 import msgspec
 import pytest
 
-from adapters.coap.codec.registry import BLOCK1, BLOCK2, CON, CONTENT, CREATED, GET, MAX_AGE, OBSERVE, SIZE2
+from adapters.coap.codec.registry import (
+    BLOCK1,
+    BLOCK2,
+    CON,
+    CONTENT,
+    CREATED,
+    DELETE,
+    GET,
+    MAX_AGE,
+    OBSERVE,
+    PUT,
+    SIZE2,
+)
 from adapters.coap.codec.wire import Packet, encode_options, encode_uint, read_uint
 from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
@@ -26,6 +38,27 @@ LARGE = Message(address="a", body=bytes(range(100)), id="1")
 
 def observe(value: int) -> tuple[tuple[int, bytes], ...]:
     return ((OBSERVE, encode_uint(value)),)
+
+
+@pytest.mark.parametrize("code", [PUT, DELETE])
+def test_a_request_done_again_leaves_what_it_left_the_first_time(code: int) -> None:
+    """(RFC 7252, 5.1) The second one is another message: it is no repetition of the first one."""
+    driver = Driver(last=LAST)
+    answers = []
+    for mid in (1, 2):
+        answers.append(dotted(driver.ask("t/a", code, payload=b"v", mid=mid, token=b"%d" % mid).code))
+        driver.last = driver.stored[-1]
+    assert answers == [{PUT: "2.04", DELETE: "2.02"}[code]] * 2
+    first, second = driver.stored
+    assert first == second
+
+
+def test_a_get_done_again_reads_the_same() -> None:
+    """(RFC 7252, 5.1)"""
+    driver = Driver(last=LAST)
+    first, second = (driver.get("t/a", mid=mid) for mid in (1, 2))
+    assert (first.code, first.payload, first.options) == (second.code, second.payload, second.options)
+    assert driver.stored == []
 
 
 @pytest.mark.parametrize("value", [2, 255, 0xFFFFFF])
@@ -69,6 +102,28 @@ def test_an_observer_is_asked_to_acknowledge_within_a_day_however_it_is_configur
     for _ in range(86_400_000 // 400_000):
         sent += driver.tick(400_000)
     assert {(packet.type, packet.payload) for packet in sent} == {(CON, b"1")}
+
+
+@pytest.mark.parametrize(("option", "code"), [(BLOCK1, 2), (BLOCK2, GET)])
+def test_a_block_option_given_twice(option: int, code: int) -> None:
+    """(RFC 7959, 2.1)"""
+    driver = Driver(last=LARGE)
+    given = (option, Block(0, False, 1).encode())
+    assert dotted(driver.ask("t/a", code, options=(given, given), payload=b"x").code) == "4.02"
+    assert driver.stored == []
+
+
+def test_blocks_of_different_formats_are_not_put_together() -> None:
+    """(RFC 7959, 2.3)"""
+    driver = Driver()
+    answers = [
+        driver.ask(
+            "t/a", mid=number, content_format=kind, payload=body, options=((BLOCK1, Block(number, more, 0).encode()),)
+        )
+        for number, more, kind, body in ((0, True, 0, bytes(16)), (1, False, 50, b"{}"))
+    ]
+    assert [dotted(answer.code) for answer in answers] == ["2.31", "4.08"]
+    assert driver.stored == []
 
 
 @pytest.mark.parametrize("option", [BLOCK1, BLOCK2])
