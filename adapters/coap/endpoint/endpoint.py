@@ -5,7 +5,7 @@ longer than `ack_delay_ms` is preceded by an empty acknowledgement and travels i
 (RFC 7252, 5.2.2). Multicast is not joined. Over plain UDP peers are anonymous; `adapters.coap.secured` and
 `adapters.coap.oscore` make an endpoint for each principal.
 
-Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME. Not so a GET that has been answered, and
+Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME, and a GET while there is room. Not so
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
 """
 
@@ -35,6 +35,7 @@ from adapters.coap.endpoint.readings import Readings
 from adapters.coap.exchanges.answers import Answer, busy, refused
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import DROPPED_PER_TICK_MAX, Exchange, Exchanges, PeerExchanges
+from adapters.coap.exchanges.message_ids import MessageIds, SocketMessageIds
 from adapters.coap.exchanges.sender import Sender
 from adapters.coap.messages.blocks import BlockTransfers
 from adapters.coap.messages.mapping import PROTOCOL
@@ -53,7 +54,13 @@ class CoapEndpoint:
     """The `DatagramAdapter` of CoAP."""
 
     def __init__(
-        self, settings: CoapOptions, *, random: Random, transfers: BlockTransfers | None = None, reliable: bool = False
+        self,
+        settings: CoapOptions,
+        *,
+        random: Random,
+        transfers: BlockTransfers | None = None,
+        mids: MessageIds | None = None,
+        reliable: bool = False,
     ) -> None:
         """Makes an endpoint. `reliable`: the transport loses and repeats nothing, and endpoints share `transfers`."""
         self._settings = settings
@@ -64,7 +71,11 @@ class CoapEndpoint:
             peer_max=settings.dedup_peer_max,
             peers_max=settings.peers_max,
         )
-        self._sender = Sender(settings, self.exchanges, random=random)
+        if mids is None:
+            mids = SocketMessageIds(random.getrandbits(16))
+            mids.answered_apart.append(self.exchanges.answered_apart)
+        self.mids = mids
+        self._sender = Sender(settings, mids, random=random)
         self.transfers = transfers or BlockTransfers(settings)
         self.reads = Reads(settings, self.transfers.snapshots, reliable=reliable)
         parts = settings, self.reads, self._sender
@@ -97,11 +108,6 @@ class CoapEndpoint:
         """Returns whether nothing is in flight or remembered here, but for transfers in blocks."""
         in_flight = self.outstanding or not (self._sender.separate.idle and self.observers.idle)
         return not (in_flight or len(self.exchanges) or self.admission.token)
-
-    @property
-    def mid_mask(self) -> int:
-        """The bits by which the Message ID of a separate response differs from its request's, but for a few."""
-        return self._sender.mids.mask
 
     def admit(self, principal: Principal) -> None:
         """Lets peers in as a principal; its device, if it is one, is that of their messages."""
@@ -259,7 +265,7 @@ class CoapEndpoint:
                 self._sender.answer(exchange, answer, now_ms)
             return
         output, refusals = self._sender.output, outcome.refused
-        mids = self._sender.mids
+        mids = self.mids
         for index, exchange in enumerate(exchanges):
             tag = exchange.tag
             if exchange.acked or exchange.silence or (refusals and index in refusals):

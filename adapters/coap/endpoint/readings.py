@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
+from adapters.coap.codec.registry import MAX_AGE
 from adapters.coap.codec.wire import Packet, encode_options
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.echo import EchoVerifier
@@ -123,13 +124,15 @@ class Readings:
                 answer = self._observers.answered(exchange, answer, now_ms)
                 self._answer(exchange, answer, reading.room, now_ms)
                 self._observers.begun(exchange, now_ms)
-                self._remember(reading, now_ms, read_again=True)
+                # Another Max-Age has to be that of the moment when it is sent (RFC 7252, 5.10.5).
+                self._remember(reading, now_ms, read_again=True, lasting=(MAX_AGE, b"") in answer.options)
         return ()
 
-    def _remember(self, reading: _Reading, now_ms: int, *, read_again: bool) -> None:
+    def _remember(self, reading: _Reading, now_ms: int, *, read_again: bool, lasting: bool = True) -> None:
         """Forgets a request that may be handled anew where it is repeated, unless it observes.
 
-        Remembers one whose response is a message of its own: another one would have the same Message ID.
+        With `lasting` its response is kept while there is room. Remembers one whose response is a message of its own:
+        another one would have the same Message ID.
         """
         exchange = reading.exchange
         apart = exchange.acked or not exchange.confirmable
@@ -137,7 +140,7 @@ class Readings:
             exchange.read_again, exchange.response = True, b""
         elif apart and not reading.remembered:
             self._exchanges.remember([exchange], now_ms)
-        elif not reading.remembered:
+        elif not reading.remembered and not (lasting and self._exchanges.keep_read(exchange)):
             self._exchanges.forget(exchange)
 
     def _answer(self, exchange: Exchange, answer: Answer, room: int | None, now_ms: int) -> None:

@@ -1,9 +1,10 @@
 """Requests that have been seen, and their answers (RFC 7252, 4.5).
 
 Requests are kept for EXCHANGE_LIFETIME, under their sender and Message ID; all requests of one wake are taken in, and
-given up, together. The Message ID of a Non-confirmable one may be used again after NON_LIFETIME (4.8.2). Where a limit
-is reached, those go first that their sender has stopped sending again (MAX_TRANSMIT_SPAN); if none are as old as that,
-new ones are refused.
+given up, together. Of requests that only read the newest are kept, as long as there is room: a repeat of another one
+is read again, which 4.5 allows. The Message ID of a Non-confirmable one may be used again after NON_LIFETIME (4.8.2).
+Where a limit is reached, those go first that their sender has stopped sending again (MAX_TRANSMIT_SPAN); if none are as
+old as that, new ones are refused.
 """
 
 from collections import deque
@@ -17,6 +18,9 @@ MAX_TRANSMIT_SPAN_MS = 45_000  # RFC 7252, 4.8.2
 NON_LIFETIME_MS = 145_000  # RFC 7252, 4.8.2; never longer than EXCHANGE_LIFETIME
 EXPIRY_SLACK_MS = 1_000  # the past is tidied up once a second, not once a message
 DROPPED_PER_TICK_MAX = 16_384
+READ_COUNT_MAX = 4_096  # requests that read, with their responses
+READ_PEER_COUNT_MAX = 8  # of one peer
+READ_BYTES_MAX = 4 << 20  # of their responses
 
 
 class Exchange(msgspec.Struct, gc=False):
@@ -61,6 +65,9 @@ class Exchanges:
         self.by_peer: dict[Peer, PeerExchanges] = {}
         self._wakes: deque[tuple[int, Sequence[Exchange]]] = deque()  # by arrival
         self._count = 0  # == sum(len(exchanges) for _, exchanges in _wakes)
+        self._reads: dict[tuple[Peer, int], Exchange] = {}  # those that read, the oldest first; none of `_wakes`
+        self._reads_of: dict[Peer, deque[int]] = {}  # their Message IDs
+        self._read_bytes = 0
 
     def __len__(self) -> int:
         return self._count
@@ -115,6 +122,35 @@ class Exchanges:
         self._wakes.append((now_ms, exchanges))
         self._count += len(exchanges)
 
+    def keep_read(self, exchange: Exchange) -> bool:
+        """Keeps an exchange that is open and answered while there is room for its response; returns whether it does."""
+        peer, size_bytes = exchange.peer, len(exchange.response)
+        conversation = self.by_peer.get(peer)
+        crowded = conversation is None or 2 * len(conversation.by_mid) > self.peer_max
+        if crowded or not size_bytes or not self.lifetime_ms or 2 * len(self.by_peer) > self.peers_max:
+            return False
+        self._drop_read(peer, exchange.mid)
+        mids = self._reads_of.setdefault(peer, deque())
+        mids.append(exchange.mid)
+        self._reads[peer, exchange.mid] = exchange
+        self._read_bytes += size_bytes
+        if len(mids) > READ_PEER_COUNT_MAX:
+            self._drop_read(peer, mids[0])
+        while len(self._reads) > READ_COUNT_MAX or self._read_bytes > READ_BYTES_MAX:
+            self._drop_read(*next(iter(self._reads)))
+        return True
+
+    def _drop_read(self, peer: Peer, mid: int) -> None:
+        exchange = self._reads.pop((peer, mid), None)
+        if exchange is None:
+            return
+        mids = self._reads_of[peer]
+        mids.remove(mid)
+        if not mids:
+            del self._reads_of[peer]
+        self._read_bytes -= len(exchange.response)
+        self.forget(exchange)
+
     def forget(self, exchange: Exchange) -> None:
         """Recognises an exchange no longer."""
         conversation = self.by_peer.get(exchange.peer)
@@ -126,6 +162,9 @@ class Exchanges:
     def expire(self, now_ms: int, at_least: int = 0) -> None:
         """Forgets exchanges whose lifetime is over, about `at_least` and two wakes of them, so that no call is long."""
         horizon = now_ms - self.lifetime_ms
+        reads = self._reads
+        while reads and (oldest := next(iter(reads.values()))).arrival_ms <= horizon:
+            self._drop_read(oldest.peer, oldest.mid)
         wakes = self._wakes
         dropped = wakes_dropped = 0
         while wakes and wakes[0][0] <= horizon and (dropped < at_least or wakes_dropped < 2):
@@ -138,10 +177,16 @@ class Exchanges:
 
     def deadline_ms(self) -> int | None:
         """Returns when `expire` should be called again."""
-        return self._wakes[0][0] + self.lifetime_ms + EXPIRY_SLACK_MS if self._wakes else None
+        first_ms = self._wakes[0][0] if self._wakes else None
+        if self._reads:
+            read_ms = next(iter(self._reads.values())).arrival_ms
+            first_ms = read_ms if first_ms is None else min(first_ms, read_ms)
+        return None if first_ms is None else first_ms + self.lifetime_ms + EXPIRY_SLACK_MS
 
     def _make_room(self, now_ms: int) -> None:
-        """Gives up, from the oldest on, exchanges whose Message ID was used again or that are sent no more."""
+        """Gives up those that read, and from the oldest on those whose Message ID was used again or is sent no more."""
+        while self._reads:
+            self._drop_read(*next(iter(self._reads)))
         horizon = now_ms - min(MAX_TRANSMIT_SPAN_MS, self.lifetime_ms)
         given_up = 0
         while self._wakes and given_up < DROPPED_PER_TICK_MAX:

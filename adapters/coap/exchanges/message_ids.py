@@ -6,8 +6,10 @@ kind leaves out the Message IDs that the other one has used.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Callable
+from typing import Protocol
+from weakref import WeakValueDictionary
 
-from adapters.coap.exchanges.exchanges import Exchanges
 from gateway.port.adapter import Peer
 
 MID_DISTANCE = 0x8000  # between the first Message IDs of notifications and of responses to a peer
@@ -20,7 +22,7 @@ ENDPOINTS_MAX = 65_536  # that have observed of late
 class Numbering:
     """The Message IDs of notifications to one endpoint: those since the first one of `_since` were used of late."""
 
-    __slots__ = ("_next", "_since", "used_ms")
+    __slots__ = ("__weakref__", "_next", "_since", "used_ms")
 
     def __init__(self, first: int) -> None:
         self.used_ms = 0  # when the last one was used
@@ -50,24 +52,57 @@ class Numbering:
             self._since.popleft()
 
 
-class MessageIds:
-    """The Message IDs of one socket. `recent` has the endpoints that were sent notifications of late."""
+class MessageIds(Protocol):
+    """The Message IDs of our own messages."""
 
-    def __init__(self, exchanges: Exchanges, mask: int) -> None:
-        self.mask = mask
-        self.recent: OrderedDict[Peer, Numbering] = OrderedDict()  # the one used longest ago first
-        self._exchanges = exchanges
+    @property
+    def mask(self) -> int:
+        """Returns the bits by which the Message ID of a separate response differs from its request's."""
 
     def begin(self, peer: Peer, mid: int) -> Numbering:
         """Returns the numbering of an endpoint that observes; `mid` is its request's."""
-        return self.recent.get(peer) or Numbering(mid ^ self.mask ^ MID_DISTANCE)
 
     def of_notification(self, peer: Peer, numbering: Numbering, now_ms: int) -> int:
         """Returns the Message ID of a new notification."""
+
+    def of_response(self, peer: Peer, mid: int, now_ms: int) -> int:
+        """Returns the Message ID of a response in a message of its own; `mid` is its request's."""
+
+
+class SocketMessageIds(MessageIds):
+    """The Message IDs of one socket. `recent` has the endpoints that were sent notifications of late.
+
+    Each of `answered_apart` returns whether a request of a peer has had a response in a message of its own. With
+    `shared` an endpoint may begin several times: as its plain messages, and in each of its contexts.
+    """
+
+    def __init__(self, mask: int, *, shared: bool = False) -> None:
+        self._mask = mask
+        self._shared = shared
+        self.answered_apart: list[Callable[[Peer, int], bool]] = []
+        self.recent: OrderedDict[Peer, Numbering] = OrderedDict()  # the one used longest ago first
+        self._begun: WeakValueDictionary[Peer, Numbering] = (
+            WeakValueDictionary()
+        )  # of all that observe, where it is shared
+
+    @property
+    def mask(self) -> int:
+        """See `MessageIds`."""
+        return self._mask
+
+    def begin(self, peer: Peer, mid: int) -> Numbering:
+        """See `MessageIds`."""
+        numbering = self._begun.get(peer) or self.recent.get(peer) or Numbering(mid ^ self._mask ^ MID_DISTANCE)
+        if self._shared:
+            self._begun[peer] = numbering
+        return numbering
+
+    def of_notification(self, peer: Peer, numbering: Numbering, now_ms: int) -> int:
+        """See `MessageIds`."""
         recent = self.recent
         for _ in range(MID_COUNT):
             mid = numbering.take(now_ms)
-            if not self._exchanges.answered_apart(peer, mid ^ self.mask):
+            if not any(answered(peer, mid ^ self._mask) for answered in self.answered_apart):
                 break
         recent[peer] = numbering
         recent.move_to_end(peer)
@@ -78,9 +113,37 @@ class MessageIds:
         return mid
 
     def of_response(self, peer: Peer, mid: int, now_ms: int) -> int:
-        """Returns the Message ID of a response in a message of its own; `mid` is its request's."""
-        own = mid ^ self.mask
+        """See `MessageIds`."""
+        own = mid ^ self._mask
         numbering = self.recent.get(peer)
         if numbering is None or not numbering.has(own, now_ms):
             return own
         return self.of_notification(peer, numbering, now_ms)
+
+
+class InnerMessageIds(MessageIds):
+    """The Message IDs of peers behind a security layer, whose addresses `outer_of` returns: an endpoint has one set.
+
+    Its protected and its plain messages must not have the same ones, nor those of two contexts.
+    """
+
+    def __init__(self, ids: MessageIds, outer_of: Callable[[Peer], Peer]) -> None:
+        self._ids = ids
+        self._outer_of = outer_of
+
+    @property
+    def mask(self) -> int:
+        """See `MessageIds`."""
+        return self._ids.mask
+
+    def begin(self, peer: Peer, mid: int) -> Numbering:
+        """See `MessageIds`."""
+        return self._ids.begin(self._outer_of(peer), mid)
+
+    def of_notification(self, peer: Peer, numbering: Numbering, now_ms: int) -> int:
+        """See `MessageIds`."""
+        return self._ids.of_notification(self._outer_of(peer), numbering, now_ms)
+
+    def of_response(self, peer: Peer, mid: int, now_ms: int) -> int:
+        """See `MessageIds`."""
+        return self._ids.of_response(self._outer_of(peer), mid, now_ms)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
 from adapters.coap.codec.wire import MessageFormatError, encode_options
 from adapters.coap.exchanges.answers import Answer, EchoRequired, refused, unwanted, wrong
-from adapters.coap.exchanges.exchanges import Exchange, Exchanges
+from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.message_ids import MessageIds
 from adapters.coap.exchanges.separate import SeparateResponses
 from adapters.coap.messages.settings import CoapOptions
@@ -16,9 +16,9 @@ from gateway.port.adapter import Peer, Random
 class Sender:
     """Makes datagrams of answers, and sends those again that have to be."""
 
-    def __init__(self, settings: CoapOptions, exchanges: Exchanges, *, random: Random) -> None:
+    def __init__(self, settings: CoapOptions, mids: MessageIds, *, random: Random) -> None:
         self.max_body_bytes = settings.max_body_bytes
-        self.mids = MessageIds(exchanges, random.getrandbits(16))
+        self.mids = mids
         self.output: list[tuple[bytes, Peer]] = []
         self.separate = SeparateResponses(settings, random=random)
 

@@ -4,7 +4,7 @@ from collections.abc import MutableMapping
 from dataclasses import dataclass, field
 from typing import TypeVar
 
-from adapters.coap.codec.registry import MAX_AGE, OBSERVE
+from adapters.coap.codec.registry import EMPTY, MAX_AGE, NON, OBSERVE
 from adapters.coap.codec.wire import decode
 from adapters.coap.oscore.context import RequestId, SecurityContext
 from gateway.port.adapter import Peer
@@ -130,6 +130,11 @@ class Replies:
         if found is not None:
             self._size_bytes += len(datagram) - len(found.datagram)
             found.datagram = datagram
+
+    def answered_apart(self, peer: Peer, mid: int) -> bool:
+        """Returns whether a request that is remembered has a response in a message of its own."""
+        found = self._replies.get((peer, mid, False))
+        return found is not None and (found.cause[0] >> 4 & 3 == NON or found.datagram[1:2] == bytes((EMPTY,)))
 
     def expire(self, now_ms: int) -> None:
         """Forgets old datagrams."""

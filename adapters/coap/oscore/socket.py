@@ -31,6 +31,7 @@ from adapters.coap.codec.wire import HEADER_BYTES, MessageFormatError, Packet, d
 from adapters.coap.endpoint.endpoint import CoapEndpoint
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.exchanges import Exchange
+from adapters.coap.exchanges.message_ids import InnerMessageIds, SocketMessageIds
 from adapters.coap.messages.blocks import SharedTransfers
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.oscore.association import Association, Replies
@@ -80,10 +81,18 @@ class OscoreSocket:
     def _new_endpoint(self, who: Principal | None) -> CoapEndpoint:
         """Makes an endpoint. Peers behind OSCORE share block transfers, are no strangers, and repeat nothing here."""
         if who is None:
-            return CoapEndpoint(self._settings, random=self._random)
-        endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers)
+            shared = SocketMessageIds(self._random.getrandbits(16), shared=True)
+            plain = CoapEndpoint(self._settings, random=self._random, mids=shared)
+            shared.answered_apart += plain.exchanges.answered_apart, self._answered_apart
+            return plain
+        mids = InnerMessageIds(self._endpoints.plain.core.mids, _outer_of)
+        endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers, mids=mids)
         endpoint.admit(who)
         return endpoint
+
+    def _answered_apart(self, peer: Peer, mid: int) -> bool:
+        """Returns whether a protected request of an address has a response in a message of its own."""
+        return any(self._replies.answered_apart(inner, mid) for inner in self._by_address.get(peer, ()))
 
     # ---- the port
 
@@ -271,7 +280,7 @@ class OscoreSocket:
         assert context is not None
         plaintext = bytes((UNAUTHORIZED,)) + encode_options([(ECHO, held.echo)])
         kind = ACK if packet.type == CON else packet.type
-        mid = packet.mid if packet.type == CON else packet.mid ^ self._endpoints.plain.core.mid_mask
+        mid = packet.mid if packet.type == CON else packet.mid ^ self._endpoints.plain.core.mids.mask
         first = 0x40 | kind << 4 | len(packet.token)
         data = bytes((first, UNAUTHORIZED, mid >> 8, mid & 0xFF)) + packet.token
         try:
@@ -348,7 +357,7 @@ class OscoreSocket:
             if again is not None:
                 return again
         token = data[HEADER_BYTES : HEADER_BYTES + (data[0] & 15)]
-        mask = endpoint.core.mid_mask
+        mask = endpoint.core.mids.mask
         pending = association.request_of(mid, token, mask=mask, piggybacked=piggybacked)
         if pending is None:
             return None
@@ -392,6 +401,11 @@ def _inner_name(held: HeldContext, peer: Peer) -> Peer:
     """Returns the name that the endpoint of a context's user knows an address by."""
     assert held.opened is not None
     return (*peer, held.opened.name)
+
+
+def _outer_of(inner: Peer) -> Peer:
+    """Returns the address of a peer that `_inner_name` has named."""
+    return inner[:-1]
 
 
 def _has_echo(plaintext: bytes, echo: bytes) -> bool:

@@ -27,6 +27,7 @@ from adapters.coap.oscore.option import CoseError, Fields, decode_option, has_os
 from gateway.port.oscore import ContextKeys
 from store.api.message import Message
 from tests.support.coap.coap_driver import OTHER
+from tests.support.coap.coap_driver import request as plain_request
 from tests.support.coap.oscore_peer import SALT, SECRET, ClientContext, OscoreDriver, served
 
 OSCORE = 9
@@ -435,3 +436,46 @@ def test_a_message_of_another_context_is_none_of_ours() -> None:
     context = SecurityContext(keys("01", ""))
     with pytest.raises(ProtectionError):
         context.unprotect(RequestId(b"", b"\x14"), bytes(20))
+
+
+# ---- Message IDs (RFC 7252, 4.4): an endpoint has one set of them, whatever protects its messages
+
+
+def test_protected_and_plain_notifications_of_an_endpoint_have_different_message_ids(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Random, "getrandbits", lambda _self, bits: 0x1234 & (1 << bits) - 1)
+    driver, client = served()
+    other = ClientContext(sender_id=b"\x02")
+    driver.provision("dev43", other)
+    observe = ((OBSERVE, b""),)
+    plain = plain_request("t/a/b", GET, mid=1, options=observe)
+    for one in (client, other):
+        one.mid += 10
+        driver.protected(one, "t/a/b", GET, token=b"o", options=observe)
+    assert len(driver.raw(plain)) == 1
+    mids: list[int] = []
+    for n in range(12):
+        message = Message(address="a/b", body=b"%d" % n, id=str(n + 2), content_type="text/plain")
+        for sub in list(driver.subscriptions):
+            sent = driver.deliver(message, sub=sub)
+            mids += [packet.mid for packet in sent]
+            for packet in sent:
+                if packet.type == CON:
+                    driver.raw(encode(Packet(type=ACK, code=EMPTY, mid=packet.mid)))
+    assert len(mids) >= 24
+    assert len(set(mids)) == len(mids)
+
+
+def test_a_plain_notification_does_not_take_the_message_id_of_a_protected_response() -> None:
+    driver, client = served(observe_confirm_every=1_000)
+    mask = driver.endpoint._endpoints.plain.core.mids.mask
+    driver.raw(plain_request("t/a/b", GET, mid=1, options=((OBSERVE, b""),)))
+    first = 1 ^ mask ^ 0x8000  # the Message ID of the first notification
+    client.mid = (first ^ mask) - 1
+    (data,) = driver.raw(client.protect_request("t/a/b", GET, type=NON))
+    assert decode(data).mid == first
+    message = Message(address="a/b", body=b"1", id="2", content_type="text/plain")
+    driver.now_ms += 60_000
+    (sent,) = driver.deliver(message)
+    assert sent.mid == (first + 1) % 0x10000

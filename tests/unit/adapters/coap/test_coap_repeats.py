@@ -7,6 +7,8 @@ import pytest
 
 from adapters.coap.codec.registry import ACK, CON, GET, MAX_AGE, NON, OBSERVE, POST
 from adapters.coap.codec.wire import Packet, encode, read_uint
+from adapters.coap.exchanges import exchanges
+from adapters.coap.exchanges.exchanges import READ_PEER_COUNT_MAX
 from adapters.coap.exchanges.message_ids import MID_COUNT, MID_LIFETIME_MS, Numbering
 from adapters.coap.oscore.association import Association
 from adapters.coap.oscore.context import RequestId
@@ -105,6 +107,62 @@ def test_a_repeated_non_confirmable_get_has_no_other_response() -> None:
     assert driver.exchange(get(1, type=NON)) == []
 
 
+@pytest.mark.parametrize("value_first", [True, False], ids=["a value", "none"])
+def test_a_repeated_get_has_the_same_response_for_its_lifetime(value_first: bool) -> None:
+    driver = Driver(last=value("0") if value_first else None)
+    (answer,) = driver.exchange(get(1))
+    assert dotted(answer.code) == ("2.05" if value_first else "4.04")
+    driver.last = value("1")
+    driver.now_ms += 246_000
+    assert driver.exchange(get(1)) == [answer]
+    assert driver.exchange(get(1, token=b"other"))[0].payload == b"1"
+    driver.now_ms += 247_000
+    assert driver.exchange(get(1))[0].payload == b"1"
+
+
+def test_a_response_whose_max_age_passes_is_read_again() -> None:
+    """(RFC 7252, 5.10.5)"""
+    driver = Driver({"max_age_s": 90}, last=value("0"))
+    driver.exchange(get(1))
+    driver.last = value("1")
+    assert driver.exchange(get(1))[0].payload == b"1"
+
+
+def test_the_newest_responses_of_a_peer_are_kept() -> None:
+    driver = Driver(last=value("0"))
+    for mid in range(READ_PEER_COUNT_MAX + 2):
+        driver.exchange(get(mid))
+    driver.last = value("1")
+    bodies_then = [driver.exchange(get(mid))[0].payload for mid in reversed(range(2, READ_PEER_COUNT_MAX + 2))]
+    assert set(bodies_then) == {b"0"}
+    assert [driver.exchange(get(mid))[0].payload for mid in (0, 1)] == [b"1"] * 2
+
+
+def test_responses_of_all_peers_are_kept_within_a_limit(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(exchanges, "READ_BYTES_MAX", 1_000)
+    driver = Driver(last=value("0" * 200))
+    for n in range(50):
+        driver.exchange(get(1), peer=("192.0.2.9", n))
+    kept = len(driver.endpoint.exchanges.by_peer)
+    assert 2 <= kept <= 4
+    driver.last = value("1")
+    assert driver.exchange(get(1), peer=("192.0.2.9", 49))[0].payload == b"0" * 200
+    assert driver.exchange(get(1), peer=("192.0.2.9", 0))[0].payload == b"1"
+    driver.tick(300_000)
+    assert driver.endpoint.exchanges.by_peer == {}
+
+
+def test_responses_that_are_kept_keep_no_request_out() -> None:
+    driver = Driver({"dedup_peer_max": 4, "peers_max": 3}, last=value("0"))
+    for mid in range(8):
+        assert dotted(driver.exchange(get(mid))[0].code) == "2.05"
+    for n in range(8):
+        driver.exchange(get(1), peer=("192.0.2.9", n))
+    answers = [driver.exchange(request("t/b", mid=100 + n))[0] for n in range(2)]
+    answers += [driver.exchange(request("t/b"), peer=("192.0.2.10", n))[0] for n in range(2)]
+    assert [dotted(answer.code) for answer in answers] == ["2.01"] * 4
+
+
 def test_numbers_rise_when_an_observation_takes_the_place_of_another() -> None:
     driver = Driver({"observe_confirm_every": 100}, last=value("0"))
     driver.exchange(get(1, REGISTER))
@@ -154,7 +212,7 @@ def apart(driver: Driver, mid: int) -> Packet:
 def test_a_response_does_not_take_the_message_id_of_a_notification() -> None:
     driver = Driver(last=value("0"))
     driver.exchange(get(1, REGISTER))
-    mask = driver.endpoint.mid_mask
+    mask = driver.endpoint.mids.mask
     (sent,) = driver.deliver(value("1"))
     assert apart(driver, sent.mid ^ mask).mid != sent.mid
     assert apart(driver, sent.mid ^ mask ^ 0x400).mid == sent.mid ^ 0x400
@@ -165,9 +223,9 @@ def test_a_response_does_not_take_the_message_id_of_a_notification() -> None:
 
 def test_a_notification_does_not_take_the_message_id_of_a_response() -> None:
     driver = Driver(last=value("0"))
-    first = 1 ^ driver.endpoint.mid_mask ^ 0x8000  # the Message ID of the first notification
-    answers = [apart(driver, (first + n) % MID_COUNT ^ driver.endpoint.mid_mask).mid for n in range(3)]
-    driver.receive(request("t/b", type=NON, mid=(first + 3) % MID_COUNT ^ driver.endpoint.mid_mask))
+    first = 1 ^ driver.endpoint.mids.mask ^ 0x8000  # the Message ID of the first notification
+    answers = [apart(driver, (first + n) % MID_COUNT ^ driver.endpoint.mids.mask).mid for n in range(3)]
+    driver.receive(request("t/b", type=NON, mid=(first + 3) % MID_COUNT ^ driver.endpoint.mids.mask))
     driver.exchange(get(1, REGISTER))
     (sent,) = driver.deliver(value("1"))
     assert answers == [(first + n) % MID_COUNT for n in range(3)]
