@@ -138,11 +138,11 @@ def _rabbitmq_version() -> str:
 # ---- bare servers
 
 
-def _python_peer(program: str, protocol: str) -> Callable[[Path], Launch]:
+def _python_peer(program: str, protocol: str, *options: str) -> Callable[[Path], Launch]:
     def launch(_: Path) -> Launch:
         port = free_port()
         command = (sys.executable, "-m", f"tests.bench.peers.{program}", "--host", HOST, "--port", str(port))
-        return Launch(command=command, ports={protocol: port})
+        return Launch(command=(*command, *options), ports={protocol: port})
 
     return launch
 
@@ -229,6 +229,20 @@ SERVERS: Mapping[str, ServerSpec] = {
             missing=_needs_package("cloudevents"),
             version=lambda: f"httptools {version('httptools')}, h2 {version('h2')}",
             launch=_python_peer("http_server", "http"),
+        ),
+        ServerSpec(
+            name="bare-h2",
+            keeps={"http": NOTHING},
+            missing=_needs_package("h2"),
+            version=lambda: f"httptools {version('httptools')}, h2 {version('h2')}",
+            launch=_python_peer("http_server", "http", "--unread"),
+        ),
+        ServerSpec(
+            name="granian",
+            keeps={"http": NOTHING},
+            missing=_needs_package("granian"),
+            version=lambda: version("granian"),
+            launch=_python_peer("granian_app", "http"),
         ),
         ServerSpec(
             name="uvicorn",

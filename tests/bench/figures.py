@@ -13,8 +13,10 @@ from tests.bench.load.amqp.amqp_open import AmqpOpen
 from tests.bench.load.amqp.amqp_publish import AmqpPublish
 from tests.bench.load.base import Load
 from tests.bench.load.coap.coap_devices import CoapDevices
+from tests.bench.load.coap.coap_half import CoapHalf
 from tests.bench.load.coap.coap_post import CoapPost
 from tests.bench.load.http.http_devices import HttpDevices
+from tests.bench.load.http.http_half import HttpHalf
 from tests.bench.load.http.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt.mqtt_catch_up import MqttCatchUp
@@ -323,12 +325,22 @@ FIGURES: Mapping[str, Figure] = {
             fresh=True,  # a Message ID is remembered for minutes, and there is a limit to how many are
         ),
         Figure(
+            name="coap-half",
+            title="CoAP confirmable PUT, 100 endpoints, at half of the most that the server does: p99",
+            protocol="coap",
+            unit="ms",
+            load=CoapHalf(),
+            servers=("headgate", "aiocoap", "libcoap"),
+            better="lower",
+            fresh=True,
+        ),
+        Figure(
             name="http1-event",
             title="HTTP/1.1 POST, one CloudEvent",
             protocol="http",
             unit="events/s",
             load=HttpPost(version=1),
-            servers=("headgate", "bare-http"),
+            servers=("headgate", "uvicorn", "granian", "bare-http"),
         ),
         Figure(
             name="http1-batch",
@@ -347,12 +359,21 @@ FIGURES: Mapping[str, Figure] = {
             servers=("headgate", "uvicorn", "bare-http"),
         ),
         Figure(
+            name="http1-half",
+            title="HTTP/1.1 POST, 100 connections, at half of the most that the server does: p99",
+            protocol="http",
+            unit="ms",
+            load=HttpHalf(version=1),
+            servers=("headgate", "uvicorn", "granian", "bare-http"),
+            better="lower",
+        ),
+        Figure(
             name="http2-event",
             title="HTTP/2 POST, one CloudEvent",
             protocol="http",
             unit="events/s",
             load=HttpPost(version=2),
-            servers=("headgate", "bare-http"),
+            servers=("headgate", "bare-h2", "granian", "bare-http"),
         ),
         Figure(
             name="http2-batch",
@@ -361,6 +382,15 @@ FIGURES: Mapping[str, Figure] = {
             unit="events/s",
             load=HttpPost(version=2, mode="batch"),
             servers=("headgate", "bare-http"),
+        ),
+        Figure(
+            name="http2-half",
+            title="HTTP/2 POST, 100 connections, at half of the most that the server does: p99",
+            protocol="http",
+            unit="ms",
+            load=HttpHalf(version=2),
+            servers=("headgate", "bare-h2", "granian", "bare-http"),
+            better="lower",
         ),
         Figure(
             name="store-append",

@@ -10,8 +10,10 @@ from tests.bench.load.amqp.amqp_latency import AmqpLatency
 from tests.bench.load.amqp.amqp_open import AmqpOpen
 from tests.bench.load.amqp.amqp_publish import AmqpPublish
 from tests.bench.load.coap.coap_devices import CoapDevices
+from tests.bench.load.coap.coap_half import CoapHalf
 from tests.bench.load.coap.coap_post import CoapPost
 from tests.bench.load.http.http_devices import HttpDevices
+from tests.bench.load.http.http_half import HttpHalf
 from tests.bench.load.http.http_post import HttpPost
 from tests.bench.load.in_process import SparkRead, StoreAppend
 from tests.bench.load.mqtt.mqtt_catch_up import MqttCatchUp
@@ -31,8 +33,10 @@ AnyLoad: TypeAlias = (
     | AmqpOpen
     | AmqpPublish
     | CoapDevices
+    | CoapHalf
     | CoapPost
     | HttpDevices
+    | HttpHalf
     | HttpPost
     | MqttCatchUp
     | MqttConnect

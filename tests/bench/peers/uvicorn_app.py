@@ -1,4 +1,4 @@
-"""A bare application on uvicorn, with httptools and uvloop: reads a request's body, answers 204, keeps nothing.
+"""The bare application on uvicorn, with httptools and uvloop.
 
     python -m tests.bench.peers.uvicorn_app [--host 127.0.0.1] [--port 8080]
 
@@ -7,25 +7,10 @@ Ends on SIGINT or SIGTERM.
 """
 
 import argparse
-from collections.abc import Awaitable, Callable
-from typing import Any
 
 import uvicorn
 
-START = {"type": "http.response.start", "status": 204, "headers": []}
-BODY = {"type": "http.response.body"}
-
-
-async def take(
-    _scope: dict[str, Any],
-    receive: Callable[[], Awaitable[dict[str, Any]]],
-    send: Callable[[dict[str, Any]], Awaitable[None]],
-) -> None:
-    """Reads the body and answers."""
-    while (await receive()).get("more_body"):
-        pass
-    await send(START)
-    await send(BODY)
+from tests.bench.peers.bare_app import take
 
 
 def main() -> None:
