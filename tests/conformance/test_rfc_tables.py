@@ -19,10 +19,11 @@ FILES = {
     **{
         name: COAP / f"test_coap_{name}.py"
         for name in (
-            *("blocks", "conditions", "echo", "endpoint", "mapping", "observe", "options", "oscore", "reads"),
-            *("repeats", "resources", "secured", "separate", "stream", "websocket", "wire"),
+            *("blocks", "conditions", "echo", "endpoint", "mapping", "observe", "options", "oscore"),
+            *("reads", "repeats", "resources", "secured", "separate", "stream", "websocket", "wire"),
         )
     },
+    "pubsub": COAP / "topics" / "test_coap_pubsub.py",
     "nstart": COAP / "test_coap_observe_nstart.py",
     "property": TESTS / "property" / "adapters" / "test_coap_observe_loss.py",
     "sim": TESTS / "sim" / "coap" / "test_coap_sim.py",

@@ -32,6 +32,7 @@ from websockets.typing import Subprotocol
 
 from adapters.amqp.methods import _METHODS
 from adapters.coap.messages.request import ROOTS
+from adapters.coap.topics.topic import topic_id
 from adapters.http.handlers import groups, routes, subscriptions
 from adapters.mqtt.codec import packets
 from adapters.mqtt.session import session
@@ -359,12 +360,18 @@ COAP_READS = (("GET", ""), ("GET", "/*"), ("FETCH", ""))
 COAP: dict[str, tuple[str, ...]] = {
     **dict.fromkeys((f"FETCH /{root}" for root in ROOTS), ("4.03",)),
     **{f"{method} /{root}/*": ("4.03",) for root in ROOTS for method in ("GET", "POST", "PUT")},
-    **{f"GET /{root}": ("2.05",) for root in ROOTS},
+    "GET /t": ("2.05",),
+    "GET /ps": ("4.03",),  # topics are keys
+    "POST /ps": ("4.03",),
     "GET /.well-known/core": ("2.05",),
     **{f"{method} /*": ("4.03",) for method in ("GET", "POST", "PUT")},
     "DELETE /t/*": ("4.03",),
     **{f"{method} /t/*": ("4.05",) for method in ("FETCH", "PATCH", "iPATCH")},
 }
+TOPIC = bytes.fromhex("a2006c636c6f7365642f7468657265026c636f72652e70732e64617461")  # {0: SECRET, 2: "core.ps.data"}
+TOPIC_PATH = f"/ps/$topic/{topic_id(SECRET)}"
+COAP |= {f"{method} {TOPIC_PATH}": ("4.03",) for method in ("GET", "FETCH", "POST", "PUT", "iPATCH", "DELETE")}
+TOPIC_BODIES = {f"FETCH {TOPIC_PATH}": (b"\x81\x00", 60)}  # and their Content-Formats
 FETCHED_IN_PART = ("#", "+/there", "mine/#")  # a reader is sent what it may read of these, and nothing else
 
 
@@ -506,6 +513,8 @@ def hidden(served: RuledGateway) -> Iterator[None]:
         assert admin.post(f"/topics/{SECRET}", params={"delay": "3600"}, content=b"x").is_success
         for key in (SECRET, "b", "closed/a", "minf"):
             assert admin.put(f"/kv/{key}", content=b"x").is_success
+        topic = f"/kv/{topic_id(SECRET)}?ns=coap-topics"
+        assert admin.put(topic, content=TOPIC).is_success
         assert admin.post("/subscriptions", json=_SUBSCRIPTION).is_success
         assert admin.post("/groups/secret/members", json={"topic": "closed"}).is_success
     channel = amqp(served, "admin").channel()
@@ -617,6 +626,10 @@ def coap_answers(ways: CoapWays, noted: AnsweredRequests, way: Way) -> dict[str,
         method, _, path = row.partition(" ")
         message = CoapMessage(code=Code[method], payload=body, observe=observe)
         message.opt.uri_path = path.replace("*", SECRET)[1:].split("/")
+        if row in TOPIC_BODIES:
+            message.payload, message.opt.content_format = TOPIC_BODIES[row]
+        elif path.startswith(TOPIC_PATH) or row == "POST /ps":
+            message.payload = b"" if method in {"GET", "DELETE"} else TOPIC
         answer = ways.ask[way](message)
         assert Code(answer.code).dotted == code, (way, row, body, observe)
         check_time(noted, "grid" if code == "2.05" else "right", f"{way} {row} {body!r}")

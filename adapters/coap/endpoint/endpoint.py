@@ -9,7 +9,6 @@ Published messages, and blocks of them, are remembered for EXCHANGE_LIFETIME, an
 requests that were refused before anything was done: to look at them again does no harm (RFC 7252, 4.5).
 """
 
-from collections import deque
 from collections.abc import Sequence
 
 from adapters.coap.codec.registry import (
@@ -32,6 +31,7 @@ from adapters.coap.endpoint.heads import HEADS
 from adapters.coap.endpoint.lookups import Lookups, Settlement
 from adapters.coap.endpoint.plans import Plans
 from adapters.coap.endpoint.readings import Readings
+from adapters.coap.endpoint.tokens import Tokens
 from adapters.coap.exchanges.answers import Answer, busy, refused
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import DROPPED_PER_TICK_MAX, Exchange, Exchanges, PeerExchanges
@@ -43,6 +43,8 @@ from adapters.coap.messages.request import Condition
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.observe import Observers
 from adapters.coap.reading.reads import Reads
+from adapters.coap.topics.topic import TopicRequested
+from adapters.coap.topics.writes import TopicWrites
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Deliverable, Deliveries, Effect, Outcome, Peer, Publish, Random, Token
@@ -76,12 +78,14 @@ class CoapEndpoint:
             mids.answered_apart.append(self.exchanges.answered_apart)
         self.mids = mids
         self._sender = Sender(settings, mids, random=random)
+        self._tokens = Tokens(settings.ack_delay_ms)
         self.transfers = transfers or BlockTransfers(settings)
         self.reads = Reads(settings, self.transfers.snapshots, reliable=reliable)
         parts = settings, self.reads, self._sender
-        self.observers = Observers(*parts, new_token=self._quick_token, random=random, reliable=reliable)
+        self.observers = Observers(*parts, new_token=self._tokens.quick, random=random, reliable=reliable)
         self._echo = EchoVerifier(settings, random=random, reliable=reliable)
         self._readings = Readings(
+            settings,
             reads=self.reads,
             sender=self._sender,
             observers=self.observers,
@@ -90,18 +94,23 @@ class CoapEndpoint:
         )
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
-        self._next_token = 0
+        self._topics = TopicWrites(
+            settings,
+            sender=self._sender,
+            exchanges=self.exchanges,
+            new_token=self._tokens.new,
+            device=lambda: self.plans.device,
+        )
         self.admission = AnonymousAdmission()
         self._publishing: dict[Token, list[Exchange]] = {}
         self._conditional: dict[Token, str] = {}  # those of `_publishing` behind which requests for an address wait
         self._publishing_count = 0  # requests in _publishing
-        self._slow: deque[tuple[int, Token]] = deque()  # when to acknowledge requests without an answer
         self._later: list[Exchange] = []  # of this wake: blocks that are not the last, and PUTs that wait
 
     @property
     def outstanding(self) -> int:
         """Requests taken in and not answered, <= requests_outstanding_max."""
-        return self._publishing_count + len(self._readings)
+        return self._publishing_count + len(self._readings) + len(self._topics)
 
     @property
     def idle(self) -> bool:
@@ -204,6 +213,11 @@ class CoapEndpoint:
                 else:
                     exchange.silence = plan.silence
                     message = plan.message(body, confirmable=confirmable, host=peer[0], now_ms=now_ms)
+            except TopicRequested as asked:
+                begun = self._topics.begin(exchange, data[1], asked.request, asked.body, now_ms)
+                effects += begun
+                room -= len(begun)
+                continue
             except (ProtocolError, Refusal) as error:
                 self._sender.fail(exchange, error, now_ms)
                 continue
@@ -220,7 +234,7 @@ class CoapEndpoint:
             messages.append(message)
             taken.append(exchange)
         if taken:
-            token = self._token(now_ms)
+            token = self._tokens.new(now_ms)
             self._publishing[token] = taken
             self._publishing_count += len(taken)
             exchanges.remember(taken, now_ms)
@@ -236,11 +250,13 @@ class CoapEndpoint:
         """Answers requests that were stored or refused, and reads; lets peers in."""
         if token == self.admission.token:
             return self._complete_admission(outcome, now_ms)
+        if (following := self._topics.completed(token, outcome, now_ms)) is not None:
+            return following
         exchanges = self._publishing.pop(token, None)
         if exchanges is None:
             more: Sequence[Effect] = ()
             if not self.observers.checked(token, outcome, now_ms):
-                more = self._readings.complete(token, outcome, new_token=self._quick_token, now_ms=now_ms)
+                more = self._readings.complete(token, outcome, new_token=self._tokens.quick, now_ms=now_ms)
             return (*more, *self._readings.next_list(), *self.observers.take_effects())
         settlement = self._lookups.answered(
             token,
@@ -288,11 +304,8 @@ class CoapEndpoint:
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Acknowledges requests without an answer yet, retransmits unacknowledged messages, forgets old exchanges."""
-        while self._slow and self._slow[0][0] <= now_ms:
-            _, token = self._slow.popleft()
-            reading = self._readings.waiting(token)
-            waiting = self._publishing.get(token, ()) if reading is None else (reading,)
-            for exchange in waiting:
+        for token in self._tokens.due(now_ms):
+            for exchange in self._waiting(token):
                 if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
         again, gone = self._sender.separate.again(now_ms)
@@ -305,11 +318,8 @@ class CoapEndpoint:
 
     def deadline_ms(self) -> int | None:
         """Returns the earliest of all that waits."""
-        slow = self._slow
-        while slow and slow[0][1] not in self._publishing and self._readings.waiting(slow[0][1]) is None:
-            slow.popleft()
         deadlines = (
-            slow[0][0] if slow else None,
+            self._tokens.deadline_ms(lambda token: bool(self._waiting(token))),
             self._sender.separate.deadline_ms(),
             self.exchanges.deadline_ms(),
             self.transfers.deadline_ms(),
@@ -321,12 +331,17 @@ class CoapEndpoint:
         """Returns the datagrams to send now."""
         return self._sender.take()
 
+    def _waiting(self, token: Token) -> Sequence[Exchange]:
+        """Returns the requests that wait for an outcome."""
+        alone = self._readings.waiting(token) or self._topics.waiting(token)
+        return self._publishing.get(token, ()) if alone is None else (alone,)
+
     # ---- admission
 
     def _admit(self, datagrams: Sequence[tuple[bytes, Peer]], now_ms: int) -> Sequence[Effect]:
         """Parks datagrams until it is known whether peers are let in; answers them where they are not."""
         if self.admission.refusal is None:
-            return self.admission.ask(datagrams, self._quick_token())
+            return self.admission.ask(datagrams, self._tokens.quick())
         effects: list[Effect] = []
         for data, peer in datagrams:
             self._receive_other(data, peer, now_ms, effects, full=False)
@@ -378,8 +393,10 @@ class CoapEndpoint:
                 self._sender.answer(exchange, busy("too many requests"), now_ms)
                 return 0
             begun = self._readings.begin(
-                exchange, packet, len(data), new_token=self._token, reliable=self._reliable, now_ms=now_ms
+                exchange, packet, len(data), new_token=self._tokens.new, reliable=self._reliable, now_ms=now_ms
             )
+        except TopicRequested as asked:
+            begun = self._topics.begin(exchange, code, asked.request, asked.body, now_ms) or None
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
             return 0
@@ -394,7 +411,7 @@ class CoapEndpoint:
         """Lets a request wait until the last value of its address is known."""
         self._publishing_count += 1
         self._later.append(exchange)
-        token = self._token(now_ms)
+        token = self._tokens.new(now_ms)
         if self._lookups.add(exchange, message, condition, token):
             self._publishing[token] = [exchange]
             return (Call(request=LastValue(address=message.address), token=token),)
@@ -411,7 +428,7 @@ class CoapEndpoint:
             self._sender.answer(exchange, answer, now_ms)
         if not settlement.messages:
             return ()
-        token = self._token(now_ms)
+        token = self._tokens.new(now_ms)
         self._publishing[token] = settlement.exchanges
         if settlement.address in self._lookups.waiting:
             self._conditional[token] = settlement.address
@@ -419,7 +436,7 @@ class CoapEndpoint:
 
     def _ask_for_those_behind(self, address: str, now_ms: int) -> Sequence[Effect]:
         """Asks for the last value again, for the requests that came while the one before them was being stored."""
-        token = self._token(now_ms)
+        token = self._tokens.new(now_ms)
         behind = self._lookups.stored(address, token)
         if not behind:
             return ()
@@ -431,16 +448,3 @@ class CoapEndpoint:
         self.exchanges.open(exchange)
         self._later.append(exchange)
         self._sender.answer(exchange, Answer(CONTINUE), now_ms)
-
-    # ---- responses
-
-    def _token(self, now_ms: int) -> Token:
-        """Returns a new token. A request that waits too long for its outcome is acknowledged meanwhile."""
-        token = self._quick_token()
-        self._slow.append((now_ms + self._settings.ack_delay_ms, token))
-        return token
-
-    def _quick_token(self) -> Token:
-        """Returns a new token that no request waits for."""
-        self._next_token += 1
-        return Token(self._next_token)

@@ -8,6 +8,7 @@ from adapters.coap.messages.blocks import Uploads
 from adapters.coap.messages.mapping import MessagePlan, make_plan
 from adapters.coap.messages.request import Block, read_request
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError
 
 PLANS_MAX = 16_384  # option lists remembered with their meaning
@@ -22,28 +23,30 @@ class Plans:
         self._reliable = reliable
         self._uploads = uploads
         self._echo = echo
-        self._device = ""  # of the peers' messages, where they have proven to be one
+        self.device = ""  # of the peers' messages, where they have proven to be one
         self.known: dict[bytes, MessagePlan] = {}
 
     def belong(self, device: str) -> None:
         """Sets the device of requests that are read from now on; "": the one that the address names."""
-        if device != self._device:
-            self._device = device
+        if device != self.device:
+            self.device = device
             self.known.clear()
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[MessagePlan, bytes] | None:
         """Returns the publish of a datagram whose token ends at `end`; None for a block that is not the last.
 
-        Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
+        Raises `ProtocolError`, `TopicRequested` and, for blocks, `Refusal` (OVERLOAD).
         """
         if len(data) < end:
             raise MessageFormatError("the token is cut short")
         options, stop = read_options(data, end)
         request = read_request(options, reliable=self._reliable)
         self._echo.check_fresh(exchange.peer, request.echo, now_ms)
+        if is_for_topics(request.path, self._settings):
+            raise TopicRequested(request, data[stop + 1 :])
         if request.block1 is None:  # else a transfer that fails has to be told so
             exchange.silence = request.silence
-        plan = make_plan(request, self._settings, device=self._device)
+        plan = make_plan(request, self._settings, device=self.device)
         body = data[stop + 1 :]
         block = request.block1
         if block is None:

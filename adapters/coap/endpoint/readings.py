@@ -4,16 +4,18 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from adapters.coap.codec.registry import MAX_AGE
+from adapters.coap.codec.registry import IPATCH, MAX_AGE
 from adapters.coap.codec.wire import Packet, encode_options
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange, Exchanges
 from adapters.coap.exchanges.sender import Sender
 from adapters.coap.messages.request import read_request
+from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.observe import Observers
 from adapters.coap.reading.listings import Listings
 from adapters.coap.reading.reads import Read, Reads
+from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Token
 from gateway.port.reads import LastValuesPage
@@ -34,8 +36,16 @@ class Readings:
     """The requests of one socket that read."""
 
     def __init__(
-        self, *, reads: Reads, sender: Sender, observers: Observers, exchanges: Exchanges, echo: EchoVerifier
+        self,
+        settings: CoapOptions,
+        *,
+        reads: Reads,
+        sender: Sender,
+        observers: Observers,
+        exchanges: Exchanges,
+        echo: EchoVerifier,
     ) -> None:
+        self._settings = settings
         self._reads = reads
         self._sender = sender
         self._observers = observers
@@ -65,9 +75,12 @@ class Readings:
         """Answers a request at once, or returns a request to the gateway; None where it is answered.
 
         A request that is repeated, and read again, neither begins nor ends an observation.
-        Raises `ProtocolError` and `Refusal`.
+        Raises `ProtocolError`, `Refusal` and `TopicRequested`.
         """
         request = read_request(packet.options, reliable=reliable)
+        if packet.code == IPATCH and is_for_topics(request.path, self._settings):
+            self._echo.check_fresh(exchange.peer, request.echo, now_ms)
+            raise TopicRequested(request, packet.payload)
         exchange.silence = request.silence
         room = self._echo.room(exchange.peer, request.echo, size_bytes, now_ms)
         if room is not None and request.observe == 0:
@@ -112,7 +125,9 @@ class Readings:
             try:
                 if outcome.error is not None:
                     raise outcome.error
-                if isinstance(value, list) and reading.read.observable is None:
+                if reading.read.topics is not None:
+                    value = self._reads.topics(reading.read, value)
+                elif isinstance(value, list) and reading.read.observable is None:
                     value = self._reads.links(reading.read, value)
                 max_age_s = self._observers.max_age_s(exchange)
                 answer = self._reads.finish(reading.read, value, now_ms, max_age_s=max_age_s)

@@ -39,6 +39,7 @@ from gateway.domain.errors import ProtocolError
 SIZE_EXPONENT_BERT = 7
 WELL_KNOWN, CORE = ".well-known", "core"
 ROOTS = ("t", "ps")  # the first segments of paths to addresses; "ps" as the CoAP publish-subscribe draft has it
+SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without the separators of links and their parts
 
 HOP_LIMIT_MAX = 255  # RFC 8768, 3
 

@@ -102,6 +102,16 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     cloudevents_batch_format: Annotated[
         int, Meta(ge=65_000, le=65_535, description="the Content-Format of a batch of CloudEvents in JSON")
     ] = 65_012
+    topics_namespace: Annotated[
+        str,
+        Meta(
+            pattern="^([A-Za-z0-9][A-Za-z0-9._-]{0,27})?$",
+            description='the namespace of keys that holds topic resources of the publish-subscribe draft; "": none',
+        ),
+    ] = "coap-topics"
+    topic_format: Annotated[
+        int, Meta(ge=0, le=65_535, description="the Content-Format of topic resources, application/core-pubsub+cbor")
+    ] = 606
     max_age_s: Annotated[int, Meta(ge=0, le=86_400, description="how long a last value may be cached")] = 0
     list_max: Annotated[
         int, Meta(ge=1, le=100_000, description="addresses listed by /.well-known/core, and values by a FETCH")

@@ -6,12 +6,12 @@ from typing import NamedTuple
 from urllib.parse import quote, unquote_to_bytes
 
 from adapters.coap.codec.formats import LINK_FORMAT
-from adapters.coap.messages.request import ROOTS
+from adapters.coap.messages.request import ROOTS, SAFE
 from gateway.domain.address import escape_level, unescape_level
 
 DATA_TYPE = "core.ps.data"  # resource types of the CoAP publish-subscribe draft
 COLLECTION_TYPE = "core.ps.coll"
-SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without the separators of links and their parts
+TOPIC_TYPE = "core.ps.conf"
 _CUT_SHORT = re.compile("%[0-9A-Fa-f]?$")  # the beginning of a percent-encoded byte
 
 
@@ -66,6 +66,12 @@ def link_list(addresses: Iterable[str], filters: Sequence[Filter], *, root: str)
     for address in addresses:
         path = "/".join([quote(unescape_level(level), safe=SAFE) for level in address.split("/")])
         entries.append({"href": f"/{below}/{path}", "rt": DATA_TYPE})
+    return ",".join([_link(entry) for entry in entries if _holds(filters, entry)])
+
+
+def topic_links(paths: Iterable[str], filters: Sequence[Filter]) -> str:
+    """Returns links to topic resources."""
+    entries = [{"href": path, "rt": TOPIC_TYPE} for path in paths]
     return ",".join([_link(entry) for entry in entries if _holds(filters, entry)])
 
 

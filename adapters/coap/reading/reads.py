@@ -32,12 +32,15 @@ from adapters.coap.exchanges.answers import Answer
 from adapters.coap.messages.blocks import BodySnapshot, Snapshots
 from adapters.coap.messages.request import Block, CoapRequest, Target, resolve
 from adapters.coap.messages.settings import CoapOptions
-from adapters.coap.reading.links import address_prefix, link_list, read_filter
+from adapters.coap.reading.links import address_prefix, link_list, read_filter, topic_links
+from adapters.coap.topics.reads import TopicRead, representation, resource_paths, topic_read
+from adapters.coap.topics.topic import is_for_topics
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.domain.filters import check_filter
 from gateway.port.adapter import Peer, Request
 from gateway.port.reads import LastValue, LastValues, LastValuesPage, ListAddresses
+from store.api.keys import Entry, Page
 from store.api.message import Message
 
 PROTOCOL = "coap"
@@ -58,7 +61,8 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
     peer: Peer
     request: CoapRequest
     target: Target
-    observable: Observable | None = None  # None: links
+    observable: Observable | None = None  # None: links, or topics
+    topics: TopicRead | None = None
     each: bool = False  # an observer gets each message, one after the other
     limit: int = 0  # of the values that a filter is answered with
     found: list[Message] = []  # of these, so far
@@ -82,6 +86,14 @@ class Reads:
 
         Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.06, 4.13, 4.15).
         """
+        if code in {GET, FETCH} and is_for_topics(request.path, self._settings):
+            held = self._held(peer, request, now_ms, payload)
+            asked = None if held is not None else topic_read(code, request, payload, self._settings)
+            if asked is not None:
+                target = Target(None, request.path[0])
+                return Read(peer=peer, request=request, target=target, topics=asked[0], payload=payload), asked[1]
+            if held is not None:
+                return held
         if code == FETCH:
             return self._fetch(peer, request, payload, now_ms)
         if code != GET:
@@ -179,6 +191,13 @@ class Reads:
         """Returns the links that a request asks for, as a `value` for `finish`; same path and query, same links."""
         return link_list(addresses, read_filter(read.request.query), root=read.target.root).encode()
 
+    def topics(self, read: Read, value: Page | Entry | None) -> bytes:
+        """Returns the topic or the links that a request asks for, as a `value` for `finish`. Raises `ProtocolError`."""
+        assert read.topics is not None
+        if isinstance(value, Page):
+            return topic_links(resource_paths(read.topics, value), read_filter(read.request.query)).encode()
+        return representation(read.topics, value)
+
     def finish(
         self,
         read: Read,
@@ -189,14 +208,16 @@ class Reads:
     ) -> Answer:
         """Returns the response, once the gateway has answered. Raises `ProtocolError` (4.00, 4.04, 4.06, 4.12).
 
-        `value` is links as bytes, or the messages of a filter. `max_age_s` takes the place of the setting where the
-        peer is told of changes.
+        `value` is links or a topic as bytes, or the messages of a filter. `max_age_s` takes the place of the setting
+        where the peer is told of changes.
         """
         notifies = max_age_s is not None
         if max_age_s is None:
             max_age_s = self._settings.max_age_s
         if isinstance(value, bytes):
-            options = _options(LINK_FORMAT, _etag(value), max_age_s)
+            is_topic = read.topics is not None and read.topics.id is not None
+            kind = self._settings.topic_format if is_topic else LINK_FORMAT
+            options = _options(kind, _etag(value), max_age_s)
             return self._answer(read, value, options, now_ms)
         if isinstance(value, list):
             body = to_batch([message for message in value if not message.expired(now_ms)])

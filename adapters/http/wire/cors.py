@@ -15,7 +15,9 @@ from store.base.browsers import ANY, allows_origin
 
 ORIGIN: Final = b"origin"
 # All, those of events too, which nobody can list; and by name for browsers that are older than the wildcard.
-EXPOSED: Final = b"*, etag, link, location, preference-applied, retry-after, x-create-revision, x-expires-at-ms, x-version"
+EXPOSED: Final = (
+    b"*, etag, link, location, preference-applied, retry-after, x-create-revision, x-expires-at-ms, x-version"
+)
 _VARY: Final = (b"vary", b"origin")
 
 

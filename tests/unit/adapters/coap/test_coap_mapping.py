@@ -67,7 +67,7 @@ def test_paths_are_addresses(path: str, address: str) -> None:
     [
         ("", "4.04"),
         ("t", "4.05"),
-        ("ps", "4.05"),
+        ("ps", "4.00"),  # a topic without properties
         ("t/", "4.00"),
         (".well-known/core", "4.05"),
         (".well-known/x", "4.04"),

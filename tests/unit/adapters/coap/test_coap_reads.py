@@ -269,7 +269,7 @@ def test_requests_that_wait_for_a_list_are_acknowledged() -> None:
 
 
 def test_the_links_below_a_root() -> None:
-    assert links(Driver(listed=["a/b"]), "ps") == '</ps/a/b>;rt="core.ps.data"'
+    assert links(Driver({"topics_namespace": ""}, listed=["a/b"]), "ps") == '</ps/a/b>;rt="core.ps.data"'
     assert links(Driver(listed=[]), "t") == ""
 
 

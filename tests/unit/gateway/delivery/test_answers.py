@@ -11,7 +11,7 @@ from gateway.delivery.answers import LINGER_S, AnswerWaits
 from gateway.domain.access import Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.answers import AwaitAnswer, ExpectAnswer, ForgetAnswer
+from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.message import Message
 from tests.support.gateway.fanout_rig import FanoutRig
 

@@ -8,7 +8,7 @@ import pytest
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Publish, Token
-from gateway.port.answers import AwaitAnswer, ExpectAnswer, ForgetAnswer
+from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
 

@@ -1,0 +1,84 @@
+"""Requests that read topics: the collection, all of it or by properties, and a topic resource, all of it or a part."""
+
+from typing import Any, NamedTuple
+
+from adapters.coap.codec.formats import LINK_FORMAT
+from adapters.coap.codec.registry import (
+    FETCH,
+    NOT_ACCEPTABLE,
+    NOT_FOUND,
+    REQUEST_ENTITY_TOO_LARGE,
+    UNSUPPORTED_CONTENT_FORMAT,
+)
+from adapters.coap.messages.request import CoapRequest
+from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.topics.topic import (
+    Properties,
+    decoded,
+    id_of,
+    is_collection,
+    matches,
+    path_of,
+    read_properties,
+    selected,
+)
+from gateway.domain.errors import ProtocolError
+from gateway.port.adapter import Request
+from gateway.port.kv import GetKey, ListKeys
+from store.api.keys import Entry, Page
+
+CBOR = 60  # the Content-Format of the keys of properties (2.5.2)
+TOPICS_MAX = 1_000  # of one list: the most that a page of keys has
+TOPIC_RESOURCES = "rt=core.ps.conf"
+
+
+class TopicRead(NamedTuple):
+    """A request for topics: of one, or of those that have some properties."""
+
+    id: str | None  # None: links to topic resources
+    properties: Properties | None = None
+    keys: bytes | None = None  # the payload that names properties; None: all
+
+
+def topic_read(
+    code: int, request: CoapRequest, payload: bytes, settings: CoapOptions
+) -> tuple[TopicRead, Request[Any]] | None:
+    """Returns a request with a topic's path or the collection's, and the question for the gateway.
+
+    None where the collection is asked for something else: addresses, or values. Raises `ProtocolError` (4.00, 4.06,
+    4.13, 4.15).
+    """
+    fetches, id_ = code == FETCH, id_of(request.path)
+    if is_collection(request.path):
+        if fetches and request.content_format != settings.topic_format:
+            return None  # a filter of addresses
+        if not fetches and request.query and TOPIC_RESOURCES not in request.query:
+            return None
+    wanted = LINK_FORMAT if id_ is None else settings.topic_format
+    if request.accept not in {None, wanted}:
+        raise ProtocolError(NOT_ACCEPTABLE, f"Accept: this is of Content-Format {wanted}")
+    if request.block1 is not None and (request.block1.more or request.block1.number):
+        raise ProtocolError(REQUEST_ENTITY_TOO_LARGE, "what a FETCH asks for comes in one message")
+    namespace = settings.topics_namespace
+    if id_ is None:
+        properties = read_properties(payload, settings) if fetches else None
+        limit = min(settings.list_max, TOPICS_MAX)
+        return TopicRead(None, properties=properties), ListKeys(limit=limit, namespace=namespace)
+    if fetches and request.content_format != CBOR:
+        raise ProtocolError(UNSUPPORTED_CONTENT_FORMAT, f"the keys of properties are of Content-Format {CBOR}")
+    return TopicRead(id_, keys=payload if fetches else None), GetKey(key=id_, namespace=namespace)
+
+
+def resource_paths(read: TopicRead, page: Page) -> list[str]:
+    """Returns the paths of the topic resources that a request asks for."""
+    found = [decoded(entry.value) for entry in page.entries]
+    chosen = [topic for topic in found if read.properties is None or matches(topic, read.properties)]
+    return ["/" + "/".join(path_of(topic.id)) for topic in chosen]
+
+
+def representation(read: TopicRead, entry: Entry | None) -> bytes:
+    """Returns the representation of a topic, or of the part that is asked for. Raises `ProtocolError` (4.00, 4.04)."""
+    if entry is None:
+        raise ProtocolError(NOT_FOUND, "there is no such topic")
+    topic = decoded(entry.value)
+    return topic.encoded() if read.keys is None else selected(topic, read.keys)
