@@ -11,9 +11,10 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+import cbor2
 import pytest
 from aiocoap import Context, Message, Unreliable
-from aiocoap.numbers.codes import DELETE, FETCH, GET, POST, PUT
+from aiocoap.numbers.codes import DELETE, FETCH, GET, POST, PUT, iPATCH
 
 from adapters.coap import FACTORY
 from adapters.http import FACTORY as HTTP
@@ -334,3 +335,29 @@ async def test_an_answer_comes_from_the_address_that_was_asked(tmp_path: Path) -
                 client.connect((address, int(uri.rpartition(":")[2])))
                 client.send(b"\x40\x00\x12\x34")  # a ping
                 assert await loop.sock_recv(client, 100) == b"\x70\x00\x12\x34"
+
+
+@pytest.mark.parametrize("scheme", SCHEMES.values())
+async def test_aiocoap_uses_topics_which_survive_a_restart(tmp_path: Path, scheme: str) -> None:
+    """(draft-ietf-core-coap-pubsub-21)"""
+    name, kind = {0: "plant/dev1", 2: "core.ps.data"}, {"content_format": 606}
+    async with client(tmp_path, scheme) as peer:
+        made = await peer.ask(POST, "/ps", cbor2.dumps({**name, 4: "temperature"}), **kind)
+        path = "/" + "/".join(made.opt.location_path)
+        data = cbor2.loads(made.payload)[1]
+        assert (dotted(made), data) == ("2.01", "/ps/plant/dev1")
+        assert dotted(await peer.ask(POST, "/ps", cbor2.dumps(name), **kind)) == "4.09"
+        assert dotted(await peer.ask(GET, data)) == "4.04"
+        assert dotted(await peer.ask(PUT, data, b"21")) == "2.01"
+    async with client(tmp_path, scheme) as peer:
+        assert (await peer.ask(GET, "/ps")).payload == f'<{path}>;rt="core.ps.conf"'.encode()
+        found = await peer.ask(FETCH, "/ps", cbor2.dumps({4: "temperature"}), **kind)
+        assert found.payload == f'<{path}>;rt="core.ps.conf"'.encode()
+        part = await peer.ask(FETCH, path, cbor2.dumps([0, 4]), content_format=60)
+        assert cbor2.loads(part.payload) == {0: "plant/dev1", 4: "temperature"}
+        changed = await peer.ask(iPATCH, path, cbor2.dumps({4: "humidity"}), **kind)
+        assert (dotted(changed), cbor2.loads(changed.payload)[4]) == ("2.04", "humidity")
+        assert (await peer.ask(GET, data)).payload == b"21"
+        assert dotted(await peer.ask(DELETE, path)) == "2.02"
+        assert dotted(await peer.ask(GET, path)) == "4.04"
+        assert dotted(await peer.ask(GET, data)) == "4.04"

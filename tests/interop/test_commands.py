@@ -221,3 +221,17 @@ async def test_a_client_that_leaves_frees_its_waits(shared_gateway: Any) -> None
             )
             if {answer.status_code for answer in answers} == {202}:
                 break
+
+
+async def test_a_gateway_that_goes_down_answers_the_commands_that_wait(new_gateway: Any) -> None:
+    gateway = await asyncio.to_thread(new_gateway().start)
+    address = f"commands/g{next(_numbers)}"
+    async with asyncio.timeout(TIMEOUT_S), httpx.AsyncClient(base_url=gateway.url, trust_env=False) as client:
+        waiting = asyncio.create_task(
+            client.post(f"/topics/{address}", headers={"prefer": "wait=60"}, content=b"open", timeout=TIMEOUT_S)
+        )
+        while (await client.get(f"/topics/{address}")).status_code == 404:
+            await asyncio.sleep(0.01)
+        stopping = asyncio.create_task(asyncio.to_thread(gateway.stop))
+        assert (await waiting).status_code == 202
+        assert await stopping == 0
