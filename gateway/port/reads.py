@@ -1,10 +1,12 @@
-"""Requests that read stored data: last values, retained messages, addresses, and messages by key, address or id.
+"""Requests that read stored data: last values, retained messages, addresses, and messages by key, address, id
+and queue.
 
 Three are for the answer to a message that an adapter publishes: `ExpectAnswer` before it is published, so that no
 answer is missed, then `AwaitAnswer` once it is stored, or `ForgetAnswer`.
 """
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 from gateway.domain.idempotency import StoredRequest
 from gateway.port.adapter import Request, Value
@@ -122,3 +124,37 @@ class ForgetAnswer(Request[None], frozen=True, kw_only=True):
     """Ends the wait for an answer: who has asked for it is told that there is none."""
 
     number: int
+
+
+class QueuedMessage(NamedTuple):
+    """A message, its id filled in, its offset in its queue, and when it was stored, in ms since 1970."""
+
+    offset: int
+    stored_at_ms: int
+    topic: str
+    message: Message
+
+
+class QueuedMessages(Value, frozen=True, kw_only=True):
+    """A part of a queue. `after` is the offset to go on at, None where there is nothing more to read."""
+
+    messages: Sequence[QueuedMessage]
+    after: int | None
+
+
+class ReadQueue(Request[QueuedMessages], frozen=True, kw_only=True):
+    """The messages of some addresses in a part of a topic's queue, oldest first. No index is needed.
+
+    An answer may be short, or empty, though more follow. Refused with DAMAGED where the next record is lost.
+    """
+
+    queue: int
+    addresses: tuple[str, ...]  # of `ADDRESSES_COUNT_MAX` at most
+    offset: int = 0  # from which on
+    from_ms: int = 0  # stored then or later
+    until_ms: int = 1 << 63  # and before
+    where: str | None = None  # as in `Subscribe`
+    limit: int = 100
+
+
+ADDRESSES_COUNT_MAX = 64  # of one `ReadQueue`

@@ -55,7 +55,7 @@ from gateway.port.queues import (
     UnbindQueue,
     address_of,
 )
-from gateway.port.reads import ExpectAnswer, FindMessages, LastValue, LastValues, Retained
+from gateway.port.reads import ExpectAnswer, FindMessages, LastValue, LastValues, ReadQueue, Retained
 from gateway.port.shared import SHARED_PREFIX
 from gateway.queues.leaving.rules import DEAD_LETTER_EXCHANGE, DEAD_LETTER_KEY
 from gateway.queues.model.bindings import ALTERNATE, PREDECLARED, Exchange, patterns
@@ -112,6 +112,12 @@ def finds(_hub: Hub, permissions: Permissions, request: FindMessages) -> None:
     """Needs the right to read the address, if one is given."""
     if request.address is not None:
         permissions.check("subscribe", request.address)
+
+
+def reads_queue(_hub: Hub, permissions: Permissions, request: ReadQueue) -> None:
+    """Needs the right to read each of the addresses."""
+    for address in request.addresses:
+        permissions.check("subscribe", address)
 
 
 def opens_vhost(_hub: Hub, permissions: Permissions, request: OpenVhost) -> None:

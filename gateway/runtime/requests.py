@@ -11,6 +11,7 @@ from gateway.config.config import is_loopback
 from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.find import find_messages
 from gateway.delivery.last_value import last_value, last_values
+from gateway.delivery.queue_search import read_queue
 from gateway.delivery.search_cursors import CursorSeal
 from gateway.delivery.time_grid import on_grid
 from gateway.domain.access import Permissions
@@ -84,6 +85,8 @@ from gateway.port.reads import (
     LastValues,
     LastValuesPage,
     ListAddresses,
+    QueuedMessages,
+    ReadQueue,
     RecallKey,
     Retained,
     RetainedPage,
@@ -104,7 +107,6 @@ from store.api.message import Message
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError
-from store.format.frame import LogOffset
 
 log = logs.get(__name__)
 
@@ -260,6 +262,12 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
     return await hub.finds.find(request, find)
 
 
+async def _read_queue(asked: RequestContext, request: ReadQueue) -> QueuedMessages:
+    hub = asked.hub
+    known: dict[str, Any] = {"now_ms": now_ms(), "topic_of": hub.router.topic_of}
+    return await hub.reads.pages.read(lambda: read_queue(hub.store, request, **known))
+
+
 async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequence[str]:
     hub = asked.hub
     known: dict[str, Any] = {"router": hub.router, "controller": hub.controller}
@@ -272,10 +280,6 @@ async def _begin_body(asked: RequestContext, request: BeginBody) -> Sequence[int
     if excess is not None:
         raise excess
     return await asked.hub.queues.bodies.begin(request.message)
-
-
-async def _store_part(asked: RequestContext, request: StorePart) -> Mapping[int, LogOffset]:
-    return await asked.hub.queues.bodies.store_part(request.groups, request.data)
 
 
 async def _publish_body(asked: RequestContext, request: PublishBody) -> StoredBody:
@@ -292,23 +296,11 @@ async def _publish_body(asked: RequestContext, request: PublishBody) -> StoredBo
         hub.metrics.messages_in(asked.endpoint.protocol, hub.router.topic_of(message.address), status).inc()
 
 
-async def _read_part(asked: RequestContext, request: ReadPart) -> bytes:
-    return await asked.hub.queues.bodies.read_part(request.frame)
-
-
 async def _join_shared(asked: RequestContext, request: JoinShared) -> Sequence[str | Refusal]:
     return await asked.hub.shared.join(asked.endpoint, request, asked.endpoint.principal.permissions)
 
 
-async def _leave_shared(asked: RequestContext, request: LeaveShared) -> None:
-    await asked.hub.shared.leave(asked.endpoint, request)
-
-
 # ---- requests that a room of its own answers
-
-
-async def _cancel_timer(asked: RequestContext, request: CancelTimer) -> bool:
-    return await cancel_timer(asked.hub.store, timer_of(asked.who, request.timer))
 
 
 def _keys(method: Callable[[KeyValues, KeyClient, R], Awaitable[T]]) -> Callable[[RequestContext, R], Awaitable[T]]:
@@ -373,17 +365,27 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(EndSession, lambda asked, _: asked.hub.sessions.end(asked.endpoint), rights.own),
         _served(DropWill, _drop_will, rights.own),
         _served(RecallKey, _recall_key, rights.own),
-        _served(CancelTimer, _cancel_timer, rights.own),  # by a ticket that its publisher was given
+        _served(  # by a ticket that its publisher was given
+            CancelTimer,
+            lambda asked, request: cancel_timer(asked.hub.store, timer_of(asked.who, request.timer)),
+            rights.own,
+        ),
         _served(JoinShared, _join_shared, rights.own),  # each of its filters is checked and refused by itself
-        _served(LeaveShared, _leave_shared, rights.own),
+        _served(LeaveShared, lambda asked, request: asked.hub.shared.leave(asked.endpoint, request), rights.own),
         _served(BeginBody, _begin_body, rights.publishes),
-        _served(StorePart, _store_part, rights.own),  # which nothing reads before the message, whose right is checked
+        # A part is read by nothing before the message, whose right is checked, and by who was delivered the message.
+        _served(
+            StorePart,
+            lambda asked, request: asked.hub.queues.bodies.store_part(request.groups, request.data),
+            rights.own,
+        ),
         _served(PublishBody, _publish_body, rights.publishes),
-        _served(ReadPart, _read_part, rights.own),  # of a message that it was delivered
+        _served(ReadPart, lambda asked, request: asked.hub.queues.bodies.read_part(request.frame), rights.own),
         _served(LastValue, _last_value, rights.reads_address),
         _served(LastValues, _last_values, rights.reads_filter, on_grid=True),
         _served(Retained, _retained, rights.reads_filter),
         _served(FindMessages, _find_messages, rights.finds, on_grid=True),
+        _served(ReadQueue, _read_queue, rights.reads_queue, on_grid=True),
         _served(ListAddresses, _list_addresses, rights.own, on_grid=True),  # it gets those that it may read
         _served(ExpectAnswer, _answers(AnswerWaits.expect), rights.reads_address),
         _served(AwaitAnswer, _answers(AnswerWaits.wait), rights.own),

@@ -226,6 +226,14 @@ MORE: dict[str, Http] = {
         "/kv?watch=true&ns=other",
         "/kv?prefix=closed/&keys=true&ns=other",
     ),
+    "GET /messages": http(
+        403,
+        403,
+        f"/messages?address={_HIDDEN}",
+        f"/messages?queue=16&address={_HIDDEN}",
+        f"/messages?queue=17&offset=1&address=mine/a&address={_HIDDEN}&where=type='secret'",
+        f"/messages?queue=16&from=0&limit=1&address={_HIDDEN}",
+    ),
     "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1", time="grid"),
     "HEAD /topics/*": http(403, 403, f"/topics/{_HIDDEN}"),
 }

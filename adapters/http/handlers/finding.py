@@ -1,17 +1,31 @@
-"""`GET /messages`: stored messages by key, address or id, newest first, as a batch of CloudEvents."""
+"""`GET /messages`: a batch of CloudEvents, by key, address or id, newest first, or of a queue, oldest first.
+
+Messages of a queue have the extensions `headgatetopic`, `headgatequeue`, `headgateoffset`, `headgatestored`,
+`headgateprotocol`, `headgatedevice` (who spoke) and `headgateprincipal`.
+"""
 
 import re
 from typing import Final
 from urllib.parse import quote, urlencode
 
-from adapters.cloudevents import BATCH_JSON, AttributeRefusal, parse_ms, to_batch
+import msgspec
+
+from adapters.cloudevents import BATCH_JSON, AttributeRefusal, clean, format_ms, parse_ms, to_batch, to_document
 from adapters.http.handlers.parsing.query import read_number, read_query
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Refusal
 from gateway.domain.sql92 import compile_where, quoted
 from gateway.port.groups import WAIT_MS_MAX
-from gateway.port.reads import FindMessages, FoundMessages, LastValues, LastValuesPage
+from gateway.port.reads import (
+    ADDRESSES_COUNT_MAX,
+    FindMessages,
+    FoundMessages,
+    LastValues,
+    LastValuesPage,
+    QueuedMessages,
+    ReadQueue,
+)
 
 LIMIT, LIMIT_MAX = 100, 1_000
 MS_DIGITS_MAX: Final = 15  # of a time: ms since 1970 for the next 30,000 years
@@ -19,6 +33,8 @@ _SECONDS: Final = re.compile(r"([0-9]{1,3})(?:\.([0-9]{1,3}))?")
 _CURSOR: Final = re.compile(r"[0-9a-f]{1,16}\.[0-9a-f]{1,8}|[A-Za-z0-9_-]{54}")  # a position, or a sealed one
 _ONE_OF: Final = ("key", "address", "id")
 _KNOWN: Final = (*_ONE_OF, "from", "to", "where", "type", "limit", "after", "wait")
+_KNOWN_OF_QUEUES: Final = ("queue", "offset", "from", "to", "where", "type", "limit", "after")
+_QUEUE_MAX, _OFFSET_MAX = (1 << 32) - 1, (1 << 63) - 1
 
 
 def finding(request: HttpRequest) -> FindMessages:
@@ -39,14 +55,58 @@ def finding(request: HttpRequest) -> FindMessages:
     )
 
 
+def names_queue(request: HttpRequest) -> bool:
+    """Returns whether a request is for a queue."""
+    return any(name == "queue" for name, _ in request.query())
+
+
+def queue_reading(request: HttpRequest) -> ReadQueue:
+    """Returns the part of a queue that a request asks for. Raises `HttpError` and `AttributeRefusal`."""
+    query = read_query(request, *_KNOWN_OF_QUEUES, repeated="address")
+    addresses = tuple(dict.fromkeys(text for name, text in request.query() if name == "address" and text))
+    if not 0 < len(addresses) <= ADDRESSES_COUNT_MAX:
+        raise AttributeRefusal("address", f"is given once to {ADDRESSES_COUNT_MAX} times")
+    until = query.get("to")
+    return ReadQueue(
+        queue=read_number(query, "queue", 0, _QUEUE_MAX),
+        addresses=addresses,
+        offset=max(read_number(query, name, 0, _OFFSET_MAX) for name in ("offset", "after")),
+        from_ms=_time("from", query.get("from", "0")),
+        until_ms=1 << 63 if until is None else _time("to", until),
+        where=condition(query.get("where"), query.get("type")),
+        limit=read_number(query, "limit", LIMIT, LIMIT_MAX, least=1),
+    )
+
+
+def queue_response(request: HttpRequest, asked: ReadQueue, found: QueuedMessages) -> Response:
+    """Returns the answer, as that to a search."""
+    batch = []
+    for offset, stored_at_ms, topic, message in found.messages:
+        more = {
+            "topic": topic,
+            "protocol": message.protocol,
+            "device": message.device,
+            "principal": message.principal,
+        }
+        said = {f"headgate{name}": clean(text) for name, text in more.items() if text}
+        place = {"headgatequeue": str(asked.queue), "headgateoffset": str(offset)}
+        batch.append({**to_document(message), **place, "headgatestored": format_ms(stored_at_ms), **said})
+    after = None if found.after is None else str(found.after)
+    return _page(request, msgspec.json.encode(batch), after)
+
+
 def messages_response(request: HttpRequest, found: FoundMessages) -> Response:
     """Returns the answer; with more to come, the next page is a link (RFC 8288)."""
+    return _page(request, to_batch(found.messages), found.after)
+
+
+def _page(request: HttpRequest, body: bytes, after: str | None) -> Response:
     headers = [(b"content-type", BATCH_JSON.encode()), (b"cache-control", b"no-cache")]
-    if found.after is not None:
+    if after is not None:
         query = [(name, text) for name, text in request.query() if name != "after"]
-        following = urlencode([*query, ("after", found.after)], quote_via=quote)
+        following = urlencode([*query, ("after", after)], quote_via=quote)
         headers.append((b"link", f'</messages?{following}>; rel="next"'.encode()))
-    return Response(status=200, headers=tuple(headers), body=to_batch(found.messages))
+    return Response(status=200, headers=tuple(headers), body=body)
 
 
 def last_values(request: HttpRequest, pattern: str) -> LastValues:

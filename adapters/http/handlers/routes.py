@@ -40,7 +40,16 @@ from adapters.http.handlers.actions import (
     Stored,
 )
 from adapters.http.handlers.commands import answerable, command, pending, wait_s
-from adapters.http.handlers.finding import condition, finding, last_values, last_values_response, messages_response
+from adapters.http.handlers.finding import (
+    condition,
+    finding,
+    last_values,
+    last_values_response,
+    messages_response,
+    names_queue,
+    queue_reading,
+    queue_response,
+)
 from adapters.http.handlers.messages import (
     event_response,
     lenient,
@@ -330,7 +339,10 @@ def _start(request: HttpRequest) -> Cursor | None:
 
 
 def get_messages(request: HttpRequest, context: HandlerContext) -> Action:
-    """Finds stored messages by key, address or id."""
+    """Finds stored messages by key, address or id, or reads a part of a queue."""
+    if names_queue(request):
+        asked = queue_reading(request)
+        return Ask(asked, lambda found: queue_response(request, asked, found))
     return Ask(finding(request), lambda found: messages_response(request, found))
 
 

@@ -122,11 +122,13 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         headers={"last-event-id": STRING},
     ),
     "GET /messages": Operation(
-        "Finds stored messages by id, key or address, newest first.",
+        "Finds stored messages by id, key or address, newest first; of a queue, from an offset on, oldest first.",
         {200: {BATCH: ref("Batch")}},
         query={
-            **dict.fromkeys(("id", "key", "address", "from", "to", "where", "type"), TEXT),
-            "after": {"type": "string", "pattern": "^([0-9a-f]{1,16}[.][0-9a-f]{1,8}|[A-Za-z0-9_-]{54})$"},
+            **dict.fromkeys(("id", "key", "from", "to", "where", "type"), TEXT),
+            "address": {**array(TEXT), "minItems": 1, "maxItems": 64},
+            **dict.fromkeys(("queue", "offset"), COUNT),
+            "after": {"type": "string", "pattern": "^([0-9a-f]{1,16}[.][0-9a-f]{1,8}|[A-Za-z0-9_-]{54}|[0-9]{1,18})$"},
             "limit": _LIMIT,
             "wait": _WAIT,
         },

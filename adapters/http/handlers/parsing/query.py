@@ -14,12 +14,18 @@ DIGITS_MAX = 19  # of 64 bits
 T = TypeVar("T")
 
 
-def read_query(request: HttpRequest, *known: str) -> dict[str, str]:
-    """Returns the parameters by name. Raises `HttpError` for one that is not known, `AttributeRefusal` for a repeat."""
+def read_query(request: HttpRequest, *known: str, repeated: str = "") -> dict[str, str]:
+    """Returns the parameters by name, but the one that may be `repeated`.
+
+    Raises `HttpError` for one that is not known, `AttributeRefusal` for a repeat.
+    """
     query: dict[str, str] = {}
     for name, text in request.query():
+        if name == repeated:
+            continue
         if name not in known:
-            are = f"{', '.join(known)} are" if known else "there are none"
+            names = [*known, *([repeated] if repeated else [])]
+            are = f"{', '.join(names)} are" if names else "there are none"
             raise HttpError(400, f"{name[:64]}: is no parameter here; {are}", attribute=name[:64])
         if name in query:
             raise AttributeRefusal(name, "is given more than once")

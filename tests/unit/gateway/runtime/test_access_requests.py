@@ -21,7 +21,7 @@ from gateway.port.queues import (
     PurgeQueue,
     UnbindQueue,
 )
-from gateway.port.reads import FindMessages, LastValue, ListAddresses
+from gateway.port.reads import FindMessages, LastValue, ListAddresses, ReadQueue
 from gateway.port.shared import JoinShared, SharedName
 from gateway.queues.model.bindings import PREDECLARED, Exchange
 from gateway.runtime import access_requests
@@ -106,6 +106,7 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
         (PublishBody(message=Message("a/b"), began_ms=0), "publish:a/b"),
         (LastValue(address="a/b"), "subscribe:a/b"),
         (FindMessages(address="a/b"), "subscribe:a/b"),
+        (ReadQueue(queue=16, addresses=("a/b", "a/b")), "subscribe:a/b"),
         (DeclareExchange(name="x", kind="topic"), "manage:$exchange/x"),
         (DeclareExchange(name="x", kind="topic", passive=True), "publish:$exchange/x"),
         (DeclareExchange(name="x", kind="topic", passive=True), "subscribe:$exchange/x"),
@@ -149,6 +150,13 @@ def test_what_everybody_may_ask():
     assert may(ListGroups())
     assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each filter is refused by itself
     assert may(FindMessages(id="x"))  # messages that may not be read are left out
+
+
+def test_each_address_of_a_queue_needs_the_right():
+    asked = ReadQueue(queue=16, addresses=("a/b", "c"))
+    assert may(asked, "subscribe:a/b", "subscribe:c")
+    assert not may(asked, "subscribe:a/b")
+    assert not may(asked, "subscribe:c")
 
 
 def test_a_part_of_what_a_range_holds_is_not_counted():

@@ -7,7 +7,7 @@ import pytest
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome
-from gateway.port.reads import FindMessages, FoundMessages
+from gateway.port.reads import FindMessages, FoundMessages, QueuedMessage, QueuedMessages, ReadQueue
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client, parse_responses, request
 
@@ -119,3 +119,70 @@ def test_bad_conditions_of_a_stream(client, query, detail):
     answer = get(client, f"/subscribe?{query}")
     assert answer.status == 400
     assert detail in json.loads(answer.body)["detail"]
+
+
+@pytest.fixture
+def read(client):
+    """Returns the requests for parts of queues that reach the gateway, which has two messages and more."""
+    requests = []
+    plain = Message(
+        "a/b", b'{"v":1}', content_type="application/json", id="2", protocol="mqtt", device="d\x01", principal="p"
+    )
+    found = QueuedMessages(
+        messages=[QueuedMessage(7, 5_001, "a", plain), QueuedMessage(9, 6_000, "a", Message("a/b", id="3"))], after=12
+    )
+    real = client.gateway.answer_effect
+
+    def answer(call):
+        if not isinstance(call.request, ReadQueue):
+            return real(call)
+        requests.append(call.request)
+        return Outcome(value=found)
+
+    client.gateway.answer_effect = answer
+    return requests
+
+
+def test_a_part_of_a_queue_is_a_batch_with_offsets_and_a_link(client, read):
+    answer = get(client, "/messages?address=a%2Fb&queue=16&offset=3&address=c&limit=2")
+    assert (answer.status, answer["content-type"]) == (200, "application/cloudevents-batch+json")
+    first, second = json.loads(answer.body)
+    assert {name: text for name, text in first.items() if name.startswith("headgate")} == {
+        "headgatetopic": "a",
+        "headgatequeue": "16",
+        "headgateoffset": "7",
+        "headgatestored": "1970-01-01T00:00:05.001Z",
+        "headgateprotocol": "mqtt",
+        "headgatedevice": "d%01",
+        "headgateprincipal": "p",
+    }
+    assert (first["data"], second["headgateoffset"], "headgatedevice" in second) == ({"v": 1}, "9", False)
+    assert answer["link"] == '</messages?address=a%2Fb&queue=16&offset=3&address=c&limit=2&after=12>; rel="next"'
+    assert get(client, "/messages?queue=16&address=a/b&offset=3&after=12&from=1000&to=5000&type=t").status == 200
+    assert read == [
+        ReadQueue(queue=16, addresses=("a/b", "c"), offset=3, limit=2),
+        ReadQueue(queue=16, addresses=("a/b",), offset=12, from_ms=1000, until_ms=5000, where="type = 't'"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("query", "detail"),
+    [
+        ("queue=16", "address"),
+        ("queue=16&address=", "address"),
+        ("queue=16" + "".join(f"&address={n}" for n in range(65)), "address"),
+        ("queue=16&queue=17&address=a", "more than once"),
+        ("queue=x&address=a", "queue"),
+        ("queue=4294967296&address=a", "queue"),
+        ("queue=16&address=a&offset=-1", "offset"),
+        ("queue=16&address=a&after=64.0", "after"),
+        ("queue=16&address=a&key=k", "key"),
+        ("queue=16&address=a&wait=1", "wait"),
+        ("address=a&offset=1", "offset"),
+    ],
+)
+def test_a_wrong_part_of_a_queue_is_refused(client, read, query, detail):
+    answer = get(client, f"/messages?{query}")
+    assert answer.status == 400
+    assert detail in json.loads(answer.body)["detail"]
+    assert read == []
