@@ -72,3 +72,19 @@ def memory_mb(name: str, pid: int | str = "self") -> float:
 def forget_peak() -> None:
     """Makes VmHWM of this process the peak from now on (proc(5), clear_refs)."""
     Path("/proc/self/clear_refs").write_text("5", "ascii")
+
+
+def descendants_pss_kib(pid: int) -> int:
+    """Returns the resident memory of a process's descendants, pages that several of them share counted once."""
+    total, parents = 0, [pid]
+    while parents:
+        parent = parents.pop()
+        try:
+            children = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+            parents += children
+            for child in children:
+                lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
+                total += next((int(line.split()[1]) for line in lines if line.startswith("Pss:")), 0)
+        except OSError:  # it has ended meanwhile
+            continue
+    return total

@@ -6,7 +6,9 @@ Each device reports five metrics in one record a batch; the job sees a batch whe
 from the beginning of a batch to its commit, the median without the first two, in which Spark warms up. `driver_mib` is
 the most memory that the driver's Python had, `jvm_mib` that of the JVM, which on one machine is driver and executor in
 one. `heap_mib` is the JVM's objects that live after a collection at the end (by `jcmd`, which comes with a JDK and not
-with a runtime alone). A store in memory is read, over gRPC.
+with a runtime alone). `pythons_mib` is the most that the executors' Pythons had together, at looks half a second apart.
+`state_mib`, `checkpoint_mib` and `tables_mib` are on disk in the end; replaced files that are not deleted yet are among
+the tables. A store in memory is read, over gRPC.
 """
 
 import argparse
@@ -20,7 +22,7 @@ import statistics
 import subprocess
 import sys
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 
 from spark.job.session import find_java_home
@@ -29,9 +31,11 @@ from store.api.message import Message
 from store.api.queues import Bounds
 from store.format.frame import QueueOffset
 from tests.bench.options import at_least, made_directory, scratch
+from tests.bench.procfs import descendants_pss_kib
 from tests.support.store.fake_store import FakeController, FakeStore, Serving
 
 WARM_UP_BATCHES = 2
+LOOK_S = 0.5  # between two looks at the memory of the executors' Pythons
 TOPIC, QUEUES = "t", (16, 17, 18, 19)
 METRICS = ("temperature", "humidity", "pressure", "voltage", "current")
 RECORDS_MAX = 1_000_000
@@ -77,6 +81,17 @@ def peak_mib(pid: int) -> float:
     return next(int(line.split()[1]) for line in lines if line.startswith("VmHWM")) / 1024
 
 
+def sizes_mib(output: Path) -> dict[str, float]:
+    """Returns the bytes of the state, of Spark's checkpoint and of the tables, in MiB."""
+    found = dict.fromkeys(("state", "checkpoint", "tables"), 0)
+    for path in output.rglob("*"):
+        with suppress(FileNotFoundError):  # the job replaces files
+            if path.is_file():
+                first = path.relative_to(output).parts[0]
+                found[first if first in found else "tables"] += path.stat().st_size
+    return {name: round(size / 2**20, 1) for name, size in found.items()}
+
+
 def jvm_of(job: subprocess.Popen) -> int:
     children = Path(f"/proc/{job.pid}/task/{job.pid}/children").read_text().split()
     return next(int(pid) for pid in children if b"java" in Path(f"/proc/{pid}/cmdline").read_bytes())
@@ -106,18 +121,22 @@ def measure(devices: int, options: argparse.Namespace) -> dict[str, float | None
             command = [sys.executable, "-c", JOB, str(output), served.target, *numbers]
             job = subprocess.Popen(command, stdout=out, stderr=out, start_new_session=True)
         try:
-            tables, times, fed = Tables(output), [], 0
+            tables, times, fed, pythons_mib, looked_s = Tables(output), [], 0, 0.0, 0.0
             for _ in range(options.batches):
                 feed(store, devices, chance)
                 fed += devices
                 while tables.progress().records < fed:
                     assert job.poll() is None, log.read_text()[-2000:]
+                    if times and time.monotonic() - looked_s > LOOK_S:
+                        pythons_mib = max(pythons_mib, descendants_pss_kib(jvm_of(job)) / 1024)
+                        looked_s = time.monotonic()
                     time.sleep(0.05)
                 times.append(tables.progress().batch_ms)
             typical_ms = statistics.median(times[WARM_UP_BATCHES:])
             found = {"devices": devices, "batch_ms": typical_ms, "first_ms": times[0]}
             found |= {"driver_mib": round(peak_mib(job.pid)), "jvm_mib": round(peak_mib(jvm_of(job)))}
-            found |= {"heap_mib": live_heap_mib(jvm_of(job))}
+            found |= {"heap_mib": live_heap_mib(jvm_of(job)), "pythons_mib": round(pythons_mib)}
+            found |= {f"{name}_mib": size for name, size in sizes_mib(output).items()}
             assert tables.table("latest").num_rows == devices * len(METRICS)
             job.send_signal(signal.SIGTERM)
             job.wait(120)

@@ -12,16 +12,20 @@ import time
 from contextlib import contextmanager
 from pathlib import Path
 
+from tests.support.process.cpu_quota import CpuQuota
+
 START_S = 240.0
 _MASTER = re.compile(r"Starting Spark master at (spark://\S+)")
 
 
 class Standalone:
-    """The running cluster."""
+    """The running cluster. With `share` each worker and its executors have so much of one processor, together."""
 
-    def __init__(self, directory: Path, java_home: Path) -> None:
+    def __init__(self, directory: Path, java_home: Path, share: float | None = None) -> None:
         import pyspark
 
+        self.share = share
+        self.quotas: dict[str, CpuQuota] = {}
         self.directory = directory
         self.home = Path(pyspark.__file__).parent
         self.python = directory / "python"
@@ -84,7 +88,11 @@ class Standalone:
         return (self.directory / f"{name}.log").read_text(errors="replace")
 
     def _spawn(self, name: str, main: str, *arguments: str) -> None:
-        self._start(name, str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments)
+        command = (str(self.home / "bin" / "spark-class"), f"org.apache.spark.deploy.{main}", *arguments)
+        if self.share is not None and name != "master":
+            self.quotas[name] = CpuQuota(name, self.share)
+            command = self.quotas[name].entering(*command)
+        self._start(name, *command)
 
     def _start(self, name: str, *command: str, environ: dict[str, str] | None = None) -> subprocess.Popen:
         with (self.directory / f"{name}.log").open("wb") as log:
@@ -116,12 +124,14 @@ class Standalone:
                         process.wait(20)
                     except (ProcessLookupError, subprocess.TimeoutExpired):
                         continue
+        for quota in self.quotas.values():
+            quota.close()
 
 
 @contextmanager
-def standalone(directory: Path, java_home: Path, *, workers: int = 2):
+def standalone(directory: Path, java_home: Path, *, workers: int = 2, share: float | None = None):
     """Yields a cluster, and ends it whatever happens."""
-    cluster = Standalone(directory, java_home)
+    cluster = Standalone(directory, java_home, share)
     try:
         cluster.start(workers)
         yield cluster
