@@ -84,12 +84,12 @@ endif
 test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
 	$(BIN)/python -m pytest -q -n 3 $(BY_FILE) -m "not slow and not spark" tests/unit $(ARGS)
 
-interop: $(STAMP) ## Clients for Node, Go and Java, and clients' own suites (needs npm, go, mvn and what they fetch from)
+interop: $(STAMP) ## Clients for Node, Go and Java, Trino, and clients' own suites (needs npm, go, mvn and what they fetch from)
 	HEADGATE_MQTTJS=1 HEADGATE_AMQPLIB=1 HEADGATE_NODE_COAP=1 HEADGATE_JAVA=1 HEADGATE_EVENTS_SDKS=1 HEADGATE_H2SPEC=1 \
-	HEADGATE_AMQP_SUITES=1 \
+	HEADGATE_AMQP_SUITES=1 HEADGATE_TRINO=1 \
 		$(BIN)/python -m pytest tests/interop/mqtt/test_mqttjs.py tests/interop/test_amqplib.py \
 		tests/interop/suites tests/interop/test_java_client.py tests/interop/coap tests/interop/http/test_events_sdks.py \
-		tests/interop/http/test_h2spec.py $(ARGS)
+		tests/interop/http/test_h2spec.py tests/interop/spark/test_trino.py $(ARGS)
 
 nightly: $(STAMP) ## Simulate failing stores, Raft, store groups, CoAP and whole clusters, otherwise every day (SIM_SEEDS=20000)
 	HEADGATE_SIM_SEEDS=$(SIM_SEEDS) HEADGATE_SIM_FIRST=$(SIM_FIRST) $(BIN)/python -m pytest tests/sim $(ARGS)
