@@ -1,5 +1,6 @@
-"""Checks that what the documents name is there: files, pages, and their sections."""
+"""Checks that what the documents name is there: files, pages, their sections, and sentences of the code."""
 
+import ast
 import re
 import subprocess
 from collections.abc import Mapping
@@ -134,3 +135,42 @@ def test_every_decision_has_a_number_of_its_own_and_says_it():
     assert len(set(numbers)) == len(numbers)
     titles = {record.name: record.read_text("utf-8").partition("\n")[0] for record in records}
     assert [name for name, title in titles.items() if not re.match(rf"# 0*{int(name[:4])}[.:] ", title)] == []
+
+
+TOLD = re.compile(r"^\| (`.+?`(?:, `.+?`)*) \|", re.MULTILINE)  # the first cell of a row, if it is all sentences
+VARIES = re.compile(r"\.\.\.|\d+")  # in a sentence that a page quotes
+QUOTED_CHARS_MIN = 4  # of a piece between two parts that vary
+
+
+def sentences_in(section: str) -> list[list[str]]:
+    """Returns the pieces of each sentence that the tables of a section quote, without the parts that vary."""
+    sentences = [one for cell in TOLD.findall(section) for one in CODE.findall(cell)]
+    pieces = [[piece.strip() for piece in VARIES.split(one)] for one in sentences]
+    return [[piece for piece in one if len(piece) >= QUOTED_CHARS_MIN] for one in pieces]
+
+
+def texts_of(path: Path) -> list[str]:
+    """Returns the texts of a file of code; of one with parts that vary what stands between those, line by line."""
+    found = []
+    for node in ast.walk(ast.parse(path.read_text("utf-8"))):
+        if isinstance(node, ast.JoinedStr):
+            found.append("\n".join(part.value for part in node.values if isinstance(part, ast.Constant)))
+        elif isinstance(node, ast.Constant) and isinstance(node.value, str):
+            found.append(node.value)
+    return found
+
+
+def test_a_sentence_is_found_in_its_pieces():
+    section = "| `a topic ... is full: 12 records`, `gone` | do `that` |\n| not `this` | |\n"
+    assert sentences_in(section) == [["a topic", "is full:", "records"], ["gone"]]
+
+
+def test_the_sentences_that_the_page_of_the_job_explains_are_those_of_the_code():
+    page = (ROOT / "docs" / "spark-operations.md").read_text("utf-8")
+    _, _, section = page.partition("## What the job says")
+    sentences = sentences_in(section.partition("**Other things")[0])
+    assert len(sentences) > 20
+    places = [ROOT / "gateway" / "cli", ROOT / "spark", ROOT / "store" / "remoting", ROOT / "store" / "base"]
+    texts = [text for place in places for path in sorted(place.rglob("*.py")) for text in texts_of(path)]
+    missing = [piece for sentence in sentences for piece in sentence if not any(piece in text for text in texts)]
+    assert missing == [], "no message of the code has these words any more"
