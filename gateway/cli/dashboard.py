@@ -41,6 +41,14 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
         config: Annotated[
             Path | None, typer.Option("--config", "-c", help="The gateway's TOML file, whose \\[auth.users] log in.")
         ] = None,
+        rules: Annotated[
+            Path | None,
+            typer.Option(
+                "--rules",
+                help="A TOML file with the job's \\[\\[devices]] and \\[\\[decode]], by which messages are shown.",
+                show_default="--config",
+            ),
+        ] = None,
     ) -> None:
         """Show fleet, devices, data quality and SQL over the tables in a browser, until SIGTERM or SIGINT."""
         check = None if config is None else check_of(config, load)
@@ -58,6 +66,7 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
             host=host,
             port=port + port_offset if port else 0,
             check=check,
+            rules=rules or config,
         )
         try:
             server.run(options, ready=lambda url: typer.echo(f"dashboard: {url}"))

@@ -4,5 +4,5 @@ Rooms, from the top: `server` (the application and its process), `pages`, `layou
 (pure functions over the tables, without Dash), `clients` (the gateway's ports) and `guard` (who is let in).
 
 Imported by: gateway.cli.
-Imports: spark, tables, telemetry.
+Imports: decode, spark, tables, telemetry, store.api.
 """

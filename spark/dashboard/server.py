@@ -4,6 +4,7 @@ import functools
 import logging
 import socket
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import httpx
@@ -16,10 +17,10 @@ from werkzeug.routing import PathConverter
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
-from spark.dashboard.layout import parts
+from spark.dashboard.layout import charts, parts
 from spark.dashboard.layout.frame import frame
 from spark.dashboard.layout.links import PageAddress
-from spark.dashboard.pages import anomalies, device, explorer, fleet, overview, quality, topics
+from spark.dashboard.pages import anomalies, device, explorer, fleet, overview, quality, raw_messages, topics
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries import device as device_queries
 from spark.dashboard.queries import explorer as explorer_queries
@@ -28,6 +29,7 @@ from spark.dashboard.queries import fleet as fleet_queries
 from spark.dashboard.queries.csv_export import to_csv
 from spark.dashboard.queries.reading import Reading, TelemetryTables
 from spark.dashboard.queries.time_ranges import DEFAULT_RANGE, range_named
+from spark.decode.rules import DecodeRules, load_rules
 from spark.errors import BadOption, SparkError
 
 THREADS_COUNT = 6
@@ -61,6 +63,7 @@ class DashboardOptions(NamedTuple):
     host: str = "127.0.0.1"
     port: int = 8050
     check: CheckPassword | None = None  # None: no login, which loopback alone allows
+    rules: Path | None = None  # a file with the job's [[devices]] and [[decode]]
 
 
 def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
@@ -78,7 +81,8 @@ def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
     for name, url, port in (("gateway", options.gateway, "HTTP port"), ("admin", options.admin, "admin port")):
         if not is_url(url):
             raise BadOption(name, f"cannot be {url}: the URL of the gateway's {port}, as http://127.0.0.1:8080")
-    sources = Sources(tables, AdminApi(options.admin), gateway=GatewayApi(options.gateway))
+    rules = DecodeRules() if options.rules is None else load_rules(options.rules)
+    sources = Sources(tables, AdminApi(options.admin), gateway=GatewayApi(options.gateway), rules=rules)
     app = application(sources, check=options.check)
     logging.getLogger("waitress.queue").setLevel(logging.ERROR)
     family = socket.AF_INET6 if ":" in options.host else socket.AF_INET
@@ -135,13 +139,22 @@ def application(sources: Sources, *, check: CheckPassword | None = None) -> Dash
 def _frame(app: Dash, sources: Sources) -> None:
     in_browser: Callable[..., None] = app.clientside_callback
 
-    @app.callback(Output("page", "children"), Input("url", "pathname"), Input("url", "search"))
-    def _show(pathname: str, search: str) -> Any:
+    @app.callback(
+        Output("page", "children"),
+        Output("shown", "data"),
+        Input("url", "pathname"),
+        Input("url", "search"),
+        State("shown", "data"),
+    )
+    def _show(pathname: str, search: str, shown: list[object] | None) -> tuple[Any, Any]:
         where = PageAddress.parse(pathname, search)
+        made_of = where.shown
+        if made_of == shown:
+            return no_update, no_update  # a part of the page follows by itself, and the rest stays where it is
         make = _PAGES.get(where.page)
         if make is None:
-            return parts.trouble("There is no such page", f"{pathname} is no page of the dashboard.")
-        return make(where, sources)
+            return parts.trouble("There is no such page", f"{pathname} is no page of the dashboard."), made_of
+        return make(where, sources), made_of
 
     @app.callback(Output("tick", "interval"), Output("tick", "disabled"), Input("refresh", "value"))
     def _pace(seconds: str) -> tuple[Any, bool]:
@@ -155,6 +168,7 @@ def _frame(app: Dash, sources: Sources) -> None:
             if (there === range) return [none, none];
             if (window.dash_clientside.callback_context.triggered_id !== "range") return [none, there];
             if (range === "{DEFAULT_RANGE}") query.delete("range"); else query.set("range", range);
+            ["from", "to", "page"].forEach(name => query.delete(name));
             const text = query.toString();
             return [text ? "?" + text : "", none];
         }}""",
@@ -194,12 +208,20 @@ def _bodies(app: Dash, sources: Sources) -> None:
 
     @app.callback(
         Output("device-body", "children"),
+        Output("device-chart", "style"),
+        Output("device-chart-head", "children"),
+        Output(device.CHART, "figure"),
+        Output(device.CHART, "style"),
+        Output("device-more", "children"),
         Input("tick", "n_intervals"),
+        Input("url", "search"),
         State("url", "pathname"),
-        State("url", "search"),
     )
-    def _device(_tick: int, pathname: str, search: str) -> Any:
-        return device.body(sources, PageAddress.parse(pathname, search), credentials())
+    def _device(_tick: int, search: str, pathname: str) -> Any:
+        found = device.body(sources, PageAddress.parse(pathname, search), credentials())
+        chart = {} if found.chart_head is not None else device.HIDDEN
+        graph = {**charts.SHOWN, **({} if found.figure is not None else device.HIDDEN)}
+        return found.upper, chart, found.chart_head, found.figure or {}, graph, found.lower
 
 
 def _fleet(app: Dash, sources: Sources) -> None:
@@ -243,6 +265,46 @@ def _device(app: Dash, sources: Sources) -> None:
     @app.callback(Output("device-message", "children"), Input("url", "pathname"), Input("url", "search"))
     def _message(pathname: str, search: str) -> Any:
         return device.message(sources, PageAddress.parse(pathname, search), credentials())
+
+    @app.callback(Output("device-raw", "children"), Input("url", "pathname"), Input("url", "search"))
+    def _raw(pathname: str, search: str) -> Any:
+        return raw_messages.of_zoom(sources, PageAddress.parse(pathname, search), credentials())
+
+    in_browser: Callable[..., None] = app.clientside_callback
+    # A part of the chart that is drawn over is in the address. Plotly's times are of UTC, without a zone.
+    in_browser(
+        """(moved, search) => {
+            const none = window.dash_clientside.no_update, query = new URLSearchParams(search);
+            if (!moved) return none;
+            const ends = [moved["xaxis.range[0]"], moved["xaxis.range[1]"]];
+            if (ends[0] !== undefined && ends[1] !== undefined) {
+                const [from, to] = ends.map(text => {
+                    const [date, time] = String(text).split(" ");
+                    return new Date(date + "T" + (time || "00:00").slice(0, 12) + "Z").toISOString();
+                });
+                query.set("from", from); query.set("to", to);
+            } else if (moved["xaxis.autorange"] && query.has("from")) {
+                query.delete("from"); query.delete("to");
+            } else return none;
+            ["page", "message", "at"].forEach(name => query.delete(name));
+            const text = query.toString();
+            return text ? "?" + text : "";
+        }""",
+        Output("url", "search", allow_duplicate=True),
+        Input(device.CHART, "relayoutData"),
+        State("url", "search"),
+        prevent_initial_call=True,
+    )
+    # A link leads to the top, where a message is shown, and another page of messages is not: that is brought into view.
+    in_browser(
+        """(made, search) => {
+            const query = new URLSearchParams(search);
+            if (made && query.has("page") && !query.has("message"))
+                document.getElementById("device-raw").scrollIntoView({block: "start"});
+        }""",
+        Input("device-raw", "children"),
+        State("url", "search"),
+    )
 
     @app.callback(
         Output("command-answer", "children"),

@@ -2,6 +2,6 @@
 
 Plain functions of messages, without Spark and files.
 
-Imported by: generator, job, source.
+Imported by: dashboard, generator, job, source.
 Imports: spark, store.api.
 """

@@ -25,6 +25,6 @@ A method of a subject does one thing. Calls that hot paths repeat are bound once
 a message is of; no other room of the store imports them.
 
 Imported by: store.*, adapters.amqp, adapters.cloudevents, adapters.coap, adapters.http, adapters.mqtt, gateway.*,
-spark.decode, spark.source.
+spark.dashboard, spark.decode, spark.source.
 Imports: base, format.
 """

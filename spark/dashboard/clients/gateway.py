@@ -3,8 +3,7 @@
 The gateway decides on that user's rights, by its access rules. On loopback, without users, requests have no name.
 """
 
-import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any, NamedTuple
 from urllib.parse import quote
 
@@ -14,10 +13,8 @@ import msgspec
 TIMEOUT_S = 3.0
 ANSWER_BYTES_MAX = 8 * 1024 * 1024
 GROUPS_COUNT_MAX = 50  # groups whose lag is asked for, by name
-LINES_COUNT_MAX = 40_000  # of server-sent events that are skipped on the way to one message
 COMMAND_BYTES_MAX = 65_536
 Credentials = tuple[str, str]  # name and password
-_POSITION = re.compile(r"[0-9a-f]{1,16}\.\d{1,9}")
 _FORBIDDEN = (401, 403)
 
 
@@ -33,6 +30,13 @@ class ConsumerGroup(NamedTuple):
     members: int
     lag: int
     queues: list[Mapping[str, Any]]
+
+
+class QueuePart(NamedTuple):
+    """Messages of a queue as CloudEvents, each with `headgateoffset`; `after`: where there is more to read."""
+
+    events: list[Mapping[str, Any]]
+    after: int | None
 
 
 class GatewayApi:
@@ -54,46 +58,29 @@ class GatewayApi:
             found.append(ConsumerGroup(one["group"], said["topic"], len(said["members"]), said["lag"], said["queues"]))
         return sorted(found, key=lambda group: (-group.lag, group.name))
 
-    def message(self, position: str, address: str, who: Credentials | None) -> Mapping[str, Any] | None:
-        """Returns the message at a position of the log as a CloudEvent; None when it is not there.
+    def read_queue(
+        self,
+        queue: int,
+        addresses: Sequence[str],
+        who: Credentials | None,
+        *,
+        offset: int,
+        limit: int,
+        stored_until_ms: int | None = None,
+    ) -> QueuePart:
+        """Returns messages of some addresses in a queue, oldest first. Raises `GatewayRefused`."""
+        until = [] if stored_until_ms is None else [("to", str(stored_until_ms))]
+        query = [("queue", str(queue)), ("offset", str(offset)), ("limit", str(limit)), *until]
+        path = f"/messages?{httpx.QueryParams([*query, *(('address', one) for one in addresses)])}"
+        found, answer = self._asked("GET", path, who)
+        link = answer.links.get("next", {}).get("url", "")
+        after = httpx.URL(link).params.get("after", "")
+        return QueuePart(found, int(after) if after.isdigit() else None)
 
-        Raises `GatewayRefused`.
-
-        A message without an id of its own is found by its position. Any other is the first that a subscriber to its
-        address reaches a reader that goes on from just before it.
-        """
-        found = self._json("GET", f"/messages?id={quote(position, safe='')}&limit=1", who)
-        if found or not address or not _POSITION.fullmatch(position):
-            return found[0] if found else None
-        frame = int(position.partition(".")[0], 16)
-        headers = {"last-event-id": f"{max(0, frame - 1):x}.0"}
-        try:
-            return self._read_events(f"/subscribe?filter={quote(address, safe='')}", headers, position, who)
-        except httpx.TimeoutException:
-            return None  # an empty answer: it is gone
-        except (httpx.HTTPError, UnicodeError) as error:
-            raise GatewayRefused(
-                f"The gateway at {self.url} does not answer: {error or type(error).__name__}."
-            ) from error
-
-    def _read_events(
-        self, path: str, headers: Mapping[str, str], position: str, who: Credentials | None
-    ) -> Mapping[str, Any] | None:
-        """Reads server-sent events up to the one with an id."""
-        auth = None if who is None else httpx.BasicAuth(*who)
-        at = ""
-        with self._client.stream("GET", f"{self.url}{path}", auth=auth, headers=headers) as answer:
-            if not answer.is_success:
-                raise GatewayRefused(f"The gateway refuses: {answer.reason_phrase}.")
-            for count, line in enumerate(answer.iter_lines()):
-                if line.startswith("id: "):
-                    at = line[4:]
-                elif line.startswith("data: ") and at == position:
-                    found: Mapping[str, Any] = msgspec.json.decode(line[6:])
-                    return found
-                if count > LINES_COUNT_MAX:
-                    break
-        return None
+    def message(self, queue: int, offset: int, address: str, who: Credentials | None) -> Mapping[str, Any] | None:
+        """Returns the message at an offset as a CloudEvent; None when it is not there. Raises `GatewayRefused`."""
+        found = self.read_queue(queue, [address], who, offset=offset, limit=1).events
+        return found[0] if found and found[0].get("headgateoffset") == str(offset) else None
 
     def publish(self, address: str, body: bytes, content_type: str, who: Credentials | None) -> str:
         """Publishes a message; returns its place in the log. Raises `GatewayRefused`."""
@@ -103,6 +90,9 @@ class GatewayApi:
         return str(self._json("POST", path, who, content=body, headers={"content-type": content_type})["position"])
 
     def _json(self, method: str, path: str, who: Credentials | None, **more: Any) -> Any:
+        return self._asked(method, path, who, **more)[0]
+
+    def _asked(self, method: str, path: str, who: Credentials | None, **more: Any) -> tuple[Any, httpx.Response]:
         auth = None if who is None else httpx.BasicAuth(*who)
         try:
             with self._client.stream(method, f"{self.url}{path}", auth=auth, **more) as answer:
@@ -121,7 +111,7 @@ class GatewayApi:
         except msgspec.DecodeError as error:
             raise GatewayRefused(f"{self.url} answers {answer.status_code}, and not as a gateway does.") from error
         if answer.is_success:
-            return said
+            return said, answer
         detail = said.get("detail") or said.get("title") if isinstance(said, dict) else ""
         if answer.status_code in _FORBIDDEN:
             user = "Clients without a name" if who is None else who[0]

@@ -10,6 +10,8 @@ COLORS = ("#4c6ef5", "#12b886", "#f59f00", "#e64980", "#7950f2", "#15aabf", "#82
 _TEXT, _GRID = "#868e96", "rgba(134, 142, 150, 0.25)"
 _HEIGHT_PX = 300
 _DOT_PX = 6.0
+_CONFIG: Any = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
+SHOWN = {"height": _HEIGHT_PX}
 SPARK_WIDTH, SPARK_HEIGHT = 120, 24
 
 
@@ -28,16 +30,24 @@ def stacked(id_: str, named: Mapping[str, tuple[Sequence[int], Sequence[float]]]
         }
         for at, (name, (x, y)) in enumerate(named.items())
     ]
-    return _graph(id_, traces, unit, keep, {})
+    return _graph(id_, traces, unit, keep)
 
 
 Mark = tuple[int, float, str]  # ms since 1970, value, sentence
 
 
-def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str, marks: Sequence[Mark] = ()) -> Any:
+def band(
+    id_: str,
+    columns: Mapping[str, Sequence[Any]],
+    *,
+    unit: str,
+    keep: str,
+    marks: Sequence[Mark] = (),
+    zoom: tuple[int, int] | None = None,
+) -> Any:
     """Returns a series: its mean, the band from the least to the greatest value, and the median to the 95th percentile.
 
-    `marks` are anomalies, which stand out.
+    `marks` are anomalies, which stand out; `zoom` is the part that is shown, in ms since 1970.
     """
     x = list(columns["start_ms"])
     plain = {"type": "scatter", "mode": "lines", "x": x, "connectgaps": False}
@@ -93,7 +103,7 @@ def band(id_: str, columns: Mapping[str, Sequence[Any]], *, unit: str, keep: str
         "marker": {"size": 10, "symbol": "diamond", "color": COLORS[7]},
         "hovertemplate": "%{y:.5g}: %{text}<extra></extra>",
     }
-    return _graph(id_, [*pieces, mean, *([found] if marks else [])], unit, keep, {})
+    return _graph(id_, [*pieces, mean, *([found] if marks else [])], unit, keep, zoom)
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:
@@ -107,7 +117,13 @@ def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:
     return found
 
 
-def _graph(id_: str, traces: list[dict[str, Any]], unit: str, keep: str, more: Mapping[str, Any]) -> Any:
+def _graph(
+    id_: str,
+    traces: list[dict[str, Any]],
+    unit: str,
+    keep: str,
+    zoom: tuple[int, int] | None = None,
+) -> Any:
     axis = {"gridcolor": _GRID, "zerolinecolor": _GRID, "linecolor": _GRID, "automargin": True}
     layout = {
         "height": _HEIGHT_PX,
@@ -118,13 +134,22 @@ def _graph(id_: str, traces: list[dict[str, Any]], unit: str, keep: str, more: M
         "legend": {"orientation": "h", "y": 1.02, "yanchor": "bottom", "x": 0},
         "hovermode": "x unified" if len(traces) > 1 and "stackgroup" in traces[0] else "closest",
         "hoverlabel": {"font": {"color": "#212529"}, "bgcolor": "#f8f9fa"},
-        "xaxis": {**axis, "type": "date", "title": {"text": "UTC", "font": {"size": 11}}},
+        "xaxis": {
+            **axis,
+            "type": "date",
+            "title": {"text": "UTC", "font": {"size": 11}},
+            "uirevision": f"{keep} {zoom}",  # another part, or none, takes the place of the reader's own
+            **({"range": list(zoom)} if zoom else {}),
+        },
         "yaxis": {**axis, "title": {"text": unit}, "rangemode": "tozero" if "stackgroup" in traces[0] else "normal"},
         "uirevision": keep,
-        **more,
     }
-    config: Any = {"displaylogo": False, "responsive": True, "modeBarButtonsToRemove": ["select2d", "lasso2d"]}
-    return dcc.Graph(id=id_, figure={"data": traces, "layout": layout}, config=config, style={"height": _HEIGHT_PX})
+    return dcc.Graph(id=id_, figure={"data": traces, "layout": layout}, config=_CONFIG, style=SHOWN)
+
+
+def empty(id_: str) -> Any:
+    """Returns a chart without a figure, which is not shown; one may be given to it later."""
+    return dcc.Graph(id=id_, config=_CONFIG, style={**SHOWN, "display": "none"})
 
 
 def sparkline(values: Sequence[float | None]) -> Any:

@@ -68,6 +68,7 @@ def frame() -> Any:
         [
             dcc.Location(id="url", refresh="callback-nav"),
             dcc.Interval(id="tick", interval=5_000),
+            dcc.Store(id="shown"),  # the parts of the address that the page was made of
             head,
             html.Main(id="page", className="page"),
         ],

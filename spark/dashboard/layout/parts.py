@@ -28,10 +28,14 @@ def figures(*those: Any) -> Any:
     return dmc.SimpleGrid(list(those), cols={"base": 2, "md": min(4, len(those))}, spacing="sm", mb="sm")
 
 
-def section(title: str, *content: Any, right: Any = None) -> Any:
+def title(text: str, *, right: Any = None) -> Any:
+    """Returns the title of a part of a page."""
+    return dmc.Group([dmc.Title(text, order=3, size="h5"), right or html.Span()], justify="space-between", mb="xs")
+
+
+def section(words: str, *content: Any, right: Any = None) -> Any:
     """Returns a part of a page with its title."""
-    head = dmc.Group([dmc.Title(title, order=3, size="h5"), right or html.Span()], justify="space-between", mb="xs")
-    return dmc.Paper([head, *content], withBorder=True, p="md", radius="md", mb="sm")
+    return dmc.Paper([title(words, right=right), *content], withBorder=True, p="md", radius="md", mb="sm")
 
 
 def table(head: Sequence[Any], rows: Iterable[Sequence[Any]], *, empty: str, numbers: Sequence[int] = ()) -> Any:

@@ -2,7 +2,7 @@
 
 import base64
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import dash_mantine_components as dmc
 import msgspec
@@ -10,17 +10,19 @@ from dash import dcc, html
 
 from spark.dashboard.clients.gateway import Credentials, GatewayRefused
 from spark.dashboard.layout import charts, formatting, parts
-from spark.dashboard.layout.links import PageAddress, device_link, href
+from spark.dashboard.layout.links import PageAddress, Place, device_link, href
 from spark.dashboard.pages import clients
 from spark.dashboard.pages.anomalies import KINDS
 from spark.dashboard.pages.sources import Sources, with_tables
 from spark.dashboard.queries import device, findings, quality
 from spark.dashboard.queries.reading import Reading
-from spark.dashboard.queries.time_ranges import range_named
+from spark.dashboard.queries.time_ranges import range_named, range_since
 from spark.telemetry.liveness import COUNTS
 
 BODY_CHARS_SHOWN = 4_000
 FINDINGS_SHOWN = 20
+CHART = "series"  # the id of the chart
+HIDDEN = {"display": "none"}
 
 
 def page(where: PageAddress, sources: Sources) -> Any:
@@ -31,25 +33,50 @@ def page(where: PageAddress, sources: Sources) -> Any:
             dmc.Title(where.device or "(unnamed)", order=2, size="h4", my="xs", className="mono"),
             html.Div(id="device-message"),
             html.Div(id="device-body"),
+            dmc.Paper(
+                [html.Div(id="device-chart-head"), charts.empty(CHART)],
+                id="device-chart",
+                withBorder=True,
+                p="md",
+                radius="md",
+                mb="sm",
+                style=HIDDEN,
+            ),
+            html.Div(id="device-raw"),
+            html.Div(id="device-more"),
             _command(where) if sources.gateway is not None else None,
         ]
     )
 
 
-def body(sources: Sources, where: PageAddress, who: Credentials | None = None) -> Any:
-    """Returns the chart of the metric that the address names, by default the first, the values, and the sessions."""
-    of_tables = with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
-    return html.Div([of_tables, clients.of_device(sources, where.device, who)])
+class DeviceParts(NamedTuple):
+    """The parts of the page that follow the tables.
+
+    The chart is one component whose figure changes: one that is made anew would end what its reader does with it.
+    """
+
+    upper: Any
+    chart_head: Any = None  # None: there is no chart
+    figure: Mapping[str, Any] | None = None  # None: a note is in the place of the chart
+    lower: Any = None
+
+
+def body(sources: Sources, where: PageAddress, who: Credentials | None = None) -> DeviceParts:
+    """Returns the chart of the metric that the address names, by default the first, and the parts above and below."""
+    made = with_tables(sources, lambda reading: _body(reading, where, sources.now_ms))
+    found = made if isinstance(made, DeviceParts) else DeviceParts(made)
+    return found._replace(lower=html.Div([found.lower, clients.of_device(sources, where.device, who)]))
 
 
 def message(sources: Sources, where: PageAddress, who: Credentials | None) -> Any:
-    """Returns the message that the address names by its place in the log, as the gateway has it."""
-    position = where.query.get("message")
-    if not position or sources.gateway is None:
+    """Returns the message that the address names by its queue and offset, as the gateway has it."""
+    place = Place.parse(where.query.get("message", ""))
+    if place is None or sources.gateway is None:
         return None
-    close = dcc.Link("Close", href=device_link(where.device, metric=where.query.get("metric"), range_=where.range))
+    kept = {"metric": where.query.get("metric"), "page": where.query.get("page")}
+    close = dcc.Link("Close", href=device_link(where.device, range_=where.range, zoom=where.zoom, **kept))
     try:
-        found = sources.gateway.message(position, where.query.get("at", ""), who)
+        found = sources.gateway.message(*place, where.query.get("at", ""), who)
     except GatewayRefused as refused:
         return parts.section("Message", parts.trouble("It is not shown", str(refused), color="orange"), right=close)
     if found is None:
@@ -60,7 +87,10 @@ def message(sources: Sources, where: PageAddress, who: Credentials | None) -> An
         _body_text(found), className="mono", style={"whiteSpace": "pre-wrap", "overflowWrap": "anywhere"}
     )
     return parts.section(
-        f"Message at {position}", content, parts.table(["Attribute", "Value"], rows, empty=""), right=close
+        f"Message at queue {place.queue}, offset {place.offset}",
+        content,
+        parts.table(["Attribute", "Value"], rows, empty=""),
+        right=close,
     )
 
 
@@ -104,44 +134,41 @@ def _command(where: PageAddress) -> Any:
     )
 
 
-def _body(reading: Reading, where: PageAddress, now_ms: int) -> Any:
+def _body(reading: Reading, where: PageAddress, now_ms: int) -> DeviceParts:
     values, known = device.latest(reading, where.device), device.state(reading, where.device)
     if not values and known is None:
-        return parts.trouble(
-            "This device is not known", f"No record of “{where.device}” is in the tables. The fleet lists all devices."
-        )
+        text = f"No record of “{where.device}” is in the tables. The fleet lists all devices."
+        return DeviceParts(parts.trouble("This device is not known", text))
     if not values:
-        return html.Div(
-            [
-                _liveness(known, now_ms),
-                parts.trouble(
-                    "No value yet",
-                    "None of its records had a number or state that counts: they cannot be decoded, or their times are "
-                    "ahead of the store's clock. The table quality says how many of each, and the page Data quality "
-                    "shows bodies that cannot be decoded.",
-                ),
-                _found(reading, where, now_ms),
-                _quality(reading, where),
-                _sessions(reading, where, now_ms),
-            ]
+        none = parts.trouble(
+            "No value yet",
+            "None of its records had a number or state that counts: they cannot be decoded, or their times are "
+            "ahead of the store's clock. The table quality says how many of each, and the page Data quality "
+            "shows bodies that cannot be decoded.",
         )
+        return DeviceParts(html.Div([_liveness(known, now_ms), none]), lower=html.Div(_more(reading, where, now_ms)))
     names = [row["metric"] for row in values]
     metric = where.query.get("metric", names[0])
     rows = [_row(row, where, metric, now_ms) for row in values]
-    return html.Div(
-        [
-            _liveness(known, now_ms),
-            _chart(reading, where, metric, {row["metric"]: row["unit"] or "" for row in values}, now_ms),
-            parts.section(
-                "Last values",
-                parts.table(["Metric", "Value", "Reported", "Address", "Queue, offset"], rows, empty="", numbers=(1,)),
-            ),
-            _raw(reading, where, metric, now_ms),
-            _found(reading, where, now_ms),
-            _quality(reading, where),
-            _sessions(reading, where, now_ms),
-        ]
-    )
+    lower = [
+        parts.section(
+            "Last values",
+            parts.table(["Metric", "Value", "Reported", "Address", "Queue, offset"], rows, empty="", numbers=(1,)),
+        ),
+        _raw(reading, where, metric, now_ms),
+        *_more(reading, where, now_ms),
+    ]
+    found = DeviceParts(_liveness(known, now_ms), lower=html.Div(lower))
+    if metric not in names:
+        text = f"This device reports no “{metric}”; choose one of those below."
+        return found._replace(upper=html.Div([found.upper, parts.trouble("No such metric", text)]))
+    unit = next(row["unit"] for row in values if row["metric"] == metric) or ""
+    head, figure = _chart(reading, where, metric, unit, now_ms)
+    return found._replace(chart_head=head, figure=figure)
+
+
+def _more(reading: Reading, where: PageAddress, now_ms: int) -> list[Any]:
+    return [_found(reading, where, now_ms), _quality(reading, where), _sessions(reading, where, now_ms)]
 
 
 def _liveness(known: Mapping[str, Any] | None, now_ms: int) -> Any:
@@ -168,10 +195,11 @@ def _liveness(known: Mapping[str, Any] | None, now_ms: int) -> Any:
     )
 
 
-def _chart(reading: Reading, where: PageAddress, metric: str, units: dict[str, str], now_ms: int) -> Any:
-    if metric not in units:
-        return parts.trouble("No such metric", f"This device reports no “{metric}”; choose one of those below.")
-    chosen = range_named(where.range)
+def _chart(reading: Reading, where: PageAddress, metric: str, unit: str, now_ms: int) -> tuple[Any, Any]:
+    """Returns the head of the chart, and its figure; None where there is nothing to draw."""
+    chosen, zoom = range_named(where.range), where.zoom
+    if zoom is not None:
+        chosen = range_since(chosen, zoom.from_ms, now_ms)
     found = device.series(reading, where.device, metric, chosen, now_ms)
     export = html.A(
         "CSV",
@@ -179,16 +207,17 @@ def _chart(reading: Reading, where: PageAddress, metric: str, units: dict[str, s
         download="series.csv",
     )
     if found.num_rows == 0:
-        content = parts.note(f"No number was reported in the last {chosen.words}. Choose a longer time range above.")
-    else:
-        columns = device.with_gaps(found, chosen.width_ms)
-        keep = f"{where.device} {metric} {where.range}"
-        marks = [
-            (row["time_ms"], row["value"], row["sentence"])
-            for row in findings.of_series(reading, where.device, metric, chosen, now_ms)
-        ]
-        content = charts.band("series", columns, unit=units[metric], keep=keep, marks=marks)
-    return parts.section(metric, content, right=export)
+        text = f"No number was reported in the last {chosen.words}. Choose a longer time range above."
+        return html.Div([parts.title(metric, right=export), parts.note(text)]), None
+    columns = device.with_gaps(found, chosen.width_ms)
+    keep = f"{where.device} {metric} {where.range}"
+    marks = [
+        (row["time_ms"], row["value"], row["sentence"])
+        for row in findings.of_series(reading, where.device, metric, chosen, now_ms)
+    ]
+    hint = None if zoom else html.Div("Drag over a part of the chart to see its messages.", className="dimmed")
+    graph = charts.band(CHART, columns, unit=unit, keep=keep, marks=marks, zoom=zoom)
+    return html.Div([parts.title(metric, right=export), hint]), graph.figure
 
 
 def _raw(reading: Reading, where: PageAddress, metric: str, now_ms: int) -> Any:
@@ -259,7 +288,7 @@ def _sessions(reading: Reading, where: PageAddress, now_ms: int) -> Any:
 def _row(row: dict[str, Any], where: PageAddress, chosen: str, now_ms: int) -> list[Any]:
     name = row["metric"]
     shown = row["text"] if row["text"] is not None else formatting.number(row["value"])
-    link = dcc.Link(name, href=device_link(where.device, metric=name, range_=where.range))
+    link = dcc.Link(name, href=device_link(where.device, metric=name, range_=where.range, zoom=where.zoom))
     return [
         html.Strong(link) if name == chosen else link,
         f"{shown} {row['unit'] or ''}",
@@ -272,10 +301,9 @@ def _row(row: dict[str, Any], where: PageAddress, chosen: str, now_ms: int) -> l
 def _place(row: Mapping[str, Any], where: PageAddress, metric: str) -> Any:
     """Returns queue and offset, which lead to the message."""
     text = f"{row['queue']}, {row['offset']}"
-    if not row["position"]:
-        return text
-    path = device_link(where.device).partition("?")[0]
-    return dcc.Link(text, href=href(path, metric=metric, range=where.range, message=row["position"], at=row["address"]))
+    kept = {"metric": metric, "page": where.query.get("page"), "message": str(Place(row["queue"], row["offset"]))}
+    link = device_link(where.device, range_=where.range, zoom=where.zoom, **kept, at=row["address"])
+    return dcc.Link(text, href=link) if row["address"] else text
 
 
 def _body_text(found: Mapping[str, Any]) -> str:

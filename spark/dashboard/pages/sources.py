@@ -8,16 +8,18 @@ from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.layout import parts
 from spark.dashboard.queries.reading import Reading, TelemetryTables
+from spark.decode.rules import DecodeRules
 from spark.errors import SparkError
 
 
 class Sources(NamedTuple):
-    """The tables, the gateway and the clock."""
+    """The tables, the gateway, the clock, and the rules by which messages are read."""
 
     tables: TelemetryTables
     admin: AdminApi
     clock_s: Callable[[], float] = time.time
     gateway: GatewayApi | None = None
+    rules: DecodeRules = DecodeRules()  # those of the job
 
     @property
     def now_ms(self) -> int:

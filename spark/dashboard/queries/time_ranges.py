@@ -35,6 +35,12 @@ def range_named(name: str | None) -> TimeRange:
     return RANGES.get(name or "", RANGES[DEFAULT_RANGE])
 
 
+def range_since(chosen: TimeRange, from_ms: int, now_ms: int) -> TimeRange:
+    """Returns a range, or the next longer one that reaches back to a time; the longest where none does."""
+    longer = [one for one in RANGES.values() if one.ms >= chosen.ms]
+    return next((one for one in longer if one.since_ms(now_ms) <= from_ms), longer[-1])
+
+
 def instant(ms: int) -> datetime:
     """Returns ms since 1970 as a time."""
     return datetime.fromtimestamp(ms / 1000, UTC)

@@ -24,7 +24,8 @@ from spark.dashboard.clients.gateway import GatewayApi  # noqa: E402
 from spark.dashboard.pages.sources import Sources  # noqa: E402
 from spark.dashboard.queries.reading import TelemetryTables  # noqa: E402
 from spark.dashboard.server import application, wsgi_server  # noqa: E402
-from tests.support.spark.sample_tables import make_tables  # noqa: E402
+from tests.support.spark.message_log import MessageLog  # noqa: E402
+from tests.support.spark.sample_tables import make_tables, samples  # noqa: E402
 
 CHROMIUM = Path("/usr/bin/chromium")
 WAIT_MS = 180_000
@@ -86,7 +87,8 @@ class HttpPort:
             found = {"group": "billing", "topic": "telemetry", "members": ["m1"], "queues": queues, "lag": 42}
             return httpx.Response(200, json=found)
         if path == "/messages":
-            event = {"id": request.url.params["id"], "type": "headgate.message.v1", "data": {"temperature": 21.5}}
+            offset = request.url.params["offset"]
+            event = {"id": "7.0", "type": "t", "headgateoffset": offset, "data": {"temperature": 21.5}}
             return httpx.Response(200, json=[event])
         if path.startswith("/topics/forbidden"):
             return httpx.Response(403, json={"title": "Forbidden", "detail": "no rule allows it"})
@@ -248,6 +250,72 @@ def test_messages_are_shown_by_offset_and_commands_sent(tmp_path, page):
         shows(page, "Clients without a name may not do that: no rule allows it.")
         page.close()  # its refresh would ask a server that is gone
     assert port.commands == [("/topics/commands/sensor-000", "application/json", b'{"reboot": true}')]
+
+
+def drag(page, start, end):
+    """Draws over a part of the first chart, between two shares of its width."""
+    page.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for(state="attached")
+    area = page.locator(".js-plotly-plot .nsewdrag").first
+    page.wait_for_function(
+        "() => document.querySelector('.js-plotly-plot .nsewdrag').getBoundingClientRect().width > 0"
+    )
+    area.scroll_into_view_if_needed()
+    box = area.bounding_box()
+    middle = box["y"] + box["height"] / 2
+    page.mouse.move(box["x"] + start * box["width"], middle)
+    page.mouse.down()
+    page.mouse.move(box["x"] + end * box["width"], middle, steps=5)
+    page.mouse.up()
+
+
+def span_ms(page):
+    """Returns the length of the time that the first chart shows."""
+    return page.evaluate(
+        "() => { const [a, b] = document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range;"
+        " return new Date(b) - new Date(a); }"
+    )
+
+
+def test_a_part_of_a_chart_that_is_drawn_over_shows_its_messages_and_is_a_link(tmp_path, page):
+    now_ms = round(time.time() * 1000)
+    make_tables(tmp_path, now_ms, devices=2, minutes=80)
+    log = MessageLog(samples(now_ms, 2, 80))
+    with served(tmp_path, httpx.MockTransport(gateway), log) as url:
+        page.goto(f"{url}/device/sensor-000?metric=temperature&range=6h")
+        shows(page, "Drag over a part of the chart to see its messages.")
+        drag(page, 0.2, 0.3)
+        page.wait_for_url(re.compile("from=.*to="))
+        title = page.locator("#device-raw h3")
+        title.wait_for()
+        shows(page, "Next page", "temperature ", "telemetry", "mqtt")
+        assert title.inner_text().startswith("Messages from ")
+        assert 6 * 60_000 < span_ms(page) < 10 * 60_000
+        count, asked = page.locator("#device-raw tbody tr").count(), len(log.asked)
+        assert (count, asked >= 1) == (25, True)
+        page.get_by_role("link", name="Next page").click()
+        shows(page, "First page")
+        page.locator("#device-raw tbody a").first.click()
+        shows(page, "Message at queue 16, offset ")
+        link, words = page.url, title.inner_text()
+
+        other = page.context.new_page()
+        other.goto(link)
+        shows(other, words, "Message at queue 16, offset ", "First page")
+        other.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for(state="attached")
+        assert abs(span_ms(other) - span_ms(page)) < 1_000
+        other.close()
+
+        page.locator("#device-message").get_by_role("link", name="Close").click()
+        page.locator("#device-message h3").wait_for(state="detached")
+        shows(page, words)
+        page.locator("#device-raw").get_by_role("link", name="Close").click()
+        title.wait_for(state="detached")
+        page.wait_for_function(
+            "() => { const [a, b] = document.querySelector('.js-plotly-plot')._fullLayout.xaxis.range;"
+            " return new Date(b) - new Date(a) > 3600000; }"
+        )
+        page.close()  # its refresh would ask a server that is gone
+    assert {asked["queue"] for asked in log.asked} == {"16"}
 
 
 @pytest.mark.parametrize("page", ["light"], indirect=True)

@@ -226,19 +226,35 @@ def test_pages_of_others_can_make_it_do_nothing(tables):
         assert browser.post("/_dash-update-component", headers=headers, **call).status_code != 403
 
 
+def _queues_of(url, topic):
+    """Returns the queues of a topic, as a consumer group shows them."""
+    httpx.post(f"{url}/groups/dash-queues/members", json={"topic": topic}, trust_env=False)
+    return httpx.get(f"{url}/groups/dash-queues", trust_env=False).json()["queues"]
+
+
 def test_the_gateway_is_asked_in_the_name_of_who_is_logged_in(shared_gateway):
     """Groups, messages and commands, of a real gateway."""
     gateway = GatewayApi(shared_gateway.url)
-    position = gateway.publish("commands/dash/1", b'{"on": true}', "application/json", None)
-    found = gateway.message(position, "", None)
-    assert (found["subject"], found["data"]) == ("commands/dash/1", {"on": True})
+    gateway.publish("commands/dash/1", b'{"on": true}', "application/json", None)
     url = f"{shared_gateway.url}/topics/commands/dash/2"
-    for n in range(3):
-        answer = httpx.post(url, json={"n": n}, headers={"ce-id": f"its-own-{n}"}, trust_env=False)
-        position = position if n == 2 else answer.json()["position"]  # of the second
-    found = gateway.message(position, "commands/dash/2", None)
-    assert (found["id"], found["data"]) == ("its-own-1", {"n": 1})
-    assert gateway.message(position, "commands/dash/nobody", None) is None
+    for n in range(5):
+        httpx.post(url, json={"n": n}, headers={"ce-id": f"its-own-{n}"}, trust_env=False)
+    queues = [queue["queue"] for queue in _queues_of(shared_gateway.url, "commands")]
+    first = [gateway.read_queue(queue, ["commands/dash/1"], None, offset=0, limit=9) for queue in queues]
+    ((queue, (found,)),) = [(n, part.events) for n, part in zip(queues, first, strict=True) if part.events]
+    assert (found["subject"], found["data"], found["headgatequeue"]) == ("commands/dash/1", {"on": True}, str(queue))
+    asked = (int(found["headgatequeue"]), int(found["headgateoffset"]))
+    assert gateway.message(*asked, "commands/dash/1", None) == found
+    assert gateway.message(asked[0], asked[1] + 1, "commands/dash/1", None) is None
+    assert gateway.message(*asked, "commands/dash/nobody", None) is None
+    offsets = []
+    for queue in queues:
+        after = 0
+        while after is not None:
+            part = gateway.read_queue(queue, ["commands/dash/2"], None, offset=after, limit=2)
+            offsets += [(event["id"], event["data"]) for event in part.events]
+            after = part.after
+    assert offsets == [(f"its-own-{n}", {"n": n}) for n in range(5)]
     httpx.post(f"{shared_gateway.url}/groups/dash-lag/members", json={"topic": "commands"}, trust_env=False)
     (group,) = [one for one in gateway.groups(None) if one.name == "dash-lag"]
     assert (group.topic, group.members) == ("commands", 1)
