@@ -110,7 +110,6 @@ from store.base.errors import StoreError
 
 log = logs.get(__name__)
 
-
 R = TypeVar("R")
 T = TypeVar("T")
 
