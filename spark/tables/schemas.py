@@ -42,7 +42,7 @@ _LIVENESS = (
 _RATED = COUNTS
 _DEVICES = pa.schema([DEVICES.field(name) for name in _LIVENESS])
 _QUALITY = pa.schema(
-    [DEVICES.field(name) for name in ("device", "last_seen", "skew_s", "records", *_RATED)]
+    [DEVICES.field(name) for name in ("device", "address", "last_seen", "skew_s", "records", *_RATED)]
     + [(f"{name}_rate", pa.float64()) for name in _RATED]
 )
 _SESSIONS = pa.schema([*SESSIONS, ("duration_s", pa.float64()), ("settled", pa.bool_())])

@@ -73,7 +73,17 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     names = list(WINDOW_TABLES)
     tables += BucketState.empty()[2 + len(tables) - 2 * len(names) :]  # an older version wrote none of the last ones
     windows, marks = tables[: len(names)], tables[len(names) : 2 * len(names)]
-    return BucketState(dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:])
+    state = BucketState(
+        dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:]
+    )
+    return state._replace(sessions=_widened(state.sessions, SESSIONS))
+
+
+def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
+    """Returns a table of an older version with the columns of this one; they are null."""
+    if table.schema.equals(schema):
+        return table
+    return pa.concat_tables([schema.empty_table(), table], promote_options="default")
 
 
 def save_state(plan: PassPlan, bucket: int, state: BucketState) -> str:

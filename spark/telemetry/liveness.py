@@ -75,12 +75,14 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: i
     arrays["last_seen"][at] = np.maximum(before, newest)
     skew = np.add.reduceat((stored - time) / 1e6, groups.starts) / groups.sizes
     arrays["skew_s"][at] = np.where(fresh, skew, arrays["skew_s"][at] + WEIGHT * (skew - arrays["skew_s"][at]))
-    for name in ("address", "protocol"):
-        arrays[name][at] = records[name].take(pa.array(groups.order[last])).to_numpy(zero_copy_only=False)
     late_before = _running_newest(owner, time, arrays["last_time"][at])
     prints, timed = repeats.fingerprints(records)
     prints, said_at = prints[groups.order], np.where(timed[groups.order], repeats.TIMED, time)
     came, again = np.lexsort((stored, owner)), np.empty(len(owner), np.bool_)  # a device may be in several queues
+    later = newest >= before  # a queue that lags brings older records
+    for name in ("address", "protocol"):
+        told = records[name].take(pa.array(groups.order[came[last]])).to_numpy(zero_copy_only=False)
+        arrays[name][at] = np.where(later, told, arrays[name][at])
     again[came], *places = repeats.find(
         owner[came], said_at[came], prints[came], *(arrays[name][at] for name in _PLACES)
     )

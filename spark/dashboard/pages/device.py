@@ -275,14 +275,14 @@ def _sessions(reading: Reading, where: PageAddress, now_ms: int) -> Any:
             formatting.instant(row["last_ms"]) if row["settled"] else parts.badge("going on", "green"),
             formatting.duration(row["lasted_ms"]),
             formatting.count(row["records"]),
+            html.Span(row["address"] or "-", className="mono"),
         ]
         for row in device.sessions(reading, where.device, range_named(where.range), now_ms)
     ]
     if not rows:
         return None
-    return parts.section(
-        "Sessions of activity", parts.table(["From", "To", "Lasted", "Records"], rows, empty="", numbers=(2, 3))
-    )
+    head = ["From", "To", "Lasted", "Records", "Address"]
+    return parts.section("Sessions of activity", parts.table(head, rows, empty="", numbers=(2, 3)))
 
 
 def _row(row: dict[str, Any], where: PageAddress, chosen: str, now_ms: int) -> list[Any]:

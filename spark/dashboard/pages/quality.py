@@ -77,10 +77,10 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
             parts.section(
                 "By device, since it was first heard",
                 parts.table(
-                    ["Device", "Records", *(formatting.words(name) for name in COUNTS), "Clock"],
+                    ["Device", "Address", "Records", *(formatting.words(name) for name in COUNTS), "Clock"],
                     [_device(row, range_name) for row in quality.devices(reading)],
                     empty="Every device's records come in order and once, and their clocks are right.",
-                    numbers=range(1, 2 + len(COUNTS)),
+                    numbers=range(2, 3 + len(COUNTS)),
                 ),
             ),
             parts.section(
@@ -110,6 +110,7 @@ def _body(reading: Reading, range_name: str, now_ms: int) -> Any:
 def _device(row: dict[str, Any], range_name: str) -> list[Any]:
     return [
         dcc.Link(row["device"] or "(unnamed)", href=device_link(row["device"], range_=range_name)),
+        html.Span(row["address"] or "-", className="mono"),
         formatting.count(row["records"]),
         *(formatting.share(row[name], row[f"{name}_rate"]) for name in COUNTS),
         formatting.skew(row["skew_s"]),

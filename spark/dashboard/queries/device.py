@@ -61,7 +61,7 @@ def sessions(reading: Reading, device: str, chosen: TimeRange, now_ms: int) -> l
         return []
     return reading.rows(
         "SELECT epoch_ms(first_seen) AS first_ms, epoch_ms(last_seen) AS last_ms, 1000 * duration_s AS lasted_ms, "  # noqa: S608
-        "records, settled FROM sessions WHERE device = ? AND last_seen >= ? "
+        "records, settled, address FROM sessions WHERE device = ? AND last_seen >= ? "
         f"ORDER BY first_seen DESC LIMIT {SESSION_ROWS}",
         [device, instant(chosen.since_ms(now_ms))],
     )

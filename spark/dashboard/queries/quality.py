@@ -14,7 +14,7 @@ SKEW_S_SHOWN = 5.0  # a clock that is as far off makes a device one of those tha
 BODY_BYTES_SHOWN = 120
 
 _BAD = f"({' + '.join(COUNTS)})"
-_OF_DEVICE = ", ".join(("device", "records", "skew_s", *COUNTS, *(f"{name}_rate" for name in COUNTS)))
+_OF_DEVICE = ", ".join(("device", "address", "records", "skew_s", *COUNTS, *(f"{name}_rate" for name in COUNTS)))
 
 
 def totals(reading: Reading) -> dict[str, int]:

@@ -137,6 +137,7 @@ def _sessions(now_ms: int) -> pa.Table:
     rows = [
         {
             "device": "sensor-000",
+            "address": "telemetry/site0/sensor-000/temperature",
             "records": 2 * (first - last),
             "duration_s": 60.0 * (first - last),
             "settled": settled,

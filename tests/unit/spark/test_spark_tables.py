@@ -1,5 +1,6 @@
 """The tables over time: samples kept, days expired, columns added, disks that fill up."""
 
+import contextlib
 import os
 import re
 import shutil
@@ -16,13 +17,14 @@ from typer.testing import CliRunner  # noqa: E402
 
 from gateway.cli.spark import SparkFailed, app  # noqa: E402
 from spark.errors import OutputMismatch, SparkError  # noqa: E402
-from spark.job import maintenance  # noqa: E402
+from spark.job import bucket, maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
+from spark.tables.state import save_state  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
 DAY_MS = 86_400_000
@@ -98,6 +100,63 @@ def test_a_table_of_an_older_version_gets_its_new_columns(places, monkeypatch):
     version = deltalake.DeltaTable(places[0].child("anomalies")).version()
     Commits.open(*places, SETTINGS).close()
     assert deltalake.DeltaTable(places[0].child("anomalies")).version() == version
+
+
+@pytest.fixture
+def without_addresses(monkeypatch):
+    """Returns a context in which the job is that of before the tables `quality` and `sessions` had an address."""
+
+    def older(make):
+        return lambda *rows, **words: make(*rows, **words).drop_columns(["address"])
+
+    def saved(plan, bucket, state):
+        return save_state(plan, bucket, state._replace(sessions=state.sessions.drop_columns(["address"])))
+
+    @contextlib.contextmanager
+    def patched():
+        with monkeypatch.context() as patch:
+            for name in ("quality", "sessions"):
+                kept = pa.schema([field for field in SPECS[name].columns if field.name != "address"])
+                patch.setitem(SPECS, name, SPECS[name]._replace(columns=kept))
+            for name in ("rated", "timed"):
+                patch.setattr(bucket, name, older(getattr(bucket, name)))
+            patch.setattr(bucket, "save_state", saved)
+            yield
+
+    return patched
+
+
+def test_quality_and_sessions_of_an_older_version_get_the_address(places, without_addresses):
+    def record(device, minutes, offset):
+        return Record(device, T0 + minutes * MINUTE_MS, offset, {"a": 1.0}, address=f"site/{device}/{minutes}")
+
+    with without_addresses():
+        commits = Commits.open(*places, SETTINGS)
+        do_batch(commits, 0, [record("gone", 0, 0), record("d", 0, 1), record("quiet", 60, 2)])
+        do_tick(commits, T0 + 60 * MINUTE_MS)  # ends the sessions of the first two
+        commits.close()
+        assert "address" not in {*plain(places[0], "quality").column_names, *plain(places[0], "sessions").column_names}
+    tables = Tables(places[0].url)  # of this version, before the job has been started again
+    assert {row["address"] for name in ("quality", "sessions") for row in tables.table(name).to_pylist()} == {None}
+    assert maintenance.compact(places[0]) >= 0
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 1, [record("d", 61, 3)])
+    commits.close()
+    (told,) = [table for table in maintenance.describe(places[0]) if table.name == "quality"]
+    assert "address" in told.columns
+    for rows in (plain(places[0], "sessions"), tables.table("sessions")):
+        found = {(row["device"], row["settled"], row["address"]) for row in rows.to_pylist()}
+        assert found == {("gone", True, None), ("d", True, None), ("quiet", False, None), ("d", False, "site/d/61")}
+    for name in ("quality", "devices"):
+        found = {row["device"]: row["address"] for row in plain(places[0], name).to_pylist()}
+        assert found["d"] == "site/d/61", name
+    counted = {row["device"]: row["records"] for row in plain(places[0], "quality").to_pylist()}
+    assert counted == {"gone": 1, "d": 2, "quiet": 1}
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 2, [record("quiet", 62, 4)])
+    commits.close()
+    still = {row["device"]: row["address"] for row in plain(places[0], "sessions").to_pylist() if not row["settled"]}
+    assert still == {"d": "site/d/61", "quiet": "site/quiet/62"}
 
 
 def test_a_column_of_another_type_is_refused_with_a_sentence(places, monkeypatch):

@@ -122,6 +122,9 @@ def test_the_quality_of_each_devices_records_is_shown(tmp_path):
         assert "'Out of order'" in shown
         assert "'12 (10.00 %)'" in shown
         assert "'1 min behind'" in shown
+    assert "telemetry/site1/sensor-000" in str(quality.body(sources(tmp_path), "1h"))
+    shown = str(device.body(sources(tmp_path), PageAddress("device", "sensor-000", {})))
+    assert "telemetry/site0/sensor-000/temperature" in shown.partition("Sessions of activity")[2]
     assert "'right'" in str(device.body(sources(tmp_path), PageAddress("device", "sensor-001", {})))
     (tmp_path / "none").mkdir()
     assert "No tables yet" in str(quality.body(sources(tmp_path / "none"), "1h"))

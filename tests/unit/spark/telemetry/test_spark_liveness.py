@@ -55,6 +55,18 @@ def test_an_interval_is_learned_and_silence_told(pieces):
     assert one(devices)["silent_since"] is None
 
 
+def test_address_and_protocol_are_those_of_the_newest_record_by_the_stores_clock():
+    def record(queue, at_ms, address, protocol):
+        return Record("d", at_ms, 0, {"a": 1.0}, queue=queue, address=address, protocol=protocol)
+
+    devices, _ = seen(DEVICES.empty_table(), [record(16, T0 + 2, "t/new", "coap"), record(17, T0 + 1, "t/old", "mqtt")])
+    assert (one(devices)["address"], one(devices)["protocol"]) == ("t/new", "coap")
+    devices, _ = seen(devices, [record(18, T0, "t/older", "amqp")])  # of a queue that lags
+    assert (one(devices)["address"], one(devices)["protocol"]) == ("t/new", "coap")
+    devices, _ = seen(devices, [record(18, T0 + 3, "t/newest", "http")])
+    assert (one(devices)["address"], one(devices)["protocol"]) == ("t/newest", "http")
+
+
 def test_a_short_interval_is_told_in_milliseconds():
     devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 40, 12))
     (event,) = silence(devices, T0 + 60_000)[1].to_pylist()

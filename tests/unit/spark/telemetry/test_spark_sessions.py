@@ -25,21 +25,26 @@ SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, ses
 
 
 def by_the_book(records, pause_ms=PAUSE_MS):
-    """Returns sessions as (device, first, last, records, first time, last time), computed record by record."""
+    """Returns sessions as (device, first, last, records, first time, last time, address), record by record."""
     by_device = defaultdict(list)
     for record in records:
-        by_device[record.device].append((record.stored_at_ms, record.time_ms))
+        address = record.address or f"telemetry/{record.device}"
+        by_device[record.device].append((record.stored_at_ms, record.time_ms, address))
     found = []
     for device, some in by_device.items():
         session = []
-        for at, time in sorted(some):
-            if session and at - session[-1][0] > pause_ms:
+        for one in sorted(some):
+            if session and one[0] - session[-1][0] > pause_ms:
                 found.append((device, session))
                 session = []
-            session.append((at, time))
+            session.append(one)
         found.append((device, session))
     return sorted(
-        (device, some[0][0], some[-1][0], len(some), min(t for _, t in some), max(t for _, t in some))
+        (
+            *(device, some[0][0], some[-1][0], len(some)),
+            *(min(time for _, time, _ in some), max(time for _, time, _ in some)),
+            max((at, address) for at, _, address in some)[1],
+        )
         for device, some in found
     )
 
@@ -51,7 +56,10 @@ def ms(when):
 def told(rows):
     names = ("first_seen", "last_seen", "first_time", "last_time")
     return sorted(
-        (row["device"], *(ms(row[name]) for name in names[:2]), row["records"], *(ms(row[name]) for name in names[2:]))
+        (
+            *(row["device"], *(ms(row[name]) for name in names[:2]), row["records"]),
+            *(*(ms(row[name]) for name in names[2:]), row["address"]),
+        )
         for row in rows.to_pylist()
     )
 
@@ -60,7 +68,9 @@ def told(rows):
 def test_sessions_equal_a_plain_count_in_any_order_and_any_pieces(some, pieces):
     """The log's queues may be read at different speeds, so that records of a device do not come in order."""
     records = [
-        Record(f"d{device}", T0 + (minute - early) * MINUTE_MS, n, stored_ms=T0 + minute * MINUTE_MS)
+        Record(
+            f"d{device}", T0 + (minute - early) * MINUTE_MS, n, stored_ms=T0 + minute * MINUTE_MS, address=f"t/{early}"
+        )
         for n, (minute, device, early) in enumerate(some)
     ]
     sessions = SESSIONS.empty_table()
