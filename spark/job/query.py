@@ -14,19 +14,16 @@ has been read, less `watermark_s`: a window that ends before it is settled. A re
 """
 
 import logging
-import re
 import shutil
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import pyarrow as pa
 from py4j.protocol import Py4JError
-from pyspark import TaskContext
 from pyspark.errors import PySparkException
 from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
@@ -34,17 +31,17 @@ from pyspark.sql.streaming.query import StreamingQuery
 
 from spark.decode.rules import load_rules
 from spark.errors import SparkError
-from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing, publish_file
-from spark.job.bucket import RECORD_COLUMNS, work
-from spark.job.failures import job_error
+from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing
+from spark.job.bucket import RECORD_COLUMNS
 from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
-from spark.job.stopping import Interrupted, Signals, quiet
+from spark.job.stopping import FailureJudge, Interrupted, Signals, StoppedBySignal, quiet
+from spark.job.tasks import BucketTask, PublishTask
 from spark.source.options import SourceOptions
 from spark.tables.commits import Commits, CommitSettings
-from spark.tables.files import Location, now_ms
+from spark.tables.files import now_ms
 from spark.tables.reports import BucketReport, PassPlan
 
 _LOG = logging.getLogger(__name__)
@@ -54,12 +51,8 @@ RESTING_TICK_S = 60.0  # while no window is open and no device sends anything
 _BUSY_S = 10.0  # that a batch takes before a line tells of it
 _ATTEMPTS = 30
 _PAUSE_S_MAX = 10.0  # before the next attempt
-_STOPPED = re.compile("SparkContext was (stopped|shut ?down|cancelled)|stopped SparkContext|Python worker exited", re.I)
 _ABANDONED = "ended: Spark was stopped by the same signal; a batch that it interrupted is done again at the next start"
-_GONE = (
-    "Spark's Java process has ended: start the job again, which goes on with the batch it had, and give it more memory "
-    "(option memory) if the system has ended it for want of that"
-)
+_QUERY_FAILED = "the telemetry query failed"
 _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on a machine that is too busy for that
 
 
@@ -145,28 +138,30 @@ def follow(
 
     A signal to all processes of a service ends Spark, too: the interrupted batch is finished at the next start.
     """
+    judge = FailureJudge(session, asked, disks_of(options))
+    job = _Job(session, commits, options, judge)
     try:
-        _follow(session, options, commits, asked, say)
-    except (PySparkException, Py4JError, ConnectionError) as error:
-        if not asked.stop.is_set():
-            raise SparkError(_GONE) from error
+        try:
+            _follow(job, options, commits, asked, say)
+        except (PySparkException, Py4JError, ConnectionError) as error:
+            raise judge.error_of("the telemetry job failed", job.failure or error) from error
+    except StoppedBySignal:
         _say(say, _ABANDONED)
 
 
 def _follow(
-    session: SparkSession,
+    job: "_Job",
     options: TelemetryOptions,
     commits: Commits,
     asked: Signals,
     say: Callable[[str], None] | None,
 ) -> None:
-    job = _Job(session, commits, options)
     job.finish()
     with _Ticker(job, commits, options) as ticker:
         reporter = _Reporter(job, commits, ticker.log_end, options, say)
         started_ms = now_ms()
         for attempt in range(1, _ATTEMPTS + 1):
-            query = _started(session, options, job)
+            query = _started(job.session, options, job)
             ticker.begin()
             while query.isActive and not asked.stop.wait(_POLL_S):
                 reporter.look()
@@ -180,11 +175,9 @@ def _follow(
             failure = query.exception()
             if failure is None:
                 break
-            if asked.stop.is_set() and _STOPPED.search(str(failure)):
-                _say(say, _ABANDONED)
-                return
             if asked.stop.is_set() or attempt == _ATTEMPTS or _OVERLOADED not in str(failure):
-                raise job_error("the telemetry query failed", str(failure), disks_of(options)) from failure
+                raise job.judge.error_of(_QUERY_FAILED, failure) from failure
+            job.failure = None
             asked.stop.wait(min(attempt, _PAUSE_S_MAX))
         if options.once:
             job.tick(started_ms - CLOCKS_MS)  # all that was stored before is read
@@ -290,14 +283,14 @@ class _Reporter:
 class _Job:
     """The work on one micro-batch."""
 
-    def __init__(self, session: SparkSession, commits: Commits, options: TelemetryOptions) -> None:
-        self._session = session
+    def __init__(self, session: SparkSession, commits: Commits, options: TelemetryOptions, judge: FailureJudge) -> None:
+        self.session, self.judge = session, judge
         self._commits = commits
         self._options = options
         self._idle = threading.Lock()  # held while a batch is in progress
         self._stage: tuple[str, float] | None = None  # of a batch: in words, and since when
         self._ending = False
-        self._failure: BaseException | None = None  # of the last batch
+        self.failure: BaseException | None = None  # of the last batch
 
     @contextmanager
     def ended(self, asked: Signals) -> Iterator[None]:
@@ -310,21 +303,21 @@ class _Job:
         finally:
             if held:
                 self._idle.release()
-        failed = self._failure
-        if failed is not None and not asked.now and not _STOPPED.search(str(failed)):
-            raise job_error("the telemetry query failed", str(failed), disks_of(self._options)) from failed
+        failed = self.failure
+        if failed is not None and not asked.now:
+            raise self.judge.error_of(_QUERY_FAILED, failed) from failed
 
     def batch(self, records: DataFrame, batch: int) -> None:
         """Counts a micro-batch and commits it, unless it was."""
         with self._idle:
             if self._ending:
                 raise SparkError(f"batch {batch} is left for the next start")
-            self._finish()
-            began_ms = now_ms()
-            if (plan := self._commits.begin(batch)) is None:
-                return
-            self._failure = None
+            self.failure = None
             try:
+                self._finish()
+                began_ms = now_ms()
+                if (plan := self._commits.begin(batch)) is None:
+                    return
                 self._stage = (f"the records of batch {batch} are read and counted", time.monotonic())
                 reports = self._spread(plan, records)
                 self._stage = (f"batch {batch} is committed to the tables", time.monotonic())
@@ -332,7 +325,7 @@ class _Job:
                 self._stage = (f"the findings of batch {batch} are published", time.monotonic())
                 self._publish()
             except BaseException as error:
-                self._failure = error
+                self.failure = error
                 raise
             finally:
                 self._stage = None
@@ -357,16 +350,13 @@ class _Job:
         except PySparkException as error:
             if _OVERLOADED in str(error):
                 return False  # it is finished before anything else is done
-            raise job_error("the telemetry job failed", str(error), disks_of(self._options)) from error
+            raise self.judge.error_of("the telemetry job failed", error) from error
         finally:
             self._idle.release()
 
     def finish(self) -> None:
-        """Finishes an interrupted pass, before any batch. Raises `SparkError`."""
-        try:
-            self._finish()
-        except PySparkException as error:
-            raise job_error("the telemetry job failed", str(error), disks_of(self._options)) from error
+        """Finishes an interrupted pass, before any batch. Raises `SparkError`, and what Spark raises."""
+        self._finish()
 
     def _finish(self) -> None:
         if self._commits.manifest.pending_tick is not None:
@@ -388,8 +378,8 @@ class _Job:
         if url is not None:
             since_ms = now_ms() - round(self._options.findings_age_s * 1000)
             publishing = Publishing(url=url, retry_s=self._options.retry_s, since_ms=since_ms)
-            task = _PublishTask(self._commits.place, unpublished, publishing)
-            tasks = self._session.range(0, len(unpublished), 1, len(unpublished))
+            task = PublishTask(self._commits.place, unpublished, publishing)
+            tasks = self.session.range(0, len(unpublished), 1, len(unpublished))
             rows = tasks.mapInArrow(task, "report binary").toArrow()
             for data in rows["report"].to_pylist():
                 _warn_of(msgspec.msgpack.decode(data, type=FileOutcome))
@@ -399,10 +389,10 @@ class _Job:
         """Runs the work on every bucket in the executors."""
         buckets = self._commits.manifest.buckets
         if records is None:
-            spread = self._session.range(0, buckets, 1, buckets)
+            spread = self.session.range(0, buckets, 1, buckets)
         else:
             spread = records.select(*RECORD_COLUMNS).repartition(buckets, F.col("device"))
-        work = _BucketTask(plan, timed=records is None)
+        work = BucketTask(plan, timed=records is None)
         rows = spread.mapInArrow(work, "report binary").toArrow()
         return [BucketReport.decode(data) for data in rows["report"].to_pylist()]
 
@@ -415,35 +405,3 @@ def _warn_of(outcome: FileOutcome) -> None:
         _LOG.info("%d findings are in the table only: they are older than findings_age_s", outcome.old)
     if outcome.refused:
         _LOG.warning("%d findings are in the table only: the gateway %s", outcome.refused, outcome.why)
-
-
-class _PublishTask:
-    """The publishing of the file that has the task's number; pickled to the executors."""
-
-    def __init__(self, place: Location, paths: list[str], publishing: Publishing) -> None:
-        self._place, self._paths, self._publishing = place, paths, publishing
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the batch, and yields the outcome."""
-        context = TaskContext.get()
-        assert context is not None
-        for _ in batches:
-            pass
-        outcome = publish_file(self._place, self._paths[context.partitionId()], self._publishing)
-        yield pa.record_batch([pa.array([msgspec.msgpack.encode(outcome)], pa.binary())], names=["report"])
-
-
-class _BucketTask:
-    """The work on the bucket of the task that calls it; pickled to the executors."""
-
-    def __init__(self, plan: PassPlan, *, timed: bool) -> None:
-        self._plan, self._timed = plan, timed
-
-    def __call__(self, batches: Iterable[pa.RecordBatch]) -> Iterator[pa.RecordBatch]:
-        """Runs the batch, and yields the report."""
-        context = TaskContext.get()
-        assert context is not None
-        came = list(batches)
-        records = pa.Table.from_batches(came) if came and not self._timed else None
-        report = work(self._plan, context.partitionId(), records)
-        yield pa.record_batch([pa.array([report.encode()], pa.binary())], names=["report"])
