@@ -1,6 +1,6 @@
 """The telemetry job without Spark: records as executors get them, and passes over all buckets in this process."""
 
-from collections import defaultdict
+from collections import Counter, defaultdict, deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 
@@ -14,6 +14,7 @@ from spark.tables.reports import BucketReport, PassPlan
 from spark.telemetry.windows import INSTANT
 
 MINUTE_MS = 60_000
+KNOWN_COUNT = 8  # records of a device that a repeat may repeat in another pass (docs/spark.md)
 SAMPLES = pa.list_(
     pa.struct(
         [
@@ -128,6 +129,26 @@ def naive(records: Iterable[Record], width_ms: int = MINUTE_MS) -> dict:
             *(min(group)[1], max(group)[1]),
         )
     return found
+
+
+def duplicates(records: Iterable[Record]) -> dict[str, int]:
+    """Returns how many records of each device repeat an earlier one, computed record by record, in the log's order.
+
+    Each must repeat one of the last few, which is one however the log was cut into passes: of older ones it depends on
+    the pass.
+    """
+    found: Counter[str] = Counter()
+    recent: dict[str, deque] = defaultdict(lambda: deque(maxlen=KNOWN_COUNT))
+    ever = set()
+    for r in sorted(records, key=lambda one: (one.stored_at_ms, one.queue, one.offset)):
+        said = (r.device, r.address, r.time_ms, frozenset(r.values.items()))
+        repeats = said in recent[r.device]
+        assert repeats or said not in ever, f"whether {said} counts as repeated depends on the pass"
+        found[r.device] += repeats
+        if not repeats:
+            recent[r.device].append(said)
+            ever.add(said)
+    return dict(found)
 
 
 def shown(windows: pa.Table) -> dict:

@@ -7,7 +7,7 @@ import itertools
 import random
 import time
 import uuid
-from collections import Counter, defaultdict
+from collections import Counter, defaultdict, deque
 from datetime import UTC, datetime
 
 import msgspec
@@ -19,22 +19,27 @@ from spark.tables.reader import Tables
 from spark.tables.schemas import SPECS
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
-from tests.support.spark.job_kit import MINUTE_MS, Record, naive, shown, total
+from tests.support.spark.job_kit import MINUTE_MS, Record, duplicates, naive, shown, total
 
 TOPIC, FINDINGS_TOPIC = "telemetry", "analytics"
 REQUEST_EVENTS = 50
 LATE_MS, LATE_SHARE = 20 * MINUTE_MS, 0.2
 SPIKE_SHARE, SPIKE = 0.01, 900.0
+COPY_SHARE, COPIED_COUNT = 0.05, 3  # of events that repeat one of the last few of their device, spikes among them
 BATCH_TYPE = "application/cloudevents-batch+json"
 
 
 class Telemetry:
-    """Events of a few devices, published at one of several gateways, each once whatever is killed meanwhile."""
+    """Events of a few devices, published at one of several gateways, each once whatever is killed meanwhile.
+
+    Some say what another said before: the client that published it has had no answer, and does so again.
+    """
 
     def __init__(self, urls: str, seed: int, *, devices: int = 5, retry_s: float = 300.0) -> None:
         self._client = GatewayClient(urls, retry_s=retry_s)
         self._chance, self._devices = random.Random(seed), devices
         self._run, self._numbers = uuid.uuid4().hex, itertools.count()
+        self._recent: dict[str, deque[dict]] = defaultdict(lambda: deque(maxlen=COPIED_COUNT))
         self.published = 0
 
     def feed(self, count: int) -> None:
@@ -53,14 +58,23 @@ class Telemetry:
 
     def _event(self, now_ms: int) -> dict:
         chance = self._chance
+        subject = f"{TOPIC}/site1/d{chance.randrange(self._devices)}"  # the third level is the device
+        id_ = f"{self._run}-{next(self._numbers)}"
+        if self._recent[subject] and chance.random() < COPY_SHARE:
+            return chance.choice(self._recent[subject]) | {"id": id_}
+        event = self._new(subject, now_ms) | {"id": id_}
+        self._recent[subject].append(event)
+        return event
+
+    def _new(self, subject: str, now_ms: int) -> dict:
+        chance = self._chance
         at_ms = now_ms - chance.randrange(LATE_MS if chance.random() < LATE_SHARE else 2_000)
         value = SPIKE if chance.random() < SPIKE_SHARE else round(chance.gauss(20, 1) * 64) / 64
         return {
             "specversion": "1.0",
-            "id": f"{self._run}-{next(self._numbers)}",
             "source": "/test",
             "type": "reading",
-            "subject": f"{TOPIC}/site1/d{chance.randrange(self._devices)}",  # the third level is the device
+            "subject": subject,
             "time": datetime.fromtimestamp(at_ms / 1000, UTC).isoformat(timespec="milliseconds"),
             "datacontenttype": "application/json",
             "data": {"a": value, "b": float(chance.randrange(1_000))},
@@ -87,6 +101,7 @@ def logged(target: str) -> list[Record]:
             stored_ms,
             queue,
             message.protocol,
+            address=message.address,
         )
         for queue, offset, stored_ms, message in messages(target, TOPIC)
     ]
@@ -114,6 +129,12 @@ def assert_recounted(tables: Tables, target: str) -> None:
     by_device = Counter(record.device for record in records)
     for name in ("devices", "sessions", "quality"):
         assert sums(tables.table(name)) == by_device, name
+    repeated = {row["device"]: row["duplicates"] for row in tables.table("quality").to_pylist()}
+    assert repeated == duplicates(records)
+    assert sum(repeated.values()) > 0, "nothing was published twice"
+    addresses = {record.device: record.address for record in records}
+    for name in ("latest", "devices", "sessions", "quality"):
+        assert {row["device"]: row["address"] for row in tables.table(name).to_pylist()} == addresses, name
     assert total(tables.table("traffic"), "records") == count
     assert tables.table("quarantine").num_rows == 0
     samples = tables.table("samples")

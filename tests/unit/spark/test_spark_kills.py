@@ -1,6 +1,8 @@
 """Many crashes in one history, at any step of a pass: tables equal a plain recount, findings are heard once."""
 
 import random
+from collections import defaultdict, deque
+from dataclasses import replace
 
 import pytest
 
@@ -15,7 +17,16 @@ from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from tests.support.spark.crashes import Crash, crashing  # noqa: E402
-from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total  # noqa: E402
+from tests.support.spark.job_kit import (  # noqa: E402
+    MINUTE_MS,
+    Record,
+    do_batch,
+    do_tick,
+    duplicates,
+    naive,
+    shown,
+    total,
+)
 
 T0 = 1_767_225_600_000
 SETTINGS = CommitSettings(watermark_ms=30_000, late_ms=3_600_000, buckets=2, findings=True, samples=True)
@@ -38,8 +49,9 @@ class FindingsGateway:
 
 
 def history(seed: int, batches: int) -> list[list[Record]]:
-    """Batches of a few devices: spikes, late records, a device that falls silent."""
+    """Batches of a few devices: spikes, late and repeated records, a device that falls silent."""
     chance, found, offset = random.Random(seed), [], 0
+    recent: dict[str, deque[Record]] = defaultdict(lambda: deque(maxlen=3))
     for batch in range(batches):
         records = []
         for step in range(60):
@@ -47,7 +59,12 @@ def history(seed: int, batches: int) -> list[list[Record]]:
             device = f"d{chance.randrange(3)}" if batch < batches // 2 else f"d{chance.randrange(2)}"
             value = round(chance.gauss(20, 1) * 64) / 64 if chance.random() > 0.01 else 900.0  # values with exact sums
             at = stored - (chance.randrange(600_000) if chance.random() < 0.05 else chance.randrange(3_000))
-            records.append(Record(device, max(T0, at), offset, {"a": value}, stored))
+            record = Record(device, max(T0 + offset, at), offset, {"a": value}, stored)
+            if recent[device] and chance.random() < 0.2:  # of this batch, or of one before
+                record = replace(chance.choice(recent[device]), offset=offset, stored_ms=stored)
+            else:
+                recent[device].append(record)
+            records.append(record)
             offset += 1
         found.append(records)
     return found
@@ -84,6 +101,9 @@ def survived(tmp_path, monkeypatch, seed: int, batches: int, crashes: int) -> in
     assert total(tables.table("traffic"), "records") == len(everything) == sum(tables.counts().values())
     assert total(tables.table("devices"), "records") == len(everything)
     assert total(tables.table("sessions"), "records") == len(everything)
+    repeated = {row["device"]: row["duplicates"] for row in tables.table("quality").to_pylist()}
+    assert repeated == duplicates(everything), f"seed {seed}"
+    assert sum(repeated.values()) > sum(sum(duplicates(cut).values()) for cut in cuts), "none is of an earlier batch"
     ids = [event.id for event in events_of_rows(tables.table("anomalies").select(SPECS["anomalies"].columns.names))]
     assert len(ids) == len(set(ids)) > 0, f"seed {seed}: a finding is in the table twice, or none is"
     assert set(gateway.heard) == set(ids), f"seed {seed}: what was heard is not what is in the table"
