@@ -84,14 +84,16 @@ def refresh(session: SparkSession, place: Location | str | Path) -> list[str]:
 
 
 def _local(session: SparkSession, place: Location, name: str, version: int) -> DataFrame:
-    """Returns a table in a directory. Raises `SparkError`."""
+    """Returns a table in a directory; columns that its older files lack are null there. Raises `SparkError`."""
+    schema = from_arrow_schema(SPECS[name].schema)
     try:
         files = DeltaTable(place.child(name), version=version).file_uris()
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {place.child(name)} cannot be read: {reason(error)}") from error
     if files:
-        return session.read.option("basePath", place.child(name)).parquet(*files)
-    return session.createDataFrame([], from_arrow_schema(SPECS[name].schema))
+        read = session.read.schema(schema).option("basePath", place.child(name))
+        return read.parquet(*files)
+    return session.createDataFrame([], schema)
 
 
 def _remote(session: SparkSession, place: Location, name: str, version: int) -> DataFrame:

@@ -31,7 +31,7 @@ from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
-from spark.tables.manifest import TICKS_MAX, Manifest, sequence
+from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
 from spark.tables.opening import evolve, open_table
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
@@ -41,6 +41,7 @@ from spark.telemetry.sessions import NEVER_MS
 
 JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
+_OLDER_NAMES = ("windows", "latest.parquet")  # of outputs that were no Delta tables
 VACUUM_EVERY_MS = 3_600_000
 
 
@@ -354,6 +355,8 @@ def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Mani
     job_file = checkpoint / JOB_FILE
     job = job_file.read_text(encoding="ascii").strip() if job_file.exists() else None
     manifest = Manifest.load(place)
+    if manifest is None and any(map(place.exists, _OLDER_NAMES)):
+        raise of_older_version(place)
     if job is None and manifest is None:
         job = uuid.uuid4().hex
         Location.of(checkpoint).write(JOB_FILE, job.encode())

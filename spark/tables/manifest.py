@@ -85,10 +85,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
             return _with_read_to(_decode(data))
         except msgspec.ValidationError as error:
             if b'"buckets"' not in data:
-                raise OutputMismatch(
-                    f"{place.url} holds Parquet files of an older version, which are no Delta tables: name another "
-                    "output and checkpoint, and the tables are computed from the log again"
-                ) from error
+                raise of_older_version(place) from error
             raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
         except msgspec.MsgspecError as error:
             raise SparkError(f"{place.child(MANIFEST)} is no manifest: {error}") from error
@@ -96,6 +93,14 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, place: Location) -> None:
         """Replaces the manifest by this one."""
         place.write(MANIFEST, msgspec.json.encode(self))
+
+
+def of_older_version(place: Location) -> OutputMismatch:
+    """Returns the error of an output that was written before the tables were those of Delta Lake."""
+    return OutputMismatch(
+        f"{place.url} holds Parquet files of an older version, which are no Delta tables: name another "
+        "output and checkpoint, and the tables are computed from the log again"
+    )
 
 
 _decode = msgspec.json.Decoder(Manifest).decode
