@@ -34,10 +34,15 @@ class Dashboard:
         if not self._child.running:
             self._told = True
             return f"the dashboard is left out: {self._child.last_words()}"
+        link = self.link()
+        self._told = bool(link)
+        return f"dashboard: {link}" if link else ""
+
+    def link(self) -> str:
+        """Returns its link once it listens; empty before. Blocking."""
         assert self._child.log is not None
         found = _READY.search(self._child.log.read_text("utf-8", "replace"))
-        self._told = found is not None
-        return f"dashboard: {found[1]}" if found else ""
+        return found[1] if found else ""
 
     async def stop(self) -> None:
         """Ends it."""

@@ -19,6 +19,7 @@ from deploy.demo.children import FleetChild, launch, stop, wait_until
 from deploy.demo.dashboard import Dashboard
 from deploy.demo.findings_heard import FindingsHeard
 from deploy.demo.log_reader import LogReader
+from deploy.demo.milestones import Milestones
 from deploy.demo.plan import DEVICES, FAULT_AT, Target
 from deploy.demo.spark_job import SparkJob
 from gateway.ops.status import Status
@@ -33,6 +34,7 @@ HEARD_S = 30.0  # for the last findings to be heard
 FAULT_DUE = 2 * DEVICES * FAULT_AT  # messages of a fleet among which there is a faulty one, at least
 LOGGED_S, READ_S, COUNTED_S = 15.0, 30.0, 180.0  # without progress of log, readers and Spark
 WATCH_S = 1.0
+MILESTONES_S = 0.25  # between looks for what has not been reached yet
 LINE_S = 5.0  # between the lines where there is no terminal
 
 
@@ -69,6 +71,7 @@ class Show:
         self._log: LogReader | None = None
         self._status: Status | None = None
         self._begun = time.monotonic()
+        self._milestones = Milestones(time.monotonic)
         self._before: dict[str, tuple[float, int]] = {}
 
     async def run(self) -> int:
@@ -96,6 +99,8 @@ class Show:
             view.summary(self._console, rows, _totals(readers), found, held=self._held, missed=_totals(missed))
             if findings:
                 self._console.print(findings, highlight=False, markup=False)
+            if line := self._milestones.line():
+                self._console.print(line, highlight=False, markup=False, soft_wrap=True)
         return 1 if found else 0
 
     @property
@@ -114,6 +119,10 @@ class Show:
         stack.push_async_callback(stop, self._gateway)
         async with httpx.AsyncClient(base_url=options.target.admin, trust_env=False, timeout=2) as admin:
             await self._await_gateway(admin)
+        self._dashboard = Dashboard.start(options.target, options.root / "spark", self._logs)
+        if self._dashboard is not None:
+            stack.push_async_callback(self._dashboard.stop)
+            self._milestones.expect("dashboard up", lambda shown=self._dashboard: bool(shown.link()))
         if options.spark:
             try:
                 self._spark = await SparkJob.start(options.target, options.root / "spark", self._logs)
@@ -121,13 +130,13 @@ class Show:
                 self._say(f"Spark is left out: {missing}")
             else:
                 stack.push_async_callback(self._spark.stop)
+                self._milestones.expect("first table version committed", self._spark.has_committed)
                 self._heard = FindingsHeard(self._run, options.target)
+                self._milestones.expect("first finding heard over MQTT", lambda heard=self._heard: bool(heard.found))
                 stack.callback(self._heard.close)
                 if not await asyncio.to_thread(self._heard.start):
                     raise ShowFailed("the subscriber of findings could not subscribe to analytics/#")
-        self._dashboard = Dashboard.start(options.target, options.root / "spark", self._logs)
-        if self._dashboard is not None:
-            stack.push_async_callback(self._dashboard.stop)
+        stack.push_async_callback(_end, asyncio.create_task(self._note_milestones()))
         self._log = LogReader(options.target, self._run)
         stack.callback(self._log.close)
         await asyncio.to_thread(self._log.skip)
@@ -190,6 +199,12 @@ class Show:
             await asyncio.to_thread(self._spark.look)
         if self._dashboard is not None and (news := self._dashboard.news()):
             self._say(news)
+
+    async def _note_milestones(self) -> None:
+        """Looks for what has not been reached, until all is."""
+        while not self._milestones.all_reached:
+            await asyncio.to_thread(self._milestones.look)
+            await asyncio.sleep(MILESTONES_S)
 
     def _check_alive(self) -> None:
         children = [self._gateway, *(fleet.child for fleet in self._fleets.values())]
@@ -338,6 +353,13 @@ class Show:
 
     def _say(self, text: str) -> None:
         self._console.print(text, style="dim", highlight=False, soft_wrap=True)
+
+
+async def _end(task: asyncio.Task[None]) -> None:
+    """Ends a task, unless it has ended; raises the error that it has ended with."""
+    task.cancel()
+    with contextlib.suppress(asyncio.CancelledError):
+        await task
 
 
 def _totals(readers: Mapping[str, Mapping[str, int]]) -> dict[str, int]:

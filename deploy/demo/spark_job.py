@@ -34,6 +34,7 @@ class SparkJob:
         self._tables = tables
         self._batch = -1
         self._since_ms = round(time.time() * 1000)
+        self._before = self._committed()
 
     @classmethod
     async def start(cls, target: Target, output: Path, logs: Path) -> "SparkJob":
@@ -66,6 +67,16 @@ class SparkJob:
             Aggregate(row["device"] or "(unnamed)", row["metric"], row["count"], row["mean"], row["last"])
             for row in windows.slice(0, AGGREGATES_SHOWN).to_pylist()
         ]
+
+    def has_committed(self) -> bool:
+        """Returns whether the job has committed a batch since its start. Blocking."""
+        return self._committed() > self._before
+
+    def _committed(self) -> int:
+        try:
+            return self._tables.progress().batch
+        except (SparkError, OSError):
+            return -1
 
     def findings(self) -> Mapping[Finding, int]:
         """Returns the findings in the table `anomalies`, each with its rows. Blocking; raises `SparkError`."""

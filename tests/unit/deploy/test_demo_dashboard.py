@@ -20,8 +20,9 @@ def test_the_link_is_told_once_when_it_listens(tmp_path):
     log = tmp_path / "dashboard.log"
     log.write_text("")
     found = demo.Dashboard(Process(log))
-    assert found.news() == ""
+    assert (found.news(), found.link()) == ("", "")
     log.write_text("dashboard: http://127.0.0.1:8050/\n")
+    assert found.link() == "http://127.0.0.1:8050/"
     assert found.news() == "dashboard: http://127.0.0.1:8050/"
     assert found.news() == ""
 

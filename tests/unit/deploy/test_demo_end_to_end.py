@@ -45,6 +45,7 @@ def test_five_protocols_balance(new_gateway, tmp_path):
     assert result.returncode == 0, result.stdout + result.stderr
     assert "messages published = in the log" in result.stdout
     assert result.stdout.count(" balances") == 5
+    assert "from the start: " in result.stdout.splitlines()[-1]
     for reader in ("MQTT 5 session", "HTTP/2 events", "AMQP queue"):
         assert reader in result.stdout
 
