@@ -1,13 +1,17 @@
 """`headgate spark` as processes beside a gateway: exit codes and last sentences, and no Java is left behind."""
 
+import json
 import os
 import re
 import signal
 import subprocess
 import sys
+import threading
 import urllib.request
+from contextlib import contextmanager
 from pathlib import Path
 
+import paho.mqtt.client as mqtt
 import pytest
 
 pytest.importorskip("deltalake")
@@ -50,16 +54,48 @@ def publish(gateway, numbers):
             assert answer.status == 201
 
 
-def place(gateway, output):
-    return "--target", f"127.0.0.1:{gateway.port('rpc')}", "--output", str(output), "--findings", "none"
+def place(gateway, output, findings="none"):
+    return "--target", f"127.0.0.1:{gateway.port('rpc')}", "--output", str(output), "--findings", findings
+
+
+@contextmanager
+def mqtt_client(gateway):
+    """Connects a client whose id the gateway makes, so that the address says the device."""
+    client = mqtt.Client(mqtt.CallbackAPIVersion.VERSION2, client_id="", protocol=mqtt.MQTTv5)
+    client.connect("127.0.0.1", gateway.port("mqtt"))
+    client.loop_start()
+    try:
+        yield client
+    finally:
+        client.disconnect()
+        client.loop_stop()
+
+
+def hear(client, pattern):
+    """Subscribes; returns the list to which each message is added, as its address and its body."""
+    heard, ready = [], threading.Event()
+    client.on_message = lambda _client, _data, message: heard.append((message.topic, json.loads(message.payload)))
+    client.on_subscribe = lambda *_: ready.set()
+    client.subscribe(pattern, qos=1)
+    assert ready.wait(PATIENCE_S)
+    return heard
+
+
+def publish_a_spike(client, device, value):
+    """Publishes readings of a device, the last but one of which is strange."""
+    usual = [20.0 + n % 3 for n in range(60)]
+    for reading in (*usual, value, usual[0]):
+        client.publish(f"telemetry/site1/{device}/temp", b'{"value":%.1f}' % reading, qos=1).wait_for_publish(
+            PATIENCE_S
+        )
 
 
 class Job:
     """`headgate spark telemetry` as a process that leads a group, as `timeout` makes one."""
 
-    def __init__(self, gateway, output: Path, *words: str) -> None:
-        self.log = output.with_suffix(".log")
-        command = [sys.executable, "-m", "gateway.cli", "spark", "telemetry", *place(gateway, output), *words]
+    def __init__(self, where: tuple[str, ...], said: Path, *words: str) -> None:
+        self.log = said
+        command = [sys.executable, "-m", "gateway.cli", "spark", "telemetry", *where, *words]
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(command, stdout=log, stderr=log, start_new_session=True)
 
@@ -90,8 +126,8 @@ class Job:
 def start(gateway, tmp_path):
     jobs = []
 
-    def run(name, *words):
-        jobs.append(Job(gateway, tmp_path / name, *words))
+    def run(name, *words, findings="none"):
+        jobs.append(Job(place(gateway, tmp_path / name, findings), tmp_path / f"{name}.log", *words))
         return jobs[-1]
 
     yield run
@@ -117,10 +153,20 @@ def test_java_ends_when_the_job_is_killed(start):
     job.is_gone()
 
 
-def test_a_signal_to_all_of_its_group_lets_the_job_finish_its_batch(start, gateway, tmp_path):
+def test_mqtt_hears_of_a_spike_over_mqtt_and_a_signal_to_all_of_its_group_lets_the_job_finish_its_batch(
+    start, gateway, tmp_path
+):
     publish(gateway, range(20))
-    job, tables = start("group", "--trigger", "0.2"), Tables(tmp_path / "group")
+    job, tables = start("group", "--trigger", "0.2", findings=gateway.url), Tables(tmp_path / "group")
     job.wait_until(lambda: tables.progress().records >= 20)
+    with mqtt_client(gateway) as device, mqtt_client(gateway) as subscriber:
+        heard = hear(subscriber, "analytics/anomaly/#")
+        publish_a_spike(device, "spiky", 500.0)
+        job.wait_until(lambda: heard)
+    (topic, found), *_ = heard
+    assert (topic, found["device"], found["kind"], found["value"]) == ("analytics/anomaly/spiky", "spiky", "spike", 500)
+    assert found["address"] == "telemetry/site1/spiky/temp"
+    assert "500 is" in found["sentence"]
     publish(gateway, range(20))
     os.killpg(job.process.pid, signal.SIGTERM)
     assert job.process.wait(PATIENCE_S) == 0, job.said()

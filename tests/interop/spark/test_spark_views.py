@@ -2,6 +2,7 @@
 
 import json
 import time
+from datetime import UTC, datetime
 
 import pytest
 
@@ -9,10 +10,15 @@ pytest.importorskip("deltalake")
 pytest.importorskip("pandas")
 pytest.importorskip("pyspark")
 
+import pyarrow as pa
+from deltalake import DeltaTable, write_deltalake
+from msgspec.structs import replace
+
 from spark.errors import SparkError
 from spark.shell import refresh, statements
 from spark.shell.views import add_log
 from spark.tables.files import Location
+from spark.tables.opening import evolve
 from spark.tables.reader import Tables
 from store.api.message import Message
 from tests.support.spark.object_store import bucket
@@ -27,8 +33,22 @@ def rows(session, statement):
     return [json.loads(line) for line in statements.text_of(session, statement, "json", 1_000)]
 
 
+def make_older(where, manifest):
+    """Makes the table `sessions` one of an older version, whose first file has no addresses."""
+    new = Tables(where).table("sessions")
+    older = pa.schema([field for field in new.schema if field.name != "address"])
+    row = {"device": "older", "records": 1, "settled": True, "first_seen": FIRST, "day": FIRST.date()}
+    path = str(where / "sessions")
+    words = {"partition_by": ["day"], "schema_mode": "overwrite"}
+    write_deltalake(path, pa.Table.from_pylist([row], schema=older), mode="overwrite", **words)
+    table = DeltaTable(path)
+    assert evolve(Location.of(where), "sessions", table)
+    write_deltalake(path, new, mode="append", partition_by=["day"])
+    replace(manifest, versions={**manifest.versions, "sessions": DeltaTable(path).version()}).save(Location.of(where))
+
+
 def test_sql_reads_the_log_and_the_tables(spark_session, tmp_path):
-    make_tables(tmp_path, time.time_ns() // 1_000_000, devices=3, minutes=60)
+    make_older(tmp_path, make_tables(tmp_path, time.time_ns() // 1_000_000, devices=3, minutes=60))
     names = refresh(spark_session, tmp_path)
     tables = Tables(tmp_path)
     assert {"latest", "traffic", "windows_1m"} <= set(names)
@@ -38,6 +58,8 @@ def test_sql_reads_the_log_and_the_tables(spark_session, tmp_path):
     }
     day = rows(spark_session, "select typeof(day) as t, typeof(start) as s from windows_1m limit 1")
     assert day == [{"t": "date", "s": "timestamp"}]
+    addresses = rows(spark_session, "select address, day from sessions where device = 'older'")
+    assert addresses == [{"address": None, "day": "2026-01-01"}]
     with serving({"telemetry": (16,)}) as served:
         served.store.append([(16, Message(address=f"telemetry/sensor-00{n}/x", body=b"1")) for n in range(3)])
         add_log(spark_session, {"target": served.target, "retrySeconds": "0", "rules": RULES})
@@ -72,4 +94,5 @@ def test_the_job_writes_to_an_object_store_and_sql_reads_its_tables(spark_sessio
 
 
 T0 = 1_767_225_600_000
+FIRST = datetime.fromtimestamp(T0 / 1_000, UTC)
 RULES = json.dumps({"devices": [{"source": "level", "level": 1}]})
