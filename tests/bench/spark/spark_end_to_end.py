@@ -1,17 +1,19 @@
-"""Measures the time from a PUBLISH to the telemetry table, and to the dashboard. Prints JSON.
+"""Measures the time from a PUBLISH to the telemetry table, to the dashboard, and to a finding. Prints JSON.
 
-python -m tests.bench end-to-end [--rate 10000] [--seconds 60] [--devices 1000] [--trigger 2] [--refresh 5] [--cores 2]
-    [--dir DIR]
+python -m tests.bench end-to-end [--rate 10000] [--seconds 60] [--devices 1000] [--probes 40] [--trigger 2]
+    [--refresh 5] [--cores 2] [--dir DIR]
 
 A gateway, the telemetry job and the dashboard run as processes of their own, as users start them. One MQTT connection
 publishes at QoS 1, `rate` messages a second in bursts of 10 ms, each with the time at which it is sent as its body's
 only number. `table_ms` is from there until the manifest of the tables names a pass with the message in it, for every
 message: which one stands at which place is read from the log afterwards. `dashboard_ms` is until a response of the
 dashboard's page of the message's device shows its value or a newer one, for one device; the page is asked for every
-`refresh` seconds, as a browser does. `waiting` is how many messages were sent and in no table yet, after a third of the
-time and in the end: where the second is no greater than what two triggers and two batches bring, the rate is `kept`.
+`refresh` seconds, as a browser does. `finding_ms` is from the PUBLISH of a strange reading, of one of `probes` more
+devices, to the job's finding at an MQTT subscriber; `spikes` are how many were published, and heard of. `waiting` is
+how many messages were sent and in no table yet, after a third of the time and in the end: where the second is no
+greater than what two triggers and two batches bring, the rate is `kept`.
 The time begins when the job has counted a first message; its first third is left
-out, in which Spark warms up.
+out, in which Spark warms up. With `--probes 0` the job publishes no findings.
 """
 
 import argparse
@@ -37,11 +39,13 @@ from store.api.message import decode
 from store.remoting.reader import RemoteReader
 from tests.bench.load.mqtt.mqtt_wire import connect, packet, text
 from tests.bench.options import above_zero, at_least, made_directory, scratch
+from tests.bench.spark.finding_probe import FindingProbe
 from tests.bench.spark.spark_telemetry import peak_mib
 from tests.support.process.gateways import GatewayProcess
 
 BURST_S = 0.01
 TOPIC, PROBE = "telemetry", 7  # the number of the device whose page is looked at
+HEARD_S = 60.0  # for the last findings to be heard
 SETTLE_S = 900.0  # for Spark to start, and to count the rest, however busy the machine is
 _ADDRESS = re.compile(r"http://127\.0\.0\.1:\d+/")
 
@@ -73,6 +77,7 @@ class Publisher(threading.Thread):
 
     def _count(self) -> None:
         left = b""
+        self._socket.settimeout(None)  # all may be acknowledged long before all is counted
         while data := self._socket.recv(1 << 16):
             whole = len(left := left + data) // 4
             self.acked += whole
@@ -176,7 +181,7 @@ def sent_times(target: str) -> dict[int, Sent]:
     with RemoteReader(target) as reader:
         for queue in reader.topics()[TOPIC]:
             messages = [decode(frame.record(row)) for frame, rows, _ in reader.fetch(queue, 0) for row in list(rows)]
-            times = np.array([json.loads(message.body)["sent"] for message in messages])
+            times = np.array([json.loads(message.body).get("sent", 0.0) for message in messages])  # a probe's: left out
             found[queue] = Sent(
                 times, np.array([message.address == f"{TOPIC}/site1/d{PROBE}/a" for message in messages], bool)
             )
@@ -207,9 +212,14 @@ def await_counted(tables: Tables, count: int, job: subprocess.Popen, log: Path) 
         time.sleep(0.1)
 
 
-def waits(publisher: Publisher, tables: Tables) -> int:
+def waits(publisher: Publisher, probe: FindingProbe | None, tables: Tables) -> int:
     """Returns how many messages were sent and are not counted yet."""
-    return publisher.sent + 1 - tables.progress().records
+    return sent_by(publisher, probe) - tables.progress().records
+
+
+def sent_by(publisher: Publisher, probe: FindingProbe | None) -> int:
+    """Returns how many messages were sent, the first one among them."""
+    return 1 + publisher.sent + (probe.published if probe is not None else 0)
 
 
 def room(options: argparse.Namespace, batch_ms: float) -> float:
@@ -222,9 +232,8 @@ def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
     target, output = f"127.0.0.1:{gateway.port('rpc')}", str(where / "tables")
     try:
         place = ("--target", target, "--output", output, "--topic", TOPIC, "--trigger", str(options.trigger))
-        job = start(
-            where / "job.log", "spark", "telemetry", *place, "--cores", str(options.cores), "--findings", "none"
-        )
+        findings = ("--cores", str(options.cores), "--findings", gateway.url if options.probes else "none")
+        job = start(where / "job.log", "spark", "telemetry", *place, *findings)
         children.append(job)
         shown = ("--tables", output, "--port", "0", "--admin", f"http://127.0.0.1:{gateway.port('admin')}")
         children.append(start(where / "dashboard.log", "dashboard", *shown, "--gateway", gateway.url))
@@ -233,20 +242,30 @@ def measure(where: Path, options: argparse.Namespace) -> dict[str, Any]:
         publish_first(gateway.port("mqtt"))
         await_counted(tables, 1, job, where / "job.log")
         publisher = Publisher(gateway.port("mqtt"), options)
+        probe = None
+        if options.probes:
+            probe = FindingProbe(gateway.port("mqtt"), TOPIC, options.probes, options.seconds)
         watch, page = TableWatch(tables), DashboardWatch(url, options.refresh)
-        for thread in (watch, page, publisher):
+        for thread in (watch, page, publisher, *([probe] if probe is not None else [])):
             thread.start()
         publisher.join(options.seconds / 3)
-        waiting = [waits(publisher, tables)]
+        waiting = [waits(publisher, probe, tables)]
         publisher.join()
-        waiting.append(waits(publisher, tables))
-        await_counted(tables, 1 + publisher.sent, job, where / "job.log")
+        waiting.append(waits(publisher, probe, tables))
+        if probe is not None:
+            probe.join()
+        await_counted(tables, sent_by(publisher, probe), job, where / "job.log")
         time.sleep(2 * options.refresh)
         watch.stop.set()
         page.stop.set()
         watch.join()
         page.join()
         found = figures(sent_times(target), watch, page, publisher, options)
+        if probe is not None:
+            probe.wait(HEARD_S)
+            probe.close()
+            from_s = publisher.began_s + options.seconds / 3
+            found |= {"finding_ms": spread(probe.times_s(from_s)), "spikes": [len(probe.sent), len(probe.heard)]}
         found |= {"waiting": waiting, "kept": waiting[1] <= room(options, found["batch_ms"])}
         return found | {"driver_mib": round(peak_mib(job.pid))}
     finally:
@@ -288,6 +307,7 @@ def main() -> None:
     parser.add_argument("--rate", type=at_least(1), default=10_000)
     parser.add_argument("--seconds", type=above_zero, default=60.0)
     parser.add_argument("--devices", type=at_least(PROBE + 1), default=1_000)
+    parser.add_argument("--probes", type=at_least(0), default=40)
     parser.add_argument("--trigger", type=above_zero, default=2.0)
     parser.add_argument("--refresh", type=above_zero, default=5.0)
     parser.add_argument("--cores", type=at_least(1), default=2)
@@ -296,7 +316,9 @@ def main() -> None:
     load = os.getloadavg()[0]
     with scratch(options.dir) as where:
         found = measure(where, options)
-    shape = {name: getattr(options, name) for name in ("rate", "seconds", "devices", "trigger", "refresh", "cores")}
+    shape = {
+        name: getattr(options, name) for name in ("rate", "seconds", "devices", "probes", "trigger", "refresh", "cores")
+    }
     print(json.dumps({"shape": shape, "load": [load, os.getloadavg()[0]], **found}))
 
 
