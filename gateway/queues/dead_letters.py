@@ -23,6 +23,7 @@ from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
+from gateway.queues.leaving.lost import LostMessages
 from gateway.queues.leaving.reading import Letter, read
 from gateway.queues.leaving.rules import NO_RULES
 from gateway.queues.model.queue import Queue
@@ -32,7 +33,7 @@ from store.api.message import Message
 from store.base import logs
 from store.base.errors import CorruptFrame, LeaseLost, OffsetOutOfRange, StoreError
 from store.format.frame import QueueNumber, QueueOffset
-from store.format.ranges import ranges_of
+from store.format.ranges import Range, ranges_of
 
 READ_BYTES: Final = 1 << 20  # of rejected messages read at once
 OUTSIDE_COUNT_MAX: Final = 10_000  # messages that full queues have not taken, and that wait to be published elsewhere
@@ -51,6 +52,7 @@ class DeadLetters:
         self._bodies = bodies
         self._queue_of = queue_of
         self._now_ms = now_ms
+        self.lost = LostMessages()
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
         self._rejections = Rejections(self._reject)
         self._turns = Turns()  # of queues whose messages leave them by themselves
@@ -70,11 +72,13 @@ class DeadLetters:
             return
         with self._held(queue, owner, offsets):
             place = {offset: nth for nth, offset in enumerate(offsets)}
-            letters = sorted(await self._read(queue.number, offsets), key=lambda letter: place[letter.offset])
+            found, damaged = await self._read(queue.number, offsets)
+            letters = sorted(found, key=lambda letter: place[letter.offset])
             known = {letter.offset for letter in letters}
             await self._move(queue, owner, letters, reason)
             if lost := [offset for offset in offsets if offset not in known]:  # damaged, or gone with old records
                 await self._store.leases.settle(queue.number, owner, lost)
+                self._note_lost(queue, damaged)
 
     async def dead_letter(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Moves messages that an owner holds, or settles them. Raises `StoreError`: they are leased again."""
@@ -108,9 +112,27 @@ class DeadLetters:
             if not self._moving[owner]:
                 del self._moving[owner]
 
-    async def _read(self, number: QueueNumber, offsets: Sequence[QueueOffset]) -> list[Letter]:
-        """Returns the messages of some offsets, without those that cannot be read. Raises `StoreError`."""
-        letters: list[Letter] = []
+    def _note_lost(self, queue: Queue, damaged: Sequence[tuple[Range, str]]) -> None:
+        """Logs and counts rejected messages that are lost."""
+        for (start, end), error in damaged:
+            offsets = [QueueOffset(offset) for offset in range(start, end)]
+            for lane, some in self._router.lanes.split(queue.number, offsets):
+                self.lost.note(
+                    "rejected messages are lost and not dead-lettered: the log is damaged",
+                    queue.definition.name,
+                    lane,
+                    ranges_of(some),
+                    error,
+                )
+
+    async def _read(
+        self, number: QueueNumber, offsets: Sequence[QueueOffset]
+    ) -> tuple[list[Letter], list[tuple[Range, str]]]:
+        """Returns the messages of some offsets that can be read; also the damaged offsets, and why they are.
+
+        Raises `StoreError`.
+        """
+        letters, lost = list[Letter](), list[tuple[Range, str]]()
         for start, end in ranges_of(offsets):
             at = start
             while at < end:
@@ -122,7 +144,9 @@ class DeadLetters:
                     at = max(gone.first, at + 1)
                     continue
                 except CorruptFrame as damaged:
-                    at = damaged.next or end
+                    behind = damaged.next or end
+                    lost.append(((at, min(behind, end)), str(damaged)))
+                    at = behind
                     continue
                 places = [
                     (frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows
@@ -131,7 +155,7 @@ class DeadLetters:
                 some = read(found, now_ms=0, rules=NO_RULES)
                 letters += [Letter(lease.offset, one) for lease, one in zip(some.live, some.messages, strict=True)]
                 at = fetched.next if places else end
-        return letters
+        return letters, lost
 
     def publish_soon(self, queue: Queue, message: Message) -> None:
         """Publishes a message that a full queue has refused to its dead-letter exchange, without a promise."""

@@ -41,7 +41,7 @@ class QueueKeeper:
         self._owners = owners
         self._router = router
         self._queues = queues
-        self._letters = letters
+        self._letters, self.lost = letters, letters.lost
         self._upkeep = upkeep
         self._uses = uses
         self._single = single

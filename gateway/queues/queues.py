@@ -289,7 +289,7 @@ class NamedQueues:
     def _new_pump(self, definition: QueueDefinition) -> Pump | StreamPump:
         failed = partial(self._consumers.pump_failed, definition.name)
         if is_stream(definition.arguments):
-            return StreamPump(self._plain, QueueNumber(definition.number), now_ms=self._now_ms, failed=failed)
+            return StreamPump(self._plain, definition, lost=self.keeper.lost, now_ms=self._now_ms, failed=failed)
         return Pump(
             self._store,
             QueueNumber(definition.number),

@@ -72,7 +72,8 @@ class QueueHead:
         """Removes expired messages at the head, and the excess; `owner` leases them meanwhile.
 
         Returns when the next message expires, None where it never does, or nothing waits. Messages that stay are not
-        leased, so that consumers keep their order. Damage is left to the queue's readers. Raises `StoreError`.
+        leased, so that consumers keep their order. The store skips and counts lost messages at the head, as it does for
+        consumers. Raises `StoreError`.
         """
         due_ms = await self._drop_expired(owner)
         rules = self._rules()
@@ -103,7 +104,7 @@ class QueueHead:
                     break
                 found = self.read(leases)
                 letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
-                count = min(await self._excess(rules, letters), len(letters))
+                count = max(min(await self._excess(rules, letters), len(letters)), 0)  # lost ones have gone, too
                 if kept := [letter.offset for letter in letters[count:]]:
                     self._store.leases.requeue(self._number, owner, kept, delivered=False)
                     self._woken()
@@ -133,7 +134,9 @@ class QueueHead:
             try:
                 fetched = await store.queues.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
             except (OffsetOutOfRange, CorruptFrame):
-                return None
+                if not await self._skip_lost(owner, first):
+                    return None
+                continue
             places = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
             peeked = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
             found = self.read(peeked)
@@ -144,6 +147,11 @@ class QueueHead:
                 return None  # others have taken it, and look again
             count = BATCH_COUNT_MAX  # look again: messages that consumers hold have a place, and do not wait
         return None
+
+    async def _skip_lost(self, owner: int, first: QueueOffset) -> bool:
+        """Skips messages at the head that cannot be read; returns whether another message waits first now."""
+        await self._remove(owner, 1)  # the store passes over them until it finds one
+        return await self._store.leases.first_waiting(self._number) != first
 
     def _due_ms(self, found: Found) -> int | None:
         """Returns when the first message that has not expired does."""

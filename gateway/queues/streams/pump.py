@@ -15,8 +15,10 @@ from gateway.queues.leasing.last_tries import LastTries
 from gateway.queues.leasing.pump import RETRY_S, QueueConsumer
 from gateway.queues.leasing.pump_task import PumpTask
 from gateway.queues.leaving.head import BATCH_COUNT_MAX
+from gateway.queues.leaving.lost import LostMessages
 from gateway.queues.leaving.reading import read, with_headers
 from gateway.queues.leaving.rules import NO_RULES
+from gateway.queues.model.bindings import QueueDefinition
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -24,6 +26,7 @@ from store.base import logs
 from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.base.streams import until_one_ends
 from store.format.frame import QueueNumber, QueueOffset
+from store.format.ranges import RangeSet
 
 READ_BYTES: Final = 1 << 20  # at once for one consumer
 WAIT_MS: Final = 10_000  # for new messages, in one call to the store
@@ -68,17 +71,20 @@ class StreamPump:
     def __init__(
         self,
         store: StoreClient,
-        number: QueueNumber,
+        definition: QueueDefinition,
         *,
+        lost: LostMessages,
         now_ms: Callable[[], int],
         failed: Callable[[BaseException], None],
     ) -> None:
         self._store = store
-        self._number = number
+        self._name, self._number = definition.name, QueueNumber(definition.number)
+        self._lost = lost
+        self._skipped = RangeSet()  # lost offsets, which are counted once, however many consumers skip them
         self._now_ms = now_ms
         self._wake = asyncio.Event()
-        self._task = PumpTask(f"pump of stream {number}", self._run, failed)
-        self.head = StreamHead(store, number)
+        self._task = PumpTask(f"pump of stream {self._number}", self._run, failed)
+        self.head = StreamHead(store, self._number)
         self.consumers: list[QueueConsumer] = []
         self.active = True
         self.last_tries = LastTries(lambda: NO_RULES)
@@ -173,11 +179,25 @@ class StreamPump:
         except CorruptFrame as damaged:
             if damaged.next is None or damaged.next <= at:
                 raise
-            log.error("damaged messages of a stream are left out", queue=self._number, error=str(damaged))
+            self._note_lost(at, damaged.next, damaged)
             return (), damaged.next
         places = [(frame, row) for frame, rows in zip(fetched.frames, fetched.rows, strict=True) for row in rows]
         leases = [Lease(QueueOffset(fetched.offset + n), 0, *place) for n, place in enumerate(places)]
         return leases, fetched.next
+
+    def _note_lost(self, first: int, following: int, damaged: CorruptFrame) -> None:
+        """Logs and counts lost messages that no consumer has skipped before."""
+        new = RangeSet([(first, following)])
+        for start, end in self._skipped:
+            new.remove(start, end)
+        self._skipped.add(first, following)
+        self._lost.note(
+            "messages of a stream are lost and skipped: the log is damaged",
+            self._name,
+            self._number,
+            list(new),
+            str(damaged),
+        )
 
     async def _wait(self) -> None:
         """Waits until a consumer has changed or, while one has room, until the stream may have grown."""

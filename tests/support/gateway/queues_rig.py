@@ -169,9 +169,12 @@ class QueuesRig:
 
 
 @asynccontextmanager
-async def opened_queues(path: Path, *topics: str, queues: int = 1) -> AsyncIterator[QueuesRig]:
-    """Yields a rig over a new store and controller, which has "$amqp" and other topics, each of so many queues."""
-    store = await LocalStore.open(path / "store")
+async def opened_queues(path: Path, *topics: str, queues: int = 1, **options: Any) -> AsyncIterator[QueuesRig]:
+    """Yields a rig over a new store and controller, which has "$amqp" and other topics, each of so many queues.
+
+    `options` are the store's.
+    """
+    store = await LocalStore.open(path / "store", **options)
     controller = LocalController.open(path / "controller", now_ms=lambda: 0)
     for topic in ("$amqp", *topics):
         await controller.do(CreateTopic(name=topic, queues=queues))
