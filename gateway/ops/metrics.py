@@ -15,7 +15,7 @@ from gateway.ops.flow import Flow, Flows
 from gateway.ops.health_figures import GroupFigures
 from gateway.ops.histogram import Distribution
 from store.base.admin import process_registry
-from store.integrity.figures import DamageFigures
+from store.integrity.figures import LostFigures, RepairFigures
 
 TOPIC_LABELS_MAX = 500  # topics counted by name; all later ones are counted together
 OTHER_TOPICS = "_other"
@@ -96,6 +96,8 @@ class Metrics:
         self.damages_passed = Gauge(
             "headgate_damages_passed", "Lost ranges of the log that subscribers skipped", registry=registry
         )
+        self.messages_lost = LostFigures()
+        registry.register(self.messages_lost)
         self.view_damages = Gauge(
             "headgate_view_damages", "Known damage of the views, by what found it", registry=registry
         )
@@ -187,8 +189,9 @@ class Metrics:
         self.registry.register(GroupFigures(groups))
 
     def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
-        """Adds the figures of repaired and lost messages to the metrics."""
-        self.registry.register(DamageFigures(repaired, lost))
+        """Adds the figures of repairs, and of messages that a store of this process has lost, to the metrics."""
+        self.registry.register(RepairFigures(repaired))
+        self.messages_lost.add(lost)
 
     def stored_by_protocol(self) -> dict[str, int]:
         """Returns how many messages of each protocol were stored since the start."""

@@ -97,6 +97,7 @@ class Gateway:
         self.metrics.subscribers.set_function(lambda: self.hub.fanout.subscriber_count)
         self.metrics.subscribers_behind.set_function(lambda: self.hub.fanout.behind_count)
         self.metrics.damages_passed.set_function(lambda: self.hub.fanout.damages_passed)
+        self.metrics.messages_lost.add(lambda: self.hub.queues.keeper.lost.count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         await self.hub.start()
         watch_users(self.hub)

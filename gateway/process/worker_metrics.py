@@ -19,7 +19,6 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_log_damages",
         "headgate_log_damages_repaired",
         "headgate_view_damages",
-        "headgate_messages_lost",
         "headgate_scrub_bytes",
         "headgate_topics",
         "headgate_group_writable",
@@ -27,6 +26,7 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_group_damages",
     }
 )
+SHARED = frozenset({"headgate_messages_lost"})  # counted by the store and, of what they meet themselves, by workers
 PREFIX = "headgate_"
 PROCESS = "process"  # the label
 
@@ -57,6 +57,8 @@ class WorkerMetrics(Collector):
         for metric in self._own.collect():
             if metric.name in OURS:
                 yield metric
+            elif metric.name in SHARED:
+                _add(families, sums, metric)
             elif not metric.name.startswith(PREFIX):
                 _labelled(families, [metric], self._name)
         for name, text in self._texts().items():
@@ -64,16 +66,21 @@ class WorkerMetrics(Collector):
             _labelled(families, [one for one in found if not one.name.startswith(PREFIX)], name)
             for family in found:
                 if family.name.startswith(PREFIX) and family.name not in OURS:
-                    families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
-                    for sample in family.samples:
-                        key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
-                        sums[key] = sums.get(key, 0.0) + sample.value
+                    _add(families, sums, family)
         for key, value in self._past.items():
             if key[0] in families:
                 sums[key] = sums.get(key, 0.0) + value
         for (family_name, sample_name, labels), value in sums.items():
             families[family_name].add_sample(sample_name, dict(labels), value)
         yield from families.values()
+
+
+def _add(families: dict[str, Metric], sums: dict[_Key, float], family: Metric) -> None:
+    """Adds one process's samples of a family to the sums."""
+    families.setdefault(family.name, Metric(family.name, family.documentation, family.type))
+    for sample in family.samples:
+        key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
+        sums[key] = sums.get(key, 0.0) + sample.value
 
 
 def _labelled(families: dict[str, Metric], found: Iterable[Metric], process: str) -> None:

@@ -23,7 +23,7 @@ from store.base.clock import now_ms
 from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
-from store.integrity.figures import DamageFigures
+from store.integrity.figures import LostFigures, RepairFigures
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.node.repair.repairer import OpenDamageStatus
@@ -361,7 +361,8 @@ def _metrics(process: _Process) -> CollectorRegistry:
         ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
     ):
         Gauge(name, what, registry=registry).set_function(value)
-    registry.register(DamageFigures(process.repaired, process.lost))
+    registry.register(RepairFigures(process.repaired))
+    registry.register(LostFigures(process.lost))
     lag = Gauge(
         "headgate_store_lag_bytes", "Bytes of the log that the replica furthest behind lacks", registry=registry
     )

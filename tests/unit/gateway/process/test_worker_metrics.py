@@ -6,12 +6,13 @@ from gateway.ops.metrics import Metrics
 from gateway.process.worker_metrics import WorkerMetrics
 
 
-def said(stored=0, connections=0, topics=0):
+def said(stored=0, connections=0, topics=0, lost=0):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(stored)
     metrics.flow("mqtt").open = connections
     metrics.append_seconds.observe(0.004)
     metrics.topics.set(topics)
+    metrics.messages_lost.add(lambda: lost)
     return generate_latest(metrics.registry).decode()
 
 
@@ -60,3 +61,14 @@ def test_counters_of_a_worker_that_is_gone_stay_and_its_gauges_do_not():
 
 def test_without_workers_there_are_the_stores_figures():
     assert "headgate_topics 7.0" in page(gathered({}))
+
+
+def test_lost_messages_are_those_that_the_store_and_the_workers_have_met():
+    own = Metrics()
+    own.watch_repairs(repaired=lambda: 2, lost=lambda: 5)
+    texts = {"worker-1": said(lost=3), "worker-2": said(lost=4)}
+    metrics = WorkerMetrics(own.registry, lambda: texts, name="store")
+    assert "headgate_messages_lost_total 12.0" in page(metrics)
+    assert "headgate_log_damages_repaired_total 2.0" in page(metrics)
+    metrics.gone(texts.pop("worker-2"))
+    assert "headgate_messages_lost_total 12.0" in page(metrics)
