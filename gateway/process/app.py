@@ -100,6 +100,7 @@ class Gateway:
         self.metrics.messages_lost.add(lambda: self.hub.queues.keeper.lost.count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         await self.hub.start()
+        self.backend.begin_timers()
         watch_users(self.hub)
         config = self.config
         if config.rpc.enabled:

@@ -96,6 +96,9 @@ class Backend(Protocol):
     def groups(self) -> Sequence[GroupStatus]:
         """Returns the store groups of a cluster."""
 
+    def begin_timers(self) -> None:
+        """Lets the timers of a store in this process fire: the wills that wait in them have been looked at."""
+
     def watch(self, metrics: Metrics) -> None:
         """Adds the log's figures to the metrics."""
 
@@ -173,6 +176,10 @@ class StoreFigures:
     def scrub(self) -> ScrubStatus:
         """See `Backend`."""
         return ScrubStatus(**self.store.scrubbed._asdict())
+
+    def begin_timers(self) -> None:
+        """See `Backend`."""
+        self.store.begin_timers()
 
     def watch(self, metrics: Metrics) -> None:
         """See `Backend`."""
@@ -304,6 +311,9 @@ class ClusterBackend:
         """See `Backend`."""
         return ScrubStatus()
 
+    def begin_timers(self) -> None:
+        """See `Backend`: the stores of a cluster fire theirs, whether proxies run or not."""
+
     def groups(self) -> Sequence[GroupStatus]:
         """See `Backend`."""
         gone = set(self.store.unreachable)
@@ -336,7 +346,7 @@ class ClusterBackend:
 async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     """Opens store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
-    store = await LocalStore.open(said.data_dir, group=said.group, **store_options(said))
+    store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
     async with store:
         controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
         try:

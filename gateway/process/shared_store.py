@@ -75,7 +75,7 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
             f"store.group: is {said.group}; a gateway with workers has store group {HOME_GROUP} alone; "
             f"write store.group = {HOME_GROUP}"
         )
-    options = store_options(said)
+    options = {**store_options(said), "hold_timers": True}
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))
         node = await ControllerNode.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)

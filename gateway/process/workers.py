@@ -88,6 +88,7 @@ class Workers:
             self.listening.append(Listening(name="rpc", host=rpc.host, port=readers.port, summary="gRPC, for Spark"))
         stack.push_async_callback(self._stop)
         await self._pool.start()
+        self._base.begin_timers()
         self.listening += [each for one in config.listeners.values() if one.enabled for each in _listening(one)]
         self.listening.append(Listening(name="admin", host=admin.host, port=pages.port, summary=PAGES))
         self._open = True

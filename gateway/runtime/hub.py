@@ -214,7 +214,7 @@ class ProcessHub(StreamHub):
         self.store.queues.watch(self.queues.appended)
         orphans = await self.sessions.load()
         await self.shared.begin()
-        self._waiting_wills.look()
+        await self._waiting_wills.begin()
         await self.owners.start(self.spawn)
         if not self.owners.alone:
             self.spawn(self.pauses.run())

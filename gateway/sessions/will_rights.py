@@ -2,9 +2,10 @@
 
 A will that waits is a timer of the store, which knows nothing of rights. So its timer is cancelled as soon as its
 publisher has lost the right: by every proxy when rights change, and by each when it starts, for rights may have changed
-while there was none. Cancelling is safe for every process: a session's owner that finds the timer gone takes the will
-for published. A will whose time comes while no proxy runs, or within the moment that a change takes to arrive, is
-published by the right that it had when its connection ended.
+while there was none. A gateway with a store of its own fires no timer before. Cancelling is safe for every process: a
+session's owner that finds the timer gone takes the will for published. A will whose time comes while the stores of a
+cluster run and no proxy does, or within the moment that a change takes to arrive, is published by the right that it had
+when its connection ended.
 """
 
 import asyncio
@@ -44,6 +45,14 @@ class WaitingWills:
         self._spawn = spawn
         self._due = False  # rights have changed since the records were read last
         self._running = False
+
+    async def begin(self) -> None:
+        """Looks at all wills that wait, before any of them is published; again in a task of its own if that fails."""
+        try:
+            await self._look()
+        except StoreError as error:
+            log.warning("the rights of waiting wills could not be checked yet", error=str(error), retry_s=PAUSE_S)
+            self.look()
 
     def look(self) -> None:
         """Looks at all wills that wait, in a task of its own, as rights have changed."""

@@ -24,6 +24,7 @@ class Due:
         self._timers = timers
         self.wall_ms = wall_ms
         self._steady_ms = steady_ms
+        self.holds_timers = False  # none fires until `begin_timers`
         self._timers_left = False  # some were due when the last tick ended
         self._ticker = Ticker(core.loop, wall_ms, self._tick)
         core.recent.leases.on_deadline = self._lease_deadline
@@ -31,6 +32,11 @@ class Due:
     def wake_by(self, due_ms: int) -> None:
         """Looks for due work at a time, by the wall clock, or now when that is over."""
         self._ticker.wake_by(due_ms)
+
+    def begin_timers(self) -> None:
+        """Fires timers from now on, where they were held."""
+        self.holds_timers = False
+        self._ticker.wake_by(0)
 
     def _lease_deadline(self, at_ms: int) -> None:
         self._ticker.wake_by(self.wall_ms() + at_ms - self._steady_ms())
@@ -64,7 +70,9 @@ class Due:
         try:
             # Frames that are not confirmed may have fired timers.
             waits = core.engine.refusal is not None or core.awaits_predecessor
-            timer_ms = now_ms + RETRY_MS if waits else await self._timers.tick(now_ms)
+            timer_ms = None
+            if not self.holds_timers:
+                timer_ms = now_ms + RETRY_MS if waits else await self._timers.tick(now_ms)
             times.append(timer_ms)
             timers_left = timer_ms is not None and timer_ms <= now_ms
         except StoreClosed:

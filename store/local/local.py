@@ -61,6 +61,7 @@ class LocalStore(AsyncClosing):
         pending_bytes_max: int = PENDING_BYTES_MAX,
         cache_bytes_max: int = CACHE_BYTES_MAX,
         timer_limits: TimerLimits | None = None,
+        hold_timers: bool = False,
         retention: RetentionLimits = UNLIMITED,
         replication: ReplicationHooks | None = None,
         **engine: Any,
@@ -124,6 +125,7 @@ class LocalStore(AsyncClosing):
             check_open=core.check_open,
         )
         self.due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
+        self.due.holds_timers = hold_timers
         if self.replication.role == "master":
             loop.call_soon_threadsafe(self.due.wake_by, 0)  # for timers that became due while the store was closed
             loop.call_soon_threadsafe(self.keys.start)
@@ -132,10 +134,10 @@ class LocalStore(AsyncClosing):
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":
         """Opens a data directory, creating and recovering it as needed, off the loop.
 
-        Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, and those of `Engine`, which lists
-        the errors: which `group`'s it is, its `role`, as master the `epoch` and the end of the log that is known to be
-        `confirmed`, as replica where to cut the log first (`truncate_to`). With `replication` a master answers and
-        serves frames up to the offsets of `confirm`.
+        Options: `now_ms`, `pending_bytes_max`, `cache_bytes_max`, `timer_limits`, `hold_timers` (none fires until
+        `begin_timers`), and those of `Engine`, which lists the errors: which `group`'s it is, its `role`, as master the
+        `epoch` and the end of the log that is known to be `confirmed`, as replica where to cut the log first
+        (`truncate_to`). With `replication` a master answers and serves frames up to the offsets of `confirm`.
         """
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(None, partial(cls, data_dir, loop=loop, **options))
@@ -286,6 +288,10 @@ class LocalStore(AsyncClosing):
         self.core.check_open()
         await self.due.look()
         await self.keys.look()
+
+    def begin_timers(self) -> None:
+        """Fires timers from now on, where `hold_timers` was said."""
+        self.due.begin_timers()
 
     def _wake_by(self, due_ms: int) -> None:
         self.due.wake_by(due_ms)
