@@ -4,6 +4,8 @@ from collections.abc import Mapping
 
 import msgspec
 
+from store.local.lost_words import LostStatus
+
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):
     """One open port."""
@@ -35,18 +37,6 @@ class LogStatus(msgspec.Struct, frozen=True, kw_only=True):
     end: int
     confirmed: int
     pending_bytes: int = 0
-
-
-class LostStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a queue that damage has taken: the first offset and the one behind the last.
-
-    `topic` is empty for a queue of sessions or of AMQP.
-    """
-
-    topic: str
-    queue: int
-    first: int
-    next: int
 
 
 class DamageStatus(msgspec.Struct, frozen=True, kw_only=True):

@@ -18,7 +18,7 @@ from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
 from gateway.ops.health_watch import GroupWatch
 from gateway.ops.metrics import Metrics
-from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, LostStatus, ScrubStatus, ViewDamageStatus
+from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus, ViewDamageStatus
 from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.process.store_options import store_options
@@ -29,20 +29,12 @@ from store.base.errors import StoreError, StoreUnreachable
 from store.base.expiry import expiry_warnings
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
-from store.engine.lost import LostOffsets
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
+from store.local.lost_words import LostStatus, LostWords
 from store.reach.reporter import Reporter
 
-LOST_SHOWN = 20  # ranges of lost messages in a warning; /status has all
-
 log = logs.get(__name__)
-
-
-def _heard(asking: asyncio.Task[Sequence[LostOffsets]]) -> None:
-    """Logs why lost messages could not be looked up. They are looked up again."""
-    if not asking.cancelled() and (error := asking.exception()) is not None:
-        log.warning("lost messages cannot be looked up", error=str(error))
 
 
 class Backend(Protocol):
@@ -108,8 +100,7 @@ class StoreFigures:
 
     def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
         self.store = store
-        self._topics = topics
-        self._asking: asyncio.Task[Sequence[LostOffsets]] | None = None  # which messages are lost
+        self._lost = LostWords(store, lambda: {queue: topic.name for topic in topics() for queue in topic.queues})
 
     def troubles(self) -> Sequence[str]:
         """See `Backend`."""
@@ -123,7 +114,7 @@ class StoreFigures:
         size = sum(one.end - one.start for one in damages)
         said = []
         if damages:
-            said.append(f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; {self._lost_words()}")
+            said.append(f"the log is damaged: {size} bytes in {len(damages)} ranges are lost; {self._lost.words()}")
         if views:
             said.append(f"{len(views)} places of views are damaged, and not served: the first is in {views[0].view!r}")
         return said
@@ -146,28 +137,7 @@ class StoreFigures:
 
     async def lost(self) -> Sequence[LostStatus]:
         """See `Backend`."""
-        return self._named(await self.store.lost())
-
-    def _named(self, found: Sequence[LostOffsets]) -> Sequence[LostStatus]:
-        names = {queue: topic.name for topic in self._topics() for queue in topic.queues} if found else {}
-        return [
-            LostStatus(topic=names.get(queue, ""), queue=queue, first=first, next=end) for queue, first, end in found
-        ]
-
-    def _lost_words(self) -> str:
-        """Returns which messages are lost; while they are looked up, where that will be said."""
-        known = self.store.lost_known()
-        if known is None:
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self.store.lost(), name="lost messages")
-                self._asking.add_done_callback(_heard)
-            return "/status lists topics and offsets"
-        ranges = [
-            f"{one.topic or 'no topic'}, queue {one.queue}, offsets {one.first} to {one.next - 1}"
-            for one in self._named(known[:LOST_SHOWN])
-        ]
-        more = f"; {len(known) - LOST_SHOWN} more in /status" if len(known) > LOST_SHOWN else ""
-        return "; ".join(ranges) + more if ranges else "no message of a queue is in them"
+        return await self._lost.all()
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
         """See `Backend`."""

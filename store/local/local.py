@@ -237,8 +237,8 @@ class LocalStore(AsyncClosing):
         return self.core.engine.scrub.hastened
 
     async def lost(self) -> Sequence[LostOffsets]:
-        """Returns the messages in the open damages, by queue and offsets: of a store alone they are lost."""
-        damages = tuple(self.damages)
+        """Returns the lost messages, by queue and offsets: those in open damages that no other replica can repair."""
+        damages = self._lost_damages()
         if damages and damages != self._lost_known[0]:
             self.core.check_running()
             found = await self.core.loop.run_in_executor(self.core.pool, lost_ranges, self.core.engine.views, damages)
@@ -247,8 +247,11 @@ class LocalStore(AsyncClosing):
 
     def lost_known(self) -> Sequence[LostOffsets] | None:
         """Returns the same without reading; None where `lost` has to be asked first."""
-        damages = tuple(self.damages)
+        damages = self._lost_damages()
         return self._lost_known[1] if damages == self._lost_known[0] else None if damages else ()
+
+    def _lost_damages(self) -> tuple[Damage, ...]:
+        return tuple(one for one in self.damages if self.core.is_lost(one.start)) if self.is_damaged else ()
 
     @property
     def messages_lost(self) -> int:

@@ -24,6 +24,7 @@ from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
 from store.integrity.figures import LostFigures, RepairFigures
+from store.local.lost_words import LostStatus, LostWords
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.node.repair.repairer import OpenDamageStatus
@@ -68,6 +69,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     lag_bytes: Mapping[int, int]
     refusal: str
     damages: tuple[OpenDamageStatus, ...]  # open ones, with the replica each is being repaired from
+    lost: tuple[LostStatus, ...] = ()  # the messages that no replica has
     sessions: int
     controllers: int
 
@@ -94,6 +96,7 @@ class _Process:
         self.controller: RemoteController | None = None
         self._known = KnownControllers(options.node.data_dir)
         self._stopping = False
+        self._lost: LostWords | None = None  # of the store as it is open now
 
     async def run(self, run: ServerRun) -> None:
         """Runs the node until it is asked to stop. Raises `ServerFailed`, `StoreError`."""
@@ -173,7 +176,7 @@ class _Process:
 
     async def _admin(self) -> AdminServer:
         return await AdminServer.start(
-            self._options.admin, ready=self.ready, status=self.status, registry=_metrics(self)
+            self._options.admin, ready=self.ready, status=self.full_status, registry=_metrics(self)
         )
 
     def ready(self) -> ReadyState:
@@ -195,11 +198,35 @@ class _Process:
             reasons.append("the disk is full: nothing is written until it has room (store.disk_reserve_bytes)")
         repairer = None if node is None else node.repairer
         if repairer is not None and repairer.needs_repair and (repairer.damages or repairer.unusable):
-            reasons.append(repairer.describe())
+            reasons.append(self._with_lost(repairer.describe()))
         failed = node is not None and node.failed.done()
         warnings = expiry_warnings(self._credentials.channel, time.time())
-        warnings += () if node is None else _warnings(node)
+        warnings += () if node is None else _warnings(node, self._with_lost)
         return ReadyState(ready=not reasons, reasons=tuple(reasons), alive=not failed, warnings=warnings)
+
+    def lost_words(self) -> LostWords | None:
+        """Returns the words for lost messages of the store that is open now."""
+        store = None if self.node is None else self.node.disk.store
+        if store is None:
+            self._lost = None
+        elif self._lost is None or self._lost.store is not store:
+            self._lost = LostWords(store, self._topics)
+        return self._lost
+
+    def _topics(self) -> Mapping[int, str]:
+        controller = self.controller
+        return {} if controller is None else {one: topic.name for topic in controller.topics() for one in topic.queues}
+
+    def _with_lost(self, words: str) -> str:
+        """Returns words on damage with the messages that no replica has."""
+        lost = self.lost_words()
+        known = self.node is not None and self.node.repairer is not None and self.node.repairer.lost_bytes
+        return f"{words}; {lost.words()}" if lost is not None and known else words
+
+    async def full_status(self) -> StoreStatus:
+        """Returns the document of /status with the messages that are lost."""
+        lost = self.lost_words()
+        return self.status() if lost is None else msgspec.structs.replace(self.status(), lost=tuple(await lost.all()))
 
     def _unregistered(self) -> str:
         """Returns why there is no node yet."""
@@ -211,7 +238,7 @@ class _Process:
         return "not registered with the controllers yet"
 
     def status(self) -> StoreStatus:
-        """Returns the document of /status."""
+        """Returns the document of /status, without lost messages, which have to be looked up."""
         node, state, store = self.node, self.ready(), self._settings
         role = None if node is None else node.role
         disk = None if node is None else node.disk
@@ -316,10 +343,10 @@ def _is_behind(node: StoreNode) -> bool:
     return known is not None and not known.learner and identity.id not in group.sync_set
 
 
-def _warnings(node: StoreNode) -> tuple[str, ...]:
+def _warnings(node: StoreNode, with_lost: Callable[[str], str]) -> tuple[str, ...]:
     """Returns warnings of ranges that are lost for good; at the master, also of replicas that do not count."""
     repairer = node.repairer
-    lost = (repairer.describe(),) if repairer and repairer.damages and not repairer.needs_repair else ()
+    lost = (with_lost(repairer.describe()),) if repairer and repairer.damages and not repairer.needs_repair else ()
     if not isinstance(node.role, MasterRole) or node.group is None:
         return lost
     return (*lost, *group_health(node.group, None).warnings)

@@ -4,8 +4,9 @@ from types import SimpleNamespace
 
 import pytest
 
-from gateway.process.backend import LOST_SHOWN, StoreFigures
+from gateway.process.backend import StoreFigures
 from store.engine.lost import LostOffsets
+from store.local.lost_words import LOST_SHOWN
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio

@@ -258,6 +258,11 @@ async def test_what_every_replica_has_damaged_is_said_to_be_lost_and_the_group_g
             await until(lambda process=process: process.ready().ready, PATIENCE_S)
             assert any("of them lost, as no replica has them" in one for one in process.ready().warnings)
             assert "of them lost" in node.repairer.describe()
+            lost = tuple((await process.full_status()).lost)
+            assert lost
+            assert {one.queue for one in lost} == {16}
+            said = f"no topic, queue 16, offsets {lost[0].first} to {lost[0].next - 1}"
+            await until(lambda process=process, said=said: any(said in one for one in process.ready().warnings))
 
 
 async def append_until_known(group):
