@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from store.local.lost_words import LostStatus
+from store.api.lost import LostStatus
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):

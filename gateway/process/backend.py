@@ -23,6 +23,7 @@ from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.process.store_options import store_options
 from store.api.client import StoreClient
+from store.api.lost import LostStatus
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
@@ -31,7 +32,7 @@ from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.local.lost_words import LostStatus, LostWords
+from store.local.lost_words import LostWords
 from store.reach.reporter import Reporter
 
 log = logs.get(__name__)

@@ -4,26 +4,13 @@ import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
 
-import msgspec
-
+from store.api.lost import LostStatus
 from store.engine.lost import LostOffsets
 from store.local.local import LocalStore
 
 LOST_SHOWN = 20  # ranges of lost messages in a warning; /status has all
 
 logger = logging.getLogger(__name__)
-
-
-class LostStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a queue that damage has taken: the first offset and the one behind the last.
-
-    `topic` is empty for a queue of sessions or of AMQP.
-    """
-
-    topic: str
-    queue: int
-    first: int
-    next: int
 
 
 class LostWords:

@@ -17,6 +17,7 @@ from controller.elections.health import group_health
 from controller.elections.registry import Heartbeat
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
+from store.api.lost import LostStatus
 from store.base import logs
 from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms
@@ -24,7 +25,7 @@ from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
 from store.integrity.figures import LostFigures, RepairFigures
-from store.local.lost_words import LostStatus, LostWords
+from store.local.lost_words import LostWords
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.node.repair.repairer import OpenDamageStatus

@@ -21,7 +21,7 @@ DELAY_S = 600  # the clock of the store is ahead after the restart
 
 
 def lose(served: RuledGateway, name: str) -> None:
-    """Has a client with a will that waits lose its connection."""
+    """Ends the connection of a client whose will waits then."""
     client = UserClient(served, name, fresh("client"))
     delay = Properties(PacketTypes.WILLMESSAGE)
     delay.WillDelayInterval = DELAY_S

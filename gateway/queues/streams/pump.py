@@ -6,7 +6,7 @@ begin.
 
 import asyncio
 from collections.abc import Callable, Sequence
-from typing import Final
+from typing import Final, Protocol
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Consume, Leased
@@ -18,7 +18,6 @@ from gateway.queues.leaving.head import BATCH_COUNT_MAX
 from gateway.queues.leaving.lost import LostMessages
 from gateway.queues.leaving.reading import read, with_headers
 from gateway.queues.leaving.rules import NO_RULES
-from gateway.queues.model.bindings import QueueDefinition
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.api.message import Message
@@ -32,6 +31,18 @@ READ_BYTES: Final = 1 << 20  # at once for one consumer
 WAIT_MS: Final = 10_000  # for new messages, in one call to the store
 
 log = logs.get(__name__)
+
+
+class StreamDefinition(Protocol):
+    """The name of a stream, and its number in the store."""
+
+    @property
+    def name(self) -> str:
+        """Returns the name that clients know."""
+
+    @property
+    def number(self) -> int:
+        """Returns the number of its queue."""
 
 
 class StreamHead:
@@ -71,7 +82,7 @@ class StreamPump:
     def __init__(
         self,
         store: StoreClient,
-        definition: QueueDefinition,
+        definition: StreamDefinition,
         *,
         lost: LostMessages,
         now_ms: Callable[[], int],

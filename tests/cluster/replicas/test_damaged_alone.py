@@ -4,6 +4,7 @@ import base64
 import json
 
 import httpx
+import pika
 from paho.mqtt.packettypes import PacketTypes
 
 from store.disk.files import OsFiles
@@ -13,6 +14,12 @@ from tests.support.process.waiting import wait_until
 
 COUNT = 20
 HURT = 7
+RETRIES = """
+[[queues.policies]]
+name = "retries"
+pattern = "^retry$"
+definition = { "message-ttl" = 1, "dead-letter-exchange" = "", "dead-letter-routing-key" = "dead" }
+"""
 
 
 def session(gateway, name):
@@ -80,6 +87,40 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     assert bodies == [b"body %04d" % n for n in range(COUNT) if n != HURT] + [b"later"]
     (lost,) = [json.loads(one.payload) for one in told if one.topic == "$SYS/session/lost"]
     assert lost == {"from": f"{damage['start']:x}.0", "to": f"{damage['end']:x}.0"}
+
+
+def test_messages_behind_a_lost_one_are_retried(new_gateway):
+    """A queue that retries by its time to live stood still for good."""
+    gateway = new_gateway().start()
+    where = pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"))
+    with pika.BlockingConnection(where) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for name in ("retry", "dead"):
+            channel.queue_declare(name, durable=True)
+        for n in range(3):
+            channel.basic_publish("", "retry", b"retried %04d" % n)
+    gateway.kill()
+    path = max((gateway.data_dir / "log").iterdir())
+    gateway.start().stop()  # now the views know of all of it
+    data = bytearray(path.read_bytes())
+    data[data.index(b"retried 0000")] ^= 1
+    path.write_bytes(data)
+    file = gateway.data_dir.with_suffix(".toml")
+    file.write_text(RETRIES)
+    gateway.arguments = ("--config", str(file))  # nothing expires before
+    gateway.start()
+    with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"))) as connection:
+        channel = connection.channel()
+        found = []
+        for _, _, body in channel.consume("dead", auto_ack=True, inactivity_timeout=100):
+            found.append(body)
+            if len(found) == 2:
+                break
+        channel.cancel()
+        assert found == [b"retried 0001", b"retried 0002"]
+        assert channel.queue_declare("retry", durable=True, passive=True).method.message_count == 0
+    assert "headgate_messages_lost_total 1.0" in gateway.admin("/metrics")
 
 
 def until_later(lines):

@@ -192,7 +192,7 @@ class LeavingWorld:
 
     async def open(self) -> None:
         directory = self.home / f"store{self.lives}"
-        # Nothing is cached, so that damage is met at once.
+        # Without a cache, so that damage is met at once.
         self.store = await LocalStore.open(directory, now_ms=self.clock.now_ms, cache_bytes_max=0)
         self.rig = QueuesRig(self.store, self.controller)
         self.rig.now_ms = self.clock.ms
