@@ -30,9 +30,9 @@ from store.base.errors import StoreError, StoreUnreachable
 from store.base.expiry import expiry_warnings
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
+from store.engine.lost_words import LostWords
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
-from store.local.lost_words import LostWords
 from store.reach.reporter import Reporter
 
 log = logs.get(__name__)

@@ -4,6 +4,6 @@
 views, `compaction`, `trimming` and `snapshot` keep the directory small; `repair` works on a directory that is not open.
 It has no event loop.
 
-Imported by: local, node, gateway.cli.
+Imported by: local, node, gateway.cli, gateway.process.
 Imports: store.*.
 """

@@ -24,8 +24,8 @@ from store.base.clock import now_ms
 from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.runner import ServerRun, run_server
+from store.engine.lost_words import LostWords
 from store.integrity.figures import LostFigures, RepairFigures
-from store.local.lost_words import LostWords
 from store.node.master_role import MasterRole
 from store.node.node import StoreNode
 from store.node.repair.repairer import OpenDamageStatus

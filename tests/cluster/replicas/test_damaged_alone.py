@@ -108,7 +108,7 @@ def test_messages_behind_a_lost_one_are_retried(new_gateway):
     path.write_bytes(data)
     file = gateway.data_dir.with_suffix(".toml")
     file.write_text(RETRIES)
-    gateway.arguments = ("--config", str(file))  # nothing expires before
+    gateway.arguments = ("--config", str(file))  # the policy: without it the messages stay
     gateway.start()
     with pika.BlockingConnection(pika.ConnectionParameters("127.0.0.1", gateway.port("amqp"))) as connection:
         channel = connection.channel()

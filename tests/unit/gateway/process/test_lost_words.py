@@ -6,7 +6,7 @@ import pytest
 
 from gateway.process.backend import StoreFigures
 from store.engine.lost import LostOffsets
-from store.local.lost_words import LOST_SHOWN
+from store.engine.lost_words import LOST_SHOWN
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio

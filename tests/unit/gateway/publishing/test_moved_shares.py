@@ -34,7 +34,11 @@ async def test_a_share_that_is_used_up_leaves_messages_where_they_are(tmp_path):
     limits = ClusterLimits(topics_per_creator_max=2, default_queues=1)
     controller = Counted(LocalController.open(tmp_path, now_ms=lambda: 0, limits=limits))
     mover = Mover(
-        store=None, controller=controller, router=Router(controller), appended=lambda _: None, creates_topics=True
+        store=None,
+        controller=controller,
+        router=Router(controller),
+        appended=lambda _: None,
+        creates_topics=True,
     )
     for topic in ("a", "b"):
         await mover.route(f"{topic}/x", creator="user eve")

@@ -3,20 +3,30 @@
 import asyncio
 import logging
 from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 from store.api.lost import LostStatus
 from store.engine.lost import LostOffsets
-from store.local.local import LocalStore
 
 LOST_SHOWN = 20  # ranges of lost messages in a warning; /status has all
 
 logger = logging.getLogger(__name__)
 
 
+class DamagedStore(Protocol):
+    """The lost messages of a store (`store.local.local`)."""
+
+    async def lost(self) -> Sequence[LostOffsets]:
+        """Returns them. Raises `StoreError`."""
+
+    def lost_known(self) -> Sequence[LostOffsets] | None:
+        """Returns them without reading; None where `lost` has to be asked first."""
+
+
 class LostWords:
     """The lost messages of a store, which are looked up when they are asked for. `topics` names topics by queue."""
 
-    def __init__(self, store: LocalStore, topics: Callable[[], Mapping[int, str]]) -> None:
+    def __init__(self, store: DamagedStore, topics: Callable[[], Mapping[int, str]]) -> None:
         self.store = store
         self._topics = topics
         self._asking: asyncio.Task[Sequence[LostOffsets]] | None = None
