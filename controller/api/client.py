@@ -6,7 +6,7 @@ acknowledged.
 """
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
+from typing import Annotated, Any, Generic, Literal, Protocol, TypeAlias, TypeVar, get_args
 
 import msgspec
 
@@ -251,6 +251,22 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
     address: str
 
 
+class KnownMetadata(msgspec.Struct, frozen=True, array_like=True):
+    """How much of a cluster's metadata is known somewhere: all commands up to `index`, whose digest is `digest`.
+
+    Every queue number ever given is smaller than `next_queue`. Metadata that has less has been forgotten.
+    """
+
+    index: Annotated[int, msgspec.Meta(ge=0, le=1 << 62)] = 0
+    digest: Annotated[bytes, msgspec.Meta(max_length=64)] = b""  # empty: not known
+    next_queue: Annotated[int, msgspec.Meta(ge=0, le=1 << 32)] = 0
+
+    def joined(self, other: "KnownMetadata") -> "KnownMetadata":
+        """Returns the knowledge of both."""
+        newest = max(self, other, key=lambda one: one.index)
+        return KnownMetadata(newest.index, newest.digest, max(self.next_queue, other.next_queue))
+
+
 A_co = TypeVar("A_co", covariant=True)  # the answer to a request
 
 
@@ -311,6 +327,9 @@ class ControllerClient(Protocol):
 
     def members(self) -> Sequence[Member]:
         """Returns the controllers, by id."""
+
+    def known(self) -> KnownMetadata:
+        """Returns how much of the metadata is in the cache."""
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the event loop after every change. Returns a function that stops it."""

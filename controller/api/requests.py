@@ -4,7 +4,7 @@ from typing import Annotated
 
 from msgspec import Meta
 
-from controller.api.client import ControllerRequest, Group, Service
+from controller.api.client import ControllerRequest, Group, KnownMetadata, Service
 
 TEXT_CHARS_MAX = 1_024  # of an address, or an error
 Text = Annotated[str, Meta(max_length=TEXT_CHARS_MAX)]
@@ -53,6 +53,12 @@ class Transfer(ControllerRequest[None], frozen=True, kw_only=True, tag="transfer
 
 class Barrier(ControllerRequest[None], frozen=True, kw_only=True, tag="barrier"):
     """Do nothing: nothing that was done before has a greater index than the answer."""
+
+
+class CompareMetadata(ControllerRequest[None], frozen=True, kw_only=True, tag="compare_metadata"):
+    """Check that the controllers have metadata that is known elsewhere. Raises `MetadataForgotten`."""
+
+    known: KnownMetadata
 
 
 class AskService(ControllerRequest[Service], frozen=True, kw_only=True, tag="ask_service"):

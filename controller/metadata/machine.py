@@ -3,8 +3,10 @@
 from collections.abc import Callable
 from typing import Any
 
+from controller.api.client import KnownMetadata
 from controller.api.commands import ForgetReplica, RemoveGroup, RetireReplica, decode_command
 from controller.metadata.feed import CommandFeed
+from controller.metadata.growth import forgotten
 from controller.metadata.state import MetadataState
 from controller.raft import Entry, Snapshot
 
@@ -44,6 +46,19 @@ class Metadata:
         self.news = True
         self._applied = snapshot.index
         self._shown = None
+
+    def check(self, known: KnownMetadata, applied: int) -> None:
+        """Checks that the state, of all entries up to `applied`, holds metadata that is known elsewhere.
+
+        Raises `MetadataForgotten`. Digests of commands that are older than the feed are not known any more.
+        """
+        index = known.index
+        if index > applied:
+            raise forgotten(f"there were {index} entries, and now there are {applied}")
+        if known.next_queue > self.state.next_queue:
+            raise forgotten(f"the next queue had number {known.next_queue}, and now has {self.state.next_queue}")
+        if known.digest and self.feed.digest_at(index) not in {b"", known.digest}:
+            raise forgotten(f"entries up to {index} were others than they are now")
 
     def snapshot(self) -> bytes:
         """Returns the whole state, after all that was applied."""

@@ -17,7 +17,7 @@ from controller.api.commands import (
     RegisterReplica,
     encode_command,
 )
-from controller.api.requests import AddMember, AskService, Barrier, Elect, RemoveMember, Transfer
+from controller.api.requests import AddMember, AskService, Barrier, CompareMetadata, Elect, RemoveMember, Transfer
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver
 from controller.elections.admission import ReplicaAdmission
@@ -154,6 +154,9 @@ class Leadership:
                 self._members.transfer(request.to)
             case Barrier():
                 await self.driver.barrier()
+            case CompareMetadata():
+                await self.driver.barrier()
+                self._metadata.check(request.known, self.driver.applied)
             case Report():
                 self._take_report(request)
             case AskService():

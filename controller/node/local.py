@@ -22,7 +22,7 @@ from controller.api.client import (
     UnknownGroup,
 )
 from controller.api.commands import ClusterLimits, Command, ElectMaster, encode_command
-from controller.api.requests import AskService, Elect
+from controller.api.requests import AskService, CompareMetadata, Elect
 from controller.complaints.messages import Report
 from controller.disk.driver import Driver, OutcomeUnknown
 from controller.disk.migration import open_storage
@@ -142,6 +142,9 @@ class LocalController(StateClient):
         """Returns a store group by number."""
         return super().group(number) or (ALONE if number == HOME_GROUP else None)
 
+    def _applied(self) -> int:
+        return self.driver.applied
+
     # ---- requests
 
     async def _request(self, request: ControllerRequest[Any]) -> Any:
@@ -151,6 +154,8 @@ class LocalController(StateClient):
                 return Service(number=request.group, served=True, sure_ms=OUTAGE_LEASE_MS)
             case Report():  # there is no other replica to elect
                 return None
+            case CompareMetadata():
+                return self._metadata.check(request.known, self.driver.applied)
             case Elect():
                 return await self._elect(request)
             case Command():

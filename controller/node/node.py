@@ -323,6 +323,9 @@ class ControllerNode(StateClient):
                     return
             await asyncio.sleep(0.02)
 
+    def _applied(self) -> int:
+        return self.applied
+
     # ---- requests
 
     async def barrier(self) -> None:

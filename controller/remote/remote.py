@@ -166,6 +166,9 @@ class RemoteController(StateClient):
 
     # ---- the state
 
+    def _applied(self) -> int:
+        return self.index
+
     async def _until(self, index: int) -> None:
         if index <= self.index:
             return

@@ -4,7 +4,17 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final, TypeVar, cast
 
-from controller.api.client import HOME_GROUP, ControllerRequest, Group, Member, NamedQueue, Topic, User, answer_type
+from controller.api.client import (
+    HOME_GROUP,
+    ControllerRequest,
+    Group,
+    KnownMetadata,
+    Member,
+    NamedQueue,
+    Topic,
+    User,
+    answer_type,
+)
 from controller.api.commands import (
     ClusterLimits,
     Command,
@@ -34,6 +44,10 @@ class StateClient(ABC):
     @abstractmethod
     async def _request(self, request: ControllerRequest[Any]) -> Any:
         """Performs a request when it is safe, and returns its answer. Raises `ControllerError`."""
+
+    @abstractmethod
+    def _applied(self) -> int:
+        """Returns how far the state is: the index of the newest command in it, or of a later entry; 0: it is empty."""
 
     async def do(self, request: ControllerRequest[T]) -> T:
         """Performs a request and returns its answer; some commands are answered from the state here."""
@@ -121,6 +135,10 @@ class StateClient(ABC):
     def members(self) -> Sequence[Member]:
         """Returns the controllers, by id."""
         return [self.state.members[id_] for id_ in sorted(self.state.members)]
+
+    def known(self) -> KnownMetadata:
+        """Returns how much of the metadata the state holds."""
+        return KnownMetadata(self._applied(), self.state.digest, self.state.next_queue)
 
     def watch(self, listener: Callable[[], None]) -> Callable[[], None]:
         """Calls `listener` on the event loop after every change. Returns a function that stops it."""

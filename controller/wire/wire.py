@@ -29,6 +29,7 @@ from controller.api.requests import (
     AddMember,
     AskService,
     Barrier,
+    CompareMetadata,
     Elect,
     Number,
     RemoveMember,
@@ -157,7 +158,7 @@ class Fed(_Wire, frozen=True, array_like=True):
 
 REQUESTS: Sequence[type[ControllerRequest[Any]]] = (
     *COMMANDS,
-    *(Elect, AddMember, RemoveMember, Transfer, Barrier, AskService, Report),
+    *(Elect, AddMember, RemoveMember, Transfer, Barrier, CompareMetadata, AskService, Report),
 )
 
 

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from controller.api.client import ControllerClient, Topic
 from gateway.bridges.sinks.kinds import sink_kinds
@@ -365,10 +365,21 @@ async def _run(
                 on_ready(gateway)
             if following is not None:
                 gateway.hub.spawn(follow(gateway.hub, following))
-            await run.stopped.wait()
+            await _until_stopped(run, opened.ended)
         finally:
             await gateway.stop()
             gateway.hub.cancel_tasks()
+    if opened.ended is not None and opened.ended.done():
+        raise opened.ended.result()
+
+
+async def _until_stopped(run: ServerRun, ended: "asyncio.Future[Any] | None") -> None:
+    """Waits until the process is asked to stop, or has to."""
+    asked = asyncio.ensure_future(run.stopped.wait())
+    try:
+        await asyncio.wait([asked, *([] if ended is None else [ended])], return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        asked.cancel()
 
 
 def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:

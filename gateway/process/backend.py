@@ -28,6 +28,7 @@ from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
 from store.base.expiry import expiry_warnings
+from store.cluster.agreement import MetadataAgreement
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
 from store.engine.lost_words import LostWords
@@ -60,6 +61,10 @@ class Backend(Protocol):
     @property
     def alive(self) -> bool:
         """False when only a restart helps."""
+
+    @property
+    def ended(self) -> "asyncio.Future[Any] | None":
+        """Returns a future that is set to the error for which the process has to stop; None: there can be none."""
 
     def troubles(self) -> Sequence[str]:
         """Returns the reasons why it cannot serve now."""
@@ -98,6 +103,8 @@ class Backend(Protocol):
 
 class StoreFigures:
     """The status of a store in this process; `topics` gives the names of its queues."""
+
+    ended: asyncio.Future[Any] | None = None
 
     def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
         self.store = store
@@ -202,8 +209,10 @@ class ClusterBackend:
         controller: RemoteController,
         watch: GroupWatch | None = None,
         credentials: Any = None,
+        ended: "asyncio.Future[Any] | None" = None,
     ) -> None:
         """Takes `watch`, which knows the controllers' heartbeats; without it their metadata has to do."""
+        self.ended = ended
         self._credentials = credentials
         self.store = store
         self.controller = controller
@@ -335,14 +344,16 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
     try:
         await controller.ready()
+        agreement = MetadataAgreement(controller)
         connect = connect_remote(
             controller,
             zone=cluster.zone if proxy.read_from == "nearest" else None,
             credentials=credentials,
             budget_s=proxy.failover_s,
             pending_bytes_max=config.store.pending_bytes_max,
+            agree=agreement.check,
         )
-        async with await _reached(controller, connect) as store, GroupWatch(controller).looking() as watch:
+        async with await _reached(controller, connect, agreement) as store, GroupWatch(controller).looking() as watch:
             reporter = Reporter(
                 controller,
                 lambda: store.logs,
@@ -352,7 +363,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
             try:
-                yield ClusterBackend(config, store, controller, watch, credentials)
+                yield ClusterBackend(config, store, controller, watch, credentials, agreement.went_back)
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
@@ -360,12 +371,17 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
         await controller.close()
 
 
-async def _reached(controller: RemoteController, connect: Connect) -> ClusterStore:
-    """Returns all groups, as soon as the home group answers: the nodes of a cluster may be started in any order."""
+async def _reached(controller: RemoteController, connect: Connect, agreement: MetadataAgreement) -> ClusterStore:
+    """Returns all groups, as soon as the home group answers: the nodes of a cluster may be started in any order.
+
+    Raises `MetadataWentBack`.
+    """
     while True:
         try:
             return await ClusterStore.open(controller, connect)
         except StoreUnreachable as error:
+            if agreement.went_back.done():
+                raise agreement.went_back.result() from error
             missing = no_group(HOME_GROUP) if controller.group(HOME_GROUP) is None else str(error)
             log.warning("waiting for the home store group", error=missing)
 

@@ -65,6 +65,10 @@ class LocalQueues:
             kept=core.kept(queue),
         )
 
+    async def newest(self) -> QueueNumber:
+        """Returns the greatest number of a queue that has records, or had some; 0: none had. Raises `ViewsDamaged`."""
+        return await self._core.blocking(self._core.reader.newest_queue)
+
     async def bounds(self, queue: QueueNumber) -> Bounds:
         """See `QueueCalls.bounds`."""
         core = self._core

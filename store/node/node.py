@@ -27,6 +27,7 @@ from store.node.replacing import give_up, install
 from store.node.replica.context import ReplicaContext, RoleServices
 from store.node.replica.disk import Disk
 from store.node.replica.identity import ReplicaIdentity, register
+from store.node.replica.metadata_mark import MetadataMark
 from store.node.replica_role import Ending, ReplicaRole
 from store.node.replication_service import ReplicationService
 from store.node.settings import Credentials, NodeSettings
@@ -70,6 +71,7 @@ class StoreNode:
         self.group: Group | None = None  # the newest known
         self.role: ReplicaRole | MasterRole | None = None  # None: between two of them
         self.disk = Disk(settings.data_dir, settings.group, settings.options)
+        self.mark = MetadataMark(self.disk.files, settings.data_dir)
         self.failed: asyncio.Future[StoreError] = asyncio.get_running_loop().create_future()
         self.withdrawn = ""  # why it takes no part for now: another node claims this replica
         self.controller = controller
@@ -116,6 +118,7 @@ class StoreNode:
     async def _open(self) -> None:
         settings = self.settings
         await self.disk.open_usable()
+        await self.mark.load(self.disk.store)
         replication = ReplicationService(settings.group, self.services, lambda: self.disk.promised)
         self.services.rpc = await StoreService.start(
             self.disk.store,
@@ -130,17 +133,16 @@ class StoreNode:
 
     async def _register(self) -> None:
         """Registers this replica at the controllers."""
-        complained_s = -COMPLAIN_S
+        settings, complained_s = self.settings, -COMPLAIN_S
+        join = partial(register, self.controller, settings.data_dir, settings.group, self._about)
         while True:
             try:
-                self.identity, self.group = await register(
-                    self.controller, self.settings.data_dir, self.settings.group, self._about, files=self.disk.files
-                )
+                self.identity, self.group = await join(files=self.disk.files, known=self.mark.known)
             except ControllerError as error:
                 if time.monotonic() - complained_s >= COMPLAIN_S:
                     complained_s = time.monotonic()
-                    missing = no_group(self.settings.group) if isinstance(error, UnknownGroup) else str(error)
-                    logger.warning("not registered in store group %d yet: %s", self.settings.group, missing)
+                    missing = no_group(settings.group) if isinstance(error, UnknownGroup) else str(error)
+                    logger.warning("not registered in store group %d yet: %s", settings.group, missing)
                 await asyncio.sleep(REGISTER_S)
             else:
                 return
@@ -160,7 +162,8 @@ class StoreNode:
     def _begin(self, connect: Connect) -> None:
         assert self.identity is not None
         assert self.group is not None
-        self.service.cluster = self.identity.cluster
+        self.service.cluster, self.service.known = self.identity.cluster, lambda: self.mark.known
+        self.mark.follow(self.controller)
         repairer = self.repairer = Repairer(self.disk, self._damage_changed)
         context = self.context = ReplicaContext(
             group=self.settings.group,
@@ -208,6 +211,7 @@ class StoreNode:
             await self.sender.close()
         if self.services.rpc is not None:
             await self.services.rpc.stop(0.5)
+        await self.mark.close()
         await self.disk.close()
 
     async def switch_over(self, target: int | None = None) -> int:

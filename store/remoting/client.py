@@ -16,10 +16,11 @@ from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
+from controller.api.client import KnownMetadata
 from store.api.client import StoreClient
 from store.base.closing import AsyncClosing
 from store.remoting.appender import PENDING_BYTES_MAX
-from store.remoting.connection import BUDGET_S, Resolve, StoreConnection
+from store.remoting.connection import BUDGET_S, Agree, Resolve, StoreConnection
 from store.remoting.core import Remote
 from store.remoting.groups import RemoteGroups
 from store.remoting.held import HeldLeases
@@ -36,13 +37,17 @@ def _clock_ms() -> int:
     return time.time_ns() // 1_000_000
 
 
+async def agreed(_known: KnownMetadata) -> None:
+    """Believes a node, whatever metadata it knows: for clients that do not change metadata."""
+
+
 class RemoteStore(AsyncClosing):
     """A `StoreClient` of one group over the network. `async with await RemoteStore.open(group, resolve) as store: ...`
 
     `resolve` returns the supposed address of the group's master ("host:port", None: unknown). It is asked before each
     attempt to connect; call `moved` when its answer has changed. `credentials` are
     `store.rpc.credentials`'. With `reading` a replica will do, and only calls that a replica answers are allowed.
-    `cluster` is the cluster that the store must belong to, if that is known.
+    `cluster` is the cluster that the store must belong to, if that is known. `agree` is `StoreConnection`'s.
     """
 
     def __init__(
@@ -56,6 +61,7 @@ class RemoteStore(AsyncClosing):
         reading: bool = False,
         now_ms: Callable[[], int] = _clock_ms,
         cluster: Callable[[], str] = str,
+        agree: Agree = agreed,
     ) -> None:
         """Begins to connect; the event loop has to be running."""
         held = HeldLeases()
@@ -68,6 +74,7 @@ class RemoteStore(AsyncClosing):
             reading=reading,
             lost=held.lose,
             cluster=cluster,
+            agree=agree,
         )
         remote = self._remote = Remote(group, self.connection, held, budget_s=budget_s)
         # mypy does not see the methods that `stubs` makes from the table of calls

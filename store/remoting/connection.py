@@ -2,9 +2,10 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Awaitable, Callable, Coroutine, Sequence
 from typing import Any, Final
 
+from controller.api.client import KnownMetadata
 from store.api.log import TailListener
 from store.api.queues import QueuesListener
 from store.api.timers import TimersHeld
@@ -35,6 +36,7 @@ EXPIRE_MIN_S, EXPIRE_MAX_S = 0.05, 0.5  # between two looks for requests that ha
 EXPIRE_PARTS = 20  # a look each twentieth of the time that they may wait
 
 Resolve = Callable[[], str | None]
+Agree = Callable[[KnownMetadata], Awaitable[None]]
 
 
 class _Listener:
@@ -49,7 +51,8 @@ class StoreConnection:
     """Keeps a client connected. Belongs to the thread of the event loop, which has to be running.
 
     `resolve` returns the supposed address of the master, host and port, or None. With `reading` a replica will do.
-    `lost` is called when the session is over, and returns the queues with messages to lease again.
+    `lost` is called when the session is over, and returns the queues with messages to lease again. `agree` compares the
+    metadata that a node knows with ours before anything is asked of it, and raises `StoreError` where ours lacks some.
     """
 
     def __init__(
@@ -63,8 +66,10 @@ class StoreConnection:
         reading: bool,
         lost: Callable[[], Sequence[QueueNumber]],
         cluster: Callable[[], str],
+        agree: Agree,
     ) -> None:
         self._cluster = cluster
+        self._agree = agree
         self._loop = asyncio.get_running_loop()
         self._group = group
         self._resolve = resolve
@@ -211,6 +216,7 @@ class StoreConnection:
                 self._last_received = target, self._loop.time()
             raise
         try:
+            await self._agree(streams.greeting.known)
             await self._stay(streams)
         finally:
             self._last_received, self._streams = self.last_received, None

@@ -25,7 +25,7 @@ class NearStore(RemoteStore):
 
     def __init__(self, group: int, resolve: Resolve, *, near: Resolve, **options: Any) -> None:
         super().__init__(group, resolve, **options)
-        same = {name: options[name] for name in ("credentials", "cluster") if name in options}
+        same = {name: options[name] for name in ("credentials", "cluster", "agree") if name in options}
         self.near = RemoteStore(group, near, budget_s=NEAR_BUDGET_S, reading=True, **same)
         self.log = _NearLog(self._remote, self.near)  # type: ignore[abstract]
         self.queues = _NearQueues(self._remote, self.near)  # type: ignore[abstract]

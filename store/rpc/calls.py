@@ -23,6 +23,7 @@ from typing import Annotated, Final, NamedTuple
 import msgspec
 from msgspec import Meta, Raw
 
+from controller.api.client import KnownMetadata
 from store.api.timers import TimersHeld
 from store.rpc.wire import BadAnswer, BadRequest, Offset, Queue
 
@@ -107,10 +108,11 @@ class TimerAdmission(NamedTuple):
 
 
 class SessionGreeting(msgspec.Struct, frozen=True, array_like=True):
-    """The answer to `Hello`."""
+    """The answer to `Hello`. `known` is how much of the cluster's metadata the node has seen."""
 
     group: int
     confirmed: Offset
     master: bool
     timers: TimersHeld
     admission: TimerAdmission
+    known: KnownMetadata = KnownMetadata()

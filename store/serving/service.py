@@ -20,6 +20,7 @@ import grpc
 import grpc.aio
 import msgspec
 
+from controller.api.client import KnownMetadata
 from store.api.client import StoreClient
 from store.base.errors import CorruptFrame, NotMaster, StoreError, StoreOverloaded
 from store.base.listening import admit
@@ -113,6 +114,7 @@ class NodeService:
         self.group = group
         self.cluster = ""  # set before the first role: clients of another one are refused
         self.dropped: frozenset[int] = frozenset()  # queues to which nothing is written any more, as controllers say
+        self.known: Callable[[], KnownMetadata] = KnownMetadata  # the cluster's metadata, as much as was seen here
         self._term: _Term | None = None
         self._hint: str | None = None
         self._owners = count(FIRST_OWNER)
@@ -140,7 +142,11 @@ class NodeService:
         limits = timers or TimerLimits()
         admission = TimerAdmission(limits.timers, limits.size_bytes, limits.horizon_ms, TIMER_BYTES_MAX)
         self._hint = hint
-        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, lambda: self.dropped | retired()))
+
+        def dropped() -> frozenset[int]:
+            return self.dropped | retired()
+
+        self._term = _Term(ServingTerms(store, master, hint, admission, self.cluster, dropped, self.known))
 
     async def stand_down(self, hint: str | None = None, *, grace_s: float = GRACE_S) -> None:
         """Serves nothing any more; `hint` is the address of the new master. Returns when all sessions are over.

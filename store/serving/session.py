@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from controller.api.client import KnownMetadata
 from store.api.client import StoreClient
 from store.api.keys import Changes
 from store.api.timers import TimersHeld
@@ -49,6 +50,7 @@ class ServingTerms(NamedTuple):
     admission: TimerAdmission
     cluster: str = ""
     dropped: Callable[[], frozenset[int]] = frozenset  # the queues that are no more
+    known: Callable[[], KnownMetadata] = KnownMetadata  # of the cluster's metadata
 
 
 class _Outgoing(NamedTuple):
@@ -248,7 +250,10 @@ class ServingSession:
             raise self._not_master()
         self._greeted = True
         held = self._timers_sent = store.timers.held if terms.master else TimersHeld(0, 0)
-        return encode(SessionGreeting(store.group, store.log.confirmed, terms.master, held, terms.admission))
+        greeting = SessionGreeting(
+            store.group, store.log.confirmed, terms.master, held, terms.admission, terms.known()
+        )
+        return encode(greeting)
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:
         """Lets go of some calls."""

@@ -127,6 +127,16 @@ class ConsumeQueueView:
                 yield QueueNumber(int.from_bytes(queue, "big"))
                 found = cursor.set_range(queue + _BEHIND)
 
+    def newest(self, txn: Any) -> QueueNumber:
+        """Returns the greatest number of a queue that has records, or had some; 0: none had. Raises `ViewsDamaged`."""
+        greatest = 0
+        for db in (self._db, self._ends_db):
+            with txn.cursor(db=db) as cursor:
+                if cursor.last():
+                    cursor.value()  # its checksum is the key's too
+                    greatest = max(greatest, int.from_bytes(cursor.key()[:4], "big"))
+        return QueueNumber(greatest)
+
     def end(self, txn: Any, queue: QueueNumber) -> QueueEnd:
         """Returns where a queue ends; (0, 0) for one that was never written."""
         last = self.last_chunk(txn, queue)

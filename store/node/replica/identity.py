@@ -21,8 +21,18 @@ from pathlib import Path
 
 import msgspec
 
-from controller.api.client import ControllerClient, Group, Replica, ReplicaIdTaken, UnknownGroup, WrongLog
+from controller.api.client import (
+    ControllerClient,
+    Group,
+    KnownMetadata,
+    MetadataForgotten,
+    Replica,
+    ReplicaIdTaken,
+    UnknownGroup,
+    WrongLog,
+)
 from controller.api.commands import RegisterReplica
+from controller.api.requests import CompareMetadata
 from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.disk.files import Files, OsFiles
 from store.disk.small_file import read_small_file, write_small_file
@@ -55,16 +65,20 @@ async def register(
     *,
     files: Files | None = None,
     opened: bool = False,
+    known: KnownMetadata | None = None,
 ) -> tuple[ReplicaIdentity, Group]:
     """Registers a replica of a group, and lets the controllers know where it is now. Done again at every start.
 
     `about` makes the `Replica` of an id and a check code. `opened`: there is a log, though nothing may be in it.
+    `known` is the metadata that this directory has seen.
 
     Raises `ControllerError`, `WrongGroup`, `ForeignCluster`, `ForeignLog`, `MetadataWentBack`, OSError.
     """
     files = files if files is not None else OsFiles()
     with_log = opened or await asyncio.to_thread(_has_log, files, data_dir)
     await controller.barrier()
+    if known is not None:
+        await _compare(controller, known, data_dir)
     while True:
         found = await asyncio.to_thread(_load, files, data_dir)
         if found is not None:
@@ -116,6 +130,14 @@ def _check(found: ReplicaIdentity, group: int, cluster: str, data_dir: Path) -> 
             f"{data_dir} is of cluster {found.cluster}, and the controllers are of cluster {cluster}: set "
             "store.data_dir or cluster.controllers"
         )
+
+
+async def _compare(controller: ControllerClient, known: KnownMetadata, data_dir: Path) -> None:
+    """Raises `MetadataWentBack` if the controllers' leader has less metadata than this directory has seen."""
+    try:
+        await controller.do(CompareMetadata(known=known))
+    except MetadataForgotten as error:
+        raise MetadataWentBack(f"{error} (compared with {data_dir})") from error
 
 
 def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:

@@ -8,6 +8,7 @@ from controller.api.client import (
     Group,
     GroupChanges,
     GroupConfig,
+    KnownMetadata,
     Member,
     NamedQueue,
     Replica,
@@ -45,7 +46,7 @@ from controller.api.commands import (
     SetMember,
     SetUser,
 )
-from controller.api.requests import AddMember, AskService, Barrier, Elect, RemoveMember, Transfer
+from controller.api.requests import AddMember, AskService, Barrier, CompareMetadata, Elect, RemoveMember, Transfer
 from controller.complaints.messages import Complaint, Report
 from controller.metadata.state import MetadataState
 from controller.wire.wire import REQUESTS, decode_answer, decode_request, encode, encode_answer
@@ -101,6 +102,7 @@ REQUESTS_MADE = [
     RemoveMember(id=2),
     Transfer(to=2),
     Barrier(),
+    CompareMetadata(known=KnownMetadata(7, b"d", 99)),
     AskService(group=4),
     Report(proxy="p", complaints=(Complaint(group=4, epoch=2, silent_ms=3000, met=False, reaches=(1,)),)),
 ]

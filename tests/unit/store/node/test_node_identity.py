@@ -6,19 +6,20 @@ import errno
 import msgspec
 import pytest
 
-from controller.api.client import Group, GroupConfig, Replica, UnknownGroup
-from controller.api.commands import AddGroup, ForgetReplica, RegisterReplica
+from controller.api.client import Group, GroupConfig, KnownMetadata, Replica, UnknownGroup
+from controller.api.commands import AddGroup, CreateTopic, ForgetReplica, RegisterReplica
 from controller.api.requests import Elect
 from controller.node.local import LocalController
 from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
 from store.disk.files import OsFiles
-from store.disk.small_file import write_small_file
+from store.disk.small_file import read_small_file, write_small_file
 from store.engine.identity import log_id, name_log
 from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.segment import segment_name
 from store.node.replica.disk import Disk
 from store.node.replica.identity import register, why_retired
+from store.node.replica.metadata_mark import MetadataMark
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from tests.support.store.store_kit import append, frame
@@ -410,6 +411,44 @@ async def test_controllers_that_have_forgotten_an_epoch_are_not_believed(control
         await register(controller, home, GROUP, about())
     (home / "epochs").write_bytes(b"damaged")  # which is found out elsewhere
     assert (await register(controller, home, GROUP, about()))[0].id == 1
+
+
+async def test_metadata_that_a_directory_has_seen_and_controllers_have_not_is_not_believed(controller, home):
+    await register(controller, home, GROUP, about())
+    there = controller.known()
+    await register(controller, home, GROUP, about(), known=there)
+    for seen in (
+        KnownMetadata(there.index + 100, b"", 0),
+        KnownMetadata(0, b"", there.next_queue + 1),
+        KnownMetadata(there.index, b"another", 0),
+    ):
+        with pytest.raises(MetadataWentBack, match=f"have forgotten committed metadata: .*{home}"):
+            await register(controller, home, GROUP, about(), known=seen)
+
+
+@pytest.mark.parametrize("damaged", [False, True])
+async def test_a_directory_knows_the_greatest_number_of_a_queue_by_its_file_and_by_its_records(home, damaged):
+    async with await LocalStore.open(home, group=GROUP) as store:
+        await append(store, frame((77, b"a")))
+    async with await LocalStore.open(home, group=GROUP) as store:
+        mark = MetadataMark(OsFiles(), home)
+        await mark.load(store)
+        assert mark.known.next_queue == 78
+        write_small_file(OsFiles(), home / "metadata", KnownMetadata(9, b"d", 99))
+        if damaged:
+            (home / "metadata").write_bytes(b"damaged")
+        await mark.load(store)
+        assert mark.known == (KnownMetadata(next_queue=78) if damaged else KnownMetadata(9, b"d", 99))
+
+
+async def test_the_file_of_seen_metadata_follows_the_controllers(controller, home):
+    mark = MetadataMark(OsFiles(), home)
+    mark.follow(controller)
+    for number in range(3):
+        await controller.do(CreateTopic(name=f"t{number}", queues=1))
+    await mark.close()
+    assert read_small_file(OsFiles(), home / "metadata", KnownMetadata) == controller.known() == mark.known
+    assert mark.known.next_queue == 19
 
 
 def test_a_group_that_is_known_from_before_a_replica_was_registered_does_not_say_that_it_was_retired():
