@@ -250,9 +250,7 @@ class ServingSession:
             raise self._not_master()
         self._greeted = True
         held = self._timers_sent = store.timers.held if terms.master else TimersHeld(0, 0)
-        greeting = SessionGreeting(
-            store.group, store.log.confirmed, terms.master, held, terms.admission, terms.known()
-        )
+        greeting = SessionGreeting(store.group, store.log.confirmed, terms.master, held, terms.admission, terms.known())
         return encode(greeting)
 
     async def cancel(self, asked: arguments.Cancel) -> bytes:
