@@ -113,6 +113,9 @@ def check_config(
         typer.Option("--role", help="For headgate serve, controller, store or proxy; not said: for all it may be."),
     ] = None,
     *,
+    workers: Annotated[
+        int | None, typer.Option("--workers", min=1, max=WORKERS_MAX, help="For headgate serve with so many workers.")
+    ] = None,
     keys: Annotated[bool, typer.Option("--keys", help="Every key, its value, and what it means.")] = False,
 ) -> None:
     """Say whether the configuration is usable, and list its mistakes."""
@@ -122,7 +125,7 @@ def check_config(
     for role in roles or ():
         if role not in ROLES:
             raise ConfigError(f"--role: {role!r} is none of {', '.join(ROLES)}")
-    if refused := refusals(settings, roles or roles_of(settings)):
+    if refused := refusals(settings, roles or roles_of(settings), workers=workers is not None):
         raise ConfigError("\n".join(refused))
     if keys:
         from gateway.config.listing import listing  # noqa: PLC0415

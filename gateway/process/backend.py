@@ -209,6 +209,7 @@ class ClusterBackend:
         controller: RemoteController,
         watch: GroupWatch | None = None,
         credentials: Any = None,
+        *,
         ended: "asyncio.Future[Any] | None" = None,
     ) -> None:
         """Takes `watch`, which knows the controllers' heartbeats; without it their metadata has to do."""
@@ -363,7 +364,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
             try:
-                yield ClusterBackend(config, store, controller, watch, credentials, agreement.went_back)
+                yield ClusterBackend(config, store, controller, watch, credentials, ended=agreement.went_back)
             finally:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)

@@ -8,9 +8,13 @@ from collections.abc import Callable, Mapping, Sequence
 from ipaddress import ip_address
 from pathlib import Path
 
+from controller.api.client import HOME_GROUP
 from gateway.config.cluster_settings import NodeAddress
 from gateway.config.config import Config, ListenerConfig
 from gateway.config.nodes import NodeCredentials, controller_start, node_credentials
+from gateway.dtls.psk_file import read_keys
+from gateway.oscore.contexts_file import read_contexts
+from gateway.runtime.dtls import check_dtls
 from gateway.security.auth import tokens_of
 from gateway.security.tls import ServerTls
 from store.base.process_errors import ConfigError
@@ -31,9 +35,34 @@ def _check_clients(config: Config) -> None:
     if config.tls.enabled:
         ServerTls(config.tls).context(())
     tokens_of(config.auth)
+    _check_file("auth.psk_file", config.auth.psk_file, read_keys, "write the path of a JSON file of pre-shared keys")
+    _check_file("auth.oscore_file", config.auth.oscore_file, read_contexts, "make one by `headgate coap oscore add`")
+    for one in config.listeners.values():
+        if one.enabled and one.dtls:
+            check_dtls(one.name, config.auth, config.tls)
     listeners = {f"listeners.{one.name}.host": one.host for one in config.listeners.values() if one.enabled}
     rpc = {"rpc.host": config.rpc.host} if config.rpc.enabled else {}
     _check_hosts({**listeners, **rpc, "admin.host": config.admin.host})
+
+
+def _check_file(key: str, path: Path | None, read: Callable[[Path], object], remedy: str) -> None:
+    """Raises `ConfigError` for a file that is named and cannot be read, or has a mistake in it."""
+    if path is None:
+        return
+    try:
+        read(path)
+    except OSError as error:
+        raise ConfigError(f"{key}: {path} cannot be read ({error.strerror}); {remedy}") from error
+
+
+def check_workers(config: Config) -> None:
+    """Raises `ConfigError` for a configuration that `headgate serve --workers` refuses."""
+    check_serve(config)
+    if config.store.group != HOME_GROUP:
+        raise ConfigError(
+            f"store.group: is {config.store.group}; a gateway with workers has store group {HOME_GROUP} alone; "
+            f"write store.group = {HOME_GROUP}"
+        )
 
 
 def check_proxy(config: Config) -> None:
@@ -142,12 +171,15 @@ def roles_of(config: Config) -> Sequence[str]:
     return [*(["controller"] if controller else []), "store", "proxy"]
 
 
-def refusals(config: Config, roles: Sequence[str]) -> Sequence[str]:
-    """Returns the reasons why these roles refuse a configuration, a line each; none twice."""
+def refusals(config: Config, roles: Sequence[str], *, workers: bool = False) -> Sequence[str]:
+    """Returns the reasons why these roles refuse a configuration, a line each; none twice.
+
+    `workers`: the role `serve` is to have some.
+    """
     found: dict[str, None] = {}
     for role in roles:
         try:
-            ROLES[role](config)
+            (check_workers if workers and role == "serve" else ROLES[role])(config)
         except ConfigError as error:
             found.update(dict.fromkeys(f"{role}: {line}" for line in str(error).splitlines()))
     return list(found)

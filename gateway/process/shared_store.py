@@ -25,7 +25,6 @@ from gateway.config.config import Config
 from gateway.process.backend import StoreFigures, metadata_limits
 from gateway.process.store_options import store_options
 from store.base.clock import now_ms
-from store.base.process_errors import ConfigError
 from store.local.local import LocalStore
 from store.node.replica.identity import register
 from store.node.syncs import Syncs
@@ -67,14 +66,9 @@ class SharedStore(StoreFigures):
 async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
     """Opens store and metadata, and serves both at Unix sockets.
 
-    Raises `ConfigError`, `StoreError`, `ControllerError`, OSError.
+    Raises `StoreError`, `ControllerError`, OSError.
     """
     said = config.store
-    if said.group != HOME_GROUP:
-        raise ConfigError(
-            f"store.group: is {said.group}; a gateway with workers has store group {HOME_GROUP} alone; "
-            f"write store.group = {HOME_GROUP}"
-        )
     options = {**store_options(said), "hold_timers": True}
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))

@@ -20,7 +20,7 @@ from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status
 from gateway.ownership.presence import ALIVE
 from gateway.process.app import PAGES, Load, topics_status
-from gateway.process.roles import check_serve
+from gateway.process.roles import check_workers
 from gateway.process.shared_ports import SharedPorts
 from gateway.process.shared_store import SharedStore, shared_store
 from gateway.process.worker_messages import WorkerMessageError
@@ -225,5 +225,5 @@ def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers
 
     A second signal ends all processes at once.
     """
-    check_serve(config)
+    check_workers(config)
     return run_server(lambda run: _run(run, config, count, load=load, on_ready=on_ready))

@@ -36,19 +36,25 @@ def vouched_principal(hub: Hub, name: str, *, protocol: str) -> Principal:
     )
 
 
+def check_dtls(listener: str, auth: AuthConfig, tls: TlsConfig) -> None:
+    """Raises `ConfigError` where a listener with DTLS cannot be: for want of keys, certificates or OpenSSL."""
+    if not tls.enabled and auth.psk_file is None:
+        raise ConfigError(f"listeners.{listener}: DTLS needs tls.cert_file or auth.psk_file; write one of them")
+    try:
+        from gateway.dtls.context import DtlsContext  # noqa: PLC0415 - OpenSSL's bindings, which few need
+    except ImportError as error:
+        raise ConfigError(f"listeners.{listener}: DTLS needs pyOpenSSL ({error}); install the extra `dtls`") from error
+    DtlsContext(tls, None if auth.psk_file is None else lambda _: None)
+
+
 def dtls_adapter(
     hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: TlsConfig, *, loopback: bool
 ) -> DatagramAdapter:
     """Returns the adapter of a listener with DTLS, at a `loopback` address or another. Raises `ConfigError`."""
-    if not tls.enabled and auth.psk_file is None:
-        raise ConfigError(f"listeners.{listener.name}: DTLS needs tls.cert_file or auth.psk_file; write one of them")
-    try:
-        from gateway.dtls.adapter import DtlsAdapter  # noqa: PLC0415 - OpenSSL's bindings, which few need
-        from gateway.dtls.sessions import DtlsSessions  # noqa: PLC0415
-    except ImportError as error:
-        raise ConfigError(
-            f"listeners.{listener.name}: DTLS needs pyOpenSSL ({error}); install the extra `dtls`"
-        ) from error
+    check_dtls(listener.name, auth, tls)
+    from gateway.dtls.adapter import DtlsAdapter  # noqa: PLC0415 - OpenSSL's bindings, which few need
+    from gateway.dtls.sessions import DtlsSessions  # noqa: PLC0415
+
     factory = listener.factory
     if not isinstance(factory, SecuredDatagramFactory):
         raise ConfigError(f"listeners.{listener.name}: {listener.protocol} does not go over DTLS; disable it")

@@ -59,6 +59,69 @@ def test_what_a_store_and_a_controller_refuse(tmp_path):
     assert check(file, "--role", "store") == (1, f"store: {store}")
 
 
+KEYS = '{"keys": [{"identity": "dev42", "key": "%s"}]}' % ("00" * 16)
+COAPS = "[listeners.coaps]\nenabled = true\n"
+
+
+@pytest.mark.parametrize("role", ["serve", "proxy"])
+@pytest.mark.parametrize(
+    ("text", "sentence"),
+    [
+        (COAPS, "listeners.coaps: DTLS needs tls.cert_file or auth.psk_file; write one of them"),
+        (
+            COAPS + '[auth]\npsk_file = "{0}/none.json"\n',
+            "auth.psk_file: {0}/none.json cannot be read (No such file or directory); "
+            "write the path of a JSON file of pre-shared keys",
+        ),
+        (
+            COAPS + '[auth]\npsk_file = "{0}/bad.json"\n',
+            "auth.psk_file: {0}/bad.json: JSON is malformed: invalid character (byte 0)",
+        ),
+        (
+            '[auth]\noscore_file = "{0}/none.json"\n',
+            "auth.oscore_file: {0}/none.json cannot be read (No such file or directory); "
+            "make one by `headgate coap oscore add`",
+        ),
+        (
+            '[auth]\noscore_file = "{0}/bad.json"\n',
+            "auth.oscore_file: {0}/bad.json: JSON is malformed: invalid character (byte 0)",
+        ),
+    ],
+)
+def test_keys_of_coap_that_cannot_be_used_are_refused(tmp_path, role, text, sentence):
+    """They were ok for `check-config`; `serve` made its data directory first, or began without the keys."""
+    (tmp_path / "bad.json").write_text("garbage")
+    cluster = "" if role == "serve" else CONTROLLERS
+    data = f'[store]\ndata_dir = "{tmp_path / "data"}"\n'
+    file, _ = config_of(tmp_path, cluster + data + text.format(tmp_path))
+    said = sentence.format(tmp_path)
+    assert check(file, "--role", role) == (1, f"{role}: {said}")
+    for more in [[], ["--workers", "2"]][: 1 + (role == "serve")]:
+        with pytest.raises(ConfigError) as caught:
+            CliRunner().invoke(cli.app, [role, "--config", str(file), *more], catch_exceptions=False)
+        assert str(caught.value) == said
+    assert not (tmp_path / "data").exists()
+
+
+def test_keys_of_coap_that_can_be_used_are_not_refused(tmp_path):
+    pytest.importorskip("OpenSSL", reason="needs the extra dtls")
+    (tmp_path / "psk.json").write_text(KEYS)
+    (tmp_path / "oscore.json").write_text("{}")
+    auth = f'[auth]\npsk_file = "{tmp_path}/psk.json"\noscore_file = "{tmp_path}/oscore.json"\n'
+    assert check(config_of(tmp_path, COAPS + auth)[0]) == (0, "")
+
+
+def test_a_store_group_that_workers_cannot_have_is_refused(tmp_path):
+    """The data directory was there by then."""
+    file, config = config_of(tmp_path, f'[store]\ngroup = 3\ndata_dir = "{tmp_path / "data"}"\n')
+    sentence = "store.group: is 3; a gateway with workers has store group 0 alone; write store.group = 0"
+    assert check(file) == (0, "")
+    assert check(file, "--workers", "2") == (1, f"serve: {sentence}")
+    with pytest.raises(ConfigError, match=f"^{sentence}$"):
+        workers.serve(config, 2, load=lambda: config)
+    assert not (tmp_path / "data").exists()
+
+
 def test_a_host_without_an_address_is_refused(tmp_path):
     """`serve` ended with it when it opened its first port, and `check-config` had called it ok."""
     file, _ = config_of(tmp_path, f'[store]\ndata_dir = "{tmp_path / "data"}"\n')

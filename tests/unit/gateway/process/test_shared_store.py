@@ -17,7 +17,6 @@ from gateway.process.shared_store import shared_store
 from store.api.keys import Put
 from store.base.clock import now_ms
 from store.base.errors import StoreError
-from store.base.process_errors import ConfigError
 from store.cluster.cluster import ClusterStore, connect_remote
 
 pytestmark = pytest.mark.anyio
@@ -153,10 +152,4 @@ async def test_the_data_directory_of_a_clusters_node_is_refused(config):
     await controller.close()
     with pytest.raises(ControllerError, match="a cluster's node"):
         async with shared_store(config):
-            pass
-
-
-async def test_another_group_is_refused(tmp_path):
-    with pytest.raises(ConfigError, match=r"store\.group"):
-        async with shared_store(load(environ={}, overrides={"store": {"data_dir": str(tmp_path), "group": 3}})):
             pass
