@@ -114,7 +114,9 @@ class StoreFigures:
         """See `Backend`."""
         if self.store.error is not None:
             return [f"the store has failed: {self.store.error}"]
-        return [] if self.store.full is None else [f"the store takes nothing: {self.store.full}"]
+        if self.store.full is None:
+            return []
+        return [f"the disk is full: nothing is written until it has room (store.disk_reserve_bytes): {self.store.full}"]
 
     def warnings(self) -> Sequence[str]:
         """See `Backend`."""
