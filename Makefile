@@ -23,6 +23,9 @@ BY_FILE := --dist loadfile --no-loadscope-reorder
 # Compiles all modules, those of tests too, in a fresh clone, where each worker would compile all of them at the same time.
 # The checks beside it keep one processor busy.
 COMPILE := $(BIN)/python -m pytest -q --collect-only -p no:cacheprovider
+# The beginning and the end of a recipe whose parts all run, whatever becomes of one: `run COMMAND` is a part.
+PARTS := failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }
+END_OF_PARTS := test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
 # The figure that `make bench` measures, by its name; all of them by default; `make bench BENCH=list` names them.
 BENCH ?=
 # How many histories `make nightly` simulates of each kind, and from which seed on; a failure names its seeds.
@@ -73,12 +76,12 @@ ifdef ARGS
 	@$(MAKE) --no-print-directory check
 	$(BIN)/python -m pytest $(ARGS)
 else
-	@failed=; run() { echo "$$*"; "$$@" || failed="$$failed\n  $$*"; }; \
+	@$(PARTS); \
 	test -d tests/__pycache__ || $(COMPILE) >/dev/null 2>&1 & \
 	run $(MAKE) --no-print-directory check; \
 	wait; \
 	run $(BIN)/python -m pytest -n 4 $(BY_FILE); \
-	test -z "$$failed" || { printf "failed:$$failed\n" >&2; exit 1; }
+	$(END_OF_PARTS)
 endif
 
 test-fast: $(STAMP) ## The units alone, without Spark, processes and what is marked slow
@@ -123,10 +126,12 @@ soak: $(STAMP) ## Declare and delete AMQP queues; memory and disk stay where the
 	HEADGATE_SOAK_QUEUES=$(SOAK_QUEUES) $(BIN)/python -m pytest -s tests/cluster/test_queue_soak.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
-	$(BIN)/ruff check
-	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/lint-imports
+	@$(PARTS); \
+	run $(BIN)/ruff check; \
+	run $(BIN)/ruff format --check; \
+	run $(BIN)/mypy; \
+	run $(BIN)/lint-imports; \
+	$(END_OF_PARTS)
 
 format: $(STAMP) ## Put the code into its one format
 	$(BIN)/ruff check --fix
