@@ -24,8 +24,8 @@ from spark.job.session import find_java_home
 from spark.tables.reader import Tables
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
-from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import on_free_ports, started
+from tests.support.cluster.masters import masters
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 from tests.support.spark.queries import OVERLOADED

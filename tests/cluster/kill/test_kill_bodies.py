@@ -9,8 +9,8 @@ import pika
 import pytest
 
 from gateway.process.local_cluster import ClusterPlan, LocalCluster
-from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import all_groups, on_free_ports, started
+from tests.support.cluster.masters import masters
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until
 

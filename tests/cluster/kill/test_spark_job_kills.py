@@ -26,8 +26,8 @@ from gateway.process.local_cluster import ClusterPlan
 from spark.errors import MissingJdk
 from spark.job.session import find_java_home
 from spark.tables.reader import Tables
-from tests.support.cluster.faults import masters
 from tests.support.cluster.local_clusters import on_free_ports, started, until_ready
+from tests.support.cluster.masters import masters
 from tests.support.process.gateways import restart
 from tests.support.process.ports import PORTS
 from tests.support.process.waiting import wait_until

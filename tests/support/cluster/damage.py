@@ -11,10 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from gateway.process.local_cluster import LocalCluster
+from tests.support.cluster.masters import status
+from tests.support.process.waiting import wait_until
 
 FLIPS = 3  # bytes that are flipped at once
 NEWEST_BYTES = 4_000  # at the end of a log: frames that may not be confirmed yet
-METADATA = ("epochs", "floor", "seals", "damages", "group", "controllers", "views.watch", "replica", "replica.copy")
+METADATA = (
+    *("epochs", "floor", "seals", "damages", "group", "controllers", "metadata", "views.watch"),
+    *("replica", "replica.copy"),
+)
 REFUSED = "This controller takes no part"
 
 
@@ -42,9 +47,20 @@ class DiskDamage:
         for _ in range(FLIPS):
             self._flip(directory / "views" / "data.mdb")
 
+    def cut_views(self, directory: Path) -> None:
+        """Cuts the file of the views somewhere."""
+        self.shorten_closed(directory / "views" / "data.mdb")
+
     def flip_metadata(self, directory: Path) -> None:
         """Flips a bit of a small file."""
-        self._flip(self._chance.choice([path for name in METADATA if (path := directory / name).exists()]))
+        self._flip(self._small_file(directory))
+
+    def cut_metadata(self, directory: Path) -> None:
+        """Cuts a small file somewhere."""
+        self.shorten_closed(self._small_file(directory))
+
+    def _small_file(self, directory: Path) -> Path:
+        return self._chance.choice([path for name in METADATA if (path := directory / name).exists()])
 
     def shorten(self, directory: Path) -> None:
         """Cuts a file of the log somewhere."""
@@ -69,13 +85,14 @@ class DiskDamage:
 
     # ---- a controller
 
-    def flip_raft(self, cluster: LocalCluster, name: str) -> None:
-        """Flips bits of a controller's log; where it refuses to start by them, its directory is emptied."""
-        directory = cluster.plan.directory / "data" / name
+    def flip_raft(self, directory: Path) -> None:
+        """Flips bits of a controller's log."""
         for _ in range(FLIPS):
             self._flip(directory / "raft" / "data.mdb")
-        if REFUSED in headgate(cluster, name, "controller", "recover", said="n\n").stderr:
-            empty(directory)
+
+    def cut_raft(self, directory: Path) -> None:
+        """Cuts a controller's log somewhere."""
+        self.shorten_closed(directory / "raft" / "data.mdb")
 
     def _flip(self, path: Path, *, first: int = 0) -> None:
         at = self._chance.randrange(first, path.stat().st_size)
@@ -91,6 +108,12 @@ CLOSED: Mapping[str, Callable[[DiskDamage, Path], None]] = {  # damage to one fi
     "shortened": DiskDamage.shorten_closed,
     "removed": DiskDamage.remove_closed,
 }
+
+
+def empty_if_refused(cluster: LocalCluster, name: str) -> None:
+    """Empties the directory of a controller that refuses to start with it, as an operator does."""
+    if REFUSED in headgate(cluster, name, "controller", "recover", said="n\n").stderr:
+        empty(cluster.plan.directory / "data" / name)
 
 
 def segments(directory: Path) -> Sequence[Path]:
@@ -141,6 +164,15 @@ def headgate(cluster: LocalCluster, name: str, *command: str, said: str = "") ->
     config = ("-c", str(cluster.plan.directory / f"{name}.toml"))
     line = (sys.executable, "-m", "gateway.cli", *command, *config)
     return subprocess.run(line, input=said, capture_output=True, text=True, check=False)
+
+
+def read_log(cluster: LocalCluster, name: str) -> subprocess.Popen[bytes]:
+    """Has a replica read all of its log, and returns the command, which waits for that."""
+    found = wait_until(lambda: (said := status(cluster, name)).get("replica") is not None and said, f"{name} is away")
+    config = str(cluster.plan.directory / "proxy-1.toml")
+    where = str(found["group"]), str(found["replica"])
+    line = (sys.executable, "-m", "gateway.cli", "cluster", "replicas", "repair", *where, "-c", config)
+    return subprocess.Popen(line, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
 class Repaired:

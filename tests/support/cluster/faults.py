@@ -1,23 +1,35 @@
 """Faults of a cluster of processes: of the processes themselves, their network, their disks."""
 
-import json
 import os
 import random
 import signal
-import urllib.request
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from controller.api.commands import CreateTopic
-from gateway.process.local_cluster import ClusterPlan, LocalCluster
-from tests.support.cluster.damage import CLOSED, DiskDamage, Repaired, copy, empty, put_back, segments
-from tests.support.cluster.local_clusters import controller_of
+from gateway.process.local_cluster import LocalCluster
+from tests.support.cluster.damage import (
+    CLOSED,
+    DiskDamage,
+    Repaired,
+    copy,
+    empty,
+    empty_if_refused,
+    put_back,
+    read_log,
+    segments,
+)
 from tests.support.cluster.lying_disk import LyingDisk, Mode
+from tests.support.cluster.masters import masters, status
 from tests.support.cluster.network import Network
 from tests.support.cluster.small_disks import SmallDisk
+from tests.support.cluster.topics import find_topic, make_topic
 from tests.support.process.child import in_a_child
+from tests.support.process.waiting import wait_until
 
+RAFT = "/raft/"  # the log of a controller
+HIT_S = 60.0  # in which a disk that lies is to be asked for something
+Damage = Callable[[Path], None]
 HURT_S = (0.5, 4.0)  # how long something stays away
 LOSS = 0.2
 SLOW_MS = (1.0, 20.0)  # added to packets where the network is bad
@@ -70,8 +82,8 @@ class Faults:
         self._kept: tuple[str, Path] | None = None  # a controller, and the older copy of its directory
         self.kinds: list[Callable[[], Fault]] = [
             *(self.killed, self.killed, self.frozen, self.restarted, self.asleep, self.moved),
-            *(self.flipped, self.shortened, self.removed, self.views_flipped, self.metadata_flipped),
-            *(self.running, self.newest, self.forgetful, self.raft_flipped, self.restored),
+            *(self.flipped, self.shortened, self.removed, self.views_damaged, self.metadata_damaged),
+            *(self.running, self.newest, self.forgetful, self.raft_damaged, self.restored),
         ]
         if network is not None:
             self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
@@ -81,7 +93,8 @@ class Faults:
         if self._controllers:
             self.kinds += [self.controllers_full]
         if self._lying:
-            self.kinds += [self.failing, self.misdirected, self.without_power, self.all_without_power]
+            self.kinds += [self.failing, self.misdirected, self.controller_failing, self.controller_misdirected]
+            self.kinds += [self.without_power, self.all_without_power]
         if only := os.environ.get("HEADGATE_FAULTS_KINDS"):
             self.kinds = [getattr(self, name) for name in only.split(",")]
         self._left: list[Callable[[], Fault]] = []
@@ -138,27 +151,29 @@ class Faults:
         """Returns the loss of a whole file of a replica's log."""
         return self._damaged("log file removed", self._store(), self._damage.remove)
 
-    def views_flipped(self) -> Fault:
-        """Returns damage of bytes in a replica's views."""
-        return self._damaged("views flipped", self._store(), self._damage.flip_views)
+    def views_damaged(self) -> Fault:
+        """Returns damage of bytes in a replica's views, or the loss of their end."""
+        how, damage = self._either(self._damage.flip_views, self._damage.cut_views)
+        return self._damaged(f"views {how}", self._store(), damage)
 
-    def metadata_flipped(self) -> Fault:
+    def metadata_damaged(self) -> Fault:
         """Returns damage of a small file in which a replica keeps its epochs, its bounds or its group."""
-        return self._damaged("metadata flipped", self._store(), self._damage.flip_metadata)
+        how, damage = self._either(self._damage.flip_metadata, self._damage.cut_metadata)
+        return self._damaged(f"metadata {how}", self._store(), damage)
 
-    def raft_flipped(self) -> Fault:
-        """Returns damage of bytes in a controller's log; where the controller refuses to start, its directory is
-        emptied.
-        """
+    def raft_damaged(self) -> Fault:
+        """Returns damage of a controller's log; where the controller refuses to start, its directory is emptied."""
+        how, damage = self._either(self._damage.flip_raft, self._damage.cut_raft)
         name, cluster = self._chance.choice(self._named("controller")), self._cluster
 
-        def begin() -> None:
-            cluster.stop(name, kill=True)
-            self._damage.flip_raft(cluster, name)
+        def hurt(directory: Path) -> None:
+            damage(directory)
+            empty_if_refused(cluster, name)
 
-        return self._fault(
-            "raft flipped", name, begin, lambda: cluster.start(name), seconds=self._chance.uniform(0.0, 1.0)
-        )
+        return self._damaged(f"raft {how}", name, hurt)
+
+    def _either(self, flip: Damage, cut: Damage) -> tuple[str, Damage]:
+        return self._chance.choice([("flipped", flip), ("cut", cut)])
 
     def running(self) -> Fault:
         """Returns damage of a closed segment of a replica, or of a group's master, while its process runs."""
@@ -218,38 +233,65 @@ class Faults:
 
     def failing(self) -> Fault:
         """Returns a disk that answers with errors for a while; a supervisor starts its process again."""
-        name = self._chance.choice(sorted(self._lying))
         mode = self._chance.choice([Mode.EIO_READ, Mode.EIO_WRITE, Mode.EIO_SYNC])
         part = self._chance.choice(["", "/log/", "/views/"])
-        disk, cluster = self._lying[name], self._cluster
-
-        def end() -> None:
-            disk.lie(Mode.NONE)
-            cluster.stop(name, kill=True)
-            cluster.start(name)
-
-        return self._fault(f"disk {mode.name} {part}".strip(), name, lambda: disk.lie(mode, part), end)
+        if mode is Mode.EIO_READ:
+            part = part.replace("/views/", "/log/")  # LMDB maps its file, and reads nothing
+        return self._lied(self._chance.choice(self._lying_of("store")), mode, part)
 
     def misdirected(self) -> Fault:
         """Returns a write that the disk stores elsewhere, or not at all; its process is killed a moment later."""
-        name = self._chance.choice(sorted(self._lying))
         mode = self._chance.choice([Mode.MISDIRECT_ONCE, Mode.LOSE_ONCE])
+        return self._lied(self._chance.choice(self._lying_of("store")), mode, self._chance.choice(["/log/", "/views/"]))
+
+    def controller_failing(self) -> Fault:
+        """Returns a disk of a controller that takes no writes, or syncs none."""
+        mode = self._chance.choice([Mode.EIO_WRITE, Mode.EIO_SYNC])
+        return self._lied(self._chance.choice(self._lying_of("controller")), mode, RAFT)
+
+    def controller_misdirected(self) -> Fault:
+        """Returns a write of a controller that its disk stores elsewhere, or not at all."""
+        mode = self._chance.choice([Mode.MISDIRECT_ONCE, Mode.LOSE_ONCE])
+        return self._lied(self._chance.choice(self._lying_of("controller")), mode, RAFT)
+
+    def _lied(self, name: str, mode: Mode, part: str) -> Fault:
+        """Returns a lie of a process's disk, which is told once at least; then the process is started again."""
         disk, cluster = self._lying[name], self._cluster
+        kind = f"disk {mode.name} {part}".strip()
+        topic = f"written-{self._chance.getrandbits(32)}"
+
+        def begin() -> None:
+            before = disk.done
+            disk.lie(mode, part)
+            if part == RAFT:
+                in_a_child(make_topic, cluster.plan, topic)
+            reading = read_log(cluster, name) if mode is Mode.EIO_READ else None
+            try:
+                wait_until(lambda: disk.done > before, f"{kind} of {name} was not carried out", HIT_S)
+            finally:
+                if reading is not None:
+                    reading.kill()
+                    reading.wait()
 
         def end() -> None:
             disk.lie(Mode.NONE)
             cluster.stop(name, kill=True)
+            if part == RAFT:
+                empty_if_refused(cluster, name)
             cluster.start(name)
 
-        return self._fault(f"disk {mode.name}", name, lambda: disk.lie(mode, "/log/"), end)
+        return self._fault(kind, name, begin, end)
 
     def without_power(self) -> Fault:
         """Returns a machine's loss of power, and with it of all bytes that were not synced."""
-        return self._powerless([self._chance.choice(sorted(self._lying))])
+        return self._powerless([self._chance.choice(self._lying_of("store"))])
 
     def all_without_power(self) -> Fault:
         """Returns a loss of power of all machines of the stores at once."""
-        return self._powerless(sorted(self._lying))
+        return self._powerless(self._lying_of("store"))
+
+    def _lying_of(self, role: str) -> Sequence[str]:
+        return [name for name in self._named(role) if name in self._lying]
 
     def _powerless(self, names: Sequence[str]) -> Fault:
         cluster = self._cluster
@@ -382,32 +424,3 @@ class Faults:
     def _leader(self) -> str:
         names = [node.name for node in self._cluster.nodes if node.role == "controller"]
         return next((name for name in names if status(self._cluster, name).get("role") == "leader"), names[0])
-
-
-async def make_topic(plan: ClusterPlan, name: str) -> None:
-    """Adds a topic, which the controllers have to know from then on."""
-    async with controller_of(plan) as controller:
-        await controller.do(CreateTopic(name=name, queues=1))
-
-
-async def find_topic(plan: ClusterPlan, name: str) -> None:
-    """Fails where the controllers have forgotten a topic."""
-    async with controller_of(plan) as controller:
-        await controller.barrier()
-        assert name in [one.name for one in controller.topics()], name
-
-
-def masters(cluster: LocalCluster) -> Sequence[str]:
-    """Returns the stores that say that they are a group's master; where none does, all of them."""
-    names = [node.name for node in cluster.nodes if node.role == "store"]
-    return [name for name in names if status(cluster, name).get("role") == "master"] or names
-
-
-def status(cluster: LocalCluster, name: str) -> dict[str, Any]:
-    """Returns a process's own status; empty when it does not answer."""
-    try:
-        with urllib.request.urlopen(f"http://{cluster.admin(name)}/status", timeout=2) as answer:
-            found: dict[str, Any] = json.load(answer)
-            return found
-    except OSError:
-        return {}
