@@ -2,6 +2,6 @@
 
 `client` is for everybody, `commands` for callers that change something.
 
-Imported by: controller.*, gateway.*, store.cluster, store.node, store.reach, store.rpc, store.serving.
+Imported by: controller.*, gateway.*, store.cluster, store.node, store.reach, store.remoting, store.rpc, store.serving.
 Imports: none.
 """

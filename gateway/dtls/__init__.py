@@ -3,6 +3,6 @@
 `gateway.runtime.dtls` puts it between a socket and an adapter. pyOpenSSL is loaded
 where a listener needs it.
 
-Imported by: runtime.
+Imported by: process, runtime.
 Imports: domain, port, security, store.base.
 """

@@ -2,6 +2,6 @@
 
 `gateway.runtime` answers the adapter's requests with it, and `gateway.cli` changes the file.
 
-Imported by: cli, runtime.
+Imported by: cli, process, runtime.
 Imports: base, domain, ownership, port, store.api, store.base.
 """

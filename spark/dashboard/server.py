@@ -9,11 +9,11 @@ from typing import Any, NamedTuple
 
 import httpx
 import pyarrow as pa
-import waitress
 from dash import ALL, Dash, Input, Output, State, ctx, no_update
 from flask import Flask, Response, request
 from werkzeug.routing import PathConverter
 
+from spark.dashboard import connections
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi
 from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
@@ -99,7 +99,7 @@ def run(options: DashboardOptions, *, ready: Callable[[str], None]) -> None:
 
 def wsgi_server(app: Dash, listening: socket.socket) -> Any:
     """Returns the server of an application at a socket; its `run` serves until the process is stopped."""
-    return waitress.create_server(
+    return connections.create(
         app.server,
         sockets=[listening],
         threads=THREADS_COUNT,

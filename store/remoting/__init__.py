@@ -3,7 +3,7 @@
 It never needs the engine.
 
 Imported by: cluster, reach, spark.job, spark.source.
-Imports: api, base, format, rpc.
+Imports: api, base, format, rpc, controller.api.
 """
 
 from store.remoting.client import RemoteStore

@@ -272,12 +272,16 @@ class Faults:
                 if reading is not None:
                     reading.kill()
                     reading.wait()
+            if part == RAFT:  # whether it is refused takes a while to ask, and clients go on meanwhile
+                stop()
+                empty_if_refused(cluster, name)
 
-        def end() -> None:
+        def stop() -> None:
             disk.lie(Mode.NONE)
             cluster.stop(name, kill=True)
-            if part == RAFT:
-                empty_if_refused(cluster, name)
+
+        def end() -> None:
+            stop()
             cluster.start(name)
 
         return self._fault(kind, name, begin, end)
