@@ -4,6 +4,7 @@ import asyncio
 import bisect
 import itertools
 import logging
+import os
 import random
 import time
 from collections import Counter
@@ -17,6 +18,7 @@ from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import ControllerReadiness, Readiness, StoreReadiness
 from tests.support.cluster.resenders import RESENDERS, Resender, misplaced
 from tests.support.cluster.senders import KINDS, Refused, Sender, stored
+from tests.support.cluster.small_disks import LITTLE_ROOM_BYTES
 from tests.support.histories.kv_workload import Conflict, KvClient
 from tests.support.histories.linearizability import NotDone, Recording, check_history
 
@@ -24,6 +26,7 @@ QUIET_S = 120.0  # until everything works again, beside other tests; nobody wait
 STOP_S = 15.0
 REST_S = 0.1  # after a refusal
 LEFT_GAP = 1_000  # numbers that a client skips when it leaves a connection: the thread there may have begun with some
+FULL_BYTES = LITTLE_ROOM_BYTES + (1 << 20)  # left on a disk that is full: less than a store keeps in reserve
 PACE_S = (
     0.02  # between what a client asks for: faults are to be met in the middle of work, not of a queue for the processor
 )
@@ -195,7 +198,10 @@ class FaultRun:
         self.readiness = Readiness([proxy.name for proxy in self.proxies], cluster.ready)
         stores = [node.name for node in cluster.nodes if node.role == "store"]
         controllers = [node.name for node in cluster.nodes if node.role == "controller"]
-        self.nodes = [StoreReadiness(stores, self._status), ControllerReadiness(controllers, self._controller_status)]
+        self.nodes = [
+            StoreReadiness(stores, self._status, min_in_sync=cluster.plan.min_in_sync, full=self._full),
+            ControllerReadiness(controllers, self._controller_status),
+        ]
         self._keys = Keys(self.proxies, self.chance)
         self._clients: list[KvClient] = []
         self._working: list[asyncio.Task[None]] = []
@@ -329,6 +335,11 @@ class FaultRun:
     def words_of_the_unready(self) -> dict[str, str]:
         """Returns what `/readyz` says, for each process where it does not say 200."""
         return {name: self._readyz(name) for name in self.not_ready()}
+
+    def _full(self, name: str) -> bool:
+        """Returns whether a store has less room than it keeps in reserve."""
+        found = os.statvfs(self.cluster.plan.directory / "data" / name)
+        return found.f_bavail * found.f_frsize <= FULL_BYTES
 
     def _status(self, name: str) -> Mapping[str, Any] | None:
         try:

@@ -22,7 +22,7 @@ from tests.support.cluster.damage import (
 from tests.support.cluster.lying_disk import LyingDisk, Mode
 from tests.support.cluster.masters import masters, status
 from tests.support.cluster.network import Network
-from tests.support.cluster.small_disks import SmallDisk
+from tests.support.cluster.small_disks import LITTLE_ROOM_BYTES, SmallDisk
 from tests.support.cluster.topics import find_topic, make_topic
 from tests.support.process.child import in_a_child
 from tests.support.process.waiting import wait_until
@@ -35,6 +35,7 @@ LOSS = 0.2
 SLOW_MS = (1.0, 20.0)  # added to packets where the network is bad
 ASLEEP_S = (4.5, 8.0)  # a pause around the time after which others take over what a proxy has
 GREY_S = (6.0, 9.0)  # longer than it takes to move a master that only some reach
+SAMPLED_S = (10.0, 12.0)  # longer than /readyz of a node may be wrong (`readiness.WRONG_NODE_S`)
 SLEPT_S = (7.0, 10.0)  # longer than `proxy.ttl_s`, 6 s: what the proxy owns is others' meanwhile
 
 
@@ -81,7 +82,7 @@ class Faults:
         self._damage = DiskDamage(self._chance)
         self._kept: tuple[str, Path] | None = None  # a controller, and the older copy of its directory
         self.kinds: list[Callable[[], Fault]] = [
-            *(self.killed, self.killed, self.frozen, self.restarted, self.asleep, self.moved),
+            *(self.killed, self.killed, self.frozen, self.restarted, self.asleep, self.moved, self.starved),
             *(self.flipped, self.shortened, self.removed, self.views_damaged, self.metadata_damaged),
             *(self.running, self.newest, self.forgetful, self.raft_damaged, self.restored),
         ]
@@ -124,6 +125,19 @@ class Faults:
         """Returns a restart as an operator makes it."""
         name, cluster = name or self._node(), self._cluster
         return self._fault("restarted", name, lambda: cluster.stop(name), lambda: cluster.start(name), seconds=0.0)
+
+    def starved(self) -> Fault:
+        """Returns a kill -9 of all replicas of a group but its master, which then has fewer than `min_in_sync`."""
+        cluster, master = self._cluster, self._master()
+        group = master.rpartition("-")[0]
+        names = [name for name in self._named("store") if name.rpartition("-")[0] == group and name != master]
+
+        def start() -> None:
+            for name in names:
+                cluster.start(name)
+
+        seconds = self._chance.uniform(*SAMPLED_S)
+        return self._fault("starved", master, lambda: cluster.stop(*names, kill=True), start, seconds=seconds)
 
     def asleep(self) -> Fault:
         """Returns a sleep of a proxy: others may take over what it owns, and it wakes with full socket buffers."""
@@ -378,8 +392,9 @@ class Faults:
     def full(self) -> Fault:
         """Returns a full disk, or one with less room than a store keeps in reserve."""
         name, disk = self._chance.choice(sorted(self._disks.items()))
-        leave = self._chance.choice([0, 0, 100 << 20])
-        return self._fault("disk full", name, lambda: disk.fill(leave=leave), disk.free)
+        leave = self._chance.choice([0, 0, LITTLE_ROOM_BYTES])
+        seconds = self._chance.uniform(*self._chance.choice([HURT_S, SAMPLED_S]))
+        return self._fault("disk full", name, lambda: disk.fill(leave=leave), disk.free, seconds=seconds)
 
     def controllers_full(self) -> Fault:
         """Returns full disks of a minority or a majority of the controllers."""

@@ -132,12 +132,21 @@ class NodeReadiness(threading.Thread):
 class StoreReadiness(NodeReadiness):
     """The same of stores.
 
-    A ready master is not damaged, and no other master has a later epoch. A ready replica is not damaged, has a master,
-    and is in the SyncStateSet once it has been in it under its id.
+    A ready master is not damaged, no other master has a later epoch, and `min_in_sync` members of its set answer. A ready
+    replica is not damaged, has a master, and is in the SyncStateSet once it has been in it under its id. Neither has a
+    disk that is `full`.
     """
 
-    def __init__(self, stores: Sequence[str], status: Callable[[str], Mapping[str, Any] | None]) -> None:
+    def __init__(
+        self,
+        stores: Sequence[str],
+        status: Callable[[str], Mapping[str, Any] | None],
+        *,
+        min_in_sync: int = 1,
+        full: Callable[[str], bool] = lambda _name: False,
+    ) -> None:
         super().__init__(stores, status)
+        self._min_in_sync, self._full = min_in_sync, full
         self._members: set[tuple[int, int]] = set()  # groups and ids of replicas that have been in the SyncStateSet
 
     def reasons(self, name: str, statuses: Mapping[str, Mapping[str, Any] | None]) -> list[str]:
@@ -147,11 +156,15 @@ class StoreReadiness(NodeReadiness):
         others = [one for one in statuses.values() if one is not None and one["group"] == mine["group"]]
         masters = [one for one in others if one["role"] == "master"]
         reasons = ["damaged"] if mine["damages"] else []
+        if self._full(name):
+            reasons.append("its disk is full")
         if not masters:  # one that does not answer may be the master
             return reasons if None in statuses.values() else [*reasons, "no master"]
         newest = max(masters, key=lambda one: one["master_epoch"])
         self._members |= {(newest["group"], id_) for id_ in newest["sync_set"]}
         if mine["role"] == "master":
+            if len({one["replica"] for one in others}.intersection(mine["sync_set"])) < self._min_in_sync:
+                reasons.append("fewer than min_in_sync")
             return reasons if mine is newest else [*reasons, "another master has a later epoch"]
         out = mine["replica"] not in newest["sync_set"] and (mine["group"], mine["replica"]) in self._members
         return [*reasons, "not in the SyncStateSet"] if out else reasons

@@ -8,6 +8,7 @@ from pathlib import Path
 
 DISK_BYTES = 1 << 30
 CONTROLLER_DISK_BYTES = 96 << 20
+LITTLE_ROOM_BYTES = 100 << 20  # less than a store keeps in reserve
 
 
 class SmallDisk:

@@ -52,6 +52,24 @@ def test_a_master_that_says_for_long_that_it_is_ready_and_has_a_successor_is_fou
     assert watched(*[({**MASTER, "damages": [{}]}, REPLICA)] * 2) == [("m", "damaged")]
 
 
+def test_a_node_that_says_for_long_that_it_is_ready_and_takes_nothing_is_found():
+    def found(master, replica, **more):
+        watch = StoreReadiness(["m", "r"], lambda _: None, **more)
+        for number in range(2):
+            watch.look({"m": master, "r": replica}, number * WRONG_NODE_S)
+        return [(one.node, one.why) for one in watch.wrong]
+
+    refusing = {**MASTER, "ready": False}
+    assert found(MASTER, None, min_in_sync=2) == [("m", "fewer than min_in_sync")]
+    assert found({**MASTER, "sync_set": [1]}, {**REPLICA, "replica": 7}, min_in_sync=2) == [
+        ("m", "fewer than min_in_sync")
+    ]
+    assert found(MASTER, REPLICA, min_in_sync=2) == found(refusing, None, min_in_sync=2) == []
+    for name in ("m", "r"):
+        assert found(MASTER, REPLICA, full=name.__eq__) == [(name, "its disk is full")]
+    assert found(refusing, {**REPLICA, "ready": False}, full=lambda _: True) == []
+
+
 @pytest.mark.parametrize(
     ("status", "why"),
     [
