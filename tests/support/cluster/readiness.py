@@ -132,9 +132,9 @@ class NodeReadiness(threading.Thread):
 class StoreReadiness(NodeReadiness):
     """The same of stores.
 
-    A ready master is not damaged, no other master has a later epoch, and `min_in_sync` members of its set answer. A ready
-    replica is not damaged, has a master, and is in the SyncStateSet once it has been in it under its id. Neither has a
-    disk that is `full`.
+    A ready master is not damaged, no other master has a later epoch, and `min_in_sync` members of its set answer. A
+    ready replica is not damaged, has a master, and is in the SyncStateSet once it has been in it under its id. Neither
+    has a disk that is `full`.
     """
 
     def __init__(
