@@ -252,7 +252,7 @@ class Member(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class KnownMetadata(msgspec.Struct, frozen=True, array_like=True):
-    """How much of a cluster's metadata is known somewhere: all commands up to `index`, whose digest is `digest`.
+    """The extent of a cluster's metadata that is known somewhere: commands up to `index`, whose digest is `digest`.
 
     Every queue number ever given is smaller than `next_queue`. Metadata that has less has been forgotten.
     """
