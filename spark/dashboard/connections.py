@@ -43,7 +43,7 @@ def create(app: Callable[..., Any], **settings: Any) -> TcpWSGIServer:
 
 
 def make_way(channels: list[Any]) -> None:
-    """Has connections closed that are too many: of the address with most, those that were idle longest.
+    """Closes connections that are too many: of the address with most, those that were idle longest.
 
     One with a request in progress comes last.
     """

@@ -167,7 +167,7 @@ def headgate(cluster: LocalCluster, name: str, *command: str, said: str = "") ->
 
 
 def read_log(cluster: LocalCluster, name: str) -> subprocess.Popen[bytes]:
-    """Has a replica read all of its log, and returns the command, which waits for that."""
+    """Makes a replica read all of its log, and returns the command, which waits for that."""
     found = wait_until(lambda: (said := status(cluster, name)).get("replica") is not None and said, f"{name} is away")
     config = str(cluster.plan.directory / "proxy-1.toml")
     where = str(found["group"]), str(found["replica"])

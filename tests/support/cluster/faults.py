@@ -286,7 +286,7 @@ class Faults:
                 if reading is not None:
                     reading.kill()
                     reading.wait()
-            if part == RAFT:  # whether it is refused takes a while to ask, and clients go on meanwhile
+            if part == RAFT:  # clients go on while the command line is asked whether it is refused
                 stop()
                 empty_if_refused(cluster, name)
 
