@@ -345,9 +345,9 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     credentials = node_credentials(cluster, host="localhost", key="cluster").channel
     addresses = list(cluster.controllers.values())
     controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
+    agreement = MetadataAgreement(controller)
     try:
         await controller.ready()
-        agreement = MetadataAgreement(controller)
         connect = connect_remote(
             controller,
             zone=cluster.zone if proxy.read_from == "nearest" else None,
@@ -371,6 +371,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
     finally:
+        await agreement.close()
         await controller.close()
 
 
