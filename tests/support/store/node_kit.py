@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 
 from controller.api.client import GroupConfig
-from controller.api.commands import AddGroup
+from controller.api.commands import AddGroup, RaiseQueues
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.node.master_role import MasterRole
@@ -32,6 +32,9 @@ PACE = ReplicationPace(
 )
 
 
+NEXT_QUEUE = 1_000  # tests write to queues below, as if controllers had given their numbers to topics
+
+
 class StoreGroup:
     """A group of nodes n1, n2, ..., which keep their ports and directories when they are started again."""
 
@@ -55,6 +58,7 @@ class StoreGroup:
             self.client = self.controllers.remote()
             await self.client.ready()
             await self.client.do(AddGroup(number=GROUP, config=self.config))
+            await self.client.do(RaiseQueues(next_queue=NEXT_QUEUE))
         await asyncio.gather(*(self._start(name) for name in names or self.names))
         return self
 
