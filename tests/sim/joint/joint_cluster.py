@@ -24,6 +24,7 @@ from store.base.errors import StoreError
 from store.base.rhythm import PHASE_S
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.node.node import StoreNode
+from store.node.replica.metadata_mark import MetadataMark
 from store.node.settings import Credentials, NodeSettings
 from store.reach.reporter import Reporter
 from store.replication.pace import ReplicationPace
@@ -281,6 +282,7 @@ class SimNode(StoreNode):
         self.machine = settings.options["machine"]
         self._now_ms = self.machine.now_ms
         self.disk = SimDisk(settings.data_dir, settings.group, self.machine.platter)
+        self.mark = MetadataMark(self.disk.files, settings.data_dir)
         self.machine.node = self
 
     def _begin(self, connect) -> None:

@@ -73,6 +73,7 @@ class Views:
 
     def __init__(self, applied: LogOffset) -> None:
         self.applied = applied
+        self.newest_queue = 0  # the greatest number of one that has a record
         self.stored: dict[tuple[int, int], tuple[int, int]] = {}  # (producer, sequence) -> (start, end)
         self.results: dict[int, object] = {}  # of operations on keys, by where they are
         self.keys: dict[str, tuple[str, int]] = {}  # value and revision
@@ -88,7 +89,9 @@ class Views:
         assert start == self.applied, "views are a prefix of the log"
         self.stored[header.producer_id, header.sequence] = (start, start + len(frame))
         self.applied = LogOffset(start + len(frame))
-        if ROW.unpack_from(frame, HEADER.size)[0] == VOID_QUEUE:
+        (queue, *_) = ROW.unpack_from(frame, HEADER.size)
+        self.newest_queue = max(self.newest_queue, queue)
+        if queue == VOID_QUEUE:
             return  # its guard has failed
         match msgspec.msgpack.decode(frame[HEADER.size + ROW.size :]):
             case ["exact", number]:

@@ -453,6 +453,9 @@ class JointStore:
             size += len(frame)
         return b"".join(found)
 
+    async def newest(self) -> int:
+        return self._views.newest_queue
+
     async def scan(self, start: Position, _queues, *, max_bytes: int):
         at = max(start.frame, self._log.first)
         found, size = [], 0
