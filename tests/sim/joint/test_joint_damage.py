@@ -117,7 +117,7 @@ def test_a_replica_that_has_lost_the_end_of_its_log_is_not_elected_and_is_filled
 
 def test_the_tail_of_a_former_master_that_a_replica_has_lost_does_not_hold_up_the_group():
     """It was on one replica's disk and never confirmed. All three have to be in sync for a write."""
-    with steady(16, min_in_sync=3) as history:
+    with steady(12, min_in_sync=3) as history:
         cluster = history.cluster
         master, (heir, short) = replicas(history)
         epoch, confirmed = history.watch.newest[0].master_epoch, short.platter.log.end
