@@ -163,7 +163,7 @@ class StoreNode:
         assert self.identity is not None
         assert self.group is not None
         self.service.cluster, self.service.known = self.identity.cluster, lambda: self.mark.known
-        self.mark.follow(self.controller)
+        self.mark.follow(self.controller, self.disk.failed)
         repairer = self.repairer = Repairer(self.disk, self._damage_changed)
         context = self.context = ReplicaContext(
             group=self.settings.group,

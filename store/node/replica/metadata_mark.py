@@ -11,9 +11,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controller.api.client import ControllerClient, KnownMetadata
-from store.base.errors import StoreError
+from store.base.errors import StoreError, StoreFailed
 from store.disk.files import Files
 from store.disk.small_file import read_small_file, write_small_file
+from store.disk.space import NO_ROOM
 from store.local.local import LocalStore
 
 logger = logging.getLogger(__name__)
@@ -31,6 +32,7 @@ class MetadataMark:
         self._unwatch: Callable[[], None] = lambda: None
         self._kept = KnownMetadata()  # by the file
         self._saving: asyncio.Task[None] | None = None
+        self._failed: Callable[[StoreFailed], None] = lambda _error: None
 
     async def load(self, store: LocalStore | None) -> None:
         """Reads the file, and looks at the queues with records here; `store` is None where it cannot be opened.
@@ -47,8 +49,9 @@ class MetadataMark:
                 logger.warning("the queues with records are not known yet: %s", error)
         self.known = self._kept.joined(KnownMetadata(next_queue=newest + 1))
 
-    def follow(self, controller: ControllerClient) -> None:
-        """Keeps what the controllers' metadata holds, now and after each change."""
+    def follow(self, controller: ControllerClient, failed: Callable[[StoreFailed], None]) -> None:
+        """Keeps what the controllers' metadata holds, now and after each change; reports a failing disk to `failed`."""
+        self._failed = failed
 
         def learn() -> None:
             self.known = self.known.joined(controller.known())
@@ -69,7 +72,9 @@ class MetadataMark:
             known = self.known
             try:
                 await asyncio.to_thread(write_small_file, self._files, self._path, known)
-            except OSError as error:  # the next change is written again
+            except OSError as error:  # without room, the next change is written again
                 logger.warning("the file `%s` is not up to date: %s", FILE, error)
+                if error.errno not in NO_ROOM:
+                    self._failed(StoreFailed(f"the file `{FILE}` cannot be written: {error}"))
                 return
             self._kept = known

@@ -443,12 +443,26 @@ async def test_a_directory_knows_the_greatest_number_of_a_queue_by_its_file_and_
 
 async def test_the_file_of_seen_metadata_follows_the_controllers(controller, home):
     mark = MetadataMark(OsFiles(), home)
-    mark.follow(controller)
+    mark.follow(controller, pytest.fail)
     for number in range(3):
         await controller.do(CreateTopic(name=f"t{number}", queues=1))
     await mark.close()
     assert read_small_file(OsFiles(), home / "metadata", KnownMetadata) == controller.known() == mark.known
     assert mark.known.next_queue == 19
+
+
+@pytest.mark.parametrize(("number", "fails"), [(errno.ENOSPC, False), (errno.EIO, True)])
+async def test_a_disk_that_fails_below_the_file_of_seen_metadata_is_reported(
+    controller, home, monkeypatch, number, fails
+):
+    def write(*_):
+        raise OSError(number, "on purpose")
+
+    monkeypatch.setattr("store.node.replica.metadata_mark.write_small_file", write)
+    mark, failed = MetadataMark(OsFiles(), home), []
+    mark.follow(controller, failed.append)
+    await mark.close()
+    assert len(failed) == fails
 
 
 def test_a_group_that_is_known_from_before_a_replica_was_registered_does_not_say_that_it_was_retired():
