@@ -67,7 +67,13 @@ class LocalQueues:
 
     async def newest(self) -> QueueNumber:
         """Returns the greatest number of a queue that has records, or had some; 0: none had. Raises `ViewsDamaged`."""
-        return await self._core.blocking(self._core.reader.newest_queue)
+        views = self._core.engine.views
+
+        def newest() -> QueueNumber:
+            with views.reading() as txn:
+                return views.queues.newest(txn)
+
+        return await self._core.blocking(newest)
 
     async def bounds(self, queue: QueueNumber) -> Bounds:
         """See `QueueCalls.bounds`."""

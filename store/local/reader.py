@@ -159,11 +159,6 @@ class StoreReader:
             end = recent[-1].bytes_end if recent else self._views.queues.end(txn, queue).size_bytes
         return kept._replace(frame=frame).test(end)
 
-    def newest_queue(self) -> QueueNumber:
-        """Returns the greatest number of a queue with records in the views; 0: there is none. Raises `ViewsDamaged`."""
-        with self._views.reading() as txn:
-            return self._views.queues.newest(txn)
-
     def fetch(
         self,
         queue: QueueNumber,
