@@ -24,6 +24,7 @@ from store.disk.space import is_for_want_of_room
 from store.format.chunks import Chunk
 from store.format.frame import LogOffset, QueueNumber
 from store.format.records import LogTrimmed
+from store.integrity.tables import SUMS_BYTES, Table, unseal
 from store.integrity.views import ViewsHealth
 from store.log.run import FrameRun
 from store.views.addresses import AddressesView
@@ -40,6 +41,7 @@ from store.views.layout import (
     META,
     SEALING,
     TABLES,
+    UNGUARDED,
     UNSEALED,
     UNSUMMED,
     Entry,
@@ -50,7 +52,7 @@ from store.views.leases import SettledView
 from store.views.migration import seal_all
 from store.views.old import OldViews, old_path, set_aside
 from store.views.producers import ProducersView
-from store.views.sealed import SUMS_BYTES, ReadTxn, Table, WriteTxn, unseal
+from store.views.sealed import ReadTxn, WriteTxn
 from store.views.snapshots import ViewsSnapshot
 from store.views.timers import TimersView
 from store.views.verify import ViewsWalk
@@ -164,9 +166,16 @@ class Views:
         new = not self.env.info()["last_txnid"]
         report = self.health.report
         self.tables = {
-            name: Table(name, self.env.open_db(name.encode()), report, summed=name not in UNSUMMED) for name in TABLES
+            name: Table(
+                name,
+                self.env.open_db(name.encode()),
+                report,
+                summed=name not in UNSUMMED,
+                guarded=name not in UNGUARDED,
+            )
+            for name in TABLES
         }
-        self.meta = Table(META, self.env.open_db(META.encode()), report)
+        self.meta = Table(META, self.env.open_db(META.encode()), report, guarded=False)
         table = self.tables
         self.queues = ConsumeQueueView(table["queues"], table["queue_ends"])
         self.configs = ConfigsView(table["configs"])

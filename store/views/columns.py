@@ -13,7 +13,8 @@ import numpy as np
 import numpy.typing as npt
 from google_crc32c import extend
 
-from store.views.sealed import CRC_BYTES, PUTS, SealedItems
+from store.integrity.tables import CRC_BYTES
+from store.views.sealed import PUTS, SealedItems
 
 _FEW = 16  # up to here Python is cheaper than NumPy's fixed cost
 

@@ -24,7 +24,8 @@ from google_crc32c import value
 from store.base.errors import ViewsDamaged
 from store.disk.lmdb_file import is_cut_short, leads_astray
 from store.format.frame import LogOffset
-from store.views.sealed import ReadTxn, Table, unseal
+from store.integrity.tables import Table, unseal
+from store.views.sealed import ReadTxn
 
 FORMAT: Final = b"5"  # of all views together
 UNSEALED: Final = b"4"  # the one before: without checksums
@@ -48,6 +49,7 @@ TABLES: Final = (
     "timers",
 )
 UNSUMMED: Final = frozenset({"last"})  # its entries are replaced all the time, in batches, without looking at them
+UNGUARDED: Final = frozenset({"index", "last"})  # an entry for each record: looking at new ones took longer than all
 DBS_MAX: Final = 64
 MAP_BYTES_MAX = 1 << 40  # address space: as large as any views are
 PAGES_CHECK_S_MAX = 1.0  # that opening may look at pages; a gigabyte takes 0.2 s, or 1 s where nothing is cached

@@ -182,10 +182,10 @@ def _merge(cursor: Any, prefix: bytes, start: int, end: int) -> None:
     before = (cursor.prev() if cursor.set_range(key) else cursor.last()) and cursor.key().startswith(prefix)
     if before:
         its_start, its_end = _OFFSET.unpack_from(cursor.key(), len(prefix))[0], _OFFSET.unpack(cursor.value())[0]
-        if its_end >= start:
-            start, end = its_start, max(end, its_end)
-            key = prefix + _OFFSET.pack(start)
-    found = cursor.set_range(key)
+        if its_end >= start:  # as it mostly does: it stays, and is replaced
+            end = max(end, its_end)
+            key = prefix + _OFFSET.pack(its_start)
+    found = cursor.next() if before else cursor.set_range(key)
     while found and cursor.key().startswith(prefix) and _OFFSET.unpack_from(cursor.key(), len(prefix))[0] <= end:
         end = max(end, _OFFSET.unpack(cursor.value())[0])
         found = cursor.delete()

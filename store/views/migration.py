@@ -12,8 +12,9 @@ from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import Any
 
+from store.integrity.tables import Table, crc_of, seal
 from store.views.layout import FORMAT, SEALING, TABLES
-from store.views.sealed import Table, WriteTxn, crc_of, seal
+from store.views.sealed import WriteTxn
 
 logger = logging.getLogger(__name__)
 

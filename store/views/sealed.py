@@ -3,32 +3,33 @@
 An entry is `key -> value | CRC-32C u32, little-endian`. The checksum is of the view's name, the key and the value, so
 that neither a flipped bit nor an entry of another view passes. It is checked wherever a value is read.
 
-A checksum does not find an entry that is not there, or that is an older one: a flipped bit in a branch page, or a page
-that the disk has never written. So each view's number of entries and the sum of their checksums are kept beside it and
-change with it; `store.views.verify` compares them with the result of a walk.
+Flipped bits in keys, those of branch pages included, lead a search astray, and a key that is there seems to be missing.
+So nothing counts as missing, and no range as complete, before the entries on both sides have passed: a search ends
+between two entries that lie next to each other, and if their keys are those that were written, and the one sought
+would be between them, it is not there. A cursor checks each entry that it comes to, and that keys ascend; so the entry
+behind the end of a range is checked, too. A new entry is checked to lie where it belongs (`Table.guarded`).
+
+None of this finds an entry that is an older one, or that a page no longer names: a flipped bit in a page's header, or a
+page that the disk has never written. So each view's number of entries and the sum of their checksums are kept beside it
+and change with it; `store.views.verify` compares them with the result of a walk.
 """
 
-import struct
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from itertools import repeat
 from operator import add
+from struct import Struct
 from types import TracebackType
 from typing import Any, Protocol, TypeAlias
 
-from google_crc32c import extend, value
+from google_crc32c import extend
 
 from store.base.errors import ViewsDamaged
+from store.integrity.tables import CRC_BYTES, RESIDUE, Table, crc_of, seal, unseal
 
-CRC_BYTES = 4
-RESIDUE = value(bytes(CRC_BYTES))  # of any data with its checksum behind it
-_POLYNOMIAL = 0x82F63B78  # reflected
 PUTS = 512  # in one call: the GIL is held that long
-_TRIED_BYTES = 64 << 10  # from the end of a value; takes some 50 ms
-_MASK = (1 << 64) - 1
-_CRC = struct.Struct("<I")
-_SUMS = struct.Struct(">QQ")  # number of entries, sum of their checksums
-SUMS_BYTES = _SUMS.size
-assert RESIDUE == 0x48674BC7
+_BEFORE = 2  # entries that are checked in front of the place where a search ends: one, and its order with another
+_CRC = Struct("<I")
 assert _CRC.size == CRC_BYTES
 
 SealedItems: TypeAlias = Sequence[tuple[bytes, bytes]]  # keys, and values with their checksums
@@ -41,131 +42,20 @@ class SealedRows(Protocol):
         """Yields the entries with their checksums, at most `PUTS` at a time, and the sum of these checksums."""
 
 
-class Report(Protocol):
-    """Notes damage of a view; returns the error to raise."""
-
-    def __call__(self, view: str, why: str, found_by: str = "read", /) -> ViewsDamaged:
-        """Takes a report of damage; `found_by`: "read" or "verification"."""
-
-
-def seal(salt: int, key: bytes, data: bytes) -> bytes:
-    """Returns a value with its checksum; `salt` is the checksum of the view's name."""
-    crc: int = extend(salt, key + data)
-    return data + crc.to_bytes(CRC_BYTES, "little")
-
-
-def unseal(salt: int, key: bytes, held: bytes) -> bytes | None:
-    """Returns the value; None where it differs from the sealed one."""
-    return held[:-CRC_BYTES] if len(held) >= CRC_BYTES and extend(salt, key + held) == RESIDUE else None
-
-
-def _is_in_value(salt: int, key: bytes, held: bytes) -> bool:
-    """Returns whether a single flipped bit of the value explains the wrong checksum: then the key is sound.
-
-    CRC-32C tells all single flips apart; they are tried from the last bit on (Koopman, "32-bit cyclic redundancy
-    codes for Internet applications", DSN 2002).
-    """
-    found, flip = extend(salt, key + held) ^ RESIDUE, _POLYNOMIAL
-    for _ in range(8 * min(len(held), _TRIED_BYTES)):
-        if flip == found:
-            return True
-        flip = (flip >> 1) ^ (_POLYNOMIAL if flip & 1 else 0)
-    return False
-
-
-def crc_of(held: bytes) -> int:
-    """Returns the checksum that a sealed value carries."""
-    return int.from_bytes(held[-CRC_BYTES:], "little")
-
-
-class Table:
-    """One sub-database: its handle, and the number and sum of the entries that it should hold.
-
-    One thread writes. `walked_to` is how far a walk has come, exclusive; changes before it change the counts of the
-    walk too.
-    """
-
-    __slots__ = (
-        "_new",
-        "_walked_new",
-        "broken",
-        "count",
-        "handle",
-        "name",
-        "report",
-        "salt",
-        "summed",
-        "total",
-        "walked_count",
-        "walked_to",
-        "walked_total",
-    )
-
-    def __init__(self, name: str, handle: Any, report: Report, *, summed: bool = True) -> None:
-        self.name = name
-        self.summed = summed  # else only the number is known, not the sum: 0
-        self.handle = handle
-        self.salt: int = value(name.encode())
-        self.report = report
-        self.broken = ""  # why nothing of it can be served: unknown entries are missing
-        self.count = self.total = 0  # committed
-        self._new = (0, 0)  # count and total that the open transaction adds
-        self.walked_to = b""
-        self.walked_count = self.walked_total = 0
-        self._walked_new = (0, 0)
-
-    def changed(self, key: bytes, count: int, total: int) -> None:
-        """Counts so many entries more in the open transaction, at this key, and so much more in the sum."""
-        if not self.summed:
-            total = 0
-        before = self._new
-        self._new = (before[0] + count, before[1] + total)
-        if key < self.walked_to:
-            before = self._walked_new
-            self._walked_new = (before[0] + count, before[1] + total)
-
-    def note_damage(self, key: bytes, held: bytes, found_by: str = "read") -> ViewsDamaged:
-        """Notes a damaged entry, and returns the error to raise. If its key may be damaged, the table serves nothing.
-
-        Another key than the one that was written is not found by a search for that.
-        """
-        if not _is_in_value(self.salt, key, held):
-            self.broken = (
-                f"an entry, found at key {key[:64].hex()}, differs from the one written, as perhaps does its key"
-            )
-            return self.report(self.name, self.broken, found_by)
-        return self.report(self.name, f"the value of key {key[:64].hex()} differs from the one written", found_by)
-
-    def sums(self) -> bytes:
-        """Returns number and sum, the open transaction's changes included."""
-        return _SUMS.pack(self.count + self._new[0], (self.total + self._new[1]) & _MASK)
-
-    def load(self, sums: bytes) -> None:
-        """Begins with the sums that `sums` returned."""
-        self.count, self.total = _SUMS.unpack(sums)
-
-    def commit(self) -> None:
-        """Takes over the counts of the open transaction, which is committed."""
-        self.count, self.total = self.count + self._new[0], (self.total + self._new[1]) & _MASK
-        self.walked_count += self._walked_new[0]
-        self.walked_total += self._walked_new[1]
-        self._new = self._walked_new = (0, 0)
-
-    def abort(self) -> None:
-        """Forgets the counts of the open transaction, which is given up."""
-        self._new = self._walked_new = (0, 0)
-
-
 class _Cursor:
-    """An LMDB cursor whose values are checked. Methods are LMDB's."""
+    """An LMDB cursor that checks each entry that it comes to, and that keys ascend. Methods are LMDB's.
 
-    __slots__ = ("_cursor", "_table", "first", "key", "last", "next", "prev", "set_range")
+    Each move raises `ViewsDamaged` where a key may not be the one that was written. A damaged value alone is only
+    refused by `value`.
+    """
+
+    __slots__ = ("_cursor", "_error", "_held", "_key", "_table")
 
     def __init__(self, cursor: Any, table: Table) -> None:
         self._cursor = cursor
         self._table = table
-        self.first, self.last, self.next, self.prev = cursor.first, cursor.last, cursor.next, cursor.prev
-        self.key, self.set_range = cursor.key, cursor.set_range
+        self._key = self._held = b""  # of the entry that it is at; empty: none
+        self._error: ViewsDamaged | None = None  # of that entry's value
 
     def __enter__(self) -> Any:
         return self
@@ -173,34 +63,116 @@ class _Cursor:
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
         self._cursor.close()
 
+    def first(self) -> bool:
+        """Moves to the first entry; returns whether there is one."""
+        return self._settle(self._cursor.first(), b"")
+
+    def last(self) -> bool:
+        """Moves to the last entry; returns whether there is one."""
+        return self._settle(self._cursor.last(), b"")
+
+    def set_range(self, key: bytes) -> bool:
+        """Moves to the first entry from a key on; returns whether there is one."""
+        return self._settle(self._cursor.set_range(key), key)
+
+    def next(self) -> bool:
+        """Moves to the next entry; returns whether there is one."""
+        before = self._key
+        if not self._cursor.next():
+            return self._leave()
+        if self._take() <= before:
+            self._met(self._table.note_disorder(self._key))
+        return True
+
+    def prev(self) -> bool:
+        """Moves to the entry before; returns whether there is one."""
+        behind = self._key
+        if not self._cursor.prev():
+            return self._leave()
+        if self._take() >= behind > b"":
+            self._met(self._table.note_disorder(self._key))
+        return True
+
+    def _leave(self) -> bool:
+        self._key = self._held = b""
+        self._error = None
+        return False
+
+    def _take(self) -> bytes:
+        """Checks the entry that the cursor is at, and returns its key."""
+        key: bytes
+        key, held = self._key, self._held = self._cursor.item()
+        if len(held) < CRC_BYTES or extend(self._table.salt, key + held) != RESIDUE:
+            self._error = self._met(self._table.note_damage(key, held))
+        else:
+            self._error = None
+        return key
+
+    def _settle(self, found: bool, sought: bytes) -> bool:
+        """Checks the entries around the place where a search for a key has ended, and returns whether one is there.
+
+        Without a key the search was for an end of the table.
+        """
+        cursor = self._cursor
+        if not found and not (sought and cursor.last()):
+            return self._leave()
+        back = 0
+        while back < _BEFORE and cursor.prev():
+            back += 1
+        if back < _BEFORE:
+            cursor.first()
+        before, key = b"", self._take()
+        for _ in range(back):
+            cursor.next()
+            before, key = key, self._take()
+            if before >= key:
+                self._met(self._table.note_disorder(key))
+        if not found:
+            if key >= sought:
+                self._met(self._table.note_disorder(sought))
+            return self._leave()
+        if sought and not before < sought <= key:
+            self._met(self._table.note_disorder(sought))
+        if not cursor.next():
+            return cursor.last()  # type: ignore[no-any-return]
+        held, error = self._held, self._error
+        if self._take() <= key:
+            self._met(self._table.note_disorder(key))
+        cursor.prev()
+        self._key, self._held, self._error = key, held, error
+        return True
+
+    def _met(self, error: ViewsDamaged) -> ViewsDamaged:
+        """Raises an error that was met, or returns it where the keys are known to be sound."""
+        if self._table.broken:
+            raise error
+        return error
+
+    def key(self) -> bytes:
+        """Returns the key at the cursor; empty: it is at no entry."""
+        return self._key
+
     def value(self) -> bytes:
         """Returns the value at the cursor. Raises `ViewsDamaged`."""
-        key, held = self._cursor.item()
-        if not key:  # behind the last entry
-            return b""
-        table = self._table
-        if len(held) < CRC_BYTES or extend(table.salt, key + held) != RESIDUE:
-            raise table.note_damage(key, held)
-        data: bytes = held[:-CRC_BYTES]
-        return data
+        if self._error is not None:
+            raise self._error
+        return self._held[:-CRC_BYTES]
 
     def __iter__(self) -> Iterator[tuple[bytes, bytes]]:
-        """Yields keys and values from the cursor on. Raises `ViewsDamaged`."""
-        table = self._table
-        for key, held in self._cursor:
-            data = unseal(table.salt, key, held)
-            if data is None:
-                raise table.note_damage(key, held)
-            yield key, data
+        """Yields keys and values from the cursor on, or from the first entry on. Raises `ViewsDamaged`."""
+        found = bool(self._key) or self.first()
+        while found:
+            yield self._key, self.value()
+            found = self.next()
 
     def each_key(self) -> Iterator[bytes]:
-        """Yields keys from the cursor on."""
+        """Yields keys from the cursor on, unchecked: for counting them."""
         found: Iterator[bytes] = self._cursor.iternext(keys=True, values=False)
         return found
 
 
 class _WriteCursor(_Cursor):
-    """One that also writes, and keeps count."""
+    """One that also writes, and keeps count. It goes on where keys are damaged, of which the table then knows."""
 
     __slots__ = ("_txn",)
 
@@ -208,19 +180,44 @@ class _WriteCursor(_Cursor):
         super().__init__(cursor, table)
         self._txn = txn
 
+    def _met(self, error: ViewsDamaged) -> ViewsDamaged:
+        return error
+
+    def set_range(self, key: bytes) -> bool:
+        """Moves to the first entry from a key on; returns whether there is one."""
+        found = super().set_range(key)
+        if self._key != key:
+            self._table.absent.add(key)
+        return found
+
     def put(self, key: bytes, data: bytes) -> None:
         """Puts an entry, over an existing one."""
-        table = self._table
-        held = seal(table.salt, key, data)
-        before = self._cursor.replace(key, held)
-        _replaced(table, key, held, before)
+        self.put_sealed(key, seal(self._table.salt, key, data))
+
+    def put_sealed(self, key: bytes, held: bytes) -> None:
+        """Puts an entry with its checksum, over an existing one; a new one is checked to lie where it belongs."""
+        table, cursor = self._table, self._cursor
+        before = cursor.replace(key, held)
+        self._key, self._held, self._error = key, held, None
+        if before is not None:
+            table.changed(key, 0, crc_of(held) - crc_of(before))
+            if unseal(table.salt, key, before) is None:
+                table.note_damage(key, before)
+            return
+        table.changed(key, 1, crc_of(held))
+        if table.guarded and key not in table.absent:  # from where it is: another search might find a second one
+            self._settle(cursor.key() == key, key)
 
     def delete(self) -> bool:
-        """Deletes the entry at the cursor, which then is at the next one."""
+        """Deletes the entry at the cursor, which then is at the next one; returns whether there is one."""
         key, held = self._cursor.item()
         done: bool = self._cursor.delete()
         if done:
             self._table.changed(key, -1, -crc_of(held))
+        if not self._cursor.key():
+            self._leave()
+        elif self._take() <= key:
+            self._table.note_disorder(key)
         return done
 
     def put_columns(self, columns: SealedRows) -> None:
@@ -261,6 +258,24 @@ class _WriteCursor(_Cursor):
         inside = [crc_of(held) for key, held in sealed if key < walked] if walked else []
         table.changed(b"", len(inside), sum(inside))
         table.changed(walked, len(sealed) - len(inside), total - sum(inside))
+        self._check_new([key for key, _ in sealed])
+
+    def _check_new(self, keys: Sequence[bytes]) -> None:
+        """Checks that new entries lie where they belong; those that lie one behind the other cost one search."""
+        table, at = self._table, 0
+        while table.guarded and not table.broken and at < len(keys):
+            if keys[at] in table.absent:
+                at += 1
+                continue
+            if not super().set_range(keys[at]) or self._key != keys[at]:
+                table.note_disorder(keys[at])
+                return
+            for key in self._cursor.iternext(keys=True, values=False):
+                if at == len(keys) or key != keys[at]:
+                    if self._take() <= keys[at - 1]:  # the one behind them
+                        table.note_disorder(keys[at - 1])
+                    break
+                at += 1
 
 
 class ReadTxn:
@@ -277,11 +292,18 @@ class ReadTxn:
             raise db.report(db.name, db.broken)
         held = self._txn.get(key, db=db.handle)
         if held is None:
+            self._missing(key, db)
             return None
         if len(held) < CRC_BYTES or extend(db.salt, key + held) != RESIDUE:
             raise db.note_damage(key, held)
         data: bytes = held[:-CRC_BYTES]
         return data
+
+    def _missing(self, key: bytes, db: Table) -> None:
+        """Checks that a key that was not found is not there. Raises `ViewsDamaged`."""
+        with _Cursor(self._txn.cursor(db=db.handle), db) as cursor:
+            if cursor.set_range(key) and cursor.key() == key:
+                raise db.note_disorder(key)
 
     def cursor(self, *, db: Table) -> _Cursor:
         """Returns a cursor. Raises `ViewsDamaged`."""
@@ -313,11 +335,17 @@ class WriteTxn(ReadTxn):
         """Returns a value, None where there is none. Raises `ViewsDamaged`."""
         held = self._txn.get(key, db=db.handle)
         if held is None:
+            self._missing(key, db)
             return None
         data = unseal(db.salt, key, held)
         if data is None:
             raise db.note_damage(key, held)
         return data
+
+    def _missing(self, key: bytes, db: Table) -> None:
+        if not db.broken:
+            super()._missing(key, db)
+            db.absent.add(key)
 
     def cursor(self, *, db: Table) -> _WriteCursor:
         """Returns a cursor."""
@@ -326,13 +354,11 @@ class WriteTxn(ReadTxn):
     def put(self, key: bytes, data: bytes, *, db: Table, overwrite: bool = True) -> bool:
         """Puts an entry. Returns False, and puts nothing, if there is one and it may not `overwrite`."""
         held = seal(db.salt, key, data)
-        if overwrite:
-            _replaced(db, key, held, self._txn.replace(key, held, db=db.handle))
-            return True
-        done: bool = self._txn.put(key, held, overwrite=False, db=db.handle)
-        if done:
-            db.changed(key, 1, crc_of(held))
-        return done
+        if not overwrite and self._txn.get(key, db=db.handle) is not None:
+            return False
+        with self.cursor(db=db) as cursor:
+            cursor.put_sealed(key, held)
+        return True
 
     @property
     def unsealed(self) -> Any:
@@ -343,24 +369,22 @@ class WriteTxn(ReadTxn):
         """Deletes an entry; returns whether there was one."""
         held = self._txn.pop(key, db=db.handle)
         if held is None:
+            with suppress(ViewsDamaged):  # the table knows
+                self._missing(key, db)
             return False
         db.changed(key, -1, -crc_of(held))
+        if unseal(db.salt, key, held) is None:
+            db.note_damage(key, held)
         return True
 
     def pop(self, key: bytes, *, db: Table) -> bytes | None:
         """Deletes an entry; returns its value. Raises `ViewsDamaged`."""
         held = self._txn.pop(key, db=db.handle)
         if held is None:
+            self._missing(key, db)
             return None
         data = unseal(db.salt, key, held)
         if data is None:
             raise db.note_damage(key, held)
         db.changed(key, -1, -crc_of(held))
         return data
-
-
-def _replaced(table: Table, key: bytes, held: bytes, before: bytes | None) -> None:
-    if before is None:
-        table.changed(key, 1, crc_of(held))
-    else:
-        table.changed(key, 0, crc_of(held) - crc_of(before))

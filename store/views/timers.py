@@ -13,6 +13,7 @@ from itertools import islice
 from typing import Any
 
 from store.api.timers import TimersHeld
+from store.base.errors import ViewsDamaged
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber
 from store.format.records import KV_QUEUE, TimerCancelled, TimerSet, TimersFired
 from store.format.timer_key import TIMER_KEY, TimerKey, unpack_keys
@@ -107,11 +108,16 @@ class TimersView:
     ) -> tuple[list[tuple[TimerKey, TimerSet]], int | None]:
         """Returns the timers from a key on that are due by a time, without `skip`, and when the next one is due.
 
-        They end at `count` of them, or when they hold `size_bytes`; there is at least one if there is any.
+        They end at `count` of them, or when they hold `size_bytes`; there is at least one if there is any. Those with a
+        damaged value are left out, and reported: they are due when the views have been made anew.
         """
         timers: list[tuple[TimerKey, TimerSet]] = []
         size = 0
-        for key, value in self._pending(txn, start, skip):
+        for key, read in self._pending(txn, start, skip):
+            try:
+                value = read()
+            except ViewsDamaged:
+                continue
             size += len(value)
             if key.due_ms > until_ms or len(timers) >= count or (timers and size > size_bytes):
                 return timers, key.due_ms
@@ -124,7 +130,7 @@ class TimersView:
     ) -> list[tuple[TimerKey, int]]:
         """Returns the bytes that pending timers count for, from a key on, without those that `skip` names."""
         pending = self._pending(txn, start, skip)
-        return [(key, len(value) - _SIZE.size) for key, value in islice(pending, count)]
+        return [(key, len(read()) - _SIZE.size) for key, read in islice(pending, count)]
 
     def awaited(
         self, txn: Any, start: TimerKey | None, queues: Collection[int], *, count: int, size_bytes: int
@@ -135,9 +141,10 @@ class TimersView:
         """
         last: dict[int, TimerKey] = {}
         seen = size = 0
-        for key, value in self._pending(txn, start, lambda _: False):
+        for key, read in self._pending(txn, start, lambda _: False):
             if seen >= count or size >= size_bytes:
                 return last, seen, key
+            value = read()
             seen += 1
             size += len(value)
             rows = value[_SIZE.size : _SIZE.size + _SIZE.unpack_from(value)[0]]
@@ -146,14 +153,15 @@ class TimersView:
 
     def _pending(
         self, txn: Any, start: TimerKey | None, skip: Callable[[TimerKey], bool]
-    ) -> Iterator[tuple[TimerKey, bytes]]:
+    ) -> Iterator[tuple[TimerKey, Callable[[], bytes]]]:
+        """Yields the keys of pending timers; with each, what reads its value until the next one is asked for."""
         with txn.cursor(db=self._db) as cursor:
             found = cursor.set_range(_PREFIX if start is None else _PREFIX + TIMER_KEY.pack(*start))
             while found and (raw := cursor.key()).startswith(_PREFIX):
                 due_ms, frame, row = TIMER_KEY.unpack_from(raw, 1)
                 key = TimerKey(due_ms, LogOffset(frame), row)
                 if not skip(key):
-                    yield key, cursor.value()
+                    yield key, cursor.value
                 found = cursor.next()
 
 

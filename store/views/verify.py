@@ -13,9 +13,10 @@ from time import perf_counter
 import lmdb
 from google_crc32c import extend
 
+from store.integrity.tables import RESIDUE, Table, crc_of
 from store.integrity.views import ViewsHealth
 from store.views.layout import TABLES
-from store.views.sealed import RESIDUE, ReadTxn, Table, crc_of
+from store.views.sealed import ReadTxn
 
 BUSY_S_MAX = 0.02  # of a step; the writer waits for its end
 PASS_INTERVAL_MS = 3600 * 1000  # from the beginning of one pass to that of the next
@@ -71,6 +72,8 @@ class ViewsWalk:
         salt = table.salt
         try:
             for key, held in txn.held(table, at):
+                if key < at:
+                    table.note_disorder(key, "verification")
                 if extend(salt, key + held) != RESIDUE:
                     table.note_damage(key, held, "verification")
                 count, total, at = count + 1, total + crc_of(held), key + b"\0"

@@ -11,11 +11,11 @@ from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
 from store.format.frame import ROW_INDEX_ADDRESS, ROW_INDEX_KEY
 from store.format.queue_config import QueueConfig
 from store.format.records import AddressesSeen, KvDelete
+from store.integrity.tables import unseal
 from store.integrity.views import ViewsHealth
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.layout import DBS_MAX, META, TABLES, UNSEALED
-from store.views.sealed import unseal
 from tests.support.store.store_kit import append, frame, records_frame
 
 INDEXED = ROW_INDEX_KEY | ROW_INDEX_ADDRESS

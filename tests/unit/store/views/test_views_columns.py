@@ -6,10 +6,11 @@ import numpy as np
 import pytest
 
 from store.base.errors import ViewsDamaged
+from store.integrity.tables import crc_of, seal
 from store.views import Views
 from store.views.columns import Columns
 from store.views.index import IndexKind, _Columns
-from store.views.sealed import PUTS, crc_of, seal
+from store.views.sealed import PUTS
 
 
 def entries(count, key_size=9, value_size=12):
