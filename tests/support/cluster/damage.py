@@ -4,6 +4,7 @@ import contextlib
 import os
 import random
 import shutil
+import struct
 import subprocess
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -13,8 +14,10 @@ from typing import Any
 from gateway.process.local_cluster import LocalCluster
 from tests.support.cluster.masters import status
 from tests.support.process.waiting import wait_until
+from tests.support.store.lmdb_pages import key_places
 
 FLIPS = 3  # bytes that are flipped at once
+READS_MAX = 10  # of views that are written meanwhile
 NEWEST_BYTES = 4_000  # at the end of a log: frames that may not be confirmed yet
 METADATA = (
     *("epochs", "floor", "seals", "damages", "group", "controllers", "metadata", "views.watch"),
@@ -50,6 +53,21 @@ class DiskDamage:
     def cut_views(self, directory: Path) -> None:
         """Cuts the file of the views somewhere."""
         self.shorten_closed(directory / "views" / "data.mdb")
+
+    def flip_views_key(self, directory: Path) -> None:
+        """Flips a bit of a key of the views, which a process may have open, as often as not one of a branch page.
+
+        The process may write meanwhile: then the pages that were read may not fit together, and are read again.
+        """
+        file = directory / "views" / "data.mdb"
+        for _ in range(READS_MAX):
+            with contextlib.suppress(struct.error, IndexError, UnicodeDecodeError, RecursionError):
+                if places := key_places(file):
+                    branches = [one for one in places if one.branch]
+                    place = self._chance.choice(branches if branches and self._chance.random() < 0.5 else places)
+                    self._flip(file, first=place.at, end=place.at + len(place.key))
+                    return
+        self.flip_views(directory)
 
     def flip_metadata(self, directory: Path) -> None:
         """Flips a bit of a small file."""
@@ -94,8 +112,8 @@ class DiskDamage:
         """Cuts a controller's log somewhere."""
         self.shorten_closed(directory / "raft" / "data.mdb")
 
-    def _flip(self, path: Path, *, first: int = 0) -> None:
-        at = self._chance.randrange(first, path.stat().st_size)
+    def _flip(self, path: Path, *, first: int = 0, end: int | None = None) -> None:
+        at = self._chance.randrange(first, path.stat().st_size if end is None else end)
         with path.open("r+b") as file:
             file.seek(at)
             (byte,) = file.read(1)

@@ -83,8 +83,8 @@ class Faults:
         self._kept: tuple[str, Path] | None = None  # a controller, and the older copy of its directory
         self.kinds: list[Callable[[], Fault]] = [
             *(self.killed, self.killed, self.frozen, self.restarted, self.asleep, self.moved, self.starved),
-            *(self.flipped, self.shortened, self.removed, self.views_damaged, self.metadata_damaged),
-            *(self.running, self.newest, self.forgetful, self.raft_damaged, self.restored),
+            *(self.flipped, self.shortened, self.removed, self.views_damaged, self.views_key_flipped),
+            *(self.metadata_damaged, self.running, self.newest, self.forgetful, self.raft_damaged, self.restored),
         ]
         if network is not None:
             self.kinds += [self.cut_off, self.one_way, self.lossy, self.leaderless, self.masterless]
@@ -169,6 +169,13 @@ class Faults:
         """Returns damage of bytes in a replica's views, or the loss of their end."""
         how, damage = self._either(self._damage.flip_views, self._damage.cut_views)
         return self._damaged(f"views {how}", self._store(), damage)
+
+    def views_key_flipped(self) -> Fault:
+        """Returns damage of a key in the views of a replica, or of a group's master, while its process serves."""
+        name = self._chance.choice([self._store(), self._master()])
+        directory = self._directory(name)
+        kind = "views key flipped while running"
+        return self._fault(kind, name, lambda: self._damage.flip_views_key(directory), lambda: None)
 
     def metadata_damaged(self) -> Fault:
         """Returns damage of a small file in which a replica keeps its epochs, its bounds or its group."""

@@ -1,11 +1,10 @@
-"""The part that tests of flipped keys share: views with branch pages, where their keys lie, and questions to them."""
+"""The part that tests of flipped keys share: views with branch pages, and questions to them."""
 
-import struct
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from store.api.log import IndexKind
 from store.base.errors import ViewsDamaged
@@ -15,25 +14,13 @@ from store.format.timer_key import TimerKey
 from store.local.local import LocalStore
 from store.views import Views
 from store.views.index import IndexQuery
-from store.views.layout import TABLES
 from tests.support.store.flips import flip
+from tests.support.store.lmdb_pages import KeyPlace
 from tests.support.store.store_kit import append, frame, records_frame
 from tests.support.store.views_kit import INDEXED, told
 
-PAGE_BYTES = 4_096
 QUEUES = (16, 17, 18)
-_BRANCH, _SUBTREE = 1, 2
-
 Question = Callable[[Any], object]
-
-
-class KeyPlace(NamedTuple):
-    """A key in a page that is in use."""
-
-    table: str
-    branch: bool
-    at: int  # in the file
-    key: bytes
 
 
 async def fill_deep(directory: Path, count: int = 240) -> None:
@@ -51,35 +38,6 @@ async def fill_deep(directory: Path, count: int = 240) -> None:
         await append(store, records_frame(AddressesSeen(tuple(f"floor/{n:04}/temperature" for n in range(count)))))
         await append(store, records_frame(*[GroupOffsets(f"group-{n // 4:03}", {16 + n % 4: n}) for n in range(count)]))
         await store.core.until_dispatched(store.log.confirmed)
-
-
-def key_places(file: Path) -> list[KeyPlace]:
-    """Returns the keys in all pages in use of a data file, those of the views' own records excepted."""
-    data = file.read_bytes()
-    newest = max((0, PAGE_BYTES), key=lambda at: struct.unpack_from("<Q", data, at + 16 + 128)[0])
-    (main,) = struct.unpack_from("<Q", data, newest + 16 + 24 + 48 + 40)
-    found: list[KeyPlace] = []
-    for name, tree in _nodes(data, main, "", []):
-        root = struct.unpack_from("<Q", tree, 40)[0]
-        if name.decode() in TABLES and root < 1 << 48:
-            list(_nodes(data, root, name.decode(), found))
-    return found
-
-
-def _nodes(data: bytes, page: int, table: str, found: list[KeyPlace]) -> Iterator[tuple[bytes, bytes]]:
-    """Yields keys and values of a tree, and adds the places of its keys."""
-    at = page * PAGE_BYTES
-    flags, lower = struct.unpack_from("<HH", data, at + 10)
-    for i in range((lower - 16) // 2):
-        node = at + struct.unpack_from("<H", data, at + 16 + 2 * i)[0]
-        low, high, top, size = struct.unpack_from("<HHHH", data, node)
-        key = data[node + 8 : node + 8 + size]
-        if size:
-            found.append(KeyPlace(table, bool(flags & _BRANCH), node + 8, key))
-        if flags & _BRANCH:
-            yield from _nodes(data, low | high << 16 | top << 32, table, found)
-        else:
-            yield key, data[node + 8 + size : node + 8 + size + (low | high << 16)]
 
 
 @contextmanager

@@ -20,11 +20,11 @@ from tests.support.store.live_flips import (
     answer,
     fill_deep,
     flipped,
-    key_places,
     misplaced,
     plain_questions,
     view_questions,
 )
+from tests.support.store.lmdb_pages import key_places
 from tests.support.store.store_kit import append, bodies, frame, records_frame
 from tests.support.store.views_kit import told
 
