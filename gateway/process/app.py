@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
 from importlib.metadata import version
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from controller.api.client import ControllerClient, Topic
 from gateway.bridges.sinks.kinds import sink_kinds
@@ -23,6 +23,7 @@ from gateway.ops.status import GroupStatus, Listening, Status, TopicStatus
 from gateway.port.adapter import AdapterFactory
 from gateway.port.push import SinkFactory
 from gateway.process.backend import Backend, cluster_backend, local_backend
+from gateway.process.renewing import NewestConfig, Renewing
 from gateway.process.roles import check_proxy, check_serve
 from gateway.publishing.ingest import WHOLE_BYTES_MAX
 from gateway.publishing.routing import topic_settings
@@ -46,7 +47,7 @@ from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable
 from store.base.memory import memory_limit_bytes
 from store.base.process_errors import listening_on
-from store.base.runner import ServerRun, hangups, run_server
+from store.base.runner import ServerRun, StopRequested, hangups, run_server
 from store.format.frame import QueueNumber
 from store.serving.rpc import StoreService
 
@@ -339,47 +340,41 @@ async def _topic_status(store: StoreClient, topic: Topic, silent: set[int]) -> T
 async def _run(
     run: ServerRun,
     config: Config,
-    backend: AbstractAsyncContextManager[Backend],
+    backend: Callable[[], AbstractAsyncContextManager[Backend]],
     *,
     on_ready: Callable[[Gateway], None] | None = None,
     worker: Path | None = None,
     news: Callable[[], AsyncIterator[Config]] | None = None,
 ) -> None:
-    """Runs a gateway on a backend until it is asked to stop.
+    """Runs a gateway on a backend until it is asked to stop; begins anew, on another one, where views are damaged.
 
     One that is a `worker` listens on ports that others share, and has its pages at a Unix socket of this path. `news`
     brings configurations whose users and access rules are to count in place of those before. Raises `ServerFailed`, and
     the backend's errors.
     """
-    following = None if news is None else news()
+    newest, renewing = NewestConfig(config), Renewing()
     run.trimming.memory_bytes_max = memory_limit_bytes(config.gateway.memory_high_bytes)
-    opened = await run.start(run.stack.enter_async_context(backend))
-    async with asyncio.TaskGroup() as tasks:
-        gateway = Gateway(config, opened, tasks, worker=worker)
-        run.stack.push_async_callback(gateway.stop_admin)
-        try:
-            await gateway.start()
-            run.settle()
-            log.info("ready", data=opened.where, sockets="compiled" if COMPILED else "python")
-            if on_ready is not None:
-                on_ready(gateway)
-            if following is not None:
-                gateway.hub.spawn(follow(gateway.hub, following))
-            await _until_stopped(run, opened.ended)
-        finally:
-            await gateway.stop()
-            gateway.hub.cancel_tasks()
-    if opened.ended is not None and opened.ended.done():
-        raise opened.ended.result()
-
-
-async def _until_stopped(run: ServerRun, ended: "asyncio.Future[Any] | None") -> None:
-    """Waits until the process is asked to stop, or has to."""
-    asked = asyncio.ensure_future(run.stopped.wait())
-    try:
-        await asyncio.wait([asked, *([] if ended is None else [ended])], return_when=asyncio.FIRST_COMPLETED)
-    finally:
-        asked.cancel()
+    while not run.stopped.is_set():
+        async with contextlib.AsyncExitStack() as stack:
+            opened = await run.start(stack.enter_async_context(backend()))
+            async with asyncio.TaskGroup() as tasks:
+                gateway = Gateway(newest.config, opened, tasks, worker=worker)
+                stack.push_async_callback(gateway.stop_admin)
+                try:
+                    await gateway.start()
+                    run.settle()
+                    log.info("ready", data=opened.where, sockets="compiled" if COMPILED else "python")
+                    if on_ready is not None:
+                        on_ready(gateway)
+                    if news is not None:
+                        gateway.hub.spawn(follow(gateway.hub, news(), newest.take))
+                    with contextlib.suppress(StopRequested):
+                        await run.start(renewing.due(opened))
+                finally:
+                    await gateway.stop()
+                    gateway.hub.cancel_tasks()
+            if opened.ended is not None and opened.ended.done():
+                raise opened.ended.result()
 
 
 def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
@@ -388,7 +383,7 @@ def serve(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | N
     `load` reads the configuration again, which is asked for by SIGHUP.
     """
     check_serve(config)
-    return _serve(config, local_backend(config), load, on_ready)
+    return _serve(config, lambda: local_backend(config), load, on_ready)
 
 
 def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], None] | None = None) -> int:
@@ -397,20 +392,22 @@ def serve_proxy(config: Config, *, load: Load, on_ready: Callable[[Gateway], Non
     `load` is as in `serve`.
     """
     check_proxy(config)
-    return _serve(config, cluster_backend(config), load, on_ready)
+    return _serve(config, lambda: cluster_backend(config), load, on_ready)
 
 
 def _serve(
     config: Config,
-    backend: AbstractAsyncContextManager[Backend],
+    backend: Callable[[], AbstractAsyncContextManager[Backend]],
     load: Load,
     on_ready: Callable[[Gateway], None] | None,
 ) -> int:
-    return run_server(
-        lambda run: _run(run, config, backend, on_ready=on_ready, news=lambda: reread(config, hangups(), load))
-    )
+    async def run_gateway(run: ServerRun) -> None:
+        signalled = hangups()
+        await _run(run, config, backend, on_ready=on_ready, news=lambda: reread(config, signalled, load))
+
+    return run_server(run_gateway)
 
 
 def serve_worker(config: Config, pages: Path, news: Callable[[], AsyncIterator[Config]]) -> int:
     """Runs one of several gateways on the same ports in this process; the exit status. Raises `ServerFailed`."""
-    return run_server(lambda run: _run(run, config, cluster_backend(config), worker=pages, news=news))
+    return run_server(lambda run: _run(run, config, lambda: cluster_backend(config), worker=pages, news=news))

@@ -26,15 +26,17 @@ from store.api.client import StoreClient
 from store.api.lost import LostStatus
 from store.base import logs
 from store.base.clock import now_ms
-from store.base.errors import StoreError, StoreUnreachable
+from store.base.errors import StoreError, StoreUnreachable, ViewsDamaged
 from store.base.expiry import expiry_warnings
 from store.cluster.agreement import MetadataAgreement
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.cluster.store_groups import Connect
 from store.engine.lost_words import LostWords
-from store.format.frame import LogOffset
+from store.format.frame import LogOffset, origin_of
 from store.local.local import LocalStore
 from store.reach.reporter import Reporter
+
+RENEWED_BYTES_MAX = 16 << 30  # of a log: making views from it takes about 3 s for each GB
 
 log = logs.get(__name__)
 
@@ -65,6 +67,10 @@ class Backend(Protocol):
     @property
     def ended(self) -> "asyncio.Future[Any] | None":
         """Returns a future that is set to the error for which the process has to stop; None: there can be none."""
+
+    @property
+    def makes_views_anew(self) -> bool:
+        """Returns whether the store has damaged views that are made anew when it is opened again."""
 
     def troubles(self) -> Sequence[str]:
         """Returns the reasons why it cannot serve now."""
@@ -191,6 +197,20 @@ class LocalBackend(StoreFigures):
         """See `Backend`."""
         return self.store.error is None and self.controller.error is None
 
+    @property
+    def makes_views_anew(self) -> bool:
+        """See `Backend`. Where serving on is possible, a log that takes minutes to read is left to an operator."""
+        store = self.store
+        if not store.view_damages or self.controller.error is not None:
+            return False
+        # Views that the log could not make whole would keep the store from opening.
+        whole = store.views_rebuildable and store.replication.first == origin_of(store.group)
+        if not whole or store.damages or store.verifying or store.full is not None or store.low:
+            return False
+        if store.error is not None:
+            return isinstance(store.error, ViewsDamaged)
+        return store.replication.end - store.replication.first <= RENEWED_BYTES_MAX
+
     def troubles(self) -> Sequence[str]:
         """See `Backend`."""
         metadata = self.controller.trouble
@@ -229,6 +249,7 @@ class ClusterBackend:
         )
         self.owners: Owners = self._proxies
         self.alive = True
+        self.makes_views_anew = False  # the stores do so themselves
         self.where = ", ".join(config.cluster.controllers.values())
 
     def troubles(self) -> Sequence[str]:

@@ -41,6 +41,9 @@ async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "C
                 "the new configuration is invalid; the previous one stays in force", mistakes=str(error).splitlines()
             )
             continue
+        except asyncio.CancelledError:
+            hangups.set()  # whoever reads the configuration next does what was asked for
+            raise
         sections = waiting_for_a_restart(config, new)
         if sections:
             log.warning("changes in these sections take effect at the next restart", sections=sections)
@@ -53,8 +56,10 @@ def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
     return [name for name in names if getattr(before, name) != getattr(after, name)]
 
 
-async def follow(hub: StreamHub, news: AsyncIterator["Config"]) -> None:
-    """Applies every new configuration."""
+async def follow(
+    hub: StreamHub, news: AsyncIterator["Config"], applied: Callable[["Config"], None] = lambda _config: None
+) -> None:
+    """Applies every new configuration; calls `applied` with those that count from then on."""
     async for config in news:
         try:
             dismissed = apply(hub, config)
@@ -63,6 +68,7 @@ async def follow(hub: StreamHub, news: AsyncIterator["Config"]) -> None:
                 "the new configuration is invalid; the previous one stays in force", mistakes=str(error).splitlines()
             )
         else:
+            applied(config)
             log.info("users and access rules are reloaded from the configuration", dismissed=dismissed)
 
 

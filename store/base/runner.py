@@ -59,6 +59,7 @@ class ServerRun:
 
     def settle(self) -> None:
         """Freezes the objects that the start has left: they stay, and a full collection need not walk them."""
+        gc.unfreeze()  # of an earlier start in this process
         gc.collect()
         gc.freeze()
 

@@ -1,6 +1,8 @@
 """A configuration that is read again: what is said of what does not change by that."""
 
 import asyncio
+import threading
+from collections.abc import AsyncIterator
 from contextlib import aclosing
 
 import msgspec
@@ -8,6 +10,7 @@ import pytest
 from structlog.testing import capture_logs
 
 from gateway.config.config import Config
+from gateway.runtime import reloading
 from gateway.runtime.reloading import reread
 from gateway.security.limits_settings import LimitsConfig
 from store.base.process_errors import ConfigError
@@ -36,3 +39,39 @@ async def test_what_waits_for_a_restart_is_what_differs_from_the_start():
             assert [await anext(news) for _ in range(4)] == [LIMITED, LIMITED, LIMITED, START]
     assert [line["sections"] for line in lines if "sections" in line] == [["limits"]] * 3
     assert [line["mistakes"] for line in lines if "mistakes" in line] == [["limits: a mistake"]]
+
+
+async def test_what_was_asked_for_while_the_gateway_began_anew_is_read_then():
+    hangups, reading, go_on = asyncio.Event(), asyncio.Event(), threading.Event()
+    loop = asyncio.get_running_loop()
+
+    def load() -> Config:
+        loop.call_soon_threadsafe(reading.set)
+        go_on.wait(60)
+        return LIMITED
+
+    hangups.set()
+    async with asyncio.timeout(60):
+        first = asyncio.ensure_future(anext(reread(START, hangups, load)))
+        await reading.wait()
+        first.cancel()
+        await asyncio.wait([first])
+        go_on.set()
+        async with aclosing(reread(START, hangups, load)) as news:
+            assert await anext(news) == LIMITED
+
+
+async def test_a_configuration_that_cannot_be_applied_does_not_count(monkeypatch):
+    def apply(_hub: object, config: Config) -> int:
+        if config is LIMITED:
+            raise ConfigError("auth: a file is gone")
+        return 0
+
+    async def news() -> AsyncIterator[Config]:
+        yield LIMITED
+        yield START
+
+    monkeypatch.setattr(reloading, "apply", apply)
+    applied: list[Config] = []
+    await reloading.follow(None, news(), applied.append)
+    assert applied == [START]
