@@ -123,7 +123,7 @@ def view_questions(views: Views) -> dict[str, list[Question]]:
             *(due(n) for n in some),
             timers.held,
             lambda txn: timers.sizes(txn, None, count=1000, skip=lambda _: False),
-            lambda txn: timers.awaits(txn, 19),
+            lambda txn: timers.awaited(txn, None, {16, 19}, count=1000, size_bytes=1 << 20),
         ],
         "settled": [
             *(lambda txn, g=g: settled.get(txn, 16, f"g{g}") for g in range(4)),
