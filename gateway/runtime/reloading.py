@@ -42,7 +42,7 @@ async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "C
             )
             continue
         except asyncio.CancelledError:
-            hangups.set()  # whoever reads the configuration next does what was asked for
+            hangups.set()  # the next reader finds the request again
             raise
         sections = waiting_for_a_restart(config, new)
         if sections:
