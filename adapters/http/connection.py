@@ -383,8 +383,7 @@ class HttpConnection(Adapter):
         if isinstance(action, Follow | Watch):
             if request.method == "HEAD":  # its head alone, which tells no length (RFC 9110, 8.6)
                 self._begin_events(exchange, request)
-                assert self.transport is not None
-                self.transport.finish(exchange)
+                self._end_streams([exchange])
                 return
             self._identities.streams_to(principal, exchange)
         self._actions[type(action)](self, exchange, request, action)
@@ -402,8 +401,9 @@ class HttpConnection(Adapter):
             self._respond(asked.exchange, asked.request, found)
 
     def _command(self, exchange: Exchange, request: HttpRequest, action: Command) -> None:
-        self._commands = self._commands or Commands(call=self._call, respond=self._respond)
-        self._ask(exchange, request, self._commands.begin(exchange, request, action))
+        if self.transport and self.transport.awaits(exchange):  # else it was reset before its turn
+            self._commands = self._commands or Commands(call=self._call, respond=self._respond)
+            self._ask(exchange, request, self._commands.begin(exchange, request, action))
 
     def _store(self, exchange: Exchange, request: HttpRequest, action: Store) -> None:
         if action.keys:
@@ -444,6 +444,8 @@ class HttpConnection(Adapter):
     def _respond(self, exchange: Exchange, request: HttpRequest, response: Response | None) -> None:
         assert self.transport is not None
         if response is not None:  # else others of the same request have no answer yet
+            if self._commands is not None:
+                self._commands.gone(exchange)
             self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
     def _begin_shutdown(self) -> None:

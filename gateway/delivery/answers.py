@@ -13,7 +13,8 @@ from typing import Protocol
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
-from gateway.delivery.last_value import last_value
+from gateway.delivery.last_value import last_stored
+from gateway.delivery.read_slots import ReadSlots
 from gateway.domain.access import Identity
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -21,11 +22,16 @@ from gateway.port.adapter import Deliveries, SubscriptionId
 from gateway.port.reads import ANSWER_WAIT_MS_MAX, AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.client import StoreClient
 from store.api.message import Message
+from store.base import logs
+from store.base.errors import StoreError
+from store.format.frame import Position, group_of
 
 WAITS_COUNT_MAX = 1_024  # of this process
 USER_WAITS_COUNT_MAX = 128  # of one user, or of all clients without a name at one host
 PLACES_COUNT_MAX = 1_024  # subscriptions; beyond, none stays without a wait
 LINGER_S = 10.0  # that a subscription stays without a wait
+
+log = logs.get(__name__)
 
 
 class Asker(Protocol):
@@ -50,6 +56,11 @@ class _Place:
         self.used = False  # since the timer was started
         self.timed = False  # a timer will look whether it is still used
 
+    @property
+    def address(self) -> str:
+        """Returns the address that is subscribed to."""
+        return self.key[0]
+
 
 class _Wait:
     """An expected answer."""
@@ -71,12 +82,14 @@ class AnswerWaits:
         self,
         fanout: Fanout,
         store: StoreClient,
+        reads: ReadSlots,
         *,
         now_ms: Callable[[], int],
         later: Callable[[float, Callable[[], object]], object],
     ) -> None:
         self._fanout = fanout
         self._store = store
+        self._reads = reads
         self._now_ms = now_ms
         self._later = later
         self._subscriber = Subscriber(self)
@@ -107,9 +120,10 @@ class AnswerWaits:
 
     async def expect(self, asker: Asker, who: Principal, request: ExpectAnswer) -> None:
         """Notes an answer that is to come. Raises `Refusal` (QUOTA, OVERLOAD)."""
-        user = f"user {who.name}" if who.name else f"host {asker.host}"
+        user = f"user {who.name}" if who.name else f"host {request.host or asker.host}"
         if self._users[user] >= USER_WAITS_COUNT_MAX:
-            detail = f"{USER_WAITS_COUNT_MAX} requests of this user wait for answers here"
+            those = "of this user" if who.name else "without a user from this host"
+            detail = f"{USER_WAITS_COUNT_MAX} requests {those} wait for answers here"
             raise Refusal(Cause.QUOTA, detail, retry_after_ms=1_000)
         if self._users.total() >= WAITS_COUNT_MAX:
             detail = f"{WAITS_COUNT_MAX} requests wait for answers here"
@@ -121,17 +135,15 @@ class AnswerWaits:
         wait = waits[request.number] = _Wait(user, self._place(request.address, who), request.correlation, until_s)
         self._expected.setdefault(wait.correlation, []).append(wait)
         self._users[user] += 1
-        if request.seek:
-            last = await last_value(self._store, request.address, now_ms=self._now_ms())
-            if last is not None and last.correlation == wait.correlation and not wait.answer.done():
-                wait.answer.set_result(last)
 
-    async def wait(self, asker: Asker, _who: Principal, request: AwaitAnswer) -> Message | None:
+    async def wait(self, asker: Asker, who: Principal, request: AwaitAnswer) -> Message | None:
         """Returns an expected answer; None where its time is up, or the wait has been ended."""
         wait = self._waits.get(asker, {}).get(request.number)
         if wait is None:
             return None
         try:
+            if request.behind is not None and who.permissions.reads(wait.place.address) and not self._stopped:
+                await self._seek(wait, request.behind)
             left_s = wait.until_s - asyncio.get_running_loop().time()
             if not self._stopped:
                 await asyncio.wait([wait.answer], timeout=max(left_s, 0))
@@ -139,6 +151,26 @@ class AnswerWaits:
         finally:
             if self._waits.get(asker, {}).get(request.number) is wait:
                 self._forget(asker, request.number)
+
+    async def _seek(self, wait: _Wait, behind: Position) -> None:
+        """Takes the last message at the address if it is the answer to a request that is stored at a position.
+
+        In another log than the request's an earlier message cannot be told from a later one.
+        """
+        try:
+            async with asyncio.timeout_at(wait.until_s):
+                found = await self._reads.read(
+                    lambda: last_stored(self._store, wait.place.address, now_ms=self._now_ms())
+                )
+        except (StoreError, TimeoutError) as error:  # an answer that is still to come is heard all the same
+            log.warning("the answer to a repeated command cannot be looked for", error=str(error) or "no time left")
+            return
+        if found is None or wait.answer.done():
+            return
+        at, last = found
+        earlier = group_of(at.frame) == group_of(behind.frame) and at <= behind
+        if last.correlation == wait.correlation and not earlier:
+            wait.answer.set_result(last)
 
     async def forget(self, asker: Asker, _who: Principal, request: ForgetAnswer) -> None:
         """Ends a wait, if it has not ended yet."""

@@ -16,6 +16,7 @@ from gateway.port.reads import LastValues, LastValuesPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode
 from store.base.errors import CorruptFrame
+from store.format.frame import Position
 
 PAGE = 500  # addresses asked of the store at a time
 LOOKED_MAX = 5_000  # addresses looked at for one answer: where few of them match, it may be short or empty
@@ -24,14 +25,20 @@ PAGE_BYTES = 4 << 20  # of bodies in one answer, about
 
 async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
     """Returns the newest message at an address, its id filled in; None when there is none or it has expired."""
+    found = await last_stored(store, address, now_ms=now_ms)
+    return None if found is None else found[1]
+
+
+async def last_stored(store: StoreClient, address: str, *, now_ms: int) -> tuple[Position, Message] | None:
+    """Returns the newest message at an address as `last_value` does, and its position."""
     position = await store.log.last(address_hash(address))
     record = None if position is None else await store.log.read(position)
-    if record is None:
+    if position is None or record is None:
         return None
     message = decode(record)
     if message.address != address or message.expired(now_ms):
         return None
-    return message if message.id else msgspec.structs.replace(message, id=str(position))
+    return position, message if message.id else msgspec.structs.replace(message, id=str(position))
 
 
 async def last_values(

@@ -11,6 +11,7 @@ from typing import NamedTuple
 from gateway.domain.idempotency import StoredRequest
 from gateway.port.adapter import Request, Value
 from store.api.message import Message
+from store.format.frame import Position
 
 ANSWER_WAIT_MS_MAX = 60_000  # from `ExpectAnswer` on
 
@@ -103,21 +104,25 @@ class FindMessages(Request[FoundMessages], frozen=True, kw_only=True):
 class ExpectAnswer(Request[None], frozen=True, kw_only=True):
     """Notes the first message from now on that has this correlation at this address.
 
-    With `seek` an earlier message counts, too, if it is the last one there. Refused with QUOTA or OVERLOAD where too
-    many answers are expected.
+    Refused with QUOTA or OVERLOAD where too many answers are expected.
     """
 
     number: int  # chosen by the adapter; unique among the answers that its connection expects
     address: str
     correlation: bytes
     wait_ms: int
-    seek: bool = False
+    host: str = ""  # of its client, where the connection is that of a proxy
 
 
 class AwaitAnswer(Request[Message | None], frozen=True, kw_only=True):
-    """Asks for the expected message, its id filled in; None once its time is up. It is not expected any more then."""
+    """Asks for the expected message, its id filled in; None once its time is up. It is not expected any more then.
+
+    Where the request was stored before, `behind` is its position: then the last message at the address may be the
+    answer that has come already, unless it was stored before the request.
+    """
 
     number: int
+    behind: Position | None = None
 
 
 class ForgetAnswer(Request[None], frozen=True, kw_only=True):

@@ -170,7 +170,7 @@ class ProcessHub(StreamHub):
             ),
         )
         self.answers, self.keys, self.contexts = (
-            AnswerWaits(self.fanout, store, now_ms=now_ms, later=self.later),
+            AnswerWaits(self.fanout, store, self.reads.single, now_ms=now_ms, later=self.later),
             KeyValues(store, config.kv),
             ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),
         )

@@ -119,13 +119,15 @@ class RowByRow(Mapping[int, Sequence[Position]]):
 class Stored(NamedTuple):
     """The outcome of one request's messages: positions of those stored, refusals of the others, by index.
 
-    `deliver_at_ms` is when they are to be delivered, where an earlier request has said that.
+    `deliver_at_ms` is when they are to be delivered, where an earlier request has said that. `recalled` says that an
+    earlier request with the same key has stored them.
     """
 
     positions: Mapping[int, Sequence[Position]]
     refused: Mapping[int, Refusal]
     deliver_at_ms: int | None = None
     repeated: frozenset[int] = frozenset()  # stored by an earlier request, as events with the same source and id
+    recalled: bool = False
 
     @classmethod
     def of(cls, outcome: Outcome, start: int, count: int) -> "Stored":

@@ -4,6 +4,7 @@ The gateway is told first which answer is expected, so that none is missed; then
 answer is waited for. The message says where the answer is to go, and by which correlation it is known.
 """
 
+import hmac
 import re
 from base64 import b64encode
 from collections.abc import Callable
@@ -26,6 +27,7 @@ from gateway.port.queues import answers_at
 from gateway.port.reads import ANSWER_WAIT_MS_MAX, AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.message import Message
 
+_CORRELATION_BYTES: Final = 16
 _SECONDS: Final = re.compile("0*([1-9][0-9]{0,9})")  # delta-seconds (RFC 9110, 10.2.3), more than none
 
 
@@ -49,12 +51,19 @@ def answerable(message: Message, context: HandlerContext, key: IdempotencyKey | 
         raise AttributeRefusal("x-reply-to", "is the address of the command itself")
     if not message.correlation:
         assert context.random is not None
-        correlation = f"{context.random.getrandbits(128):032x}" if key is None else key.name.hex()
+        correlation = f"{context.random.getrandbits(128):032x}" if key is None else _correlation(context, key)
         message = msgspec.structs.replace(message, correlation=correlation.encode())
     return message
 
 
-def command(message: Message, store: Store, seconds: int, answered: Callable[[Message], Response]) -> Command:
+def _correlation(context: HandlerContext, key: IdempotencyKey) -> str:
+    """Returns the same correlation for the same key at all gateways; nobody else can tell it from the key."""
+    return hmac.digest(context.principal.secret, b"answer to " + key.name, "sha256")[:_CORRELATION_BYTES].hex()
+
+
+def command(
+    message: Message, context: HandlerContext, store: Store, seconds: int, answered: Callable[[Message], Response]
+) -> Command:
     """Returns the action that stores a message and responds with the answer to it."""
     address, correlation = answers_at(message), message.correlation
     assert address is not None
@@ -64,7 +73,7 @@ def command(message: Message, store: Store, seconds: int, answered: Callable[[Me
         address=address,
         correlation=correlation,
         wait_ms=1_000 * seconds,
-        seek=store.key is not None or bool(store.keys),
+        host=context.host,
     )
     applied = (b"preference-applied", b"wait=%d" % seconds)
 
@@ -117,9 +126,10 @@ class Commands:
             return None
         response = found[1].store.reply(stored)
         if stored.refused or response is None:
-            self.gone(exchange)
             return response
-        self._awaited[self._call(AwaitAnswer(number=int(exchange)))] = exchange, response
+        places = stored.positions[0] if stored.recalled or stored.repeated else ()
+        asked = AwaitAnswer(number=int(exchange), behind=next(iter(places), None))
+        self._awaited[self._call(asked)] = exchange, response
         return None
 
     def completed(self, token: Token, outcome: Outcome) -> bool:

@@ -10,6 +10,8 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Final
 
+import msgspec
+
 from adapters.http.handlers.actions import Ask, HandlerContext, Part, Store, Stored
 from adapters.http.handlers.messages import idempotency_key
 from adapters.http.wire.request import HttpError, HttpRequest
@@ -22,6 +24,7 @@ from gateway.port.reads import RecallKey
 from store.api.message import EVENT, Message
 from store.format.frame import Position
 
+ANSWERABLE: Final = b"answerable"  # the fingerprint of an event that is a command; that of others is empty
 EVENTS_MAX: Final = 1_000  # of one request, where each is stored once: each that is repeated is a question
 
 # A request's messages depend on these of its headers; others, of proxies and traces, may differ when it is sent again.
@@ -66,6 +69,15 @@ def event_keys(messages: Sequence[Message], context: HandlerContext) -> Sequence
     return keys
 
 
+def answerable_key(key: IdempotencyKey) -> IdempotencyKey:
+    """Returns the key of a request whose message is given an address for its answer, or a correlation.
+
+    The message that an earlier request without `Prefer: wait` has stored under this key does not have them.
+    """
+    fingerprint = digest(key.fingerprint, ANSWERABLE) if key.fingerprint else ANSWERABLE
+    return msgspec.structs.replace(key, fingerprint=fingerprint)
+
+
 class EachOnce:
     """The messages of one request that are stored each by itself, and answered together."""
 
@@ -98,13 +110,20 @@ class EachOnce:
 
 def repeated(part: Part, key: IdempotencyKey, error: KeyRepeated) -> tuple[Exchange, HttpRequest, Ask]:
     """Returns a request whose key was used, and the query for the stored messages: its answer is the request's."""
+    is_event = key.fingerprint in {b"", ANSWERABLE}
 
     def reply(recalled: StoredRequest) -> Response | None:
-        if recalled.fingerprint != key.fingerprint:
+        if not is_event and recalled.fingerprint != key.fingerprint:
             return refused(HttpError(422, "idempotency-key: this key was used for another request"))
+        if is_event and key.fingerprint and not recalled.fingerprint:
+            return refused(
+                HttpError(
+                    422, "ce-id: this event is stored already, and says not where to answer it", attribute="ce-id"
+                )
+            )
         stored = Stored.of(Outcome(first=recalled.first, refused=error.refused), part.start, part.size)
-        again = frozenset() if key.fingerprint else frozenset(stored.positions)
-        return part.reply(stored._replace(deliver_at_ms=recalled.deliver_at_ms, repeated=again))
+        again = frozenset(stored.positions) if is_event else frozenset()
+        return part.reply(stored._replace(deliver_at_ms=recalled.deliver_at_ms, repeated=again, recalled=True))
 
     def failed(refusal: Refusal) -> Response | None:
         return part.reply(Stored({}, dict.fromkeys(range(part.size), refusal)))

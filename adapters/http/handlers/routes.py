@@ -58,7 +58,7 @@ from adapters.http.handlers.messages import (
     read_events,
     read_message,
 )
-from adapters.http.handlers.once import event_keys, once_key
+from adapters.http.handlers.once import answerable_key, event_keys, once_key
 from adapters.http.handlers.parsing.query import read_query
 from adapters.http.handlers.sse import read_id
 from adapters.http.wire.request import HttpError, HttpRequest, percent_decode, qualities
@@ -180,7 +180,9 @@ def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
     keys = () if key is not None else event_keys((message,), context)
     seconds = wait_s(request) if message.deliver_at_ms is None else None
     if seconds is not None:
-        message = answerable(message, context, next(iter(keys), key))
+        given, message = message, answerable(message, context, next(iter(keys), key))
+        if message is not given:  # the one that was stored without a wait is another message
+            key, keys = key and answerable_key(key), [answerable_key(one) for one in keys]
 
     def reply(stored: Stored) -> Response:
         if stored.refused:
@@ -200,7 +202,7 @@ def post_topic(request: HttpRequest, context: HandlerContext) -> Action:
             return event_response(answer, kind, _VARY)
         return message_response(answer, context.options, _VARY)
 
-    return _if_conditions_hold(request, context.below, command(message, store, seconds, answered))
+    return _if_conditions_hold(request, context.below, command(message, context, store, seconds, answered))
 
 
 def _if_conditions_hold(request: HttpRequest, address: str, store: Store | Command) -> Action:

@@ -159,6 +159,10 @@ class EventSocket:
         if exchange == _STREAM:
             self._fail(_GOING_AWAY, "the stream ends")
 
+    def awaits(self, exchange: Exchange) -> bool:
+        """Returns whether the response to a request is not sent yet, and its peer has not given it up."""
+        return exchange == _STREAM and not self._ended
+
     def room(self, exchange: Exchange) -> int:
         """Returns the bytes left of its share."""
         free = OUTPUT_BYTES_MAX - len(self._out)

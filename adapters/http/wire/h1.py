@@ -227,6 +227,10 @@ class Http1:
         slot.complete = True
         self._write()
 
+    def awaits(self, exchange: Exchange) -> bool:
+        """Returns whether the response to a request is not sent yet, and its peer has not given it up."""
+        return exchange in self._by_exchange
+
     def room(self, exchange: Exchange) -> int:
         """Returns the bytes left of its share.
 

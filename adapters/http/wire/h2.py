@@ -173,6 +173,10 @@ class Http2:
             stream.ended = True
             self._add(exchange, stream, b"")
 
+    def awaits(self, exchange: Exchange) -> bool:
+        """Returns whether the response to a request is not sent yet, and its peer has not given it up."""
+        return exchange in self._streams
+
     def room(self, exchange: Exchange) -> int:
         """Returns the free bytes of the stream's buffer, within those that the connection may hold."""
         stream = self._streams.get(exchange)

@@ -90,6 +90,9 @@ class Transport(Protocol):
     def finish(self, exchange: Exchange) -> None:
         """Ends the body."""
 
+    def awaits(self, exchange: Exchange) -> bool:
+        """Returns whether the peer still waits for the response to a request that has arrived."""
+
     def room(self, exchange: Exchange) -> int:
         """Returns how many bytes of a body are welcome now. `Drained` follows where there is no room."""
 

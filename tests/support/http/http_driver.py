@@ -17,6 +17,7 @@ from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.filters import matches
+from gateway.domain.forwarding import ForwardingSettings
 from gateway.domain.principal import Principal
 from gateway.port.adapter import (
     Authenticate,
@@ -55,6 +56,7 @@ class Gateway:
         ends: Cursor = (),
         factory: HttpFactory | None = None,
         short: bool = True,
+        forwarding: ForwardingSettings | None = None,
     ) -> None:
         info = ConnectionInfo(
             peer=(peer, 40_000),
@@ -62,6 +64,7 @@ class Gateway:
             alpn=alpn,
             secure=alpn is not None,
             loopback=peer == "127.0.0.1",
+            forwarding=forwarding,
         )
         self.adapter: HttpConnection = (factory or HttpFactory()).connect(
             info, options or HttpOptions(), random=Random(1)

@@ -8,11 +8,14 @@ import pytest
 
 from gateway.delivery import answers
 from gateway.delivery.answers import LINGER_S, AnswerWaits
-from gateway.domain.access import Identity, Permissions
+from gateway.delivery.read_slots import ReadSlots
+from gateway.domain.access import NOTHING, Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.message import Message
+from store.base.errors import StoreError
+from store.format.frame import LogOffset, Position, origin_of
 from tests.support.gateway.fanout_rig import FanoutRig
 
 pytestmark = pytest.mark.anyio
@@ -33,7 +36,11 @@ class Rig(FanoutRig):
         super().__init__()
         self.timers: list[tuple[float, Callable[[], object]]] = []
         self.waits = AnswerWaits(
-            self.fanout, self.log, now_ms=lambda: 0, later=lambda after_s, work: self.timers.append((after_s, work))
+            self.fanout,
+            self.log,
+            ReadSlots(bytes_max=1, message_bytes_max=1, unread_bytes=lambda: 0),
+            now_ms=lambda: 0,
+            later=lambda after_s, work: self.timers.append((after_s, work)),
         )
         self.asker = Asker()
 
@@ -44,8 +51,10 @@ class Rig(FanoutRig):
         asked = ExpectAnswer(number=number, address=address, correlation=correlation, wait_ms=wait_ms, **fields)
         await self.waits.expect(asker, who, asked)
 
-    def waiting(self, number: int) -> "asyncio.Task[Message | None]":
-        return asyncio.ensure_future(self.waits.wait(self.asker, NAMELESS, AwaitAnswer(number=number)))
+    def waiting(
+        self, number: int, *, behind: Position | None = None, who: Principal = NAMELESS
+    ) -> "asyncio.Task[Message | None]":
+        return asyncio.ensure_future(self.waits.wait(self.asker, who, AwaitAnswer(number=number, behind=behind)))
 
     def publish(self, body: bytes, address: str = "a", correlation: bytes | None = b"c") -> None:
         self.log.write(Message(address, body, correlation=correlation))
@@ -125,7 +134,7 @@ async def test_waits_of_a_user_and_of_the_process_are_bounded(monkeypatch):
     assert refused.value.cause is Cause.QUOTA
     for number in (3, 4):
         await rig.expect(number)
-    with pytest.raises(Refusal, match="this user"):
+    with pytest.raises(Refusal, match="without a user from this host"):
         await rig.expect(5)
     with pytest.raises(Refusal) as refused:
         await rig.expect(5, asker=Asker("192.0.2.2"))
@@ -173,15 +182,65 @@ async def test_only_answers_that_its_user_may_read_reach_a_wait():
     assert await body_of(rig.waiting(1)) is None
 
 
-async def test_an_answer_that_has_come_already_is_found_where_it_is_sought(monkeypatch):
+async def test_clients_behind_a_proxy_are_counted_by_their_own_hosts(monkeypatch):
+    monkeypatch.setattr(answers, "USER_WAITS_COUNT_MAX", 1)
     rig = Rig()
-    last = Message("a", b"earlier", correlation=b"c", id="1")
+    await rig.expect(1, host="198.51.100.1")
+    await rig.expect(2, host="203.0.113.9")
+    with pytest.raises(Refusal):
+        await rig.expect(3, host="203.0.113.9")
 
-    async def last_value(_store: Any, address: str, *, now_ms: int) -> Message | None:
-        return last if address == "a" else None
 
-    monkeypatch.setattr(answers, "last_value", last_value)
-    await rig.expect(1, seek=True)
-    await rig.expect(2, correlation=b"d", wait_ms=0, seek=True)
-    await rig.expect(3, "b", wait_ms=0, seek=True)
-    assert [await body_of(rig.waiting(number)) for number in (1, 2, 3)] == [b"earlier", None, None]
+def found(monkeypatch: pytest.MonkeyPatch, at: Position | Exception, correlation: bytes = b"c") -> None:
+    """Has the last message at `a` be at a position, or not be read."""
+
+    async def last_stored(_store: Any, address: str, *, now_ms: int) -> tuple[Position, Message] | None:
+        if isinstance(at, Exception):
+            raise at
+        return (at, Message("a", b"earlier", correlation=correlation, id="1")) if address == "a" else None
+
+    monkeypatch.setattr(answers, "last_stored", last_stored)
+
+
+COMMAND = Position(LogOffset(origin_of(1) + 100), 3)
+
+
+@pytest.mark.parametrize(
+    ("at", "correlation", "address", "body"),
+    [
+        (Position(LogOffset(origin_of(1) + 100), 4), b"c", "a", b"earlier"),
+        (Position(origin_of(0), 0), b"c", "a", b"earlier"),  # another log tells nothing of the order
+        (Position(LogOffset(origin_of(1) + 100), 2), b"c", "a", None),
+        (Position(LogOffset(origin_of(1) + 200), 0), b"d", "a", None),
+        (Position(LogOffset(origin_of(1) + 200), 0), b"c", "b", None),
+    ],
+)
+async def test_a_repeated_command_finds_the_answer_that_was_stored_behind_it(
+    monkeypatch, at, correlation, address, body
+):
+    found(monkeypatch, at, correlation)
+    rig = Rig()
+    await rig.expect(1, address, wait_ms=0)
+    await rig.expect(2, wait_ms=0)
+    assert await body_of(rig.waiting(1, behind=COMMAND)) == body
+    assert await body_of(rig.waiting(2)) is None, "the command is new"
+    assert rig.waits.count == 0
+
+
+async def test_an_answer_is_heard_although_the_last_message_cannot_be_read(monkeypatch):
+    found(monkeypatch, StoreError("the group cannot be reached"))
+    rig = Rig()
+    await rig.expect(1)
+    waiting = rig.waiting(1, behind=COMMAND)
+    await asyncio.sleep(0)
+    rig.publish(b"late")
+    assert await body_of(waiting) == b"late"
+    assert rig.waits.count == 0
+
+
+async def test_who_may_not_read_the_address_any_more_finds_nothing_there(monkeypatch):
+    found(monkeypatch, COMMAND._replace(row=4))
+    denied = Principal(name="eve", permissions=Permissions(Identity(name="eve"), NOTHING))
+    rig = Rig()
+    await rig.expect(1, who=denied, wait_ms=0)
+    assert await body_of(rig.waiting(1, behind=COMMAND, who=denied)) is None

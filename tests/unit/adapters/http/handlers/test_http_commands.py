@@ -3,23 +3,32 @@
 from collections.abc import Sequence
 from typing import Any
 
+import msgspec
 import pytest
 
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Call, Effect, Outcome, Publish, Token
-from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer
+from gateway.domain.forwarding import ForwardingSettings
+from gateway.domain.forwarding_settings import ForwardingConfig
+from gateway.port.adapter import Authenticate, Call, Effect, Outcome, Publish, Token
+from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer, LastValue
 from store.api.message import Message
-from tests.support.http.http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
+from store.format.frame import LogOffset, Position
+from tests.support.http.http_driver import Http1Client, Http2Client, parse_responses, request
+from tests.support.http.remembering import Remembering
 
 WAIT = ("prefer", "wait=10")
+KEY = ("idempotency-key", '"k"')
+EVENT = (("ce-specversion", "1.0"), ("ce-source", "/app"), ("ce-type", "command"))
 
 
-class Answering(Gateway):
+class Answering(Remembering):
     """A gateway that keeps what is waited for until a test has the answer."""
 
     def __init__(self, *arguments: Any, **options: Any) -> None:
         self.expected: list[ExpectAnswer] = []
+        self.sought: list[AwaitAnswer] = []
+        self.secret = b"of the cluster"
         self.forgotten: list[int] = []
         self.awaited: dict[int, Token] = {}
         self.refusal: Refusal | None = None
@@ -31,6 +40,7 @@ class Answering(Gateway):
         for effect in effects:
             if isinstance(effect, Call) and isinstance(effect.request, AwaitAnswer):
                 self.awaited[effect.request.number] = effect.token
+                self.sought.append(effect.request)
                 if self.answers_at_once:
                     self._answer(self.at_once, effect.request.number)
             else:
@@ -43,7 +53,15 @@ class Answering(Gateway):
         if isinstance(call.request, ForgetAnswer):
             self.forgotten.append(call.request.number)
             return Outcome()
-        return super().answer_effect(call)
+        outcome = super().answer_effect(call)
+        if isinstance(call.request, Authenticate):
+            outcome = Outcome(value=msgspec.structs.replace(outcome.value, secret=self.secret))
+        return outcome
+
+    @property
+    def forgets_all(self) -> bool:
+        """Whether the gateway waits for no answer any more."""
+        return {one.number for one in self.expected} == {one.number for one in self.sought} | set(self.forgotten)
 
     def answer(self, message: Message | None) -> bytes:
         """Answers the command that waits, and returns the bytes that follow."""
@@ -161,22 +179,77 @@ def test_the_wait_for_a_refused_command_is_given_up(client: Any) -> None:
 def test_a_repetition_expects_the_same_answer_which_may_have_come(client: Any) -> None:
     client.gateway.answers(answer())
     for _ in range(2):
-        client.ask("POST", "/topics/c", WAIT, ("idempotency-key", '"k"'), body=b"x")
+        assert client.ask("POST", "/topics/c", WAIT, KEY, body=b"x").status == 200
     first, second = client.gateway.expected
-    assert (first.correlation, first.seek) == (second.correlation, True)
+    assert first.correlation == second.correlation
+    assert [one.behind for one in client.gateway.sought] == [None, Position(LogOffset(1), 0)]
     client.ask("POST", "/topics/c", WAIT, ("idempotency-key", '"other"'), body=b"x")
     assert client.gateway.expected[2].correlation != first.correlation
+    assert client.gateway.sought[2].behind is None, "an earlier message is no answer to a new command"
 
 
 def test_an_event_that_is_stored_once_expects_the_same_answer_when_it_comes_again() -> None:
     client = Http1Client(Answering(HttpOptions(event_window_s=60)))
     client.gateway.answers(answer())
-    said = [("ce-specversion", "1.0"), ("ce-source", "/app"), ("ce-type", "command")]
     for id_ in ("1", "1", "2"):
-        client.ask("POST", "/topics/c", WAIT, *said, ("ce-id", id_), body=b"x")
+        assert client.ask("POST", "/topics/c", WAIT, *EVENT, ("ce-id", id_), body=b"x").status == 200
     first, second, other = client.gateway.expected
-    assert (first.correlation, first.seek) == (second.correlation, True)
+    assert first.correlation == second.correlation
     assert other.correlation != first.correlation
+    assert [one.behind for one in client.gateway.sought] == [None, Position(LogOffset(1), 0), None]
+
+
+def test_the_correlation_of_a_key_is_the_same_at_all_gateways_and_theirs_to_know() -> None:
+    found = []
+    for secret in (b"of the cluster", b"of the cluster", b"of another"):
+        client = Http1Client(Answering(HttpOptions()))
+        client.gateway.secret = secret
+        client.gateway.answers(answer())
+        client.ask("POST", "/topics/c", WAIT, KEY, body=b"x")
+        found.append(client.gateway.expected[0].correlation)
+    assert found[0] == found[1] != found[2]
+
+
+def test_a_key_that_was_used_for_another_request_leaves_no_wait(client: Any) -> None:
+    client.gateway.answers(answer())
+    client.ask("POST", "/topics/c", WAIT, KEY, body=b"x")
+    assert client.ask("POST", "/topics/c", WAIT, KEY, body=b"y").status == 422
+    assert client.gateway.forgotten == [client.gateway.expected[1].number]
+
+
+def test_a_request_that_was_stored_without_a_wait_is_no_command_when_it_comes_again(client: Any) -> None:
+    """The stored message says neither where its answer is to go nor by which correlation."""
+    client.gateway.answers(answer())
+    assert client.ask("POST", "/topics/c", KEY, body=b"x").status == 201
+    assert client.ask("POST", "/topics/c", WAIT, KEY, body=b"x").status == 422
+    said = ("idempotency-key", '"2"'), ("x-reply-to", "answers/a"), ("ce-correlationid", "c-1")
+    assert client.ask("POST", "/topics/c", *said, body=b"x").status == 201
+    assert client.ask("POST", "/topics/c", WAIT, *said, body=b"x").status == 200, "it is the same message"
+    assert client.gateway.forgets_all
+
+
+def test_an_event_that_was_stored_without_a_wait_is_no_command_when_it_comes_again() -> None:
+    client = Http1Client(Answering(HttpOptions(event_window_s=60)))
+    client.gateway.answers(answer())
+    event = (*EVENT, ("ce-id", "1"))
+    assert client.ask("POST", "/topics/c", *event, body=b"x").status == 201
+    refused = client.ask("POST", "/topics/c", WAIT, *event, body=b"x")
+    assert (refused.status, refused.json["attribute"]) == (422, "ce-id")
+    event = (*EVENT, ("ce-id", "2"))
+    assert client.ask("POST", "/topics/c", WAIT, *event, body=b"x").status == 200
+    again = client.ask("POST", "/topics/c", *event, body=b"x")
+    assert (again.status, again.json["repeated"]) == (201, True)
+    assert client.gateway.forgets_all
+
+
+def test_clients_behind_a_proxy_are_told_apart() -> None:
+    client = Http1Client(
+        Answering(HttpOptions(), forwarding=ForwardingSettings(ForwardingConfig(proxies=("192.0.2.0/24",))))
+    )
+    client.gateway.answers(answer())
+    for host in ("198.51.100.1", "203.0.113.9"):
+        client.ask("POST", "/topics/c", WAIT, ("x-forwarded-for", host), body=b"x")
+    assert [one.host for one in client.gateway.expected] == ["198.51.100.1", "203.0.113.9"]
 
 
 def test_a_wait_is_no_request_that_takes_too_long(client: Any) -> None:
@@ -213,6 +286,27 @@ def test_a_stream_that_is_reset_is_waited_for_no_longer() -> None:
     client.flush()
     assert gateway.forgotten == [number]
     assert gateway.answer(None) == b"", "there is nobody to tell"
+
+
+def test_a_stream_that_is_reset_before_its_turn_begins_no_command() -> None:
+    gateway = Answering(HttpOptions())
+    client = Http2Client(gateway)
+    stream = client.send("POST", "/topics/c", WAIT, body=b"x")
+    client.h2.reset_stream(stream)
+    client.flush()
+    assert (gateway.expected, gateway.messages) == ([], []), "both came in one read"
+    client.ask("GET", "/topics")
+    for held in (("authorization", "Basic YWxpY2U6c2VjcmV0"), ("if-none-match", "*")):
+        gateway.hold = True
+        stream = client.send("POST", "/topics/c", WAIT, held, body=b"x")
+        client.flush()
+        (question,) = gateway.held
+        assert isinstance(question, Call)
+        assert isinstance(question.request, Authenticate | LastValue)
+        client.h2.reset_stream(stream)
+        client.flush()
+        gateway.release()
+        assert (gateway.expected, gateway.messages) == ([], [])
 
 
 def test_pipelined_requests_behind_a_command_take_effect_and_are_answered_in_order() -> None:
