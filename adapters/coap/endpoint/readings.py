@@ -19,6 +19,7 @@ from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Token
 from gateway.port.reads import LastValuesPage
+from store.api.keys import Page
 
 HEADER_BYTES = 4
 
@@ -112,14 +113,14 @@ class Readings:
     ) -> Sequence[Effect]:
         """Answers a GET or FETCH, or all that wait for the same links; asks for the next page of a FETCH."""
         value = outcome.value
-        if isinstance(value, LastValuesPage) and token in self._reading:
+        if isinstance(value, LastValuesPage | Page) and token in self._reading:
             read = self._reading[token].read
             question = self._reads.more(read, value)
             if question is not None:
                 following = new_token()
                 self._reading[following] = self._reading.pop(token)
                 return (Call(request=question, token=following),)
-            value = read.found
+            value = read.found if isinstance(value, LastValuesPage) else value
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             exchange = reading.exchange
             try:

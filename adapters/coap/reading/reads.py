@@ -33,7 +33,7 @@ from adapters.coap.messages.blocks import BodySnapshot, Snapshots
 from adapters.coap.messages.request import Block, CoapRequest, Target, resolve
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.reading.links import address_prefix, link_list, read_filter, topic_links
-from adapters.coap.topics.reads import TopicRead, representation, resource_paths, topic_read
+from adapters.coap.topics.reads import TopicRead, representation, take_page, topic_read
 from adapters.coap.topics.topic import is_for_topics
 from gateway.domain.address import check_address
 from gateway.domain.errors import ProtocolError, Refusal
@@ -177,8 +177,11 @@ class Reads:
                 raise ProtocolError(BAD_REQUEST, f"{name[:32]}: a FETCH takes after=ADDRESS and limit=1 to {limit}")
         return limit, after
 
-    def more(self, read: Read, page: LastValuesPage) -> Request[Any] | None:
-        """Takes a page of values; returns the next request, None where the response is complete."""
+    def more(self, read: Read, page: LastValuesPage | Page) -> Request[Any] | None:
+        """Takes a page of values or topics; returns the next request, None where the response is complete."""
+        if isinstance(page, Page):
+            assert read.topics is not None
+            return take_page(read.topics, page, self._settings)
         read.found.extend(page.messages)
         left = read.limit - len(read.found)
         full = sum([len(message.body) for message in read.found]) >= self._settings.max_body_bytes
@@ -194,8 +197,9 @@ class Reads:
     def topics(self, read: Read, value: Page | Entry | None) -> bytes:
         """Returns the topic or the links that a request asks for, as a `value` for `finish`. Raises `ProtocolError`."""
         assert read.topics is not None
-        if isinstance(value, Page):
-            return topic_links(resource_paths(read.topics, value), read_filter(read.request.query)).encode()
+        if read.topics.paths is not None:
+            return topic_links(read.topics.paths, read_filter(read.request.query)).encode()
+        assert not isinstance(value, Page)
         return representation(read.topics, value)
 
     def finish(

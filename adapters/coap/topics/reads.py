@@ -13,6 +13,7 @@ from adapters.coap.codec.registry import (
 from adapters.coap.messages.request import CoapRequest
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics.topic import (
+    NAME,
     Properties,
     decoded,
     id_of,
@@ -21,14 +22,16 @@ from adapters.coap.topics.topic import (
     path_of,
     read_properties,
     selected,
+    topic_id,
 )
 from gateway.domain.errors import ProtocolError
 from gateway.port.adapter import Request
 from gateway.port.kv import GetKey, ListKeys
 from store.api.keys import Entry, Page
+from store.api.kv_rules import end_of_prefix
 
 CBOR = 60  # the Content-Format of the keys of properties (2.5.2)
-TOPICS_MAX = 1_000  # of one list: the most that a page of keys has
+TOPICS_MAX = 1_000  # of one page of keys: the most that it has
 TOPIC_RESOURCES = "rt=core.ps.conf"
 
 
@@ -37,7 +40,9 @@ class TopicRead(NamedTuple):
 
     id: str | None  # None: links to topic resources
     properties: Properties | None = None
+    limit: int = 0  # of links
     keys: bytes | None = None  # the payload that names properties; None: all
+    paths: list[str] | None = None  # of the topic resources found so far, where links are asked for
 
 
 def topic_read(
@@ -62,18 +67,27 @@ def topic_read(
     namespace = settings.topics_namespace
     if id_ is None:
         properties = read_properties(payload, settings) if fetches else None
-        limit = min(settings.list_max, TOPICS_MAX)
-        return TopicRead(None, properties=properties), ListKeys(limit=limit, namespace=namespace)
+        read = TopicRead(None, properties=properties, limit=settings.list_max, paths=[])
+        name = None if properties is None else properties.get(NAME)
+        if not isinstance(name, str):
+            return read, ListKeys(limit=TOPICS_MAX, namespace=namespace)
+        only = topic_id(name)
+        return read, ListKeys(start=only, end=end_of_prefix(only), limit=1, namespace=namespace)
     if fetches and request.content_format != CBOR:
         raise ProtocolError(UNSUPPORTED_CONTENT_FORMAT, f"the keys of properties are of Content-Format {CBOR}")
     return TopicRead(id_, keys=payload if fetches else None), GetKey(key=id_, namespace=namespace)
 
 
-def resource_paths(read: TopicRead, page: Page) -> list[str]:
-    """Returns the paths of the topic resources that a request asks for."""
+def take_page(read: TopicRead, page: Page, settings: CoapOptions) -> Request[Any] | None:
+    """Takes the topics of a page that a request asks for; returns the next request, None where it has them all."""
+    assert read.paths is not None
     found = [decoded(entry.value) for entry in page.entries]
     chosen = [topic for topic in found if read.properties is None or matches(topic, read.properties)]
-    return ["/" + "/".join(path_of(topic.id)) for topic in chosen]
+    read.paths.extend(["/" + "/".join(path_of(topic.id)) for topic in chosen])
+    del read.paths[read.limit :]
+    if len(read.paths) == read.limit or not page.more:
+        return None
+    return ListKeys(after=page.entries[-1].key, limit=TOPICS_MAX, namespace=settings.topics_namespace)
 
 
 def representation(read: TopicRead, entry: Entry | None) -> bytes:

@@ -127,8 +127,12 @@ def read_properties(payload: bytes, settings: CoapOptions) -> Properties:
             raise wrong(f"{key} is the key of no property")
         if not check(value, settings):
             raise wrong(f"{NAMES[key]}: {_FAULTS.get(key, 'is no such value')}"[:120])
-    found.pop(SUBSCRIBERS, None)  # a hint, of which a broker may store nothing (2.2.1)
     return found
+
+
+def kept(properties: Properties) -> Properties:
+    """Returns properties without max-subscribers: a hint, of which a broker may store nothing (2.2.1)."""
+    return {key: value for key, value in properties.items() if key != SUBSCRIBERS}
 
 
 def created(properties: Properties) -> tuple[Topic, bytes | None]:

@@ -39,6 +39,7 @@ from adapters.coap.topics.topic import (
     created,
     decoded,
     id_of,
+    kept,
     patched,
     path_of,
     read_properties,
@@ -48,7 +49,7 @@ from gateway.domain.address import unescape_level
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Call, Effect, Outcome, Publish, Request, Token
 from gateway.port.kv import GetKey, KeyConflict, Match, RemoveKey, StoreKey
-from store.api.keys import EXISTS, Entry
+from store.api.keys import EXISTS, Entry, Transacted
 from store.api.message import Message
 
 Next: TypeAlias = Callable[[Outcome, int], Effect | Answer]  # takes an outcome and the time
@@ -135,7 +136,7 @@ class TopicWrites:
             return self._create(exchange, body, now_ms)
         if code == DELETE:
             return self._ask(exchange, self._get(id_), self._delete_of(exchange), now_ms)
-        properties = read_properties(body, self._settings)
+        properties = kept(read_properties(body, self._settings))
         change = patched if code == IPATCH else replaced
         assert code in {POST, PUT, IPATCH}
 
@@ -166,7 +167,7 @@ class TopicWrites:
         return Publish((message,), token)
 
     def _create(self, exchange: Exchange, body: bytes, now_ms: int) -> Effect:
-        topic, initial = created(read_properties(body, self._settings))
+        topic, initial = created(kept(read_properties(body, self._settings)))
         message: Message | None = None
         if initial is not None:
             plan, host = self._plan(topic, topic.properties[FORMAT]), str(exchange.peer[0])
@@ -180,13 +181,16 @@ class TopicWrites:
             answer = self._shown(outcome, CREATED, topic)
             if message is None:
                 return answer
-            return self._publish(exchange, message, lambda done, then_ms: begun(answer, done, then_ms), at_ms)
+            assert isinstance(outcome.value, Transacted)
+            match = Match(any_of=(outcome.value.revision,))  # a topic that another client has changed since stays
+            removal = RemoveKey(key=topic.id, match=match, namespace=self._namespace)
+            return self._publish(exchange, message, lambda done, then_ms: begun(answer, removal, done, then_ms), at_ms)
 
-        def begun(answer: Answer, outcome: Outcome, at_ms: int) -> Effect | Answer:
+        def begun(answer: Answer, removal: RemoveKey, outcome: Outcome, at_ms: int) -> Effect | Answer:
             refusal = outcome.error or outcome.refused.get(0)
             if refusal is None:
                 return answer
-            removal = RemoveKey(key=topic.id, namespace=self._namespace)  # a topic as it was asked for, or none
+            # A topic as it was asked for, or none.
             return self._ask(exchange, removal, lambda _done, _: _raised(refusal), at_ms)
 
         return self._ask(exchange, key, stored, now_ms)
@@ -198,16 +202,17 @@ class TopicWrites:
 
     def _delete_of(self, exchange: Exchange) -> Next:
         def delete(outcome: Outcome, now_ms: int) -> Effect | Answer:
-            topic, _ = _found(outcome)
+            topic, entry = _found(outcome)
+            match = Match(any_of=(entry.revision,))
+            removal = RemoveKey(key=topic.id, match=match, namespace=self._namespace)
             plan, host = self._plan(topic), str(exchange.peer[0])
             message = plan.deletion(confirmable=exchange.confirmable, host=host, now_ms=now_ms)
-            return self._publish(exchange, message, lambda done, at_ms: remove(topic, done, at_ms), now_ms)
+            return self._publish(exchange, message, lambda done, at_ms: remove(removal, done, at_ms), now_ms)
 
-        def remove(topic: Topic, outcome: Outcome, now_ms: int) -> Effect | Answer:
+        def remove(removal: RemoveKey, outcome: Outcome, now_ms: int) -> Effect | Answer:
             refusal = outcome.error or outcome.refused.get(0)
             if refusal is not None:
                 raise refusal
-            removal = RemoveKey(key=topic.id, namespace=self._namespace)
             return self._ask(exchange, removal, lambda done, _: _deleted(done), now_ms)
 
         return delete
@@ -215,12 +220,16 @@ class TopicWrites:
     def _shown(self, outcome: Outcome, code: int, topic: Topic) -> Answer:
         """Returns the answer with the whole topic, once it is stored."""
         if isinstance(outcome.error, KeyConflict):
-            raise ProtocolError(CONFLICT, "the topic was changed meanwhile")
+            raise _changed_meanwhile()
         if outcome.error is not None:
             raise outcome.error
         location = [(LOCATION_PATH, part.encode()) for part in path_of(topic.id)] if code == CREATED else []
         options = (*location, (CONTENT_FORMAT, encode_uint(self._settings.topic_format)))
         return Answer(code, options, topic.encoded())
+
+
+def _changed_meanwhile() -> ProtocolError:
+    return ProtocolError(CONFLICT, "the topic was changed meanwhile")
 
 
 def _found(outcome: Outcome) -> tuple[Topic, Entry]:
@@ -235,6 +244,8 @@ def _found(outcome: Outcome) -> tuple[Topic, Entry]:
 
 
 def _deleted(outcome: Outcome) -> Answer:
+    if isinstance(outcome.error, KeyConflict):
+        raise _changed_meanwhile()
     if outcome.error is not None:
         raise outcome.error
     return Answer(DELETED)

@@ -28,7 +28,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Call, Outcome, Publish
 from gateway.port.kv import GetKey, KeyConflict, ListKeys, RemoveKey, StoreKey
 from gateway.port.reads import ListAddresses
-from store.api.keys import Entry, Page
+from store.api.keys import Entry, Page, Transacted
 from store.api.message import Message
 from tests.support.coap.coap_driver import Driver, dotted, is_ack, options_of, request
 
@@ -47,6 +47,8 @@ class TopicDriver(Driver):
         self.keys: dict[str, tuple[bytes, int]] = {}
         self.revision = 0
         self.denied: frozenset[str] = frozenset()
+        self.lists: list[ListKeys] = []
+        self.page_size = 1_000
 
     def complete(self, effects: list[Any], outcome: Outcome | None = None) -> None:
         for effect in effects:
@@ -62,8 +64,11 @@ class TopicDriver(Driver):
 
     def _answer(self, asked: Any) -> Outcome:
         if isinstance(asked, ListKeys):
-            entries = [self._entry(key) for key in sorted(self.keys)][: asked.limit]
-            return Outcome(value=Page(entries, self.revision, more=False))
+            self.lists.append(asked)
+            keys = sorted(key for key in self.keys if key > (asked.after or "") and key >= asked.start)
+            keys = [key for key in keys if asked.end is None or key < asked.end]
+            page = keys[: min(asked.limit, self.page_size)]
+            return Outcome(value=Page([self._entry(key) for key in page], self.revision, more=len(page) < len(keys)))
         revision = self.keys[asked.key][1] if asked.key in self.keys else 0
         if isinstance(asked, GetKey):
             return Outcome(value=self._entry(asked.key) if revision else None)
@@ -71,8 +76,9 @@ class TopicDriver(Driver):
             return Outcome(error=KeyConflict(asked.key, revision))
         self.revision += 1
         if isinstance(asked, StoreKey):
+            existed = asked.key in self.keys
             self.keys[asked.key] = asked.value, self.revision
-            return Outcome()
+            return Outcome(value=Transacted(self.revision, (existed,)))
         return Outcome(value=self.keys.pop(asked.key, None) is not None)
 
     def _entry(self, key: str) -> Entry:
@@ -217,7 +223,14 @@ def test_topics_are_listed() -> None:
     answer = driver.get("ps", query=("rt=core.ps.conf", f"href=/{room3}"), mid=20)
     assert answer.payload == f'</{room3}>;rt="core.ps.conf"'.encode()
     for mid, (properties, found) in enumerate(
-        (({NAME: "room2"}, [room2]), ({TOPIC_TYPE: "humidity"}, [room3]), ({}, [room2, room3]), ({NAME: "x"}, [])), 30
+        (
+            ({NAME: "room2"}, [room2]),
+            ({TOPIC_TYPE: "humidity"}, [room3]),
+            ({}, [room2, room3]),
+            ({NAME: "x"}, []),
+            ({SUBSCRIBERS: 100}, []),  # a hint, of which nothing is kept
+        ),
+        30,
     ):
         answer = driver.ask("ps", FETCH, payload=cbor2.dumps(properties), content_format=TOPIC_FORMAT, mid=mid)
         links = [f'</{path}>;rt="core.ps.conf"' for path in sorted(found)]
@@ -235,6 +248,29 @@ def test_many_topics_come_in_blocks() -> None:
         payload += driver.get("ps", mid=20 + number, options=((23, bytes((number << 4 | 2,))),)).payload
         number += 1
     assert payload.count(b"core.ps.conf") == 8
+
+
+def test_topics_are_looked_for_on_all_pages_of_keys() -> None:
+    driver = TopicDriver({"block_size": 1024, "list_max": 5})
+    driver.page_size = 2
+    paths = [
+        location_of(driver.create({**ROOM2, NAME: f"room{n}", TOPIC_TYPE: f"type{n % 4}"}, mid=n)) for n in range(8)
+    ]
+
+    def links(properties: dict[int, Any], mid: int) -> tuple[list[str], int]:
+        """Returns the paths that are found, and the number of pages."""
+        before = len(driver.lists)
+        answer = driver.ask("ps", FETCH, payload=cbor2.dumps(properties), content_format=TOPIC_FORMAT, mid=mid)
+        found = [link.split(">")[0][2:] for link in answer.payload.decode().split(",") if link]
+        return found, len(driver.lists) - before
+
+    for n in range(4):
+        assert links({TOPIC_TYPE: f"type{n}"}, 20 + n) == (sorted([paths[n], paths[n + 4]]), 4)
+    for n in range(8):
+        assert links({NAME: f"room{n}"}, 30 + n) == ([paths[n]], 1), "a name is looked up"
+    assert links({NAME: "room1", TOPIC_TYPE: "type2"}, 40) == ([], 1)
+    assert links({}, 41) == (sorted(paths)[:5], 3)
+    assert driver.get("ps", mid=42).payload.count(b"core.ps.conf") == 5
 
 
 def test_topic_data_and_collections_are_found_as_before() -> None:
@@ -346,6 +382,31 @@ def test_a_topic_whose_data_may_not_be_deleted_stays() -> None:
     driver.denied = frozenset({"room2"})
     assert dotted(driver.ask(path, DELETE).code) == "4.03"
     assert len(driver.keys) == 1
+
+
+def test_a_topic_that_has_changed_meanwhile_is_not_removed() -> None:
+    driver, path = created()
+    (call,) = driver.receive(request(path, DELETE, mid=1))
+    read = driver._answer(call.request)
+    driver.ask(path, IPATCH, payload=cbor2.dumps({FORMAT: 50}), content_format=TOPIC_FORMAT, mid=2)
+    driver.complete(list(driver.endpoint.completed(call.token, read, now_ms=driver.now_ms)))
+    (answer,) = driver.sent()
+    assert is_ack(answer, "4.09", mid=1)
+    assert shown(driver.get(path, mid=3))[FORMAT] == 50
+
+
+def test_a_creation_that_fails_leaves_the_topic_that_has_changed_meanwhile() -> None:
+    driver = TopicDriver()
+    properties = {**ROOM2, FORMAT: 60, INITIALIZE: b"\x80"}
+    (call,) = driver.receive(request("ps", POST, payload=cbor2.dumps(properties), content_format=TOPIC_FORMAT, mid=1))
+    (publish,) = driver.endpoint.completed(call.token, driver._answer(call.request), now_ms=driver.now_ms)
+    (path,) = [f"ps/$topic/{key}" for key in driver.keys]
+    driver.ask(path, IPATCH, payload=cbor2.dumps({FORMAT: 50}), content_format=TOPIC_FORMAT, mid=2)
+    driver.denied = frozenset({"room2"})
+    driver.complete([publish])
+    (answer,) = driver.sent()
+    assert is_ack(answer, "4.03", mid=1)
+    assert shown(driver.get(path, mid=3))[FORMAT] == 50
 
 
 # ---- the message layer
