@@ -28,13 +28,13 @@ from gateway.port.reads import ANSWER_WAIT_MS_MAX, AwaitAnswer, ExpectAnswer, Fo
 from store.api.message import Message
 
 _CORRELATION_BYTES: Final = 16
-_SECONDS: Final = re.compile("0*([1-9][0-9]{0,9})")  # delta-seconds (RFC 9110, 10.2.3), more than none
+_SECONDS: Final = re.compile("0*([1-9][0-9]*)")  # delta-seconds (RFC 9110, 10.2.3), more than none
 
 
 def wait_s(request: HttpRequest) -> int | None:
     """Returns for how long a client wants to wait for an answer; None where it does not."""
     found = _SECONDS.fullmatch(preference(request, "wait") or "")
-    return None if found is None else min(int(found[1]), ANSWER_WAIT_MS_MAX // 1_000)
+    return None if found is None else min(int(found[1][:9]), ANSWER_WAIT_MS_MAX // 1_000)
 
 
 def answerable(message: Message, context: HandlerContext, key: IdempotencyKey | None) -> Message:

@@ -135,6 +135,11 @@ def test_the_default_address_is_the_users_own(client: Any) -> None:
     ("prefer", "wait_s"),
     [
         ("wait=3600", 60),
+        ("wait=" + "9" * 5_000, 60),
+        ('foo="a,wait=1"', None),
+        ('foo="a\\",wait=1', None),
+        ('foo="a;b", wait=4', 4),
+        ('foo="a\\"", wait=4', 4),
         ("respond-async, Wait = 5", 5),
         ('wait="7"; x=y', 7),
         ("wait=1, wait=9", 1),
