@@ -15,7 +15,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
 from gateway.delivery.last_value import last_stored
 from gateway.delivery.read_slots import ReadSlots
-from gateway.domain.access import Identity
+from gateway.domain.access import OPEN, Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Deliveries, SubscriptionId
@@ -47,11 +47,12 @@ class Asker(Protocol):
 class _Place:
     """A subscription, and the number of waits that it is for."""
 
-    __slots__ = ("counted", "key", "sub", "timed", "used")
+    __slots__ = ("counted", "key", "permissions", "sub", "timed", "used")
 
-    def __init__(self, key: tuple[str, Identity], sub: SubscriptionId) -> None:
+    def __init__(self, key: tuple[str, Identity], sub: SubscriptionId, permissions: Permissions) -> None:
         self.key = key
         self.sub = sub
+        self.permissions = permissions
         self.counted = 0
         self.used = False  # since the timer was started
         self.timed = False  # a timer will look whether it is still used
@@ -200,7 +201,7 @@ class AnswerWaits:
         place = self._places.get(key)
         if place is None:
             self._subs += 1
-            place = self._places[key] = _Place(key, SubscriptionId(self._subs))
+            place = self._places[key] = _Place(key, SubscriptionId(self._subs), who.permissions)
             self._fanout.subscribe(self._subscriber, place.sub, address, None, permissions=who.permissions)
         place.counted += 1
         place.used = True
@@ -230,6 +231,10 @@ class AnswerWaits:
     def _end(self, place: _Place) -> None:
         del self._places[place.key]
         self._fanout.unsubscribe(self._subscriber, place.sub)
+
+    def permissions_of(self, sub: SubscriptionId) -> Permissions:
+        """Returns the permissions of a subscription's waits, as rules may restrict them from now on."""
+        return next((place.permissions for place in self._places.values() if place.sub == sub), OPEN)
 
     # ---- from the fan-out
 

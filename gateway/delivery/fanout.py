@@ -154,11 +154,11 @@ class Fanout:
         self._remove(subscriber, sub)
         self._resubscribed()
 
-    def restrict(self, permissions_of: Callable[[Receiver], Permissions]) -> None:
-        """Begins to restrict subscribers; `permissions_of` returns the permissions of a receiver."""
+    def restrict(self, permissions_of: Callable[[Receiver, SubscriptionId], Permissions]) -> None:
+        """Begins to restrict subscribers; `permissions_of` returns the permissions of a receiver's subscription."""
         for subscriber in self._subscribers:
             for sub in subscriber.patterns:
-                permissions = OPEN if sub in subscriber.permissions else permissions_of(subscriber.receiver)
+                permissions = OPEN if sub in subscriber.permissions else permissions_of(subscriber.receiver, sub)
                 if permissions is not OPEN:
                     subscriber.permissions[sub] = permissions
         self.changed()

@@ -10,8 +10,10 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import TYPE_CHECKING
 
+from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.lanes import Receiver
 from gateway.domain.access import OPEN, Permissions
+from gateway.port.adapter import SubscriptionId
 from gateway.runtime.endpoint import Endpoint
 from gateway.runtime.turn import StreamHub
 from store.base import logs
@@ -80,7 +82,7 @@ def apply(hub: StreamHub, config: "Config") -> int:
     changed = hub.authenticator.reload(config.auth)
     hub.access.reload(config.access)
     hub.contexts.provisioned.reload(config.auth.oscore_file)
-    hub.fanout.restrict(lambda receiver: _permissions_of(hub, receiver))
+    hub.fanout.restrict(lambda receiver, sub: _permissions_of(hub, receiver, sub))
     return _dismiss(hub, changed)
 
 
@@ -109,6 +111,7 @@ def _dismiss(hub: StreamHub, changed: frozenset[str]) -> int:
     leaving = [one for one in hub.connections.values() if not _stands(hub, one, changed)]
     for connection in leaving:
         connection.dismiss()
+        hub.answers.left(connection)
     return len(leaving)
 
 
@@ -124,8 +127,10 @@ def _stands(hub: StreamHub, endpoint: Endpoint, changed: frozenset[str]) -> bool
     return hub.authenticator.admits(principal, loopback=endpoint.loopback)
 
 
-def _permissions_of(hub: StreamHub, receiver: Receiver) -> Permissions:
+def _permissions_of(hub: StreamHub, receiver: Receiver, sub: SubscriptionId) -> Permissions:
     """Returns the permissions of a nameless subscriber, whose subscription nothing restricted, nor could have."""
+    if isinstance(receiver, AnswerWaits):
+        return receiver.permissions_of(sub)
     if not isinstance(receiver, Endpoint):
         return OPEN
     principal = receiver.principal

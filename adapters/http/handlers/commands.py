@@ -27,6 +27,7 @@ from gateway.port.queues import answers_at
 from gateway.port.reads import ANSWER_WAIT_MS_MAX, AwaitAnswer, ExpectAnswer, ForgetAnswer
 from store.api.message import Message
 
+_NAMELESS: Final = "-"
 _CORRELATION_BYTES: Final = 16
 _SECONDS: Final = re.compile("0*([1-9][0-9]*)")  # delta-seconds (RFC 9110, 10.2.3), more than none
 
@@ -45,7 +46,7 @@ def answerable(message: Message, context: HandlerContext, key: IdempotencyKey | 
     """
     address = answers_at(message)
     if address is None:
-        address = f"{context.options.answers_prefix}/{escape_level(context.principal.name) or '-'}"
+        address = f"{context.options.answers_prefix}/{_own_place(context.principal.name)}"
         message = msgspec.structs.replace(message, reply_to=address)
     if address == message.address:
         raise AttributeRefusal("x-reply-to", "is the address of the command itself")
@@ -54,6 +55,11 @@ def answerable(message: Message, context: HandlerContext, key: IdempotencyKey | 
         correlation = f"{context.random.getrandbits(128):032x}" if key is None else _correlation(context, key)
         message = msgspec.structs.replace(message, correlation=correlation.encode())
     return message
+
+
+def _own_place(name: str) -> str:
+    """Returns the last levels of a user's own address; no two users share them, nor does one with nameless clients."""
+    return _NAMELESS if not name else escape_level(name) if name != _NAMELESS else f"{_NAMELESS}/{_NAMELESS}"
 
 
 def _correlation(context: HandlerContext, key: IdempotencyKey) -> str:

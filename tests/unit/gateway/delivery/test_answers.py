@@ -1,8 +1,9 @@
 """Waits for answers: which message ends a wait, how many there may be, and what ends them otherwise."""
 
 import asyncio
-from collections.abc import Callable
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
@@ -13,6 +14,8 @@ from gateway.domain.access import NOTHING, Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.port.reads import AwaitAnswer, ExpectAnswer, ForgetAnswer
+from gateway.runtime.reloading import follow
+from gateway.runtime.turn import StreamHub
 from store.api.message import Message
 from store.base.errors import StoreError
 from store.format.frame import LogOffset, Position, origin_of
@@ -27,6 +30,12 @@ class Asker:
     def __init__(self, host: str = "192.0.2.1") -> None:
         self.host = host
         self.ended = False
+        self.several = self.loopback = self.dismissed = False
+        self.protocol = "http"
+        self.principal = NAMELESS
+
+    def dismiss(self) -> None:
+        self.dismissed = True
 
 
 class Rig(FanoutRig):
@@ -244,3 +253,43 @@ async def test_who_may_not_read_the_address_any_more_finds_nothing_there(monkeyp
     rig = Rig()
     await rig.expect(1, who=denied, wait_ms=0)
     assert await body_of(rig.waiting(1, behind=COMMAND, who=denied)) is None
+
+
+async def reloaded(rig: Rig, *, access: Callable[[], object] = lambda: None, changed: str = "") -> None:
+    """Applies another configuration, by which `access` changes rights and the user `changed` is another one."""
+
+    async def news() -> AsyncIterator[Any]:
+        yield SimpleNamespace(access=None, auth=SimpleNamespace(oscore_file=None))
+
+    hub = SimpleNamespace(
+        access=SimpleNamespace(reload=lambda _: access(), unauthenticated=lambda _: NAMELESS),
+        answers=rig.waits,
+        authenticator=SimpleNamespace(reload=lambda _: frozenset([changed]), admits=lambda *_, **__: True),
+        connections={1: rig.asker},
+        contexts=SimpleNamespace(provisioned=SimpleNamespace(reload=lambda _: None)),
+        fanout=rig.fanout,
+    )
+    await follow(cast(StreamHub, hub), news())
+
+
+async def test_rules_that_come_during_a_wait_hold_for_it_also_without_a_name():
+    rig = Rig()
+    mine = Permissions(Identity(protocol="http"), None)
+    await rig.expect(1, who=Principal(name="", permissions=mine), wait_ms=10)
+    await rig.expect(2, "b")
+    await reloaded(rig, access=lambda: setattr(mine, "access", NOTHING))
+    rig.publish(b"secret")
+    rig.publish(b"open", "b")
+    assert [await body_of(rig.waiting(number)) for number in (1, 2)] == [None, b"open"]
+
+
+async def test_the_waits_of_a_user_that_is_dismissed_end():
+    rig = Rig()
+    rig.asker.principal = Principal(name="alice")
+    await rig.expect(1, who=rig.asker.principal)
+    waiting = rig.waiting(1)
+    await reloaded(rig, changed="bob")
+    assert rig.waits.count == 1
+    await reloaded(rig, changed="alice")
+    assert await body_of(waiting) is None
+    assert rig.asker.dismissed

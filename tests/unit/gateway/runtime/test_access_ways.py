@@ -155,7 +155,7 @@ async def test_who_was_restricted_by_nothing_can_come_to_be():
     for one in (receiver, unknown):
         rig_.fanout.subscribe(Subscriber(one), SubscriptionId(1), "#", None)
     rig_.log.write(Message("b", b"before"))
-    rig_.fanout.restrict(lambda one: permissions("a") if one is receiver else OPEN)
+    rig_.fanout.restrict(lambda one, _: permissions("a") if one is receiver else OPEN)
     rig_.log.write(Message("a", b"a"), Message("b", b"b"))
     assert receiver.bodies == [b"before", b"a"]
     assert unknown.bodies == [b"before", b"a", b"b"]

@@ -29,6 +29,7 @@ class Answering(Remembering):
         self.expected: list[ExpectAnswer] = []
         self.sought: list[AwaitAnswer] = []
         self.secret = b"of the cluster"
+        self.named = ""  # the client that gives no name
         self.forgotten: list[int] = []
         self.awaited: dict[int, Token] = {}
         self.refusal: Refusal | None = None
@@ -55,7 +56,8 @@ class Answering(Remembering):
             return Outcome()
         outcome = super().answer_effect(call)
         if isinstance(call.request, Authenticate):
-            outcome = Outcome(value=msgspec.structs.replace(outcome.value, secret=self.secret))
+            name = outcome.value.name or self.named
+            outcome = Outcome(value=msgspec.structs.replace(outcome.value, name=name, secret=self.secret))
         return outcome
 
     @property
@@ -125,10 +127,12 @@ def test_without_an_answer_in_time_the_command_is_accepted(client: Any) -> None:
     assert said.json["correlationdata"] == "/w=="
 
 
-def test_the_default_address_is_the_users_own(client: Any) -> None:
+@pytest.mark.parametrize(("name", "place"), [("alice", "alice"), ("a/b", "a%2Fb"), ("", "-"), ("-", "-/-")])
+def test_the_default_address_is_the_users_own(client: Any, name: str, place: str) -> None:
     client.gateway.answers(answer())
-    client.ask("POST", "/topics/c", WAIT, ("authorization", "Basic YWxpY2U6c2VjcmV0"))
-    assert client.gateway.expected[0].address == "answers/alice"
+    client.gateway.named = name
+    client.ask("POST", "/topics/c", WAIT)
+    assert client.gateway.expected[0].address == f"answers/{place}"
 
 
 @pytest.mark.parametrize(
