@@ -62,7 +62,7 @@ class Answering(Remembering):
 
     @property
     def forgets_all(self) -> bool:
-        """Whether the gateway waits for no answer any more."""
+        """Says that the gateway waits for no answer any more."""
         return {one.number for one in self.expected} == {one.number for one in self.sought} | set(self.forgotten)
 
     def answer(self, message: Message | None) -> bytes:
