@@ -77,12 +77,12 @@ async def register(
     files = files if files is not None else OsFiles()
     with_log = opened or await asyncio.to_thread(_has_log, files, data_dir)
     await controller.barrier()
-    if known is not None:
-        await _compare(controller, known, data_dir)
     while True:
         found = await asyncio.to_thread(_load, files, data_dir)
         if found is not None:
             _check(found, group, controller.cluster, data_dir)
+        if known is not None:
+            await _compare(controller, known, data_dir)
         log = await asyncio.to_thread(_log_of, files, data_dir, controller.group(group), found) if with_log else ""
         if found is None:
             there = controller.group(group)

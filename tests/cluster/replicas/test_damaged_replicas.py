@@ -29,7 +29,7 @@ async def group(tmp_path):
     with started(plan, all_groups, stores=SMALL) as cluster:
         async with controller_of(plan) as controller:
             found = ReplicaGroup(cluster, controller)
-            await found.whole()
+            await found.begin()
             yield found
             await found.store.close()
 

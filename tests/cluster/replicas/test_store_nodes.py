@@ -27,7 +27,7 @@ def cluster(tmp_path):
 async def group(cluster):
     async with controller_of(cluster.plan) as controller:
         found = ReplicaGroup(cluster, controller)
-        await found.whole()
+        await found.begin()
         yield found
 
 

@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 from controller.api.client import ControllerError, Group
+from controller.api.commands import RaiseQueues
 from gateway.operating.switching import CannotHandOver, switch_over
 from store.remoting import RemoteStore
 from tests.support.process.waiting import until
 
 PATIENCE_S = 60.0
+NEXT_QUEUE = 1_000  # tests write to queues below, as if controllers had given their numbers to topics
 
 
 class ReplicaGroup:
@@ -52,6 +54,11 @@ class ReplicaGroup:
 
     def segments(self, name: str) -> list[Path]:
         return sorted((self.cluster.plan.directory / "data" / name / "log").iterdir())
+
+    async def begin(self) -> None:
+        """Waits until all replicas are in sync, and lets tests write to queues without topics."""
+        await self.whole()
+        await self.controller.do(RaiseQueues(next_queue=NEXT_QUEUE))
 
     async def whole(self) -> None:
         """Waits until all replicas are in sync."""

@@ -1,5 +1,6 @@
 """A gateway of a single node that begins anew, so that views are made anew: the conditions, and its configuration."""
 
+import asyncio
 from types import SimpleNamespace
 
 import msgspec
@@ -8,8 +9,10 @@ import pytest
 from gateway.config.config import Config
 from gateway.process.backend import RENEWED_BYTES_MAX, LocalBackend
 from gateway.process.renewing import AGAIN_S, NewestConfig, Renewing
-from store.base.errors import StoreFailed, StoreFull, ViewsDamaged
+from store.base.errors import MetadataWentBack, StoreFailed, StoreFull, ViewsDamaged
 from store.format.frame import origin_of
+
+pytestmark = pytest.mark.anyio
 
 
 def backend(*, damages=("one",), damages_of_log=(), log_bytes=1000, trimmed=0, metadata=None, **said):
@@ -66,3 +69,12 @@ def test_users_that_were_reloaded_stay_when_the_gateway_begins_anew():
     newest.take(new)
     assert newest.config.auth == new.auth
     assert newest.config.listeners == start.listeners
+
+
+async def test_a_backend_that_has_ended_ends_the_wait():
+    ended = asyncio.get_running_loop().create_future()
+    waiting = asyncio.ensure_future(Renewing().due(SimpleNamespace(ended=ended)))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    ended.set_result(MetadataWentBack("forgotten"))
+    await asyncio.wait_for(waiting, 60)
