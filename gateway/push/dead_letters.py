@@ -26,9 +26,9 @@ class PushDeadLetters:
     """The dead letters of one subscription (`gateway.publishing.publishing.PublishSource`)."""
 
     protocol = "http"
+    principal: Principal | None = None
 
     def __init__(self, record: SubscriptionRecord, context: PushContext) -> None:
-        self.principal = Principal(name=record.identity.name)  # the owner of a topic that a dead letter makes
         self._record = record
         self._context = context
         self._tokens = 0

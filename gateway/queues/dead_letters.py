@@ -234,7 +234,7 @@ class DeadLetters:
                 routing_key=rules.dead_letter_key,
                 now_ms=self._now_ms(),
             )
-            route = await self._mover.route(letter.address, creator=queue.definition.creator, inside=True)
+            route = await self._mover.route(letter.address, inside=True)
         except Refusal as refusal:
             return refusal.detail
         targets = list(self._router.named(letter, route))

@@ -62,7 +62,6 @@ class _Operator:
 
     id = 0
     gone = False
-    principal = None
 
     def deliver(self, _deliveries: object, /) -> int:
         """Takes nothing."""
