@@ -123,7 +123,7 @@ def test_a_controller_whose_disk_takes_nothing_ends_and_is_started_again():
 
 @pytest.mark.parametrize("name", ["epochs", "replica", "replica.copy", "group"])
 def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(name):
-    with steady(24, files=True) as history:
+    with steady(21, files=True) as history:
         cluster = history.cluster
         for number, harm in enumerate(SmallFileHarm):
             chosen = next(one for one in cluster.voters if one.group == 0 and one.serving == bool(number % 2))
