@@ -4,7 +4,7 @@ from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Final, NamedTuple, TypeAlias
 
-from store.format.frame import Frame, QueueNumber, QueueOffset
+from store.format.frame import Frame, LogOffset, QueueNumber, QueueOffset
 from store.format.ranges import Range
 
 TAKES_COUNT: Final = 4  # takes that are located at once
@@ -24,16 +24,23 @@ class _Ahead(NamedTuple):
 class LookAhead:
     """Keeps located messages beyond those asked for, a few takes of some queues.
 
-    Confirmed messages do not change, so what is kept stays right. Leases say which of them may be had.
+    Confirmed messages do not change, so what is kept stays right until it is trimmed off the log. Leases say which of
+    them may be had.
     """
 
     def __init__(self) -> None:
         self._kept: OrderedDict[QueueNumber, _Ahead] = OrderedDict()
 
-    def take(self, queue: QueueNumber, ranges: Sequence[Range], max_bytes: int) -> Records | None:
-        """Returns the messages at some offsets, of at most `max_bytes`; None unless all of them are kept."""
+    def take(self, queue: QueueNumber, ranges: Sequence[Range], max_bytes: int, first: LogOffset) -> Records | None:
+        """Returns the messages at some offsets, of at most `max_bytes`; None unless all of them are kept.
+
+        What lies in front of `first`, where the log begins now, was trimmed off it and is not kept any more.
+        """
         kept = self._kept.get(queue)
         if kept is None or len(ranges) != 1 or kept.max_bytes > max_bytes:
+            return None
+        if kept.records[0][1].start < first:
+            del self._kept[queue]
             return None
         start, end = ranges[0][0] - kept.first, ranges[0][1] - kept.first
         if start < 0 or end > len(kept.records):

@@ -116,7 +116,7 @@ class LocalLeases:
 
     async def _locate(self, queue: QueueNumber, ranges: Sequence[Range], *, max_bytes: int) -> Located:
         core = self._core
-        kept = self._ahead.take(queue, ranges, max_bytes)
+        kept = self._ahead.take(queue, ranges, max_bytes, core.reader.log.first)
         if kept is not None:
             return Located(kept, ())
         chunks = core.recent.chunks(queue)

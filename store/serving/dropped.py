@@ -21,6 +21,8 @@ def check_rows(
     Raises `QueueDropped` where some are for `dropped` queues, the errors of `TimerCalls.admit`, and those of `payload`,
     which is asked only where there are timers.
     """
+    if len(rows) % ROW.size:
+        return  # they are no rows: the store refuses them
     queues = _queues(rows, whole=bool(dropped))
     _check(queues, dropped)
     if TIMERS_QUEUE in queues:
