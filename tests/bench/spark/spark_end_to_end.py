@@ -34,6 +34,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from spark.dashboard.pages import device
 from spark.tables.reader import Tables
 from store.api.message import decode
 from store.remoting.reader import RemoteReader
@@ -118,6 +119,13 @@ class TableWatch(threading.Thread):
                 self.seen.setdefault(queue, []).append((offset, now_s))
 
 
+# The outputs of the callback by which a device's page is shown anew at each tick.
+SHOWN = (
+    *(("device-body", "children"), ("device-chart", "style"), ("device-chart-head", "children")),
+    *((device.CHART, "figure"), (device.CHART, "style"), ("device-more", "children")),
+)
+
+
 class DashboardWatch(threading.Thread):
     """Asks for a device's page as a browser does, and notes the newest value that it shows."""
 
@@ -128,13 +136,14 @@ class DashboardWatch(threading.Thread):
         self.page_ms: list[float] = []
 
     def run(self) -> None:
-        inputs = [{"id": "tick", "property": "n_intervals", "value": 1}]
-        state = [
-            {"id": "url", "property": "pathname", "value": f"/device/d{PROBE}"},
+        inputs = [
+            {"id": "tick", "property": "n_intervals", "value": 1},
             {"id": "url", "property": "search", "value": ""},
         ]
-        outputs = {"id": "device-body", "property": "children"}
-        body = {"output": "device-body.children", "outputs": outputs, "inputs": inputs, "state": state}
+        state = [{"id": "url", "property": "pathname", "value": f"/device/d{PROBE}"}]
+        outputs = [{"id": id_, "property": name} for id_, name in SHOWN]
+        output = f"..{'...'.join(f'{id_}.{name}' for id_, name in SHOWN)}.."
+        body = {"output": output, "outputs": outputs, "inputs": inputs, "state": state}
         body["changedPropIds"] = ["tick.n_intervals"]
         asked = urllib.request.Request(
             f"{self._url}_dash-update-component", json.dumps(body).encode(), {"content-type": "application/json"}
