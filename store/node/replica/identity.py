@@ -81,6 +81,8 @@ async def register(
         found = await asyncio.to_thread(_load, files, data_dir)
         if found is not None:
             _check(found, group, controller.cluster, data_dir)
+        elif with_log:  # of the records of another log the controllers need not have known
+            await asyncio.to_thread(_known_log, files, data_dir, controller.group(group), found)
         if known is not None:
             await _compare(controller, known, data_dir)
         log = await asyncio.to_thread(_log_of, files, data_dir, controller.group(group), found) if with_log else ""
@@ -157,6 +159,15 @@ def _check_epoch(files: Files, data_dir: Path, group: Group) -> None:
 
 def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:
     """Returns the id of the log in a directory, its own for one of an older version. Raises `ForeignLog`, OSError."""
+    log = _known_log(files, data_dir, group, found)
+    if not log and group is not None:
+        log = group.log or new_log_id()
+        name_log(files, data_dir, group.number, log)
+    return log
+
+
+def _known_log(files: Files, data_dir: Path, group: Group | None, found: ReplicaIdentity | None) -> str:
+    """Returns the id of the log in a directory, if it has one. Raises `ForeignLog`: it is not the group's, OSError."""
     log = log_id(files, data_dir)
     if group is None:  # which is reported when an id is asked for
         return log
@@ -168,9 +179,6 @@ def _log_of(files: Files, data_dir: Path, group: Group | None, found: ReplicaIde
             f"{data_dir} has a log that store group {group.number} knows nothing of: it is another cluster's, its "
             f"replica was forgotten, or its file {_GIVEN!r} and the copy {_COPY!r} are damaged or gone; {_INSTEAD}"
         )
-    if not log:
-        log = group.log or new_log_id()
-        name_log(files, data_dir, group.number, log)
     return log
 
 

@@ -426,6 +426,20 @@ async def test_metadata_that_a_directory_has_seen_and_controllers_have_not_is_no
             await register(controller, home, GROUP, about(), known=seen)
 
 
+async def test_a_log_that_is_not_the_groups_is_refused_for_that_and_not_for_what_it_holds(controller, home, tmp_path):
+    """A single node's log has records of queues that the controllers have given no numbers."""
+    member = tmp_path / "member"
+    member.mkdir()
+    found, _ = await register(controller, member, GROUP, about())
+    await controller.do(Elect(group=GROUP, candidate=found.id))
+    give_log(home)
+    before = held(home)
+    seen = KnownMetadata(next_queue=controller.known().next_queue + 100)
+    with pytest.raises(ForeignLog, match=f"has a log that store group {GROUP} knows nothing of"):
+        await register(controller, home, GROUP, about(), known=seen)
+    assert held(home) == before
+
+
 @pytest.mark.parametrize("damaged", [False, True])
 async def test_a_directory_knows_the_greatest_number_of_a_queue_by_its_file_and_by_its_records(home, damaged):
     async with await LocalStore.open(home, group=GROUP) as store:
