@@ -52,7 +52,8 @@ class StoreConnection:
 
     `resolve` returns the supposed address of the master, host and port, or None. With `reading` a replica will do.
     `lost` is called when the session is over, and returns the queues with messages to lease again. `agree` compares the
-    metadata that a node knows with ours before anything is asked of it, and raises `StoreError` where ours lacks some.
+    metadata that a node knows with ours before anything is asked of it, and raises `StoreError` where ours lacks some;
+    it may take so long that the master is another then.
     """
 
     def __init__(
@@ -208,7 +209,7 @@ class StoreConnection:
         """Connects to a node, and stays connected. Raises `StoreError`: why that is over."""
         if target is None:
             raise StoreUnreachable(f"store group {self._group} has no master that is known")
-        self.target = target
+        self.target, resolved = target, self._resolve()
         try:
             streams = self._streams = await self._open(target)
         except StoreError as error:
@@ -217,6 +218,8 @@ class StoreConnection:
             raise
         try:
             await self._agree(streams.greeting.known)
+            if self._resolve() not in {None, target, resolved}:
+                raise self._moved_from(target)
             await self._stay(streams)
         finally:
             self._last_received, self._streams = self.last_received, None
@@ -234,7 +237,7 @@ class StoreConnection:
                 told.cancel()
                 self._retry.clear()
                 if not opening.done() and self._resolve() not in {None, target}:
-                    raise StoreUnreachable(f"the master of store group {self._group} is not at {target} any more")
+                    raise self._moved_from(target)
             return await opening
         except BaseException:
             opening.cancel()
@@ -242,6 +245,9 @@ class StoreConnection:
             if isinstance(streams, NodeStreams):  # it was open before it learned that
                 await streams.close()
             raise
+
+    def _moved_from(self, target: str) -> StoreUnreachable:
+        return StoreUnreachable(f"the master of store group {self._group} is not at {target} any more")
 
     async def _stay(self, streams: NodeStreams) -> None:
         """Runs all parts of a connection until the first of them fails."""

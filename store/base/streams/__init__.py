@@ -5,8 +5,7 @@ runs the parts of one connection side by side, and `wait_at_most` awaits an even
 writes a call, `Silence` notices a peer that sends nothing, and an `ErrorTable` says how a protocol's errors travel.
 Each protocol decides on its messages, and how long a peer may be silent (docs/decisions/0042).
 
-Imported by: base.listening, node, reach, remoting, rpc, serving, controller.node, controller.remote, controller.wire,
-gateway.*, spark.publishing.
+Imported by: store.*, controller.node, controller.remote, controller.wire, gateway.*, spark.publishing.
 Imports: none.
 """
 

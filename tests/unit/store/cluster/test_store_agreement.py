@@ -1,6 +1,7 @@
 """The comparison of a process's metadata with what stores have seen of it."""
 
 import asyncio
+from contextlib import suppress
 
 import pytest
 
@@ -19,13 +20,23 @@ AWAY = ControllerUnreachable("no controller answers")
 
 
 class Controller:
-    """The leader, which answers as `answers` say, and then agrees."""
+    """The leader, which answers as `answers` say, and then agrees, and the copy of its metadata, which is `MINE`."""
 
     def __init__(self, *answers):
         self.answers, self.asked = list(answers), []
+        self.copy, self.listeners = MINE, []
 
     def known(self):
-        return MINE
+        return self.copy
+
+    def watch(self, listener):
+        self.listeners.append(listener)
+        return lambda: self.listeners.remove(listener)
+
+    def learn(self, known):
+        self.copy = known
+        for listener in self.listeners:
+            listener()
 
     async def do(self, request):
         self.asked.append(request.known)
@@ -80,17 +91,64 @@ async def test_a_store_that_knows_nothing_is_not_compared():
 
 @pytest.mark.parametrize("away", [AWAY, None])
 async def test_without_a_leader_a_store_that_knows_no_more_is_believed_until_there_is_one(away):
+    async def given_up():
+        await asyncio.sleep(2 * agreement.SOON_S)
+        raise AWAY
+
     def silent():
-        return away or asyncio.get_running_loop().create_future()
+        return away or given_up()
 
     found = await checked(Controller(silent(), AWAY), OLDER)
-    await until(found._later.done)
+    await until(found._first.done)
     assert found._agreed
     await found.close()
     found = await checked(Controller(silent(), AWAY, FORGOTTEN), OLDER)
     await until(found.went_back.done)
     await found.close()
-    found = await checked(Controller(*[silent()] * 99), OLDER)
+    found = await checked(Controller(asyncio.get_running_loop().create_future()), OLDER)
     await found.close()
-    with pytest.raises(StoreUnreachable, match="not compared"):
-        await checked(Controller(AWAY), NEWER)
+
+
+async def test_connections_that_are_given_up_soon_do_not_keep_a_store_from_being_believed():
+    """Those of a proxy with a `failover_s` below the time that the leader has to answer in."""
+    controller = Controller(*[asyncio.Event().wait() for _ in range(99)])
+    found, attempts, believed = MetadataAgreement(controller), 0, False
+    while not believed and attempts < 99:
+        attempts += 1
+        with suppress(TimeoutError):
+            async with asyncio.timeout(agreement.SOON_S / 5):
+                await found.check(OLDER)
+                believed = True
+    assert believed
+    assert controller.asked == [OLDER]  # by all of them together
+    await found.close()
+    for answer in controller.answers:
+        answer.close()
+
+
+async def test_a_store_that_knows_more_is_believed_when_another_controller_shows_as_much(monkeypatch):
+    """The one that was followed lags, as it was started again, and no leader answers."""
+    monkeypatch.setattr(agreement, "NEWS_S", 0.05)
+    controller = Controller(*[AWAY] * 99)
+    found = MetadataAgreement(controller)
+    with pytest.raises(StoreUnreachable, match="is not compared with the controllers' yet: no controller answers"):
+        await found.check(NEWER)
+    monkeypatch.setattr(agreement, "NEWS_S", 90)
+    checking = asyncio.ensure_future(found.check(NEWER))
+    await until(lambda: controller.listeners)
+    controller.learn(NEWER)
+    await checking
+    assert not found._agreed
+    assert not controller.listeners
+    controller.answers[:] = [FORGOTTEN]  # the leader, when there is one
+    await until(found.went_back.done)
+    await found.close()
+
+
+async def test_a_store_that_knows_more_is_asked_for_again_until_the_leader_has_answered(monkeypatch):
+    monkeypatch.setattr(agreement, "NEWS_S", 90)
+    controller = Controller(AWAY, AWAY)
+    found = MetadataAgreement(controller)
+    await found.check(NEWER)
+    assert controller.asked == [NEWER] * 3
+    await found.close()

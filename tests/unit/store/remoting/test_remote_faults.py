@@ -209,6 +209,33 @@ async def test_who_moves_while_it_is_connected_to_is_followed_at_once(relay, nod
     await store.close()
 
 
+@pytest.mark.parametrize("hinted", [False, True])
+async def test_who_moves_while_metadata_is_compared_is_followed_at_once(tmp_path, hinted):
+    """One that another node has named is stayed with: who is asked knows that later."""
+    async with (
+        await LocalStore.open(tmp_path / "a") as first,
+        await LocalStore.open(tmp_path / "b") as second,
+    ):
+        one, two = await Node().start(first), await Node().start(second)
+        before = await Node().start(None)
+        await before.service.node.stand_down(one.target)
+        targets, comparing, compared = [before.target if hinted else one.target], asyncio.Event(), asyncio.Event()
+
+        async def agree(_known):
+            comparing.set()
+            await compared.wait()
+
+        async with RemoteStore(0, lambda: targets[-1], budget_s=5, agree=agree) as store:
+            await comparing.wait()
+            if not hinted:
+                targets.append(two.target)
+            compared.set()
+            await store.connected()
+            assert store.target == (one.target if hinted else two.target)
+        for node in (one, two, before):
+            await node.stop()
+
+
 async def test_a_store_that_takes_nothing_for_now_is_asked_again(store, local, monkeypatch):
     whole, loop, refused = local.log.append, asyncio.get_running_loop(), []
     error = NotWritable("one replica is in sync, and two are asked for")
