@@ -19,7 +19,9 @@ from store.views.layout import TABLES
 from store.views.sealed import ReadTxn
 
 BUSY_S_MAX = 0.02  # of a step; the writer waits for its end
-PASS_INTERVAL_MS = 3600 * 1000  # from the beginning of one pass to that of the next
+PASS_INTERVAL_MS_MIN = 60 * 1000  # from the beginning of one pass to that of the next
+PASS_INTERVAL_MS_MAX = 3600 * 1000
+REST_TIMES = 1_000  # between the two so many times as long as the pass took: a thousandth of a core
 _LOOK = 64  # entries between two looks at the clock
 _MASK = (1 << 64) - 1
 
@@ -41,12 +43,14 @@ class ViewsWalk:
         self._turn = turn  # the writer has it in a transaction
         self._number = 0  # of the table in `TABLES` that the walk is in; their number: at the end
         self._began_ms: int | None = None
+        self._busy_s = 0.0  # of this pass so far
+        self._interval_ms = PASS_INTERVAL_MS_MIN
         self.passes = 0
 
     def step(self, now_ms: int) -> None:
         """Verifies for a moment, or waits for the next pass to be due."""
         if self._number == len(TABLES):
-            if self._began_ms is not None and 0 <= now_ms - self._began_ms < PASS_INTERVAL_MS:
+            if self._began_ms is not None and 0 <= now_ms - self._began_ms < self._interval_ms:
                 return
             self._number, self._began_ms = 0, now_ms
         elif self._began_ms is None:
@@ -55,14 +59,25 @@ class ViewsWalk:
 
     def run(self, busy_s: float) -> bool:
         """Verifies for so long at most; returns whether the pass has ended."""
-        deadline = perf_counter() + busy_s
         with self._turn, self._health.at_risk(), self._reading() as txn:
-            while self._number < len(TABLES):
-                if not self._table(txn, TABLES[self._number], lambda: perf_counter() >= deadline):
-                    return False
-                self._number += 1
+            began = perf_counter()
+            done = self._walk(txn, began + busy_s)
+            self._busy_s += perf_counter() - began
+        if not done:
+            return False
+        rest_ms = round(self._busy_s * 1000 * REST_TIMES)
+        self._interval_ms = min(max(rest_ms, PASS_INTERVAL_MS_MIN), PASS_INTERVAL_MS_MAX)
+        self._busy_s = 0.0
         self.passes += 1
         self._health.verified()
+        return True
+
+    def _walk(self, txn: ReadTxn, deadline: float) -> bool:
+        """Continues until a time; returns whether all tables are done."""
+        while self._number < len(TABLES):
+            if not self._table(txn, TABLES[self._number], lambda: perf_counter() >= deadline):
+                return False
+            self._number += 1
         return True
 
     def _table(self, txn: ReadTxn, name: str, over: Callable[[], bool]) -> bool:

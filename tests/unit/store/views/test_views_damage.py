@@ -12,8 +12,8 @@ from store.base.errors import NotRebuildable, ViewsDamaged
 from store.engine.repair import StoppedStore
 from store.integrity.views import DEATHS_MAX, ViewsHealth
 from store.local.local import LocalStore
-from store.views import Views
-from store.views.layout import DBS_MAX, FORMAT
+from store.views import Views, verify
+from store.views.layout import DBS_MAX, FORMAT, TABLES
 from store.views.verify import ViewsWalk
 from tests.support.store.flips import flip_all
 from tests.support.store.store_kit import append, bodies, frame
@@ -153,6 +153,25 @@ async def test_the_housekeeping_verifies_the_views(tmp_path):
                 break
             await asyncio.sleep(0.01)
         assert store.view_damages[0].found_by == "verification"
+
+
+@pytest.mark.parametrize(("times", "interval_ms"), [(1, 60_000), (10**12, 3_600_000)])
+async def test_views_are_verified_again_when_they_have_rested_for_long_enough(
+    tmp_path, monkeypatch, times, interval_ms
+):
+    """Small ones after a minute, and the largest after an hour: what is hidden from readers is found only so."""
+    monkeypatch.setattr(verify, "REST_TIMES", times)
+    async with await put(tmp_path) as store:
+        views = store.core.engine.views
+        walk = ViewsWalk(views.tables, views.health, views.turn, reading=views.reading)
+        while not walk.passes:
+            walk.step(7)
+        walk.step(7 + interval_ms - 1)
+        assert walk.passes == 1
+        walk.step(7 + interval_ms)
+        while walk.passes == 1 and walk._number < len(TABLES):
+            walk.step(7 + interval_ms)
+        assert walk.passes == 2
 
 
 async def test_a_walk_counts_what_is_written_beside_it(tmp_path):
