@@ -26,8 +26,8 @@ class MetadataAgreement:
         self.went_back: asyncio.Future[MetadataWentBack] = self._loop.create_future()
         self._controller = controller
         self._agreed = False  # with any store
-        self._compared = KnownMetadata()  # what the controllers were found to have
-        self._waiting = KnownMetadata()  # what is to be compared first
+        self._compared = KnownMetadata()  # that the controllers were found to have
+        self._waiting = KnownMetadata()  # that is to be compared first
         self._first: asyncio.Task[None] | None = None  # the first comparison, whichever connection lasts
         self._first_s = 0.0  # when that was begun
         self._why = "no leader has answered"  # as yet
@@ -72,15 +72,19 @@ class MetadataAgreement:
     async def _compare_first(self, known: KnownMetadata) -> None:
         """Waits for the first comparison as long as is worth it. Raises `StoreUnreachable`."""
         self._waiting = self._waiting.joined(known)
-        if self._first is None:
+        if self._first is None or (self._first.done() and not self.went_back.done()):  # the last one failed by a bug
             self._first = asyncio.create_task(self._compare_until_one_agrees(), name="metadata of stores")
             self._first_s = self._loop.time()
-        changed = asyncio.Event()
-        self._first.add_done_callback(lambda _: changed.set())
+        first, changed = self._first, asyncio.Event()
+
+        def ended(_: asyncio.Task[None]) -> None:
+            changed.set()
+
+        first.add_done_callback(ended)
         unwatch = self._controller.watch(changed.set)
         began_s = self._loop.time()
         try:
-            while not self._first.done():
+            while not first.done():
                 changed.clear()
                 news = self._is_news(known)
                 left_s = (began_s + NEWS_S if news else self._first_s + SOON_S) - self._loop.time()
@@ -90,8 +94,9 @@ class MetadataAgreement:
                     raise StoreUnreachable(f"its metadata is not compared with the controllers' yet: {self._why}")
                 else:
                     return
-            self._first.result()
+            first.result()
         finally:
+            first.remove_done_callback(ended)
             unwatch()
 
     async def _compare_until_one_agrees(self) -> None:

@@ -34,7 +34,7 @@ class Disk:
     def __init__(self, data_dir: Path, group: int, options: Mapping[str, Any]) -> None:
         self.data_dir = data_dir
         self.group = group
-        self.listener: StoreListener | None = None
+        self._listener: StoreListener | None = None
         self.lost_ranges: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that no replica can repair
         self.passed: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that the views of this master do without
         self.store: LocalStore | None = None
@@ -43,7 +43,7 @@ class Disk:
         self.unclean = 0  # the epoch of the newest unclean election that the log has followed
         self.log = ""
         self.guessed = False  # where the oldest epoch begins, as its file was damaged and retention has deleted that
-        self.failed_for_good = False  # the store takes nothing more until the process is started again
+        self._failure: StoreError | None = None  # why nothing more is taken until the process is started again
         self.unusable: StoreError | None = None  # why the store cannot be opened: which of its files are damaged
         self._no_room = False  # to open it
         self._was_full = self._was_low = False  # when the store was open last
@@ -214,28 +214,44 @@ class Disk:
 
     # ---- events of the store
 
+    @property
+    def failed_for_good(self) -> bool:
+        """Returns whether the store takes nothing more until the process is started again."""
+        return self._failure is not None
+
+    @property
+    def listener(self) -> StoreListener | None:
+        """The role that the events go to; one that begins is told of a failure since the one before."""
+        return self._listener
+
+    @listener.setter
+    def listener(self, listener: StoreListener | None) -> None:
+        self._listener = listener
+        if listener is not None and self._failure is not None:
+            listener.failed(self._failure)
+
     def written(self, end: LogOffset) -> None:
         """See `ReplicationHooks`."""
-        if self.listener is not None:
-            self.listener.written(end)
+        if self._listener is not None:
+            self._listener.written(end)
 
     def flushed(self, end: LogOffset) -> None:
         """See `ReplicationHooks`."""
-        if self.listener is not None:
-            self.listener.flushed(end)
+        if self._listener is not None:
+            self._listener.flushed(end)
 
     def damaged(self) -> None:
         """See `ReplicationHooks`."""
         store = self.store
-        if self.listener is not None:
-            self.listener.damaged()
+        if self._listener is not None:
+            self._listener.damaged()
             if (
                 store is not None
                 and store.replication.role == "replica"
                 and store.view_damages
                 and store.views_rebuildable
             ):
-                self.listener.failed(
+                self._listener.failed(
                     ViewsDamaged(f"views are damaged: {store.view_damages[0]}")
                 )  # made anew when opened
 
@@ -245,9 +261,10 @@ class Disk:
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""
-        self.failed_for_good = self.failed_for_good or not isinstance(error, ViewsDamaged)
-        if self.listener is not None:
-            self.listener.failed(error)
+        if not isinstance(error, ViewsDamaged):
+            self._failure = self._failure or error
+        if self._listener is not None:
+            self._listener.failed(error)
 
 
 async def _epochs_of(store: LocalStore) -> EpochList:

@@ -165,6 +165,11 @@ def test_a_replica_in_the_set_that_begins_anew_for_its_epochs_is_not_elected_wit
     play(2662001043, files=True)
 
 
+def test_a_replica_that_meets_an_error_of_its_disk_between_two_roles_ends():
+    """Its store was being opened again, for damaged views, and no role heard of it: it went on, out of the set."""
+    play(2700000046, files=True)
+
+
 def test_a_replica_that_meets_an_error_of_its_disk_is_started_again():
     with steady(25, files=True) as history:
         cluster = history.cluster

@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+from types import SimpleNamespace
 
 import msgspec
 import pytest
@@ -10,7 +11,7 @@ from controller.api.client import Group, GroupConfig, KnownMetadata, Replica, Un
 from controller.api.commands import AddGroup, CreateTopic, ForgetReplica, RegisterReplica
 from controller.api.requests import Elect
 from controller.node.local import LocalController
-from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, WrongGroup
+from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, StoreFailed, ViewsDamaged, WrongGroup
 from store.disk.files import OsFiles
 from store.disk.small_file import read_small_file, write_small_file
 from store.engine.identity import log_id, name_log
@@ -391,6 +392,20 @@ async def test_a_damaged_file_of_epochs_is_written_anew_once_the_log_has_told_th
     await disk.open_replica()
     await disk.close()
     assert "damaged" not in caplog.text
+
+
+async def test_a_role_that_begins_is_told_that_the_disk_has_failed_since_the_one_before(home):
+    """A file beside the log could not be written while no role was there."""
+    disk, told = Disk(home, GROUP, {}), []
+    role, error = SimpleNamespace(failed=told.append), StoreFailed("EIO")
+    disk.failed(ViewsDamaged("they are made anew when the store is opened"))
+    disk.listener = role
+    assert told == []
+    disk.listener = None
+    disk.failed(error)
+    assert disk.failed_for_good
+    disk.listener = role
+    assert told == [error]
 
 
 async def test_a_full_disk_keeps_no_replica_with_a_damaged_file_of_epochs_closed(with_damaged_epochs, monkeypatch):
