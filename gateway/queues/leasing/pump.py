@@ -190,14 +190,14 @@ class Pump:
         self._elsewhere = elsewhere
         self._ahead = 0  # messages our consumers have got since they last let others be first, while there were few
         self._plenty = False  # since it woke there was a message for everybody
-        self.head = QueueHead(
-            store, number, rules=rules, now_ms=now_ms, dead_letter=dead_letter, woken=self.wake, sizes=sizes
+        self._wake = asyncio.Event()
+        self.head = QueueHead(  # which does not know the pump: a deleted queue is freed without a search for cycles
+            store, number, rules=rules, now_ms=now_ms, dead_letter=dead_letter, woken=self._wake.set, sizes=sizes
         )
         self._now_ms = now_ms
         self._idle_since_ms: int | None = None  # since then a consumer has room, and nothing waits
         self._taken = taken
-        self._wake = asyncio.Event()
-        self._task = PumpTask(f"pump of queue {number}", self._run, failed)
+        self._task = PumpTask(f"pump of queue {number}", failed)
         self._settling: set[asyncio.Future[None]] = set()  # of messages delivered without acknowledgement
         self._unsettled: BaseException | None = None  # why one of them failed, until the pump has seen it
         self._rules = rules
@@ -213,7 +213,7 @@ class Pump:
         self._oldest.append(consumer)
         self._highest = max(self._highest, consumer.priority)
         self._wake.set()
-        self._task.start()
+        self._task.start(self._run)
 
     def remove(self, consumer: QueueConsumer) -> None:
         """Delivers nothing more to a consumer. A message that is being offered to it goes back."""

@@ -6,20 +6,20 @@ from typing import Any
 
 
 class PumpTask:
-    """Runs a pump while it has consumers; `failed` is called if a bug of ours ends it."""
+    """Runs a pump while it has consumers; `failed` is called if a bug of ours ends it.
 
-    def __init__(
-        self, name: str, run: Callable[[], Coroutine[Any, Any, None]], failed: Callable[[BaseException], None]
-    ) -> None:
+    It does not know its pump while that is at rest: a deleted queue is freed without a search for cycles.
+    """
+
+    def __init__(self, name: str, failed: Callable[[BaseException], None]) -> None:
         self._name = name
-        self._run = run
         self._failed = failed
         self._task: asyncio.Task[None] | None = None
 
-    def start(self) -> None:
+    def start(self, run: Callable[[], Coroutine[Any, Any, None]]) -> None:
         """Runs the pump unless it is running."""
         if self._task is None or self._task.done():
-            self._task = asyncio.create_task(self._run(), name=self._name)
+            self._task = asyncio.create_task(run(), name=self._name)
             self._task.add_done_callback(self._ended)
 
     async def stop(self) -> None:

@@ -94,7 +94,7 @@ class StreamPump:
         self._skipped = RangeSet()  # lost offsets, which are counted once, however many consumers skip them
         self._now_ms = now_ms
         self._wake = asyncio.Event()
-        self._task = PumpTask(f"pump of stream {self._number}", self._run, failed)
+        self._task = PumpTask(f"pump of stream {self._number}", failed)
         self.head = StreamHead(store, self._number)
         self.consumers: list[QueueConsumer] = []
         self.active = True
@@ -119,7 +119,7 @@ class StreamPump:
         """Begins to deliver to a consumer, from its offset on."""
         self.consumers.append(consumer)
         self._wake.set()
-        self._task.start()
+        self._task.start(self._run)
 
     def remove(self, consumer: QueueConsumer) -> None:
         """Delivers nothing more to a consumer."""

@@ -8,7 +8,6 @@ from itertools import pairwise
 import pytest
 
 from controller.api.commands import CreateTopic
-from controller.metadata import feed
 from controller.node import local as controller_local
 from controller.node.local import LocalController
 from gateway.port.queues import BindQueue, DeclareQueue, DeleteQueue
@@ -23,7 +22,6 @@ ROUNDS_MAX = 6
 @pytest.fixture
 async def rig(tmp_path, monkeypatch):
     monkeypatch.setattr(controller_local, "CACHE_BYTES_MAX", 0)  # the newest commands, which are kept for a time
-    monkeypatch.setattr(feed, "FEED_BYTES_MAX", 0)
     store = await LocalStore.open(tmp_path / "store", cache_bytes_max=0, linger_s=0.001)
     controller = LocalController.open(tmp_path / "controller", now_ms=lambda: 0)
     await controller.do(CreateTopic(name="$amqp", queues=1))
@@ -64,3 +62,37 @@ async def test_queues_that_come_and_go_leave_nothing_in_memory(rig):
         blocks.append(await come_and_go(rig, len(blocks)))
     more = [after - before for before, after in pairwise(blocks)]
     assert min(more) <= LEFT_MAX, f"blocks of memory more after each {COUNT} queues: {more}"
+
+
+@pytest.mark.anyio
+@pytest.mark.slow
+async def test_deleted_queues_are_gone_at_once_and_leave_the_collector_nothing(rig):
+    conn = rig.conn()
+    await declare_use_and_delete(rig, conn, 0)  # and all that is made once
+    gc.collect()
+    gc.disable()
+    try:
+        for numbered in range(1, 4):
+            await declare_use_and_delete(rig, conn, numbered)
+        assert gc.collect() == 0
+    finally:
+        gc.enable()
+
+
+async def declare_use_and_delete(rig, conn, numbered):
+    """Declares queues of all kinds, one after the other, and binds, fills, consumes and deletes each."""
+    kinds = (
+        {"durable": True},
+        {"exclusive": True},
+        {"durable": True, "arguments": {"x-max-priority": 1}},
+        {"durable": True, "arguments": {"x-queue-type": "stream"}},
+        {"arguments": {"x-max-length": 1, "x-overflow": "reject-publish", "x-message-ttl": 60_000}},
+    )
+    for nth, kind in enumerate(kinds):
+        name = f"q{numbered}.{nth}"
+        await rig.request(conn, DeclareQueue(name=name, **kind))
+        await rig.request(conn, BindQueue(queue=name, exchange="amq.topic", routing_key=name))
+        await rig.publish("", name, b"1")
+        if nth < 3:
+            await rig.consume(conn, name, nth)
+        await rig.request(conn, DeleteQueue(name=name))
