@@ -5,7 +5,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-FEED_BYTES_MAX = 8 << 20  # of commands kept; a node further behind takes a snapshot
+FEED_BYTES_MAX = 8 << 20  # of commands kept, where others follow; a node further behind takes a snapshot
 ENTRY_BYTES = 144  # bytes that count for a command besides its own: its index, its digest, and their places
 
 
@@ -13,6 +13,7 @@ class CommandFeed:
     """A window on the log's end: every command of an index in `start` (exclusive) to `end` (inclusive) is here."""
 
     def __init__(self) -> None:
+        self.bytes_max = FEED_BYTES_MAX
         self.start = self.end = 0
         self._indexes: list[int] = []  # ascending
         self._commands: list[bytes] = []  # one for each index
@@ -36,7 +37,7 @@ class CommandFeed:
         self._commands.append(command)
         self._bytes += len(command) + ENTRY_BYTES
         self.end = index
-        while self._bytes > FEED_BYTES_MAX and self._gone < len(self._indexes) - 1:
+        while self._bytes > self.bytes_max and self._gone < len(self._indexes) - 1:
             self.start = self._indexes[self._gone]
             self._bytes -= len(self._commands[self._gone]) + ENTRY_BYTES
             self._commands[self._gone] = b""

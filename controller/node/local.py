@@ -36,7 +36,7 @@ from controller.wire.wire import COMMAND_BYTES_MAX
 logger = logging.getLogger(__name__)
 
 NODE_ID = 1
-CACHE_BYTES_MAX = 1 << 20  # of applied commands in memory: there are no followers to send them to
+CACHE_BYTES_MAX = 1 << 20  # of applied commands in memory, in log and feed each: there are no followers to send them to
 COMPACT_BYTES = 512 << 10  # of commands between snapshots, at least: a start reads them again
 
 
@@ -53,6 +53,7 @@ class LocalController(StateClient):
 
     def __init__(self, storage: LmdbStorage, limits: ClusterLimits, now_ms: Callable[[], int]) -> None:
         metadata = Metadata()
+        metadata.feed.bytes_max = CACHE_BYTES_MAX
         super().__init__(metadata.state, limits, now_ms)
         self._metadata = metadata
         self.storage = storage

@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from controller.api.client import GroupConfig, NamedQueue, Replica, Topic, TopicLimit, UnknownTopic
 from controller.api.commands import AddGroup, CreateTopic, ForgetReplica, RegisterReplica, RemoveGroup, encode_command
-from controller.metadata import feed as feeds
 from controller.metadata.feed import CommandFeed
 from controller.metadata.machine import Metadata
 from controller.metadata.state import MetadataState
@@ -20,30 +19,29 @@ pytestmark = pytest.mark.anyio
 
 @given(st.lists(st.integers(1, 3), max_size=40), st.integers(100, 2000), st.integers(1, 500), st.integers(0, 3))
 def test_who_follows_gets_every_command_once_and_in_order_or_a_snapshot(steps, held_bytes, part_bytes, start):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(feeds, "FEED_BYTES_MAX", held_bytes)
-        feed, log, index = CommandFeed(), {}, start
-        feed.restart(start)
-        for step in steps:
-            index += step  # entries that are no commands lie between
-            log[index] = b"%d" % index
-            feed.add(index, log[index])
-        feed.reached(index + 1)
-        for since in range(start, index + 2):
-            at, found = since, []
-            while at <= index:
-                part = feed.since(at, part_bytes)
-                if part is None:
-                    break
-                assert part[0] > at
-                at = part[0]
-                found += part[1]
-            if since < feed.start:
-                assert feed.since(since, part_bytes) is None
-            else:
-                assert found == [data for i, data in log.items() if i > since]
-        assert feed.since(index + 1, part_bytes) == (index + 1, ())
-        assert feed.since(index + 99, part_bytes) == (index + 99, ())
+    feed, log, index = CommandFeed(), {}, start
+    feed.bytes_max = held_bytes
+    feed.restart(start)
+    for step in steps:
+        index += step  # entries that are no commands lie between
+        log[index] = b"%d" % index
+        feed.add(index, log[index])
+    feed.reached(index + 1)
+    for since in range(start, index + 2):
+        at, found = since, []
+        while at <= index:
+            part = feed.since(at, part_bytes)
+            if part is None:
+                break
+            assert part[0] > at
+            at = part[0]
+            found += part[1]
+        if since < feed.start:
+            assert feed.since(since, part_bytes) is None
+        else:
+            assert found == [data for i, data in log.items() if i > since]
+    assert feed.since(index + 1, part_bytes) == (index + 1, ())
+    assert feed.since(index + 99, part_bytes) == (index + 99, ())
 
 
 async def test_those_who_wait_are_woken_as_long_as_they_wait():
@@ -65,7 +63,7 @@ def creating(name):
     return CreateTopic(name=name, queues=1, topics_max=1000, queues_max=1000, time_ms=1)
 
 
-def test_a_snapshot_is_made_once_for_all_who_come_together_as_long_as_the_commands_since_are_there(monkeypatch):
+def test_a_snapshot_is_made_once_for_all_who_come_together_as_long_as_the_commands_since_are_there():
     metadata = Metadata()
     metadata.restore(Snapshot(index=1, term=1))
     metadata.apply(entry(2, creating("a")))
@@ -77,7 +75,7 @@ def test_a_snapshot_is_made_once_for_all_who_come_together_as_long_as_the_comman
     replica.chain(encode_command(creating("b")))
     replica.apply(creating("b"))
     assert replica.snapshot() == metadata.state.snapshot()
-    monkeypatch.setattr(feeds, "FEED_BYTES_MAX", 1)
+    metadata.feed.bytes_max = 1
     for n in range(4, 8):
         metadata.apply(entry(n, creating(f"t{n}")))
     assert metadata.shown() == (7, metadata.state.snapshot())
