@@ -56,10 +56,12 @@ class QueueSoak:
                     for done, (request, asked, answer) in self._steps.items()
                 }
                 self._wait(lambda: max(self._sizes().values()) <= log_mib_max)
-                self.memory.append({name: memory_mb("RssAnon", pid) for name, pid in self._processes.items()})
+                self.memory.append(
+                    {name: memory_mb("RssAnon", pid) * 1e6 / MIB for name, pid in self._processes.items()}
+                )
                 self.disk.append(self._sizes())
-                found = {name: round(mib, 1) for name, mib in (*self.memory[-1].items(), *self.disk[-1].items())}
-                print(f"round {number}: {rates} MiB: {found}", flush=True)
+                memory, disk = _rounded(self.memory[-1]), _rounded(self.disk[-1])
+                print(f"round {number}: {rates} MiB: {memory}, on disk {disk}", flush=True)
 
     def _wait(self, condition: Callable[[], bool]) -> None:
         until_s = time.monotonic() + self._rest_s
@@ -68,6 +70,11 @@ class QueueSoak:
 
     def _sizes(self) -> dict[str, float]:
         return {name: size_of(directory) / MIB for name, directory in self._directories.items()}
+
+
+def _rounded(sizes: Mapping[str, float]) -> dict[str, float]:
+    """Returns sizes with one digit."""
+    return {name: round(mib, 1) for name, mib in sizes.items()}
 
 
 def size_of(directory: Path) -> int:
