@@ -1,7 +1,7 @@
 """The adapter: one connection, from its first bytes to the last response."""
 
 from collections.abc import Callable, Iterable, Sequence
-from http import HTTPStatus
+from functools import partial
 from typing import Any, ClassVar
 
 from adapters.http.handlers.actions import Action, Ask, Command, Follow, HandlerContext, Part, Respond, Store, Watch
@@ -10,10 +10,10 @@ from adapters.http.handlers.credentials import Credentials, Identities, authenti
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
 from adapters.http.handlers.origin import finished
-from adapters.http.handlers.repeats import Repeats
+from adapters.http.handlers.repeats import Published, Repeats, Run
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, judged, may_begin
+from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, head_refusal, judged, may_begin
 from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.h2 import Http2
@@ -75,13 +75,13 @@ class HttpConnection(Adapter):
         self._asking: dict[Token, Credentials] = {}
         self._requests = Requests()
         self.repeats = Repeats(options)
-        self._published: dict[Token, tuple[list[Part], IdempotencyKey | None]] = {}
+        self._published: dict[Token, Published] = {}
         self._asked: dict[Token, PendingQuestion] = {}
         self._who: Principal | None = None  # the sender of the request that is handled, and of all that is collected
         # Collected in this turn:
         self._effects: list[Effect] = []
         self._messages: list[Message] = []
-        self._parts: list[Part] = []
+        self._parts: list[Part | Run] = []
 
     # ---- Adapter
 
@@ -109,11 +109,13 @@ class HttpConnection(Adapter):
                 return ()
             transport = self._use(chosen)
             given, self._opening = self._opening, b""
-        begins = isinstance(transport, Http1) and transport.quiet
-        self._take(transport.receive(given, now_ms=now_ms))
+        run = self.repeats.run(given, now_ms, waits=bool(self._asked or self._requests))
+        if run is not None:
+            self._speak_for(run.template.who)
+            self._parts, self._messages = [run], list(run.messages)
+        self._take(transport.receive(given[run.end :] if run else given, now_ms=now_ms))
         effects = self._end_turn()
-        if begins and len(effects) == 1 and isinstance(effects[0], Publish) and isinstance(transport, Http1):
-            self.repeats.learn(given, effects[0], *self._published[effects[0].token], transport)
+        self.repeats.learn(given, effects, self._published)
         return effects
 
     @staticmethod
@@ -140,10 +142,13 @@ class HttpConnection(Adapter):
         self._begin_turn(now_ms)
         if (published := self._published.pop(token, None)) is not None:
             parts, key = published
-            if key is not None and isinstance(outcome.error, KeyRepeated):
-                self._ask(*repeated(parts.pop(), key, outcome.error))
             for part in parts:
-                self._respond(part.exchange, part.request, part.answered(outcome))
+                if isinstance(part, Run):
+                    part.respond(outcome, now_ms=now_ms)
+                elif key is not None and isinstance(outcome.error, KeyRepeated):
+                    self._ask(*repeated(part, key, outcome.error))
+                else:
+                    self._respond(part.exchange, part.request, part.answered(outcome))
         elif (asked := self._asked.pop(token, None)) is not None:
             self._answered(asked, asked.answered(outcome))
         elif token in self._asking:
@@ -209,7 +214,7 @@ class HttpConnection(Adapter):
         if self.transport is not None:
             self.transport.release()
         self.transport = self._streams = self._keys = self._commands = None
-        self.repeats.forget()
+        self.repeats.follow(None)
         self._share.holds(0, known=True)
         return ()
 
@@ -265,10 +270,10 @@ class HttpConnection(Adapter):
     # ---- versions
 
     def _use(self, transport: Http1 | Http2 | EventSocket) -> Transport:
-        self.repeats.forget()
+        self.repeats.follow(transport)
         self.transport = transport
         if not isinstance(transport, EventSocket):
-            transport.refusal_of = self._refusal_of
+            transport.refusal_of = partial(head_refusal, options=self._options, info=self._info)
         self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
@@ -311,11 +316,6 @@ class HttpConnection(Adapter):
             self._respond(exchange, request, found)
         else:
             self._requests.append(Pending(exchange, request, *found))
-
-    def _refusal_of(self, head: HttpRequest) -> Response | None:
-        """Returns the refusal that a request's head alone decides (`adapters.http.wire.transport.Judge`)."""
-        found = judged(head, self._options, self._info, page=False)
-        return found if isinstance(found, Response) and found.status >= HTTPStatus.BAD_REQUEST else None
 
     def _gone(self, exchange: Exchange) -> None:
         if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:

@@ -1,23 +1,28 @@
 """Requests that repeat one before them on their connection but for id, time, length and body, as a device's mostly do.
 
-The head of a request that was published is taken apart once, into the bytes that stay and the values that change. A
-read that is one request with the same bytes where they stay is a message without being parsed. All others are parsed.
+The head of a request that was published is taken apart once, into the bytes that stay and the values that change.
+Requests with the same bytes where they stay are messages without being parsed: one that is a whole read (`Single`), and
+those that begin a read, one behind the other (`Run`). All others are parsed.
 """
 
 import re
-from collections.abc import Sequence
-from typing import Final
+from collections.abc import Mapping, Sequence
+from functools import partial
+from typing import Final, NamedTuple, TypeAlias
 
 import msgspec
 
 from adapters.cloudevents import NATIVE, STRUCTURED_JSON, canonical_ms, parse_ms
 from adapters.http.handlers.actions import Part, Stored
+from adapters.http.handlers.origin import finished
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.response import Response, date_header, encode_json, reason_phrase
+from adapters.http.wire.request import HttpRequest
+from adapters.http.wire.response import Response, date_header, encode_json, reason_phrase, refused
+from adapters.http.wire.transport import Exchange
 from gateway.domain.idempotency import IdempotencyKey
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Publish
+from gateway.port.adapter import Effect, Outcome, Publish, Token
 from gateway.port.single import Single
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
@@ -39,86 +44,49 @@ _PLAIN: Final = re.compile(rb"[!#$&-~]+")
 _FIRST: Final = Position(LogOffset(0), 0)
 
 
-class Repeats:
-    """The request that others on a connection may repeat."""
-
-    __slots__ = ("_learned", "_options", "_template", "_transport")
-
-    def __init__(self, options: HttpOptions) -> None:
-        self._options = options
-        self._template: _Template | None = None
-        self._transport: Http1 | None = None
-        self._learned = 0
-
-    def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one such request and nothing else, while no other is in flight."""
-        template, transport = self._template, self._transport
-        if template is None or transport is None or not transport.quiet:
-            return None
-        single = template.single(data, now_ms)
-        if single is not None:
-            self._learned = 0
-        return single
-
-    def learn(
-        self,
-        data: bytes,
-        effect: Publish,
-        parts: Sequence[Part],
-        key: IdempotencyKey | None,
-        transport: Http1,
-    ) -> None:
-        """Takes apart a request that a read has brought whole and alone, and that is published with nothing else."""
-        options = self._options
-        if (
-            self._learned >= LEARNED_MAX
-            or len(effect.messages) != 1
-            or len(parts) != 1
-            or key is not None
-            or options.cors_origins
-            or options.property_headers
-            or options.event_routes
-            or 0 < options.compress_bytes_min <= ANSWER_BYTES_MAX
-        ):
-            return
-        self._learned += 1
-        self._template, self._transport = _template(data, effect, parts[0], options), transport
-
-    def forget(self) -> None:
-        """Takes nothing more: the connection is gone, or goes on in another version."""
-        self._template = self._transport = None
-
-
 class _Template:
     """A request whose changing values are left out.
 
     `pieces` are the bytes before each of them, and which it is; the last are those behind all.
     """
 
-    __slots__ = ("_body_bytes_max", "_head_bytes_max", "_headers", "_model", "_pieces", "_status", "_tail", "_who")
+    __slots__ = ("_headers", "_model", "_options", "_pieces", "_request", "_response", "_status", "_tail", "who")
 
     def __init__(
         self,
         pieces: list[tuple[bytes, bytes]],
         model: Message,
         who: Principal,
-        response: Response,
+        exchanged: tuple[HttpRequest, Response],
         options: HttpOptions,
     ) -> None:
+        request, response = exchanged
         *self._pieces, (self._tail, _) = pieces
-        self._model = model
-        self._who = who
+        self._model = msgspec.structs.replace(model, body=b"")
+        self._request = HttpRequest(method=request.method, target=request.target, headers=request.headers)
+        self._response = response
+        self._options = options
+        self.who = who
         self._status = b"HTTP/1.1 %d %b\r\ndate: " % (response.status, reason_phrase(response.status).encode())
         self._headers = b"".join([b"\r\n%b: %b" % header for header in response.headers]) + b"\r\ncontent-length: "
-        self._body_bytes_max = options.max_body_bytes
-        self._head_bytes_max = options.max_header_bytes
 
-    def single(self, data: bytes, now_ms: int) -> Single | None:  # noqa: PLR0912 - one loop: a call for each value costs
+    def single(self, data: bytes, now_ms: int) -> Single | None:
         """Returns the message of a read; None where it is anything else than such a request."""
-        # Once a request, 3.5 us: 1 for the values, 1 for `Message` and `Single`.
-        who, model = self._who, self._model
+        found = self.match(data, 0, now_ms)
+        if found is None or found[1] != len(data):
+            return None
+        message, _ = found
+        return Single(message, encode_json(message.id) if message.id else b"", self.who, self.answer, data)
+
+    def match(  # noqa: PLR0912 - one loop: a call for each value costs
+        self, data: bytes, at: int, now_ms: int
+    ) -> tuple[Message, int] | None:
+        """Returns the message of such a request at a place of a read, and where it ends; None for anything else."""
+        # Once a request, 3.5 us: 1 for the values, 1 for `Message`.
+        begins = at
+        who, model = self.who, self._model
         id_, time_ms, native, traceparent = "", now_ms, model.native, model.traceparent
-        at, length = 0, -1
+        length = -1
         for literal, kind in self._pieces:
             if not data.startswith(literal, at):
                 return None
@@ -151,13 +119,15 @@ class _Template:
         if not data.startswith(self._tail, at):
             return None
         at += len(self._tail)
-        if len(data) - at != length or length > self._body_bytes_max or at > self._head_bytes_max:
+        end = at + length
+        options = self._options
+        if end > len(data) or length > options.max_body_bytes or at - begins > options.max_header_bytes:
             return None
         if who.expires_at_ms is not None and who.expires_at_ms <= now_ms:
             return None
         message = Message(
             model.address,
-            data[at:],
+            data[at:end],
             time_ms,
             model.protocol,
             model.device,
@@ -177,29 +147,143 @@ class _Template:
             model.properties,
             native,
         )
-        return Single(message, encode_json(id_) if id_ else b"", who, self.answer, data)
+        return message, end
 
     def answer(self, single: Single, place: Position, now_ms: int) -> bytes:
         """Returns the response to such a request whose message is stored at a place."""
         body = self.body(single.acknowledgement, place)
         return b"%b%b%b%d\r\n\r\n%b" % (self._status, date_header(now_ms // 1000), self._headers, len(body), body)
 
+    def answers(self, messages: Sequence[Message], first: Position, now_ms: int) -> bytes:
+        """Returns the responses to such requests whose messages are stored row by row from a place on."""
+        begins = b"%b%b%b" % (self._status, date_header(now_ms // 1000), self._headers)
+        bodies = [
+            self.body(encode_json(one.id) if one.id else b"", Position(first.frame, row))
+            for row, one in enumerate(messages, first.row)
+        ]
+        return b"".join([b"%b%d\r\n\r\n%b" % (begins, len(body), body) for body in bodies])
+
+    def response(self, message: Message, stored: Stored) -> Response:
+        """Returns the response to such a request."""
+        if stored.refused:
+            return finished(self._request, refused(stored.refused[0]), self._options)
+        body = self.body(encode_json(message.id) if message.id else b"", next(iter(stored.positions[0]), None))
+        return msgspec.structs.replace(self._response, body=body)
+
     @staticmethod
-    def body(id_: bytes, place: Position) -> bytes:
+    def body(id_: bytes, place: Position | None) -> bytes:
         """Returns the response's body; the position is the id where the request says none."""
-        position = b'"%x.%x"' % place
+        position = b"null" if place is None else b'"%x.%x"' % place
         return b'{"id":%b,"position":%b}' % (id_ or position, position)
+
+
+class Run(NamedTuple):
+    """Requests that begin a read and repeat one before them, as the first of a `Publish`; the read goes on at `end`."""
+
+    transport: Http1
+    exchange: Exchange
+    template: _Template
+    messages: Sequence[Message]
+    end: int
+
+    def respond(self, outcome: Outcome, *, now_ms: int) -> None:
+        """Answers each of them, from the outcome of all that were published with them."""
+        answers = None
+        if outcome.error is None and not outcome.refused and outcome.first is not None:
+            answers = self.template.answers(self.messages, outcome.first, now_ms)
+        self.transport.respond_to_run(self.exchange, answers, partial(self._responses, outcome), now_ms=now_ms)
+
+    def _responses(self, outcome: Outcome) -> list[Response]:
+        stored = Stored.of(outcome, 0, len(self.messages))
+        found: list[Response] = []
+        for index, message in enumerate(self.messages):
+            refusal = stored.refused.get(index)
+            one = Stored({}, {0: refusal}) if refusal is not None else Stored({0: stored.positions[index]}, {})
+            found.append(self.template.response(message, one))
+        return found
+
+
+# The requests that wait for the outcome of a `Publish`, and the key that it is stored under.
+Published: TypeAlias = tuple[list[Part | Run], IdempotencyKey | None]
+
+
+class Repeats:
+    """The request that others on a connection may repeat."""
+
+    __slots__ = ("_first", "_learned", "_options", "_template", "_transport")
+
+    def __init__(self, options: HttpOptions) -> None:
+        self._options = options
+        self._template: _Template | None = None
+        self._transport: Http1 | None = None
+        self._learned = 0
+        self._first: Exchange | None = None  # of the read that is taken, where it begins with a request
+
+    def follow(self, transport: object) -> None:
+        """Begins with another transport; takes nothing where it is not that of HTTP/1.1, or the connection is gone."""
+        self._template = self._first = None
+        self._transport = transport if isinstance(transport, Http1) else None
+
+    def single(self, data: bytes, now_ms: int) -> Single | None:
+        """Returns the message of a read that is one such request and nothing else, while no other is in flight."""
+        template, transport = self._template, self._transport
+        if template is None or transport is None or not transport.quiet:
+            return None
+        single = template.single(data, now_ms)
+        if single is not None:
+            self._learned = 0
+        return single
+
+    def run(self, data: bytes, now_ms: int, *, waits: bool) -> Run | None:
+        """Returns such requests that begin a read; None where there are none. `waits`: others wait for their turn."""
+        template, transport = self._template, self._transport
+        if transport is None or not transport.between_requests:
+            self._first = None
+            return None
+        self._first = transport.next_exchange
+        if template is None or waits:
+            return None
+        messages: list[Message] = []
+        end = 0
+        while (found := template.match(data, end, now_ms)) is not None:
+            message, end = found
+            messages.append(message)
+        if not messages:
+            return None
+        self._learned, self._first = 0, None
+        return Run(transport, transport.open_run(len(messages)), template, messages, end)
+
+    def learn(self, data: bytes, effects: Sequence[Effect], published: Mapping[Token, Published]) -> None:
+        """Takes apart the request that has begun the read `data`, where it is published by one of the effects."""
+        first, options = self._first, self._options
+        effect = next((effect for effect in effects if isinstance(effect, Publish)), None)
+        if effect is None or first is None or self._learned >= LEARNED_MAX:
+            return
+        (part, *_), key = published[effect.token]
+        if (
+            not isinstance(part, Part)
+            or part.exchange != first
+            or part.size != 1
+            or key is not None
+            or options.cors_origins
+            or options.property_headers
+            or options.event_routes
+            or 0 < options.compress_bytes_min <= ANSWER_BYTES_MAX
+        ):
+            return
+        self._learned += 1
+        self._template = _template(data, effect, part, options)
 
 
 def _template(data: bytes, effect: Publish, part: Part, options: HttpOptions) -> _Template | None:
     """Returns a template of a request; None where more may change than that, or its message is more than one row."""
-    message, who, request = effect.messages[0], effect.who, part.request
+    message, who, request = effect.messages[part.start], effect.who, part.request
     end = data.find(b"\r\n\r\n", 0, HEAD_BYTES_MAX)
     names = [name for name, _ in request.headers]
     event = b"ce-specversion" in names
     if (
         end < 0
-        or len(data) - end - 4 != len(request.body)
+        or len(data) - end - 4 < len(request.body)
         or who is None
         or data.count(b"\n", 0, end) != data.count(b"\r\n", 0, end)
         or not data.startswith(b"POST ")
@@ -239,6 +323,6 @@ def _template(data: bytes, effect: Publish, part: Part, options: HttpOptions) ->
     response = part.reply(Stored({0: (_FIRST,)}, {}))
     if response is None:
         return None
-    template = _Template([*pieces, (literal + b"\r\n\r\n", b"")], message, who, response, options)
+    template = _Template([*pieces, (literal + b"\r\n\r\n", b"")], message, who, (request, response), options)
     id_ = encode_json(message.id) if message.id else b""
     return template if response.body == template.body(id_, _FIRST) else None

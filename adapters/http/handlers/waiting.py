@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Collection, Sequence
+from http import HTTPStatus
 from typing import Any, Final, NamedTuple
 
 from adapters.http.handlers.actions import Command, Store
@@ -50,6 +51,12 @@ def judged(
     return found, credentials
 
 
+def head_refusal(head: HttpRequest, options: HttpOptions, info: ConnectionInfo) -> Response | None:
+    """Returns the refusal that a request's head alone decides (`adapters.http.wire.transport.Judge`)."""
+    found = judged(head, options, info, page=False)
+    return found if isinstance(found, Response) and found.status >= HTTPStatus.BAD_REQUEST else None
+
+
 class PendingQuestion(NamedTuple):
     """A question that the gateway has been asked for a request."""
 
@@ -75,6 +82,9 @@ class Requests:
         self.turn: deque[Pending] = deque()  # requests whose turn has not come
         self.body_bytes = 0  # of all of them
         self._senders: dict[Credentials, list[Pending]] = {}  # requests whose sender is being authenticated
+
+    def __bool__(self) -> bool:
+        return bool(self.turn or self._senders)
 
     @property
     def asking(self) -> bool:

@@ -1,7 +1,6 @@
 """HTTP/1.1 (RFC 9112): requests parsed by llhttp, responses in the order of their requests."""
 
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Final
 
 import httptools
@@ -11,12 +10,12 @@ from adapters.http.wire.chunks import EXTENSION_BYTES_MAX, ChunkFraming
 from adapters.http.wire.cors import readable
 from adapters.http.wire.event_socket import SOCKETS
 from adapters.http.wire.h1_head import Http1Head, Refused, malformed
-from adapters.http.wire.h1_slot import Slot
+from adapters.http.wire.h1_slot import Slot, Slots
 from adapters.http.wire.limits import body_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
-from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem, reason_phrase
+from adapters.http.wire.response import Response, problem
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Judge, Upgrade, undecided
 
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: a connection's output that waits to be written
@@ -37,10 +36,8 @@ class Http1:
         self._arriving = Http1Head(options)
         self.on_url, self.on_header = self._arriving.add_target, self._arriving.add_field
         self._parser = self._new_parser()
-        self._slots: deque[Slot] = deque()
-        self._by_exchange: dict[Exchange, Slot] = {}
+        self._slots = Slots()
         self._out = bytearray()
-        self._held_bytes = 0  # in slots: responses that wait for earlier ones
         self._events: list[Event] = []
         self._exchanges = 0
         self._now_ms = 0
@@ -69,7 +66,7 @@ class Http1:
         """
         if self._ended:
             return self._lingered_bytes < LINGER_BYTES_MAX
-        return len(self._slots) < self._options.max_pipelined and not self.full
+        return self._slots.requests < self._options.max_pipelined and not self.full
 
     @property
     def full(self) -> bool:
@@ -79,7 +76,7 @@ class Http1:
     @property
     def unread_bytes(self) -> int:
         """Returns the bytes of responses that wait for their turn, or to be written."""
-        return self._held_bytes + len(self._out)
+        return self._slots.held_bytes + len(self._out)
 
     @property
     def arriving_bytes(self) -> int:
@@ -95,6 +92,16 @@ class Http1:
     def quiet(self) -> bool:
         """Returns whether the next byte begins a request, and nothing waits to be answered or written."""
         return not (self._slots or self._ended or self._out or self._starved) and self._started_ms is None
+
+    @property
+    def between_requests(self) -> bool:
+        """Returns whether the next byte begins a request."""
+        return self._started_ms is None and not self._ended
+
+    @property
+    def next_exchange(self) -> Exchange:
+        """Returns the exchange of the next request."""
+        return Exchange(self._exchanges + 1)
 
     @property
     def finished(self) -> bool:
@@ -182,61 +189,69 @@ class Http1:
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Writes a response, or keeps it until it is its turn."""
-        slot = self._by_exchange.get(exchange)
+        slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return
-        lines = self._head(slot, response, now_ms)
-        if response.status not in EMPTY_STATUSES:
-            lines.append(b"content-length: %d\r\n" % len(response.body))
-        lines.append(b"\r\n")
-        if not slot.head_only and response.status not in EMPTY_STATUSES:
-            lines.append(response.body)
-        self._add(slot, b"".join(lines))
-        slot.complete = True
-        self._write()
+        self._complete(slot, slot.whole(response, now_ms))
+
+    def open_run(self, requests: int) -> Exchange:
+        """Returns one exchange for so many requests that the parser does not see: `respond_to_run` answers them."""
+        self._exchanges += 1
+        exchange = Exchange(self._exchanges)
+        self._slots.append(Slot(exchange, head_only=False, keep_alive=True, http_1_1=True, requests=requests))
+        return exchange
+
+    def respond_to_run(
+        self, exchange: Exchange, encoded: bytes | None, responses: Callable[[], Sequence[Response]], *, now_ms: int
+    ) -> None:
+        """Writes the responses to a run of requests: those that are encoded, where the connection stays open."""
+        slot = self._slots.get(exchange)
+        if slot is None:
+            return
+        if encoded is None or not slot.keep_alive:
+            encoded = slot.run(responses(), now_ms)
+        self._complete(slot, encoded)
 
     def begin(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Writes a head whose body follows: chunked, or to HTTP/1.0 until the connection ends (RFC 9112, 6.3)."""
-        slot = self._by_exchange.get(exchange)
+        slot = self._slots.get(exchange)
         if slot is None:
             return
         slot.chunked = slot.http_1_1
         slot.keep_alive = slot.keep_alive and slot.chunked
-        lines = self._head(slot, response, now_ms)
-        if slot.chunked:
-            lines.append(b"transfer-encoding: chunked\r\n")
-        self._add(slot, b"".join(lines) + b"\r\n")
+        head = slot.head(response, now_ms)
+        self._slots.add(slot, head + (b"transfer-encoding: chunked\r\n\r\n" if slot.chunked else b"\r\n"))
         self.send(exchange, response.body, now_ms=now_ms)
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Sends one chunk."""
-        slot = self._by_exchange.get(exchange)
+        slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return
         if data and not slot.head_only:
-            self._add(slot, b"%x\r\n%b\r\n" % (len(data), data) if slot.chunked else data)
+            self._slots.add(slot, b"%x\r\n%b\r\n" % (len(data), data) if slot.chunked else data)
         self._write()
 
     def finish(self, exchange: Exchange) -> None:
         """Sends the last chunk."""
-        slot = self._by_exchange.get(exchange)
+        slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return
         if slot.chunked and not slot.head_only:
-            self._add(slot, b"0\r\n\r\n")
+            self._slots.add(slot, b"0\r\n\r\n")
         slot.complete = True
         self._write()
 
     def awaits(self, exchange: Exchange) -> bool:
         """Returns whether the response to a request is not sent yet, and its peer has not given it up."""
-        return exchange in self._by_exchange
+        return exchange in self._slots
 
     def room(self, exchange: Exchange) -> int:
         """Returns the bytes left of its share.
 
         The socket's buffer, and a peer that takes nothing, are the shell's to watch.
         """
-        slot = self._by_exchange.get(exchange)
+        slot = self._slots.get(exchange)
         if slot is None:
             return OUTPUT_BYTES_MAX  # output to it is dropped
         free = OUTPUT_BYTES_MAX - len(self._out) - len(slot.out)
@@ -253,8 +268,7 @@ class Http1:
         """Reads no more; the last response says so."""
         self._ended = True
         self._clear()
-        if self._slots:
-            self._slots[-1].keep_alive = False
+        self._slots.end_with_last()
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
         """Ends a request that takes too long, ends lingering, and goes on with starved streams."""
@@ -352,7 +366,6 @@ class Http1:
         )
         self._ended = self._ended or not slot.keep_alive
         self._slots.append(slot)
-        self._by_exchange[slot.exchange] = slot
         return slot
 
     def _refuse(self, refusal: Refused) -> None:
@@ -401,43 +414,19 @@ class Http1:
         self._parser = self._new_parser()
         return b"%b %b HTTP/%b\r\n%b\r\n%b" % (request.method.encode(), request.target, version, kept, rest)
 
-    def _head(self, slot: Slot, response: Response, now_ms: int) -> list[bytes]:
-        status = response.status
-        lines = [
-            b"HTTP/1.1 %d %b\r\n" % (status, reason_phrase(status).encode()),
-            b"date: %b\r\n" % date_header(now_ms // 1000),
-        ]
-        lines += [b"%b: %b\r\n" % header for header in response.headers]
-        if not slot.keep_alive:
-            lines.append(b"connection: close\r\n")
-        elif not slot.http_1_1:
-            lines.append(b"connection: keep-alive\r\n")
-        return lines
-
-    def _add(self, slot: Slot, data: bytes) -> None:
-        slot.out += data
-        self._held_bytes += len(data)
+    def _complete(self, slot: Slot, data: bytes) -> None:
+        """Adds the last output of a response."""
+        self._slots.add(slot, data)
+        slot.complete = True
+        self._write()
 
     def _write(self) -> None:
-        """Moves responses to the output: the first one, and those behind it when it is complete."""
-        slots = self._slots
-        while slots:
-            slot = slots[0]
-            if slot.out:
-                self._out += slot.out
-                self._held_bytes -= len(slot.out)
-                slot.out = bytearray()
-            if not slot.complete:
-                break
-            slots.popleft()
-            del self._by_exchange[slot.exchange]
-            if not slot.keep_alive:
-                self._stop()
+        """Moves the responses that are due to the output."""
+        if not self._slots.write(self._out):
+            self._stop()
 
     def _stop(self) -> None:
         """Stops reading and writing."""
         self._ended = True
-        self._held_bytes = 0
         self._slots.clear()
-        self._by_exchange.clear()
         self._clear()

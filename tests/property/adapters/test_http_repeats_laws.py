@@ -1,8 +1,9 @@
-"""A request that repeats another takes the short way, and is stored and answered as if it had been parsed."""
+"""Requests that repeat another take the short way, and are stored and answered as if they had been parsed."""
 
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Publish
 from tests.support.http.http_driver import Gateway, request
 from tests.support.process.examples import examples
@@ -104,3 +105,38 @@ def test_a_message_can_change_to_the_long_way_at_any_time(reads: list[bytes]) ->
         ]
         assert short.release() == long.release()
         short.hold = long.hold = True
+
+
+@settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
+@given(conversations(), st.data())
+def test_runs_of_requests_are_stored_and_answered_as_if_they_had_been_parsed(
+    reads: list[bytes], data: st.DataObject
+) -> None:
+    """Several requests in a read, reads while others are under way, and some of the messages refused."""
+    short, long = Gateway(), Gateway(short=False)
+    pair = (short, long)
+    assert short.feed(OPENING) == long.feed(OPENING)
+    if data.draw(st.booleans(), label="refused"):
+        for gateway in pair:
+            gateway.refusals["a/b"] = Refusal(Cause.OVERLOAD, "full")
+    while reads:
+        count = data.draw(st.integers(1, 4), label="requests of a read")
+        read, reads = b"".join(reads[:count]), reads[count:]
+        if data.draw(st.booleans(), label="held"):
+            short.hold = long.hold = True
+        for gateway in pair:
+            gateway.act(gateway.adapter.receive(read, now_ms=gateway.now_ms))
+        if data.draw(st.booleans(), label="released"):
+            short.release_all()
+            long.release_all()
+        if data.draw(st.integers(0, 9), label="goes down") == 0:
+            for gateway in pair:
+                gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
+        assert short.adapter.take_output() == long.adapter.take_output()
+        assert short.messages == long.messages
+        assert short.adapter.wants_data == long.adapter.wants_data
+    short.release_all()
+    long.release_all()
+    assert short.adapter.take_output() == long.adapter.take_output()
+    assert short.messages == long.messages
+    assert short.closed == long.closed

@@ -13,6 +13,7 @@ import msgspec
 from msgspec.structs import replace
 
 from adapters.http import HttpConnection, HttpFactory, HttpOptions
+from adapters.http.handlers.repeats import Repeats
 from gateway.domain.batch import Batch
 from gateway.domain.cursor import Cursor
 from gateway.domain.errors import Cause, Refusal
@@ -43,6 +44,13 @@ NOW_MS = 1_700_000_000_000
 PASSWORDS = {"alice": b"secret"}
 
 
+class Parsed(Repeats):
+    """Takes nothing apart, so that every request is parsed."""
+
+    def learn(self, *_: object) -> None:
+        """Learns nothing."""
+
+
 class Gateway:
     """The gateway behind the adapter: carries out effects at once, or keeps them until `release`."""
 
@@ -70,6 +78,8 @@ class Gateway:
             info, options or HttpOptions(), random=Random(1)
         )
         self.now_ms = NOW_MS
+        if not short:
+            self.adapter.repeats = Parsed(options or HttpOptions())
         self.short = short  # takes the short way for single messages, as a shell does
         self.singles = 0  # that took it
         self.hold = hold
@@ -119,10 +129,14 @@ class Gateway:
         return self.adapter.take_output()
 
     def release(self) -> bytes:
+        """Carries out the effects that were held back, and returns the bytes that answer them."""
+        self.release_all()
+        return self.adapter.take_output()
+
+    def release_all(self) -> None:
         """Carries out the effects that were held back."""
         held, self.held, self.hold = self.held, [], False
         self.act(held)
-        return self.adapter.take_output()
 
     def act(self, effects: Sequence[Effect]) -> None:
         """Carries out effects, and those that follow from them."""

@@ -4,7 +4,8 @@ import pytest
 
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Publish
+from gateway.port.adapter import Outcome, Publish
+from store.format.frame import LogOffset, Position
 from tests.support.http.http_driver import Gateway, parse_responses, request
 
 EVENT = (("ce-specversion", "1.0"), ("ce-source", "//a/b"), ("ce-type", "t"), ("ce-subject", "site/1"))
@@ -133,3 +134,99 @@ def test_heads_that_always_differ_are_not_taken_apart_for_ever(monkeypatch):
     for n in range(10):
         gateway.feed(event("one", ("x-request", str(n))))
     assert len(taken) == 4
+
+
+def runs(gateway, monkeypatch):
+    """Returns a list that grows by the length of each run of requests that is not parsed."""
+    taken = []
+    run = gateway.adapter.repeats.run
+
+    def noted(*args, **options):
+        found = run(*args, **options)
+        taken.append(0 if found is None else len(found.messages))
+        return found
+
+    monkeypatch.setattr(type(gateway.adapter.repeats), "run", lambda _self, *args, **options: noted(*args, **options))
+    return taken
+
+
+def test_requests_that_begin_a_read_are_taken_together_and_answered_in_order(monkeypatch):
+    gateway = opened()
+    taken = runs(gateway, monkeypatch)
+    read = event("two") + event("three", body=b'{"n":3}') + request("GET", "/topics/site/1") + event("four")[:-1]
+    answers = parse_responses(gateway.feed(read))
+    assert taken == [2]
+    assert [one.json.get("id") for one in answers[:2]] == ["two", "three"]
+    assert [one.json.get("position") for one in answers[:2]] == ["3.0", "3.1"]
+    assert answers[2].body == b'{"n":3}'
+    [last] = parse_responses(gateway.feed(event("four")[-1:]))
+    assert last.json["id"] == "four"
+
+
+def test_a_client_that_never_waits_for_an_answer_is_learned_from(monkeypatch):
+    """Its first read brings many requests, and others are under way whenever the next one comes."""
+    gateway = Gateway()
+    gateway.feed(request("GET", "/topics"))
+    gateway.hold = True
+    gateway.feed(event("one") + event("two"))
+    taken = runs(gateway, monkeypatch)
+    gateway.feed(event("three") + event("four"))
+    gateway.feed(event("five"))
+    assert taken == [2, 1]
+    assert [one.json["id"] for one in parse_responses(gateway.release())] == ["one", "two", "three", "four", "five"]
+
+
+def test_a_refused_request_that_begins_a_read_is_no_template():
+    """Else those that repeat its head would be stored as the accepted one behind it was."""
+    gateway = Gateway()
+    gateway.feed(request("GET", "/topics"))
+    bad = request("POST", "/topics/a?qos=7", body=b"bad")
+    gateway.feed(bad + request("POST", "/topics/b", body=b"good"))
+    [answer] = parse_responses(gateway.feed(bad))
+    assert answer.status == 400
+    assert [one.address for one in gateway.messages] == ["b"]
+
+
+def test_a_run_waits_for_a_question_before_it(monkeypatch):
+    gateway = opened()
+    gateway.hold = True
+    gateway.feed(request("GET", "/topics/site/1"))
+    taken = runs(gateway, monkeypatch)
+    gateway.feed(event("two") + event("three"))
+    assert taken == [0]
+    assert [one.status for one in parse_responses(gateway.release())] == [200, 200, 200]
+
+
+def test_each_request_of_a_run_has_its_own_refusal():
+    gateway = opened()
+    gateway.hold = True
+    gateway.feed(event("two") + event("three"))
+    [effect] = gateway.held
+    refusal = Refusal(Cause.RATE, "too many")
+    outcome = Outcome(first=Position(LogOffset(9), 4), refused={0: refusal})
+    gateway.act(gateway.adapter.completed(effect.token, outcome, now_ms=gateway.now_ms))
+    first, second = parse_responses(gateway.adapter.take_output())
+    assert first.status == 429
+    assert second.json == {"id": "three", "position": "9.4"}
+
+
+def test_only_the_last_answer_says_that_the_gateway_goes_down():
+    gateway = opened()
+    gateway.hold = True
+    gateway.feed(event("two") + event("three"))
+    gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
+    first, second = parse_responses(gateway.release())
+    assert first["connection"] is None
+    assert second["connection"] == "close"
+    assert gateway.closed
+
+
+def test_requests_of_a_run_count_among_those_that_may_wait_for_answers():
+    gateway = opened(HttpOptions(max_pipelined=3))
+    gateway.hold = True
+    gateway.feed(event("two") + event("three"))
+    assert gateway.adapter.wants_data
+    gateway.feed(event("four"))
+    assert not gateway.adapter.wants_data
+    gateway.release()
+    assert gateway.adapter.wants_data
