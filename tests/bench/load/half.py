@@ -142,6 +142,7 @@ class _Pacing:
         now = time.perf_counter()
         numbers, urgent = wire.feed(data)
         sent_s = self._sent_s[index]
-        self._taken_s += [now - sent_s.pop(number) for number in numbers]
+        # A datagram's answer may come twice: from a server that was not told that it came.
+        self._taken_s += [now - at for number in numbers if (at := sent_s.pop(number, None)) is not None]
         if urgent or self._unsent[index]:
             self._send(index, urgent)
