@@ -14,7 +14,7 @@ import msgspec
 
 from adapters.cloudevents import NATIVE, STRUCTURED_JSON, canonical_ms, parse_ms
 from adapters.http.handlers.actions import Part, Stored
-from adapters.http.handlers.origin import finished
+from adapters.http.wire.coding import compressed
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
@@ -166,7 +166,7 @@ class _Template:
     def response(self, message: Message, stored: Stored) -> Response:
         """Returns the response to such a request."""
         if stored.refused:
-            return finished(self._request, refused(stored.refused[0]), self._options)
+            return compressed(self._request, refused(stored.refused[0]), self._options.compress_bytes_min)
         body = self.body(encode_json(message.id) if message.id else b"", next(iter(stored.positions[0]), None))
         return msgspec.structs.replace(self._response, body=body)
 
