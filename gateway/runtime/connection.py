@@ -417,6 +417,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.gone:
             return
         if not self.reading:  # we have stopped reading, so the peer is not idle
+            self.guard(self._complete_alone)
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:

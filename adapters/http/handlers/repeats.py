@@ -37,7 +37,7 @@ ID: Final = b"ce-id"
 TIME: Final = b"ce-time"
 TRACE: Final = b"traceparent"
 _CHANGING: Final = frozenset({LENGTH, ID, TIME, TRACE})
-_ONCE_ALONE: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"idempotency-key"})
+_NEVER_REPEATED: Final = frozenset({b"transfer-encoding", b"expect", b"upgrade", b"idempotency-key"})
 _STRUCTURED: Final = STRUCTURED_JSON.partition("+")[0]
 # Of visible ASCII, all that stands for itself in an attribute's value (CloudEvents HTTP binding 1.0.2, 3.1.3.2).
 _PLAIN: Final = re.compile(rb"[!#$&-~]+")
@@ -63,7 +63,8 @@ class _Template:
         request, response = exchanged
         *self._pieces, (self._tail, _) = pieces
         self._model = msgspec.structs.replace(model, body=b"")
-        self._request = HttpRequest(method=request.method, target=request.target, headers=request.headers)
+        codings = [header for header in request.headers if header[0] == b"accept-encoding"]  # all that a refusal needs
+        self._request = HttpRequest(method=request.method, target=request.target, headers=codings)
         self._response = response
         self._options = options
         self.who = who
@@ -187,7 +188,7 @@ class Run(NamedTuple):
     end: int
 
     def respond(self, outcome: Outcome, *, now_ms: int) -> None:
-        """Answers each of them, from the outcome of all that were published with them."""
+        """Answers each of them, from the outcome of all that were published with them, behind them."""
         answers = None
         if outcome.error is None and not outcome.refused and outcome.first is not None:
             answers = self.template.answers(self.messages, outcome.first, now_ms)
@@ -217,7 +218,7 @@ class Repeats:
         self._template: _Template | None = None
         self._transport: Http1 | None = None
         self._learned = 0
-        self._first: Exchange | None = None  # of the read that is taken, where it begins with a request
+        self._first: Exchange | None = None  # of the request that begins this read; None: it is within one, or in a run
 
     def follow(self, transport: object) -> None:
         """Begins with another transport; takes nothing where it is not that of HTTP/1.1, or the connection is gone."""
@@ -232,10 +233,14 @@ class Repeats:
         single = template.single(data, now_ms)
         if single is not None:
             self._learned = 0
+            transport.passed()
         return single
 
     def run(self, data: bytes, now_ms: int, *, waits: bool) -> Run | None:
-        """Returns such requests that begin a read; None where there are none. `waits`: others wait for their turn."""
+        """Returns such requests that begin a read; None where there are none.
+
+        `waits`: a request before them waits for its turn, its sender or an answer of the gateway.
+        """
         template, transport = self._template, self._transport
         if transport is None or not transport.between_requests:
             self._first = None
@@ -272,7 +277,7 @@ class Repeats:
         ):
             return
         self._learned += 1
-        self._template = _template(data, effect, part, options)
+        self._template = _template(data, effect, part, options) or self._template
 
 
 def _template(data: bytes, effect: Publish, part: Part, options: HttpOptions) -> _Template | None:
@@ -289,10 +294,10 @@ def _template(data: bytes, effect: Publish, part: Part, options: HttpOptions) ->
         or not data.startswith(b"POST ")
         or names.count(LENGTH) != 1
         or any(names.count(name) > 1 for name in _CHANGING)
-        or not _ONCE_ALONE.isdisjoint(names)
+        or not _NEVER_REPEATED.isdisjoint(names)
         or (TRACE in names and b"ce-traceparent" in names)
         or (TIME in names and not event)
-        or (message.content_type or "").lower().startswith(_STRUCTURED)
+        or (request.get(b"content-type") or "").lower().startswith(_STRUCTURED)
         or message.qos != 1
         or message.retain
         or message.key is not None

@@ -194,8 +194,13 @@ class Http1:
             return
         self._complete(slot, slot.whole(response, now_ms))
 
+    def passed(self) -> None:
+        """Notes that requests have come which the parser does not see."""
+        self._empty_bytes = 0
+
     def open_run(self, requests: int) -> Exchange:
         """Returns one exchange for so many requests that the parser does not see: `respond_to_run` answers them."""
+        self.passed()
         self._exchanges += 1
         exchange = Exchange(self._exchanges)
         self._slots.append(Slot(exchange, head_only=False, keep_alive=True, http_1_1=True, requests=requests))
@@ -204,7 +209,10 @@ class Http1:
     def respond_to_run(
         self, exchange: Exchange, encoded: bytes | None, responses: Callable[[], Sequence[Response]], *, now_ms: int
     ) -> None:
-        """Writes the responses to a run of requests: those that are encoded, where the connection stays open."""
+        """Writes the responses to a run of requests.
+
+        They are made where they are not encoded, or the connection ends behind them.
+        """
         slot = self._slots.get(exchange)
         if slot is None:
             return

@@ -25,7 +25,10 @@ class Slot:
         self.out = bytearray()  # output that waits for earlier responses to be complete
 
     def head(self, response: Response, now_ms: int, *, last: bool = True) -> bytes:
-        """Returns the head of a response, without the end; the `last` of a slot says whether the connection ends."""
+        """Returns the head of a response, without the empty line behind it.
+
+        `last`: no other response of this slot follows. Only that one says that the connection ends.
+        """
         status = response.status
         lines = [
             b"HTTP/1.1 %d %b\r\n" % (status, reason_phrase(status).encode()),

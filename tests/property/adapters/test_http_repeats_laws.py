@@ -46,6 +46,10 @@ TARGETS = (
 )
 
 
+ENVELOPES = [  # of one length
+    b'{"specversion":"1.0","id":"%d","source":"/s","type":"t","subject":"a/%d"}' % (n, n) for n in range(4)
+]
+
 PLAIN = {
     "ce-id": ("1", "a-b_c.~", "{}"),
     "ce-time": ("2026-11-23T02:45:00Z", "2026-11-23T02:45:00.120Z", "2026-11-23T02:45:00.120000Z"),
@@ -55,7 +59,7 @@ PLAIN = {
 
 @st.composite
 def conversations(draw: st.DrawFn) -> list[bytes]:
-    """Draws requests that are mostly alike, and now and then bytes that are none, or two at once."""
+    """Draws requests that are mostly alike, structured or not, and now and then bytes that are none, or two at once."""
 
     def rarely() -> bool:
         return draw(st.integers(0, 19)) == 0
@@ -65,6 +69,10 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
     for name in draw(st.lists(st.sampled_from(NAMES), max_size=3)):
         fixed[name] = draw(st.sampled_from(VALUES if rarely() or name not in PLAIN else PLAIN[name]))
     fixed.update({"ce-source": "/s"} if fixed.get("ce-source") and not rarely() else {})
+    bodies = st.binary(max_size=12)
+    if draw(st.integers(0, 4)) == 0:
+        fixed["content-type"] = "application/cloudevents+json"
+        bodies = st.sampled_from(ENVELOPES)
     reads: list[bytes] = []
     for _ in range(draw(st.integers(3, 8))):
         headers = dict(fixed)
@@ -72,7 +80,7 @@ def conversations(draw: st.DrawFn) -> list[bytes]:
             if name in headers:
                 headers[name] = draw(st.sampled_from(VALUES if rarely() else values))
         odd = [draw(st.sampled_from(OTHERS))] if rarely() else []
-        read = request("POST", target, *headers.items(), *odd, body=draw(st.binary(max_size=12)))
+        read = request("POST", target, *headers.items(), *odd, body=draw(bodies))
         if rarely():
             cut = draw(st.integers(1, len(read) - 1))
             reads += [read[:cut], read[cut:]]

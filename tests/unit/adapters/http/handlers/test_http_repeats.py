@@ -230,3 +230,44 @@ def test_requests_of_a_run_count_among_those_that_may_wait_for_answers():
     assert not gateway.adapter.wants_data
     gateway.release()
     assert gateway.adapter.wants_data
+
+
+def structured(id_):
+    """Returns a request of always the same length, whose event has no content type of its data."""
+    body = b'{"specversion":"1.0","id":"%b","source":"/s","type":"t","subject":"dev/%b","data":{"v":1}}'
+    head = ("content-type", "application/cloudevents+json")
+    return request("POST", "/events", head, body=body % (id_.encode(), id_.encode()))
+
+
+@pytest.mark.parametrize("together", [1, 2])
+def test_structured_events_are_always_read(together):
+    """Their ids and addresses are in the body."""
+    gateway = opened()
+    names = [f"s{n}" for n in range(6)]
+    for at in range(0, len(names), together):
+        assert gateway.single(structured(names[at])) is None
+        gateway.feed(b"".join([structured(name) for name in names[at : at + together]]))
+    assert [(one.address, one.id, one.body) for one in gateway.messages[2:]] == [
+        (f"dev/{name}", name, b'{"v":1}') for name in names
+    ]
+
+
+@pytest.mark.parametrize("together", [1, 2])
+@pytest.mark.parametrize("apart", [False, True])
+def test_a_client_may_send_an_empty_line_behind_each_request(together, apart):
+    gateway = opened()
+    for n in range(0, 300, together):
+        requests = b"".join([event(f"e{n + nth}") + b"\r\n" * (not apart) for nth in range(together)])
+        answers = parse_responses(gateway.feed(requests))
+        assert [one.status for one in answers] == [200] * together
+        if apart:
+            assert gateway.feed(b"\r\n") == b""
+
+
+def test_a_request_that_cannot_be_repeated_leaves_the_one_that_can():
+    gateway = opened()
+    retained = request("POST", "/topics/a?retain=true", body=b"1")
+    for n in range(12):
+        gateway.feed(retained)
+        gateway.feed(event(f"e{n}"))
+    assert gateway.singles == 12
