@@ -27,17 +27,25 @@ log = logs.get(__name__)
 
 
 async def read_queue(
-    store: StoreClient, request: ReadQueue, *, now_ms: int, topic_of: Callable[[str], str]
+    store: StoreClient,
+    request: ReadQueue,
+    topic_of: Callable[[str], str],
+    topic_at: Callable[[int], str | None] | None = None,
+    *,
+    now_ms: int,
 ) -> QueuedMessages:
     """Returns the answer to a request. Raises `Refusal`, and `StoreError` where the store does not answer.
 
     `topic_of` returns the topic of an address. Expired messages are left out, and rows that only point to a record of
-    another queue: a named queue of AMQP has such, and tells nobody here what it holds.
+    another queue: a named queue of AMQP has such, and tells nobody here what it holds. With `topic_at`, which returns
+    the topic of a queue, one of a topic that none of the addresses is in is answered as one that is not there: the
+    offsets at which pages end, or are damaged, tell how much is in it.
     """
     where = compile_where(request.where) if request.where is not None else None
     queue = QueueNumber(request.queue)
     at, end = request.offset, None
-    if queue < FIRST_QUEUE:
+    others = topic_at is not None and topic_at(queue) not in {topic_of(address) for address in request.addresses}
+    if queue < FIRST_QUEUE or others:
         return QueuedMessages(messages=(), after=None)
     if request.from_ms > 0:
         at = max(at, await store.queues.offset_at_time(queue, request.from_ms))

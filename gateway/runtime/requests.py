@@ -262,9 +262,9 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
 
 
 async def _read_queue(asked: RequestContext, request: ReadQueue) -> QueuedMessages:
-    hub = asked.hub
-    known: dict[str, Any] = {"now_ms": now_ms(), "topic_of": hub.router.topic_of}
-    return await hub.reads.pages.read(lambda: read_queue(hub.store, request, **known))
+    hub, ruled = asked.hub, asked.permissions.access is not None
+    topics = hub.router.topic_of, hub.controller.topic_of_queue if ruled else None
+    return await hub.reads.pages.read(lambda: read_queue(hub.store, request, *topics, now_ms=now_ms()))
 
 
 async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequence[str]:

@@ -39,6 +39,7 @@ from adapters.mqtt.session import session
 from controller.node.service import ControllerService
 from gateway.port import adapter as port
 from gateway.process.worker_operations import WorkerOperations
+from gateway.runtime import access_requests
 from gateway.runtime.amqp_operations import AmqpOperations
 from gateway.runtime.client_sessions import ClientSessions
 from gateway.runtime.requests import REQUESTS
@@ -233,6 +234,13 @@ MORE: dict[str, Http] = {
         f"/messages?queue=16&address={_HIDDEN}",
         f"/messages?queue=17&offset=1&address=mine/a&address={_HIDDEN}&where=type='secret'",
         f"/messages?queue=16&from=0&limit=1&address={_HIDDEN}",
+    ),
+    # An address that may be read, in queues of other topics and of AMQP: where pages end would tell how much they hold.
+    "GET /messages of queues": http(
+        403,
+        200,
+        *(f"/messages?queue={queue}&offset={offset}&address=mine/a" for queue in range(16, 30) for offset in range(2)),
+        time="grid",
     ),
     "GET /topics/*": http(403, 200, "/topics/%23", "/topics/%23?limit=1", "/topics/%2B/there?limit=1", time="grid"),
     "HEAD /topics/*": http(403, 403, f"/topics/{_HIDDEN}"),
@@ -448,6 +456,35 @@ EFFECTS = {
     **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),
     "HandOver": "the next adapter's: to it the peer is a stranger again (`Connection.hand_over`)",
 }
+# The parts of the gateway that publish, move or subscribe in somebody's name, and whose rights count when.
+IN_A_NAME = {
+    "gateway/bridges/amqp/forwarding.py": "subscribes as the configuration says",
+    "gateway/bridges/shared/storing.py": "publishes as the configuration says",
+    "gateway/delivery/answers.py": "subscribes for who waits for an answer",
+    "gateway/groups/lease_letters.py": "moves for who made the group: checked then",
+    "gateway/push/dead_letters.py": "publishes for the subscription's owner: checked with each event",
+    "gateway/push/delivery.py": "subscribes for the subscription's owner",
+    "gateway/queues/dead_letters.py": "moves for who declared the queue: checked then; a policy's are its operator's",
+    "gateway/runtime/endpoint.py": "publishes and subscribes for a connection: see `EFFECTS`",
+    "gateway/sessions/wills.py": "publishes for a will's client: checked when it is set and when it is published",
+}
+ACTS_IN_A_NAME = re.compile(r"fanout\.subscribe\(|_mover\.move\(|def published\(")
+PORT_OF_PUBLISHING = "gateway/publishing/publishing.py"
+# The requests that need no right by themselves, and why.
+OWN = {
+    **dict.fromkeys(["Authenticate", "FindKeys", "OpenContext", "NextLostContexts"], "before it is known who asks"),
+    **dict.fromkeys(["OpenSession", "SaveSession", "EndSession", "DropWill", "LeaveShared"], "the asker's own session"),
+    **dict.fromkeys(["GetSubscription", "PauseSubscription", "DeleteSubscription"], "the asker's own subscriptions"),
+    **dict.fromkeys(["AwaitAnswer", "ForgetAnswer"], "an answer that was expected by right"),
+    **dict.fromkeys(["NextChanges", "UnwatchKeys"], "a watch that was begun by right"),
+    **dict.fromkeys(["HoldKeys", "ReleaseKeys"], "tells how much is written in all"),
+    **dict.fromkeys(["ListAddresses", "ListGroups", "ListSubscriptions"], "skips what the asker may not see"),
+    **dict.fromkeys(["CreateSubscription", "UpdateSubscription", "JoinShared"], "checks each of its filters itself"),
+    "CancelTimer": "by a ticket that its publisher was given",
+    "RecallKey": "the asker's own requests: the name has the user in it",
+    "StorePart": "read by nobody before its message, which is checked",
+    "ReadPart": "by who was delivered the message",
+}
 
 
 def test_every_method_of_coap_is_in_the_table():
@@ -475,6 +512,14 @@ def test_every_remote_call_page_and_effect_is_in_the_table():
     searching = {kind.__name__ for kind, served in REQUESTS.items() if served.on_grid}
     lists = {"ListAddresses", "ListGroups", "ListKeys", "ListSubscriptions"}
     assert searching == {"FindMessages", "LastValues", "ReadQueue"} | lists
+    assert {kind.__name__ for kind, served in REQUESTS.items() if served.needs is access_requests.own} == OWN.keys()
+
+
+def test_everything_that_publishes_or_subscribes_in_a_name_is_in_the_table():
+    root = Path(__file__).resolve().parents[2]
+    sources = {str(one.relative_to(root)): one.read_text() for one in (root / "gateway").rglob("*.py")}
+    found = {name for name, text in sources.items() if ACTS_IN_A_NAME.search(text)}
+    assert found - {PORT_OF_PUBLISHING} == IN_A_NAME.keys()
 
 
 # ---- the answers, before there is anything hidden and after
@@ -492,7 +537,9 @@ def gateway(tmp_path_factory: pytest.TempPathFactory, coap_files: CoapFiles) -> 
     }
     listeners |= {"coap": {"port": 0}, "coaps": {"enabled": HAS_DTLS, "port": 0}}
     data_dir = Path(tmp_path_factory.mktemp("table")) / "data"
-    with RuledGateway(data_dir, listeners=listeners, **coap_files.sections) as one:
+    served = RuledGateway(data_dir, listeners=listeners, **coap_files.sections)
+    with pytest.MonkeyPatch.context() as patch, served as one:
+        patch.setattr("gateway.delivery.queue_search.LOOKED_MAX", 1)
         for name, rules in ((NOBODY, ruled()), (LITTLE, ruled(*MINE))):
             one.do(one.set_user(name, rules))
         with one.http("admin") as admin:  # readable messages, which make the topics

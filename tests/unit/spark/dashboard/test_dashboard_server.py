@@ -50,6 +50,29 @@ def test_on_loopback_only_names_of_this_machine_are_answered(tables):
     assert browser.get("/", **LOCAL).headers["X-Frame-Options"] == "DENY"
 
 
+# Every way in: to all, the tables show everything, and what is asked of the gateway is asked in the name of who is
+# logged in (docs/dashboard.md).
+WAYS = {
+    **dict.fromkeys(["/", "/<path:path>", "/_dash-layout", "/_dash-dependencies", "/_reload-hash"], "pages, empty"),
+    **dict.fromkeys(["/_favicon.ico", "/assets/<path:filename>", "/static/<path:filename>"], "files of the program"),
+    "/_dash-component-suites/<string:package_name>/<path:fingerprinted_path>": "files of the program",
+    "/_dash-update-component": "tables; of the gateway messages, groups, sessions and commands",
+    **dict.fromkeys([f"/export/{name}.csv" for name in ("fleet", "anomalies", "series", "explorer")], "tables"),
+}
+
+
+def test_every_way_in_is_in_the_table_and_wants_a_password(tables):
+    browser = client(tables, check=lambda *_: False)
+    rules = list(browser.application.url_map.iter_rules())
+    assert {rule.rule for rule in rules} == WAYS.keys()
+    for rule in rules:
+        path = rule.rule.replace("<path:", "").replace("<string:", "").replace(">", "")
+        for method in sorted(rule.methods):
+            answer = browser.open(path, method=method, **LOCAL)
+            assert answer.status_code == 401, (method, path)
+            assert b"sensor" not in answer.data
+
+
 @pytest.mark.slow
 def test_users_log_in_with_the_right_password_alone(tables):
     asked = []
