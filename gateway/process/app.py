@@ -100,8 +100,9 @@ class Gateway:
         self.metrics.damages_passed.set_function(lambda: self.hub.fanout.damages_passed)
         self.metrics.messages_lost.add(lambda: self.hub.queues.keeper.lost.count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
+        self.metrics.wills_undecodable.set_function(lambda: self.hub.waiting_wills.undecodable_count)
         await self.hub.start()
-        self.backend.begin_timers()
+        self.hub.waiting_wills.begin(self.backend.begin_timers)
         watch_users(self.hub)
         config = self.config
         if config.rpc.enabled:

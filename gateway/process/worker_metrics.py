@@ -21,6 +21,7 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_view_damages",
         "headgate_scrub_bytes",
         "headgate_topics",
+        "headgate_wills_undecodable",
         "headgate_group_writable",
         "headgate_group_in_sync",
         "headgate_group_damages",

@@ -7,8 +7,9 @@ of the one admin port, and the gRPC port for readers, are of this process and st
 import asyncio
 import contextlib
 import time
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Coroutine, Iterator, Mapping, Sequence
 from importlib.metadata import version
+from typing import Any
 
 import msgspec
 from prometheus_client import CollectorRegistry, Gauge
@@ -28,6 +29,8 @@ from gateway.process.worker_metrics import WorkerMetrics
 from gateway.process.worker_operations import WorkerOperations
 from gateway.process.worker_pool import Worker, WorkerPool
 from gateway.runtime.reloading import reread
+from gateway.security.access_control import AccessControl
+from gateway.sessions.will_rights import WaitingWills
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.errors import StoreError
@@ -52,6 +55,10 @@ class Workers:
         self._stopping = False
         metrics = Metrics()
         base.watch(metrics)
+        access = AccessControl(config.access, base.controller, metrics, clock=time.monotonic, changed=_nothing)
+        self._wills = WaitingWills(base.store, access.check_publisher, spawn=self._spawn)
+        self._looking: asyncio.Task[None] | None = None  # at waiting wills, once: the workers do so from then on
+        metrics.wills_undecodable.set_function(lambda: self._wills.undecodable_count)
         metrics.topics.set_function(lambda: len(base.controller.topics()))
         self._registry = CollectorRegistry()
         self._metrics = WorkerMetrics(
@@ -88,13 +95,18 @@ class Workers:
             self.listening.append(Listening(name="rpc", host=rpc.host, port=readers.port, summary="gRPC, for Spark"))
         stack.push_async_callback(self._stop)
         await self._pool.start()
-        self._base.begin_timers()
+        self._wills.begin(self._base.begin_timers)
         self.listening += [each for one in config.listeners.values() if one.enabled for each in _listening(one)]
         self.listening.append(Listening(name="admin", host=admin.host, port=pages.port, summary=PAGES))
         self._open = True
 
+    def _spawn(self, work: Coroutine[Any, Any, object]) -> None:
+        self._looking = asyncio.create_task(_logged(work))
+
     async def _stop(self) -> None:
         self._stopping = True
+        if self._looking is not None:
+            self._looking.cancel()
         await self._pool.stop()
 
     async def gone(self, worker: Worker) -> None:
@@ -154,6 +166,17 @@ class Workers:
             workers=tuple(one.shown() for one in workers),
             bridges=tuple(bridge for one in said for bridge in one.bridges if bridge.here),
         )
+
+
+def _nothing() -> None:
+    """Ignores that rights have changed: the workers look at waiting wills again."""
+
+
+async def _logged(work: Coroutine[Any, Any, object]) -> None:
+    try:
+        await work
+    except Exception:  # the workers serve all the same
+        log.exception("waiting wills could not be looked at")
 
 
 def _sum(tables: Sequence[Mapping[str, int]]) -> dict[str, int]:

@@ -191,7 +191,7 @@ class ProcessHub(StreamHub):
             gathers=self.owners.alone,
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
-        self._waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)
+        self.waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)
         self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
         self.shared = SharedSubscriptions(
             store,
@@ -214,7 +214,6 @@ class ProcessHub(StreamHub):
         self.store.queues.watch(self.queues.appended)
         orphans = await self.sessions.load()
         await self.shared.begin()
-        await self._waiting_wills.begin()
         await self.owners.start(self.spawn)
         if not self.owners.alone:
             self.spawn(self.pauses.run())
@@ -427,7 +426,7 @@ class ProcessHub(StreamHub):
     def _access_has_changed(self) -> None:
         self.fanout.changed()
         self.queues.wake()
-        self._waiting_wills.look()
+        self.waiting_wills.look()
 
     # ---- periodic work
 

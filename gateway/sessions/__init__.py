@@ -1,5 +1,5 @@
 """Durable sessions: their records, their wills, and the remains of those whose process ended.
 
-Imported by: runtime.
+Imported by: process, runtime.
 Imports: base, delivery, domain, ownership, port, publishing, store.api, store.base.
 """

@@ -33,7 +33,7 @@ from gateway.port.tickets import timer_id
 from gateway.publishing.delayed import cancel_timer
 from gateway.publishing.publishing import PublishSource
 from store.api.client import StoreClient
-from store.api.keys import Delete, Put
+from store.api.keys import Delete, Entry, Put
 from store.api.log import IndexKind
 from store.api.message import Message, decode
 from store.base import logs
@@ -44,6 +44,7 @@ TRIED_AGAIN = frozenset({Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN})
 
 log = logs.get(__name__)
 _encode = msgspec.msgpack.encode
+_UNDECODABLE = (msgspec.MsgspecError, UnicodeDecodeError)
 
 
 class Publishing(Protocol):
@@ -65,6 +66,9 @@ class WillRecord(msgspec.Struct, frozen=True, kw_only=True):
     lives_ms: int | None = None  # from its delivery on
     once: str = ""  # the number of this will alone: it is published once under it
     who: Identity | None = None  # its owner
+
+
+_decode = msgspec.msgpack.Decoder(WillRecord).decode
 
 
 class Wills:
@@ -97,9 +101,9 @@ class Wills:
         after = ""
         while page := await self._store.keys.prefix(f"{NAMESPACE}/", after=after, limit=PAGE):
             for entry in page:
-                record = msgspec.msgpack.decode(entry.value, type=WillRecord)
+                record = will_in(entry)
                 known[entry.key] = None
-                if record.session and not record.timer:
+                if record is not None and record.session and not record.timer:
                     orphans.append(record.session)
             after = page[-1].key
         self._known = known
@@ -134,7 +138,10 @@ class Wills:
         if self._known is not None and key not in self._known:
             return None
         entry = await self._store.keys.get(key)
-        return None if entry is None else msgspec.msgpack.decode(entry.value, type=WillRecord)
+        record = None if entry is None else will_in(entry)
+        if entry is not None and record is None:
+            log.error("a will cannot be decoded, and is not published", session=session, key=key)
+        return record
 
     async def leave(self, owned: Owned, session: str, record: WillRecord, *, expiry_s: int | None) -> bool:
         """Publishes the will of a lost connection, or has it wait. Returns True if it waits; else its record can go.
@@ -265,6 +272,14 @@ class _Ended:
         """Takes the outcome."""
         if not self.outcome.done():
             self.outcome.set_result(outcome)
+
+
+def will_in(entry: Entry) -> WillRecord | None:
+    """Returns the will in a stored record; None where it cannot be decoded: it is damaged, or of a later version."""
+    try:
+        return _decode(entry.value)
+    except _UNDECODABLE:
+        return None
 
 
 def _contents(message: Message) -> tuple[str, str, int, bytes]:

@@ -3,22 +3,29 @@
 A gateway with access rules, spoken to by real clients. What is hidden is compared with what is not there.
 """
 
-import asyncio
 import json
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import httpx
-import msgspec
 import pika
 import pytest
 from paho.mqtt.packettypes import PacketTypes
 from paho.mqtt.properties import Properties
 
 from controller.api.commands import DeleteUser
-from gateway.sessions.wills import WillRecord
-from tests.support.gateway.ruled_gateway import DENIED, SHARE, TIMEOUT_S, RuledGateway, fresh, refused, ruled
+from tests.support.gateway.ruled_gateway import (
+    DENIED,
+    SHARE,
+    TIMEOUT_S,
+    RuledGateway,
+    fresh,
+    leave_will,
+    refused,
+    ruled,
+    wills_wait,
+)
 
 pytestmark = pytest.mark.slow
 
@@ -314,28 +321,12 @@ def test_a_will_that_waits_is_called_off_when_its_right_is_revoked(served, user,
     reader.connect()
     assert reader.subscribe("wills/#") == [1]
     for name in (bob, eve):
-        client = mqtt(name)
-        delay = Properties(PacketTypes.WILLMESSAGE)
-        delay.WillDelayInterval = 2
-        client.paho.will_set(f"wills/{name}", b"x", 1, properties=delay)
-        assert client.connect(expiry_s=1000) == 0
-        client.paho.loop_stop()
-        client.paho.socket().close()
-    served.do(timers(served, 2))
+        leave_will(mqtt(name), f"wills/{name}", 2)
+    served.do(wills_wait(served, 2))
     served.do(served.set_user(bob, ruled()))
     assert reader.hear() == f"wills/{eve}"
     served.publish("wills/after")
     assert reader.hear() == "wills/after"
-
-
-async def timers(served: RuledGateway, count: int) -> None:
-    """Waits until as many wills wait."""
-    while True:
-        page = await served.gateway.hub.store.keys.prefix("session-wills/", limit=100)
-        records = [msgspec.msgpack.decode(entry.value, type=WillRecord) for entry in page]
-        if sum(bool(record.timer) for record in records) >= count:
-            return
-        await asyncio.sleep(0.01)
 
 
 # ---- shares of what there may be

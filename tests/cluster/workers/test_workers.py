@@ -113,6 +113,14 @@ def test_all_workers_serve_what_any_of_them_takes(gateway):
         client.close()
 
 
+def test_timers_fire_and_wills_are_counted_once_for_all_workers(gateway):
+    with httpx.Client(base_url=f"http://127.0.0.1:{gateway.port('http')}") as http:
+        assert http.post("/topics/later/x", params={"delay": "1"}, content=b"x").status_code == 201
+        wait_until(lambda: http.get("/topics/later/x").status_code == 200, "a delayed message does not come")
+    metrics = httpx.get(f"http://127.0.0.1:{gateway.port('admin')}/metrics").text
+    assert metrics.count("\nheadgate_wills_undecodable ") == 1
+
+
 def test_a_client_id_is_connected_once_whichever_worker_it_is_at(gateway):
     holders = [ReconnectingClient(gateway, "same", clean=False)]
     for _ in range(5):

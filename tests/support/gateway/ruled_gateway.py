@@ -22,6 +22,7 @@ from gateway.domain.access_settings import own_access, rights_of
 from gateway.process.app import Gateway
 from gateway.process.backend import local_backend
 from gateway.security.passwords import hash_password
+from gateway.sessions.wills import NAMESPACE, will_in
 from tests.support.mqtt.paho_client import PahoClient, properties
 
 TIMEOUT_S = 60
@@ -144,8 +145,9 @@ class UserClient(PahoClient):
         *,
         version: int = paho.MQTTv5,
         listener: str = "mqtt",  # any other one takes it by WebSocket
+        password: bytes = PASSWORD,
     ) -> None:
-        user = None if name is None else (name, PASSWORD.decode())
+        user = None if name is None else (name, password.decode())
         options: dict[str, Any] = {} if version == paho.MQTTv5 else {"clean_session": True}
         if listener != "mqtt":
             options["transport"] = "websockets"
@@ -198,6 +200,24 @@ def amqp(served: RuledGateway) -> Iterator[Callable[[str], pika.BlockingConnecti
     for one in made:
         with suppress(pika.exceptions.AMQPError):
             one.close()
+
+
+def leave_will(client: UserClient, address: str, delay_s: int, **options: Any) -> None:
+    """Connects a client with a will, and ends its connection: the will waits."""
+    delay = properties(PacketTypes.WILLMESSAGE, WillDelayInterval=delay_s)
+    client.paho.will_set(address, b"x", 1, properties=delay, **options)
+    assert client.connect(expiry_s=1000) == 0
+    client.paho.loop_stop()
+    client.paho.socket().close()
+
+
+async def wills_wait(served: RuledGateway, count: int) -> None:
+    """Waits until as many wills wait."""
+    while True:
+        page = await served.gateway.hub.store.keys.prefix(f"{NAMESPACE}/", limit=100)
+        if sum(bool(record.timer) for entry in page if (record := will_in(entry)) is not None) >= count:
+            return
+        await asyncio.sleep(0.01)
 
 
 def refused(connection: pika.BlockingConnection, work: Callable[[Any], Any]) -> None:

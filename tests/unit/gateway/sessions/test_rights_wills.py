@@ -91,3 +91,24 @@ async def test_a_store_that_fails_is_asked_again_and_many_changes_are_one_look(r
     rig.wills.look()
     await rig.rest()
     assert len(rig.tasks) == 2
+
+
+async def test_records_that_cannot_be_decoded_are_passed_over_and_counted(rig):
+    for n in range(5):
+        rig.store.add(f"s{n}", f"t{n}")
+    rig.store.kv[f"{NAMESPACE}/s1"] = b"\xc1"
+    rig.store.kv[f"{NAMESPACE}/s3"] = msgspec.msgpack.encode({"message": {"address": 1}})
+    rig.store.kv[f"{NAMESPACE}/s4"] = rig.store.kv[f"{NAMESPACE}/s2"].replace(b"bob", b"\xff\xff\xff")
+    rig.denied = {"bob"}
+    rig.wills.look()
+    await rig.rest()
+    assert rig.store.pending == {"t1", "t3", "t4"}
+    assert rig.wills.undecodable_count == 3
+
+
+@pytest.mark.parametrize(("failing", "asked"), [(0, 1), (2, 3), (wills_module.TRIES_COUNT_MAX + 2, 5)])
+async def test_timers_fire_once_wills_were_looked_at_or_cannot_be_for_long(rig, failing, asked):
+    rig.store.failing, begun = failing, []
+    rig.wills.begin(lambda: begun.append(rig.store.pages))
+    await rig.rest()
+    assert begun == [asked]
