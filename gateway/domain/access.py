@@ -55,6 +55,7 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     device: str = ""
     protocol: str = ""
     ruled: bool = False  # a user with rules of its own: without its user it may do nothing
+    guest: bool = False  # let in by the password that every guest has; no rule asks for it
 
 
 class Clause(NamedTuple):

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gateway.domain.access import OPEN, Permissions
+from gateway.domain.access import NOTHING, OPEN, Identity, Permissions
 
 
 class Principal(msgspec.Struct, frozen=True, kw_only=True):
@@ -33,3 +33,10 @@ class Principal(msgspec.Struct, frozen=True, kw_only=True):
     def anonymous(self) -> bool:
         """Returns whether the principal is anonymous: the client has not authenticated."""
         return not self.name
+
+
+def principal_of(identity: Identity) -> Principal:
+    """Returns a principal for work in the name of a client that may be gone; its rights are checked elsewhere."""
+    return Principal(
+        name=identity.name, device=identity.device, guest=identity.guest, permissions=Permissions(identity, NOTHING)
+    )

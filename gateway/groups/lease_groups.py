@@ -34,6 +34,7 @@ from gateway.port.groups import (
     SettleReceived,
 )
 from gateway.publishing.publishing import refusal_of
+from gateway.publishing.topic_shares import creator_of
 from gateway.queues.leaving.reading import read
 from gateway.queues.leaving.rules import NO_RULES
 from store.api.handle import group_of_handle
@@ -107,7 +108,7 @@ class LeaseGroups:
                 return LeaseGroup(group=group.name, topic=record.topic, terms=request.terms, created=False)
             await check_room(self._store, self._config.groups_max)
             leases = f"group/{request.group}/{self._random.getrandbits(64):016x}"
-            record = GroupRecord(request.topic, LEASED, request.terms, leases)
+            record = GroupRecord(request.topic, LEASED, request.terms, leases, creator_of(asker.principal))
             if request.start == "latest":
                 await self._settle_all(record)
             try:

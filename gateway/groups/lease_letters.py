@@ -94,7 +94,7 @@ class LeaseLetters:
             expires_at_ms=None,
             native=_native(message),
         )
-        route = await self._mover.route(letter.address)
+        route = await self._mover.route(letter.address, creator=record.creator)
         parts.add(letter, route, self._router.named(letter, route))
 
     async def _store_all(

@@ -27,13 +27,14 @@ class GroupRecord(msgspec.Struct, frozen=True, array_like=True):
     """A group's topic, and the strategy that allocates its queues, or `LEASED`.
 
     A lease group has its terms, and the name by which the store knows its leases: one of the same name that was deleted
-    had another.
+    had another. The topic of its dead letters counts in the share of `creator` (`gateway.publishing.topic_shares`).
     """
 
     topic: str
     strategy: str
     terms: LeaseTerms | None = None
     leases: str = ""
+    creator: str = ""
 
 
 class MemberRecord(msgspec.Struct, frozen=True, array_like=True):

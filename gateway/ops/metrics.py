@@ -96,6 +96,9 @@ class Metrics:
         self.damages_passed = Gauge(
             "headgate_damages_passed", "Lost ranges of the log that subscribers skipped", registry=registry
         )
+        self.dead_letters_dropped = Gauge(
+            "headgate_dead_letters_dropped", "Dead letters of AMQP queues dropped since the start", registry=registry
+        )
         self.wills_undecodable = Gauge(
             "headgate_wills_undecodable", "Records of wills that cannot be decoded", registry=registry
         )

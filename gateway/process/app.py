@@ -101,6 +101,7 @@ class Gateway:
         self.metrics.messages_lost.add(lambda: self.hub.queues.keeper.lost.count)
         self.metrics.topics.set_function(lambda: len(self.controller.topics()))
         self.metrics.wills_undecodable.set_function(lambda: self.hub.waiting_wills.undecodable_count)
+        self.metrics.dead_letters_dropped.set_function(lambda: self.hub.queues.keeper.dropped)
         await self.hub.start()
         self.hub.waiting_wills.begin(self.backend.begin_timers)
         watch_users(self.hub)

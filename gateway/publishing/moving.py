@@ -5,14 +5,17 @@ settles them; rows for other groups are stored there first, so that a crash in b
 """
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 
-from controller.api.client import ControllerClient, ControllerError
+from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from controller.api.commands import CreateTopic
 from gateway.domain.errors import Cause, Refusal
 from gateway.publishing.routing.placing import Parts
-from gateway.publishing.routing.router import Route, Router, UnknownTopicError
+from gateway.publishing.routing.router import AMQP_TOPICS, Route, Router, UnknownTopicError
+from gateway.publishing.topic_shares import UsedShares
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.base.errors import StoreError, StoreOverloaded
@@ -28,11 +31,13 @@ class Mover:
     router: Router
     appended: Callable[[Iterable[int]], None]  # takes the named queues that have received something
     creates_topics: bool  # a topic that is missing is made, as publishing makes it
+    used_shares: UsedShares = field(default_factory=partial(UsedShares, time.monotonic))
 
-    async def route(self, address: str, *, inside: bool = False) -> Route:
+    async def route(self, address: str, *, creator: str, inside: bool = False) -> Route:
         """Returns the route of an address; makes its topic. Raises `Refusal`, and `StoreError` to try again.
 
-        `inside`: see `Router.resolve`.
+        QUOTA where there may be no more topics, or the share of `creator`, who caused the move, is used up. `inside`:
+        see `Router.resolve`.
         """
         while True:
             try:
@@ -40,10 +45,22 @@ class Mover:
             except UnknownTopicError as unknown:
                 if not self.creates_topics:
                     raise Refusal(Cause.NOT_FOUND, f"there is no topic {unknown.topic!r}") from unknown
-                try:
-                    await self.controller.do(CreateTopic(name=unknown.topic))
-                except ControllerError as error:
-                    raise StoreOverloaded(f"the topic {unknown.topic!r} cannot be made: {error}") from error
+                await self._create(unknown.topic, "" if unknown.topic in AMQP_TOPICS else creator)
+
+    async def _create(self, name: str, creator: str) -> None:
+        """Makes a topic. Raises `Refusal` where there can be none of its name, and `StoreError` to try again."""
+        refusal = self.used_shares.refusal(creator)
+        if refusal is None:
+            try:
+                await self.controller.do(CreateTopic(name=name, creator=creator))
+            except TopicLimit as full:
+                refusal = self.used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
+            except ControllerError as error:
+                if type(error) is not ControllerError:  # it may pass
+                    raise StoreOverloaded(f"the topic {name!r} cannot be made: {error}") from error
+                refusal = Refusal(Cause.MALFORMED, f"the topic {name!r} cannot be made: {error}")
+        if refusal is not None:
+            raise refusal
 
     async def move(
         self, parts: Parts, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""

@@ -6,7 +6,7 @@ from typing import Final
 import msgspec
 
 from gateway.domain.errors import Refusal
-from gateway.domain.principal import Principal
+from gateway.domain.principal import principal_of
 from gateway.port.adapter import Outcome, Publish, Token
 from gateway.push.context import PushContext
 from gateway.push.outbox import Attempt
@@ -26,9 +26,9 @@ class PushDeadLetters:
     """The dead letters of one subscription (`gateway.publishing.publishing.PublishSource`)."""
 
     protocol = "http"
-    principal: Principal | None = None
 
     def __init__(self, record: SubscriptionRecord, context: PushContext) -> None:
+        self.principal = principal_of(record.identity)  # the owner of a topic that a dead letter makes
         self._record = record
         self._context = context
         self._tokens = 0

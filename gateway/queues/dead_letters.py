@@ -14,7 +14,7 @@ from itertools import groupby
 from typing import Any, Final
 
 from gateway.base.turns import Turns
-from gateway.domain.errors import Refusal
+from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import local_name
 from gateway.port.bodies import parts_of
 from gateway.port.queues import DEATHS
@@ -22,6 +22,7 @@ from gateway.publishing.bodies import Bodies
 from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.router import Route
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.lost import LostMessages
 from gateway.queues.leaving.reading import Letter, read
@@ -53,6 +54,7 @@ class DeadLetters:
         self._queue_of = queue_of
         self._now_ms = now_ms
         self.lost = LostMessages()
+        self.dropped = 0  # dead letters that nothing has taken
         self._moving: dict[int, set[asyncio.Future[None]]] = {}  # by owner
         self._rejections = Rejections(self._reject)
         self._turns = Turns()  # of queues whose messages leave them by themselves
@@ -162,7 +164,7 @@ class DeadLetters:
         if queue.rules.dead_letter_exchange is None:
             return
         if len(self._outside) >= OUTSIDE_COUNT_MAX:
-            log.warning("dead letters are dropped", queue=queue.definition.name, count=1, why="too many at once")
+            self._note_dropped(Counter([(queue.definition.name, "too many at once")]))
             return
         self._outside.append((queue, message))
         if self._publishing is None or self._publishing.done():
@@ -171,25 +173,37 @@ class DeadLetters:
     async def _publish_outside(self) -> None:
         while self._outside:
             some, self._outside = self._outside, []
-            parts = Parts(self._router, -1)
+            parts, added, dropped = Parts(self._router, -1), Counter[str](), Counter[tuple[str, str]]()
+            for queue, message in some:
+                name = queue.definition.name
+                try:
+                    why = await self._add(parts, queue, message, Reason.MAXLEN)
+                except StoreError as error:
+                    why = str(error)
+                if why is None:
+                    added[name] += 1
+                else:
+                    dropped[name, why] += 1
             try:
-                for queue, message in some:
-                    await self._add(parts, queue, message, Reason.MAXLEN)
                 await self._mover.store_elsewhere(parts)
             except StoreError as error:
-                log.warning("dead letters are dropped", count=len(some), why=str(error))
+                dropped += Counter({(name, str(error)): count for name, count in added.items()})
             else:
                 self._mover.appended(parts.named)
+            self._note_dropped(dropped)
+
+    def _note_dropped(self, dropped: Counter[tuple[str, str]]) -> None:
+        """Logs and counts dead letters that are gone, by their queue and why."""
+        for (queue, why), count in dropped.items():
+            self.dropped += count
+            log.warning("dead letters are dropped", queue=queue, count=count, why=why)
 
     # ---- moving
 
     async def _move(self, queue: Queue, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Publishes messages to the dead-letter exchange, and settles them. Raises `StoreError`."""
-        dropped: Counter[str] = Counter()
         for group, some in self._by_group(queue, letters):
-            dropped += await self._move_within(queue, group, owner, some, reason)
-        for why, count in dropped.items():
-            log.warning("dead letters are dropped", queue=queue.definition.name, count=count, why=why)
+            await self._move_within(queue, group, owner, some, reason)
 
     def _by_group(self, queue: Queue, letters: Sequence[Letter]) -> Iterator[tuple[int, Sequence[Letter]]]:
         """Yields messages in their order, by the store group that they lie in: of a queue that was moved in two."""
@@ -202,24 +216,22 @@ class DeadLetters:
         for group, some in groupby(known, key=lambda letter: groups[letter.offset]):
             yield group, list(some)
 
-    async def _move_within(
-        self, queue: Queue, group: int, owner: int, letters: Sequence[Letter], reason: str
-    ) -> Counter[str]:
-        """Does so with messages that lie in one store group; returns how many were dropped, by why."""
-        dropped: Counter[str] = Counter()
-        parts, offsets = Parts(self._router, group), list[QueueOffset]()
+    async def _move_within(self, queue: Queue, group: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
+        """Does so with messages that lie in one store group."""
+        parts, offsets, dropped = Parts(self._router, group), list[QueueOffset](), Counter[tuple[str, str]]()
         for letter in letters:
             why = await self._add(parts, queue, letter.message, reason)
             if why is not None:
-                dropped[why] += 1
+                dropped[queue.definition.name, why] += 1
             offsets.append(letter.offset)
             full = parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS
             if full or parts_of(letter.message) is not None:  # the parts have just been stored anew
                 await self._mover.move(parts, queue.number, owner, offsets)
-                parts, offsets = Parts(self._router, group), []
+                self._note_dropped(dropped)
+                parts, offsets, dropped = Parts(self._router, group), [], Counter()
         if offsets:
             await self._mover.move(parts, queue.number, owner, offsets)
-        return dropped
+            self._note_dropped(dropped)
 
     async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
         """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `Mover.route`."""
@@ -234,7 +246,7 @@ class DeadLetters:
                 routing_key=rules.dead_letter_key,
                 now_ms=self._now_ms(),
             )
-            route = await self._mover.route(letter.address, inside=True)
+            route = await self._route(queue, letter)
         except Refusal as refusal:
             return refusal.detail
         targets = list(self._router.named(letter, route))
@@ -254,6 +266,21 @@ class DeadLetters:
                 return lost.detail
         parts.add(letter, route, targets)
         return None
+
+    async def _route(self, queue: Queue, letter: Message) -> Route:
+        """Returns the route of a dead letter: to named queues alone where its topic is beyond a limit.
+
+        Otherwise one such letter would hold up all behind it. Raises as `Mover.route` where no named queue takes it.
+        """
+        try:
+            return await self._mover.route(letter.address, creator=queue.definition.creator, inside=True)
+        except Refusal as refusal:
+            if refusal.cause is not Cause.QUOTA:
+                raise
+            route = self._router.without_topic(letter.address, inside=True)
+            if not self._router.named(letter, route):
+                raise
+            return route
 
     def _has_died_in(self, number: int, deaths: Sequence[dict[str, Any]]) -> bool:
         queue = self._queue_of(number)

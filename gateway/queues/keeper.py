@@ -49,6 +49,11 @@ class QueueKeeper:
         self._moves = moves
         self._drop = drop
 
+    @property
+    def dropped(self) -> int:
+        """Returns how many dead letters were dropped, as nothing took them."""
+        return self._letters.dropped
+
     async def run(self) -> None:
         """Looks after queues, forever."""
         await self._upkeep.run(self.look_after, self._watched)

@@ -52,7 +52,12 @@ class AccessControl:
         """Returns the permissions of a principal that was let in."""
         name = principal.name
         identity = Identity(
-            name=name, client_id=client_id, device=principal.device, protocol=protocol, ruled=name in self._ruled
+            name=name,
+            client_id=client_id,
+            device=principal.device,
+            protocol=protocol,
+            ruled=name in self._ruled,
+            guest=principal.guest,
         )
         permissions = Permissions(identity, self._access(identity), self._on_denied)
         self._permissions.add(permissions)

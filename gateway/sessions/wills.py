@@ -25,7 +25,7 @@ from gateway.domain.access import Identity
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.keys import kv_key
-from gateway.domain.principal import Principal
+from gateway.domain.principal import Principal, principal_of
 from gateway.ownership.owners import Owned
 from gateway.port.adapter import Outcome, Publish, Random, Token
 from gateway.port.sessions import Will
@@ -248,7 +248,7 @@ class Wills:
         """Publishes a message; None when it can never be, which is logged: its publisher is gone. Raises `Refusal`."""
         if who is not None and not self._allowed(who, message):
             return None
-        ended = _Ended(None if who is None else Principal(name=who.name))
+        ended = _Ended(None if who is None else principal_of(who))
         number = hash64(once) >> 1 | 1 if once else 0
         self._publish(ended, Publish((message,), Token(0), number), len(message.body))
         outcome = await ended.outcome

@@ -38,9 +38,9 @@ class Parts:
     def add(self, message: Message, route: Route, named: Sequence[int]) -> None:
         """Adds a message: for a queue of its topic, preferably one of this store group, and for named queues.
 
-        One with a body in parts is for named queues alone.
+        One with a body in parts is for named queues alone, and so is one whose route has no topic.
         """
-        if parts_of(message) is not None:
+        if parts_of(message) is not None or not route.queues:
             self._add_named(message, route, named, encode(message), {})
             return
         router, record, here = self._router, encode(message), self._here

@@ -296,11 +296,15 @@ class Router:
         address = message.address
         route = self.routes.get(address)
         if route is None:
-            check_address(address)
-            if address.startswith("$"):
-                self._check_reserved(address, inside=False)
-            route = Route("", (), address_hash(address), *self._named([address]))
+            route = self.without_topic(address)
         return self.named(message, route), route.address_hash
+
+    def without_topic(self, address: str, *, inside: bool = False) -> Route:
+        """Returns the route of an address to named queues alone. Raises `Refusal` as `resolve` does."""
+        check_address(address)
+        if address.startswith("$"):
+            self._check_reserved(address, inside=inside)
+        return Route("", (), address_hash(address), *self._named([address]))
 
     def named_queues(self, message: Message) -> list[int]:
         """Returns the named queues a message would be put in. Raises as `resolve` does."""

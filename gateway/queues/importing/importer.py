@@ -62,6 +62,7 @@ class _Operator:
 
     id = 0
     gone = False
+    principal = None
 
     def deliver(self, _deliveries: object, /) -> int:
         """Takes nothing."""

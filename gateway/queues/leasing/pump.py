@@ -12,6 +12,7 @@ from typing import Protocol
 
 from gateway.domain.access import OPEN, Access, Permissions
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.domain.vhosts import queue_address
 from gateway.port.adapter import Consume, ConsumerCancelled, ConsumerId, Leased
 from gateway.port.streams import StreamRead
@@ -45,6 +46,10 @@ class ConsumerConnection(Protocol):
 
     id: int
     gone: bool
+
+    @property
+    def principal(self) -> Principal | None:
+        """Returns the client, None for an operator."""
 
     def deliver(self, deliveries: Leased | ConsumerCancelled, /) -> int:
         """Offers messages; returns how many were taken, from the first on."""

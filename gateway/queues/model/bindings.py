@@ -105,6 +105,7 @@ class QueueDefinition(msgspec.Struct, frozen=True, kw_only=True):
     proxy: str = ""  # of several: the one whose connection alone may use it
     lanes: tuple[int, ...] = ()  # of a queue with priorities: a number for each, the lowest first
     pattern: str = ""  # of a shared subscription: the filter that fills it, instead of exchanges and bindings
+    creator: str = ""  # in whose share the topics of its dead letters count (`gateway.publishing.topic_shares`)
     move: Move | None = (
         None  # the last one; `lanes` are in the store group that it led to, and `number` is none of them
     )

@@ -26,6 +26,7 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.shared import SHARED_PREFIX
+from gateway.publishing.topic_shares import creator_of
 from gateway.queues.leasing.pump import ConsumerConnection
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
 from gateway.queues.model.bindings import (
@@ -170,6 +171,7 @@ class QueueRegistry(ExchangeRegistry):
             arguments=dict(request.arguments),
             lanes=numbers if lanes else (),
             proxy=self._owners.id if owner is not None else "",
+            creator=creator_of(conn.principal),
         )
         revision = await self._definitions.put_with(settings, definition, lasting=durable)
         return self._add(definition, owner, revision)
