@@ -19,6 +19,7 @@ from pamqp.commands import Basic, Channel, Connection, Queue
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
 from gateway.port.adapter import Call, Cancel, Consume, Effect, Leased, Outcome, Publish, Ready, SettleLeased
 from store.api.log import Appended
 from store.api.message import Message, encode
@@ -69,6 +70,7 @@ class AmqpClient:
         world.ids += 1
         self.id = world.ids
         self.gone = False
+        self.principal = Principal(name="guest")
         self.peer = Peer().open().confirming()
         self.tags: dict[int, tuple[DeliveriesModel, int]] = {}  # unacknowledged: queue and message, by delivery tag
         self.broken = False
