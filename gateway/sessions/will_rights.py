@@ -50,7 +50,7 @@ class WaitingWills:
 
     def begin(self, looked: Callable[[], object]) -> None:
         """Looks at all wills that wait, in a task of its own; then calls `looked`: from then on timers may fire."""
-        self._looked = looked
+        self._looked, self._tries_left = looked, TRIES_COUNT_MAX
         self.look()
 
     def look(self) -> None:
@@ -72,9 +72,9 @@ class WaitingWills:
                     )
                     self._due = True
                     self._tries_left -= 1
+                    if self._tries_left <= 0:
+                        self._give_up()
                 else:
-                    self._tries_left = 0
-                if not self._tries_left:
                     self._has_looked()
                 if self._due:
                     await asyncio.sleep(PAUSE_S)
@@ -83,6 +83,11 @@ class WaitingWills:
             raise
         finally:
             self._running = False
+
+    def _give_up(self) -> None:
+        if self._looked is not None:
+            log.error("wills that wait are published whatever rights their users have: these could not be checked")
+        self._has_looked()
 
     def _has_looked(self) -> None:
         looked, self._looked = self._looked, None

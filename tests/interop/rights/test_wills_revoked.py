@@ -22,7 +22,7 @@ DELAY_S = 600  # the clock of the store is ahead after the restart
 
 
 def leave_wills(data_dir, *names):
-    """Has wills of some users wait, and stops the gateway."""
+    """Leaves wills of some users that wait, and stops the gateway."""
     with RuledGateway(data_dir) as served:
         for name in names:
             served.do(served.set_user(name, ruled("publish:wills/#")))

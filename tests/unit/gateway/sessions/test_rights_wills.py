@@ -112,3 +112,16 @@ async def test_timers_fire_once_wills_were_looked_at_or_cannot_be_for_long(rig, 
     rig.wills.begin(lambda: begun.append(rig.store.pages))
     await rig.rest()
     assert begun == [asked]
+
+
+@pytest.mark.parametrize("before", [0, wills_module.TRIES_COUNT_MAX + 1])
+async def test_timers_fire_after_five_failures_whatever_looks_there_were_before(rig, before):
+    """Rights have changed while the gateway started."""
+    rig.store.failing, begun = before, []
+    rig.wills.look()
+    await rig.rest()
+    rig.store.failing = wills_module.TRIES_COUNT_MAX + 2
+    seen = rig.store.pages
+    rig.wills.begin(lambda: begun.append(rig.store.pages - seen))
+    await rig.rest()
+    assert begun == [wills_module.TRIES_COUNT_MAX]
