@@ -3,9 +3,8 @@
 HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 512 channels. Memory
 (RssAnon) behind the second and the third round is held to that behind the first, as Python keeps what it once had. In a
 cluster a master and a controller keep the newest of their logs for those who follow, in windows that are full only
-after many rounds: these may fill, and a leak that is smaller than they are passes here. `test_queues_forgotten.py` holds both,
-in one process, to nothing. The log is held
-to a few segments, as `[store]` says here when its files go.
+after many rounds: these may fill, and a leak that is smaller than they are passes here. `test_queues_forgotten.py`
+holds both, in one process, to nothing. The log is held to a few segments, as `[store]` says here when its files go.
 """
 
 import os
