@@ -80,7 +80,8 @@ def descendants_pss_kib(pid: int) -> int:
     while parents:
         parent = parents.pop()
         try:
-            children = [int(one) for one in Path(f"/proc/{parent}/task/{parent}/children").read_text().split()]
+            begun = [one.read_text() for one in Path(f"/proc/{parent}/task").glob("*/children")]  # by each thread
+            children = [int(one) for one in " ".join(begun).split()]
             parents += children
             for child in children:
                 lines = Path(f"/proc/{child}/smaps_rollup").read_text().splitlines()
