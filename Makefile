@@ -122,7 +122,7 @@ chaos: $(STAMP) ## MQTT clients cut off, AMQP clients at work, their gateways ki
 	HEADGATE_CHAOS_KILLS=$(CHAOS_KILLS) HEADGATE_CHAOS_SEED=$(CHAOS_SEED) $(BIN)/python -m pytest -s \
 		tests/cluster/kill/test_amqp_chaos.py $(ARGS)
 
-soak: $(STAMP) ## Declare and delete AMQP queues; memory and disk stay where they were (SOAK_QUEUES=40000)
+soak: $(STAMP) ## Declare and delete AMQP queues; do memory and disk stay where they were? (SOAK_QUEUES=40000)
 	HEADGATE_SOAK_QUEUES=$(SOAK_QUEUES) $(BIN)/python -m pytest -s tests/cluster/test_queue_soak.py $(ARGS)
 
 check: $(STAMP) ## The checks without the tests
