@@ -4,6 +4,8 @@ from collections.abc import Iterable
 
 from controller.api.client import ControllerError
 
+TOPIC_NAME_BYTES_MAX = 255
+
 
 def check_name(name: str, bytes_max: int) -> None:
     """Refuses an empty name, one that is too long, and one that is no text. Raises `ControllerError`."""

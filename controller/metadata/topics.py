@@ -27,12 +27,11 @@ from controller.api.commands import (
     MoveQueue,
     NameQueue,
 )
-from controller.api.names import check_name
+from controller.api.names import TOPIC_NAME_BYTES_MAX, check_name
 from controller.metadata.placement import place
 from controller.metadata.plans import Change, Plans, no_change
 
 FIRST_QUEUE_NUMBER = 16  # lower numbers are the store's own records
-TOPIC_NAME_BYTES_MAX = 255
 QUEUE_NAME_BYTES_MAX = 255  # AMQP 0-9-1, 1.2: a short string
 CREATOR_BYTES_MAX = 320  # a user's name, and the kind of creator
 QUEUES_PER_TOPIC_MAX = 1024  # to write to

@@ -12,6 +12,7 @@ from functools import partial
 
 from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from controller.api.commands import CreateTopic
+from controller.api.names import TOPIC_NAME_BYTES_MAX, check_name
 from gateway.domain.errors import Cause, Refusal
 from gateway.publishing.routing.placing import Parts
 from gateway.publishing.routing.router import AMQP_TOPICS, Route, Router, UnknownTopicError
@@ -49,18 +50,19 @@ class Mover:
 
     async def _create(self, name: str, creator: str) -> None:
         """Makes a topic. Raises `Refusal` where there can be none of its name, and `StoreError` to try again."""
+        try:
+            check_name(name, TOPIC_NAME_BYTES_MAX)
+        except ControllerError as error:
+            raise Refusal(Cause.MALFORMED, f"the topic {name!r} cannot be made: {error}") from error
         refusal = self.used_shares.refusal(creator)
-        if refusal is None:
-            try:
-                await self.controller.do(CreateTopic(name=name, creator=creator))
-            except TopicLimit as full:
-                refusal = self.used_shares.note(creator, Refusal(Cause.QUOTA, str(full)))
-            except ControllerError as error:
-                if type(error) is not ControllerError:  # it may pass
-                    raise StoreOverloaded(f"the topic {name!r} cannot be made: {error}") from error
-                refusal = Refusal(Cause.MALFORMED, f"the topic {name!r} cannot be made: {error}")
         if refusal is not None:
             raise refusal
+        try:
+            await self.controller.do(CreateTopic(name=name, creator=creator))
+        except TopicLimit as full:
+            raise self.used_shares.note(creator, Refusal(Cause.QUOTA, str(full))) from full
+        except ControllerError as error:  # it may pass, whatever a later version's controllers say by it
+            raise StoreOverloaded(f"the topic {name!r} cannot be made: {error}") from error
 
     async def move(
         self, parts: Parts, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""

@@ -78,16 +78,16 @@ async def test_a_share_that_is_used_up_is_a_refusal(tmp_path):
     await controller.close()
 
 
-async def test_names_that_no_topic_can_have_are_refused_and_silent_controllers_asked_again(tmp_path):
-    controller = Refusing(ControllerError("a name has at most 255 bytes"))
+@pytest.mark.parametrize("error", [ControllerUnreachable("no controller answers"), ControllerError("of a later one")])
+async def test_names_that_no_topic_can_have_are_refused_and_controllers_that_make_none_asked_again(error):
+    controller = Refusing(error)
     mover = Mover(
         store=None, controller=controller, router=Router(controller), appended=lambda _: None, creates_topics=True
     )
     with pytest.raises(Refusal, match="255 bytes") as refused:
-        await mover.route("a/x", creator="user eve")
+        await mover.route(f"{256 * 'a'}/x", creator="user eve")
     assert refused.value.cause is Cause.MALFORMED
-    controller.error = ControllerUnreachable("no controller answers")
-    with pytest.raises(StoreOverloaded, match="no controller answers"):
+    with pytest.raises(StoreOverloaded, match=str(error)):
         await mover.route("a/x", creator="user eve")
 
 
