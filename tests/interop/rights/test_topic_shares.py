@@ -1,6 +1,5 @@
 """Topics that are made by moved messages count for the user who caused that, as those that are published to do."""
 
-import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
 from pathlib import Path
@@ -22,6 +21,7 @@ from tests.support.gateway.ruled_gateway import (
     leave_will,
     ruled,
 )
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -58,23 +58,13 @@ def queue(channel: Any, **arguments: Any) -> str:
 
 def creator(served: RuledGateway, topic: str) -> str:
     """Waits for a topic; returns in whose share it is."""
-    until = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < until:
-        if (found := served.gateway.hub.controller.topic(topic)) is not None:
-            return found.creator
-        time.sleep(0.01)
-    raise AssertionError(f"there is no topic {topic}")
+    found = wait_until(lambda: served.gateway.hub.controller.topic(topic), f"there is no topic {topic}", TIMEOUT_S)
+    return str(found.creator)
 
 
 def take(channel: Any, name: str) -> Any:
     """Waits for a message of a queue; returns its method."""
-    until = time.monotonic() + TIMEOUT_S
-    while time.monotonic() < until:
-        method, _, _ = channel.basic_get(name)
-        if method is not None:
-            return method
-        time.sleep(0.01)
-    raise AssertionError(f"nothing is in {name}")
+    return wait_until(lambda: channel.basic_get(name)[0], f"nothing is in {name}", TIMEOUT_S)
 
 
 # ---- ways; each has one message moved to a topic that there is not yet
@@ -130,15 +120,22 @@ def test_a_will_counts_for_its_client(served, eve, mqtt):
 
 
 def test_the_dead_letters_of_a_lease_group_count_for_who_made_the_group(served, eve):
-    topic, dead, group = fresh("leased"), fresh("dead"), fresh("group")
+    dead = fresh("dead")
     with served.http("admin") as admin, served.http(eve) as http:
-        assert admin.post(f"/topics/{topic}/x", content=b"x").status_code == 201
-        terms = {"topic": topic, "attempts": 1, "dead_letter": f"{dead}/x", "start": "earliest"}
-        assert http.put(f"/groups/{group}", json=terms).status_code == 201
-        (one,) = receive(http, group)
-        assert http.post(f"/groups/{group}/nack", json={"handles": [one["handle"]], "delay_s": 0}).is_success
+        _, group = with_dead_letter(admin, http, dead)
         assert receive(http, group) == []
     assert creator(served, dead) == f"user {eve}"
+
+
+def with_dead_letter(admin: Any, http: Any, dead: str) -> tuple[str, str]:
+    """Makes a lease group whose one message goes to a topic of dead letters; returns its topic and its name."""
+    topic, group = fresh("leased"), fresh("group")
+    assert admin.post(f"/topics/{topic}/x", content=b"dead").status_code == 201
+    terms = {"topic": topic, "attempts": 1, "dead_letter": f"{dead}/x", "start": "earliest"}
+    assert http.put(f"/groups/{group}", json=terms).status_code == 201
+    (one,) = receive(http, group)
+    assert http.post(f"/groups/{group}/nack", json={"handles": [one["handle"]], "delay_s": 0}).is_success
+    return topic, group
 
 
 def receive(http: Any, group: str) -> list[Any]:
@@ -180,14 +177,6 @@ def flood(served: RuledGateway, eve: str) -> str:
     return name
 
 
-def until(condition: Callable[[], bool]) -> None:
-    """Waits for a condition."""
-    deadline = time.monotonic() + TIMEOUT_S
-    while not condition():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
-
-
 @pytest.mark.parametrize("arguments", [{}, {"message_ttl": 1}, {"max_length": 0}], ids=["rejected", "expired", "long"])
 def test_a_dead_letter_beyond_the_share_is_dropped_and_holds_up_no_other(served, eve, channel, flood, arguments):
     """A queue made as many topics as its dead letters named."""
@@ -198,8 +187,8 @@ def test_a_dead_letter_beyond_the_share_is_dropped_and_holds_up_no_other(served,
     for _ in range(0 if arguments else 3):
         channel.basic_reject(take(channel, name).delivery_tag, requeue=False)
     with served.http("admin") as http:
-        until(lambda: http.get(f"/topics/{flood}0/letter").status_code == 200)
-    until(lambda: keeper.dropped == before + 2)
+        wait_until(lambda: http.get(f"/topics/{flood}0/letter").status_code == 200, timeout_s=TIMEOUT_S)
+    wait_until(lambda: keeper.dropped == before + 2, timeout_s=TIMEOUT_S)
     assert channel.queue_declare(name, passive=True).method.message_count == 0
     assert channel.basic_get(name)[0] is None
     assert channel.queue_purge(name).method.message_count == 0
@@ -228,18 +217,14 @@ def test_a_full_queue_publishes_what_it_refuses_letter_by_letter(served, eve, ch
         with pytest.raises(pika.exceptions.NackError):
             channel.basic_publish(name, key, b"x")
     with served.http("admin") as http:
-        until(lambda: http.get(f"/topics/{flood}1/letter").status_code == 200)
-    until(lambda: served.gateway.hub.queues.keeper.dropped == before + 1)
+        wait_until(lambda: http.get(f"/topics/{flood}1/letter").status_code == 200, timeout_s=TIMEOUT_S)
+    wait_until(lambda: served.gateway.hub.queues.keeper.dropped == before + 1, timeout_s=TIMEOUT_S)
 
 
 def test_a_lease_group_keeps_back_dead_letters_beyond_the_share_and_serves_others(served, eve, flood):
-    topic, dead, group = fresh("leased"), fresh("beyond"), fresh("group")
+    dead = fresh("beyond")
     with served.http("admin") as admin, served.http(eve) as http:
-        assert admin.post(f"/topics/{topic}/x", content=b"dead").status_code == 201
-        terms = {"topic": topic, "attempts": 1, "dead_letter": f"{dead}/x", "start": "earliest"}
-        assert http.put(f"/groups/{group}", json=terms).status_code == 201
-        (one,) = receive(http, group)
-        assert http.post(f"/groups/{group}/nack", json={"handles": [one["handle"]], "delay_s": 0}).is_success
+        topic, group = with_dead_letter(admin, http, dead)
         assert admin.post(f"/topics/{topic}/y", content=b"other").status_code == 201
         assert len(receive(http, group)) == 1
     assert served.gateway.hub.controller.topic(dead) is None

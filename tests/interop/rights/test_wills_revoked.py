@@ -2,7 +2,6 @@
 
 import asyncio
 import threading
-import time
 
 import httpx
 import pytest
@@ -15,6 +14,7 @@ from gateway.sessions.wills import NAMESPACE
 from store.base.clock import now_ms
 from store.local.local import LocalStore
 from tests.support.gateway.ruled_gateway import HASHED, RuledGateway, UserClient, fresh, leave_will, ruled, wills_wait
+from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -51,8 +51,7 @@ def later(monkeypatch):
 
 def heard(http, name):
     """Waits for the will of a user."""
-    while http.get(f"/topics/wills/{name}").status_code != 200:
-        time.sleep(0.01)
+    wait_until(lambda: http.get(f"/topics/wills/{name}").status_code == 200, f"the will of {name} is not there")
 
 
 def test_a_will_that_is_due_at_a_start_is_called_off_where_its_right_was_revoked_before(tmp_path, monkeypatch):

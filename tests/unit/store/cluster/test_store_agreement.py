@@ -152,3 +152,14 @@ async def test_a_store_that_knows_more_is_asked_for_again_until_the_leader_has_a
     await found.check(NEWER)
     assert controller.asked == [NEWER] * 3
     await found.close()
+
+
+async def test_a_comparison_that_a_bug_has_ended_is_begun_anew_by_the_next_store():
+    controller = Controller(RuntimeError("a bug"))
+    found = MetadataAgreement(controller)
+    with pytest.raises(RuntimeError):
+        await found.check(MINE)
+    await found.check(MINE)
+    assert controller.asked == [MINE, MINE]
+    assert controller.listeners == []
+    await found.close()
