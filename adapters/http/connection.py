@@ -14,15 +14,15 @@ from adapters.http.handlers.repeats import Published, Repeats, Run
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
 from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, head_refusal, judged, may_begin
+from adapters.http.versions import choose, handed_over, upgraded
 from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
-from adapters.http.wire.h2 import Http2
+from adapters.http.wire.http2.transport import Http2
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED, ConnectionBudget, ReceiveBudget
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, problem, refused
 from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Transport, Upgrade
-from adapters.http.wire.versions import choose, handed_over, upgraded
 from gateway.domain.errors import Refusal
 from gateway.domain.idempotency import IdempotencyKey, KeyRepeated
 from gateway.domain.principal import Principal

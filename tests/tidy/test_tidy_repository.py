@@ -31,7 +31,6 @@ RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "clo
 # Files that read better whole, and how long they may be.
 LONGER = {
     "adapters/http/connection.py": 475,  # the requests of both versions to the gateway, and its answers
-    "adapters/http/wire/h2.py": 490,  # one handler for each event of h2
     "gateway/ownership/cluster_owners.py": 480,  # every way in which a name changes its owner
     "controller/raft/core.py": 490,  # every message in every role
     "store/log/log.py": 520,  # one log: its segments, what is written, read, cut and recovered

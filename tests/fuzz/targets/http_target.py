@@ -30,7 +30,7 @@ from hyperframe.frame import (
 
 from adapters.http import HttpOptions
 from adapters.http.wire.coding import compressed, decoded
-from adapters.http.wire.guard import PREFACE
+from adapters.http.wire.http2.guard import PREFACE
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response
 from gateway.domain.errors import Cause, Refusal

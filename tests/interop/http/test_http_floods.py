@@ -20,7 +20,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from adapters.http.wire.guard import PREFACE
+from adapters.http.wire.http2.guard import PREFACE
 from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow

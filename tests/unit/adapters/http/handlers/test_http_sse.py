@@ -8,7 +8,7 @@ import pytest
 
 from adapters.http import HttpOptions
 from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
-from adapters.http.wire.h2 import STREAM_BUFFER_BYTES
+from adapters.http.wire.http2.streams import STREAM_BUFFER_BYTES
 from gateway.domain.batch import Batch, LostRange
 from gateway.port.adapter import Deliveries, Settled, SubscriptionId
 from store.api.message import Message

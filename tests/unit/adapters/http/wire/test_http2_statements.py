@@ -7,7 +7,7 @@ import pytest
 from hpack import Encoder
 from hyperframe.frame import HeadersFrame, SettingsFrame
 
-from adapters.http.wire.guard import PREFACE
+from adapters.http.wire.http2.guard import PREFACE
 from tests.support.http.http_driver import Gateway
 
 STATEMENTS = {

@@ -16,7 +16,7 @@ from hyperframe.frame import (
 )
 
 from adapters.http import HttpOptions
-from adapters.http.wire.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
+from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
 from gateway.port.adapter import Publish
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
@@ -170,12 +170,12 @@ def test_a_body_too_large_hurts_its_stream_alone() -> None:
     assert client.goaway is None
     client.h2.end_stream(found_out)
     client.flush()
-    assert client.gateway.adapter.transport._held_in_bytes == 0
+    assert client.gateway.adapter.transport.arriving_bytes == 0
     assert not client.gateway.adapter.busy
 
 
 def test_a_refused_body_that_goes_on_is_reset(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("adapters.http.wire.h2.DRAIN_BYTES_MAX", 20_000)
+    monkeypatch.setattr("adapters.http.wire.http2.transport.DRAIN_BYTES_MAX", 20_000)
     client = Http2Client(Gateway(HttpOptions(max_body_bytes=10, request_timeout_s=5)))
     large = client.send("POST", "/topics/a", body=b"x" * 30_000, end=False)
     slow = client.send("POST", "/topics/a", body=b"x" * 11, end=False)

@@ -6,8 +6,8 @@ import pytest
 from hyperframe.frame import DataFrame, GoAwayFrame, WindowUpdateFrame
 
 from adapters.http import HttpOptions
-from adapters.http.wire.guard import CONTROL_FRAMES_MAX
-from adapters.http.wire.h2_stream import PROGRESS_BYTES_MIN
+from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
+from adapters.http.wire.http2.stream import PROGRESS_BYTES_MIN
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http2Client
 
@@ -105,14 +105,14 @@ def test_event_streams_of_a_connection_together_hold_what_it_may(streams: int) -
     for index in range(streams):
         for frame in range(8):
             gateway.deliver([Message(address=f"s{index}", body=b"x" * 60_000, time_ms=0)], frame=100 + frame)
-    assert gateway.adapter.transport._held_out_bytes <= limit + 200_000
+    assert gateway.adapter.transport._streams.held_out_bytes <= limit + 200_000
     assert gateway.adapter.unread_bytes == 0  # which whole responses alone are
     client.h2.increment_flow_control_window(1 << 24)
     for number in numbers:
         client.h2.increment_flow_control_window(1 << 24, number)
     client.flush()
     client.read(gateway.tick())
-    assert gateway.adapter.transport._held_out_bytes == 0
+    assert gateway.adapter.transport._streams.held_out_bytes == 0
     gateway.deliver([Message(address="s0", body=b"last", time_ms=0)], frame=200)
     client.read(gateway.adapter.take_output())
     assert b'"bGFzdA=="' in client.received[numbers[0]].body

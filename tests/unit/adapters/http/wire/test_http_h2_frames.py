@@ -13,7 +13,7 @@ from hyperframe.frame import (
     WindowUpdateFrame,
 )
 
-from adapters.http.wire.guard import PREFACE
+from adapters.http.wire.http2.guard import PREFACE
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway
 

@@ -3,9 +3,9 @@
 from typing import Final
 
 from adapters.http.wire.event_socket import COAP_PATH, MQTT_PATH, EventSocket
-from adapters.http.wire.guard import PREFACE
 from adapters.http.wire.h1 import Http1
-from adapters.http.wire.h2 import Http2
+from adapters.http.wire.http2.guard import PREFACE
+from adapters.http.wire.http2.transport import Http2
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.transport import Upgrade
 from gateway.port.adapter import ConnectionInfo, HandOver

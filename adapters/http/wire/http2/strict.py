@@ -4,13 +4,15 @@ h2 answers a header block that cannot be decoded with PROTOCOL_ERROR, ends the c
 for a stream beyond the limit, takes `:protocol` although our settings do not allow it, resets a stream again for each
 frame that comes after we have reset it, and sends nothing more once the peer has sent GOAWAY, although the peer may
 still wait for responses.
+
+Requests that are all there, and like one that h2 has found sound, pass it by: h2 makes a stream of one only where
+something else happens to it than a short response.
 """
 
-from collections.abc import Iterable
 from typing import Final
 
 from h2.config import H2Configuration
-from h2.connection import H2Connection
+from h2.connection import AllowedStreamIDs, H2Connection
 from h2.errors import ErrorCodes
 from h2.events import ConnectionTerminated, Event, RequestReceived, StreamReset, UnknownFrameReceived
 from h2.exceptions import (
@@ -22,31 +24,16 @@ from h2.exceptions import (
     TooManyStreamsError,
 )
 from h2.settings import Settings
-from h2.stream import StreamClosedBy
-from hpack import Decoder, HeaderTuple
-from hpack.exceptions import HPACKError, OversizedHeaderListError
+from h2.stream import H2Stream, StreamClosedBy, StreamInputs
+from hpack.exceptions import OversizedHeaderListError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
+from adapters.http.wire.http2.guard import FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
+from adapters.http.wire.http2.hpack_blocks import BlockDecoder, BlockEncoder, Fields
+
+_DATA: Final = DataFrame.type
+_HEADERS: Final = HeadersFrame.type
 _PROTOCOL: Final = b":protocol"  # of RFC 8441, which our settings do not allow: undefined here (8.3)
-
-
-class _CompressionError(ProtocolError):
-    """A header block that cannot be decoded (RFC 9113, 4.3)."""
-
-    error_code = ErrorCodes.COMPRESSION_ERROR
-
-
-class _Decoder(Decoder):
-    """Raises `_CompressionError`, which h2 passes on; of a header list that is too large, h2 answers by itself."""
-
-    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
-        """Decodes a header block."""
-        try:
-            return super().decode(data, raw)
-        except OversizedHeaderListError:
-            raise
-        except HPACKError as error:
-            raise _CompressionError(str(error)) from error
 
 
 class StrictConnection(H2Connection):
@@ -56,12 +43,94 @@ class StrictConnection(H2Connection):
     say, so that a request whose head is too large can be answered (RFC 9113, 10.5.1).
     """
 
+    decoder: BlockDecoder
+    encoder: BlockEncoder
+
     def __init__(self, settings: Settings, *, header_list_bytes_max: int) -> None:
         super().__init__(H2Configuration(client_side=False, header_encoding=None))
         self.local_settings = settings
-        self.decoder = _Decoder()
-        self.decoder.max_header_list_size = header_list_bytes_max
+        self.decoder = BlockDecoder(header_list_bytes_max)
         self.decoder.max_allowed_table_size = settings.header_table_size
+        self.encoder = BlockEncoder()
+        self._whole: set[int] = set()  # streams whose request is all there, and that h2 has not been told of
+
+    # ---- whole requests
+
+    def take(self, stream_id: int, size_bytes: int) -> bool:
+        """Opens the stream of a whole request with this many bytes of DATA.
+
+        Returns False where that is not allowed, or may be not: h2 has to say then what is wrong.
+        """
+        window = self._inbound_flow_control_window_manager
+        if (
+            stream_id <= self.highest_inbound_stream_id
+            or not stream_id & 1
+            or size_bytes > min(window.current_window_size, self.local_settings.initial_window_size)
+            or self.open_inbound_streams >= self.local_settings.max_concurrent_streams
+        ):
+            return False
+        window.window_consumed(size_bytes)
+        if freed_bytes := window.process_bytes(size_bytes):
+            self._prepare_for_sending([WindowUpdateFrame(0, window_increment=freed_bytes)])
+        self.highest_inbound_stream_id = stream_id
+        self._whole.add(stream_id)
+        return True
+
+    def answer(self, stream_id: int, fields: Fields, body: bytes) -> bool:
+        """Sends the whole response to a whole request; returns False where it has to take the way of all others."""
+        if stream_id not in self._whole:
+            return False
+        size_bytes = len(body)
+        stream_bytes = min(self.remote_settings.initial_window_size, self.max_outbound_frame_size)
+        if size_bytes > min(self.outbound_flow_control_window, stream_bytes):
+            return False
+        block = self.encoder.block(fields)
+        if block is None:
+            return False
+        self._whole.remove(stream_id)
+        self._closed_streams[stream_id] = StreamClosedBy.SEND_END_STREAM
+        self.outbound_flow_control_window -= size_bytes
+        if body:
+            self._data_to_send += b"%b%b%b%b" % (
+                frame_header(len(block), _HEADERS, FLAG_END_HEADERS, stream_id),
+                block,
+                frame_header(size_bytes, _DATA, FLAG_END_STREAM, stream_id),
+                body,
+            )
+        else:
+            self._data_to_send += frame_header(len(block), _HEADERS, FLAG_END_HEADERS | FLAG_END_STREAM, stream_id)
+            self._data_to_send += block
+        return True
+
+    @property
+    def open_inbound_streams(self) -> int:
+        """Returns how many streams of the peer are open."""
+        return super().open_inbound_streams + len(self._whole)
+
+    def _get_or_create_stream(self, stream_id: int, allowed_ids: AllowedStreamIDs) -> H2Stream:
+        self._adopt(stream_id)
+        return super()._get_or_create_stream(stream_id, allowed_ids)
+
+    def _get_stream_by_id(self, stream_id: int | None) -> H2Stream:
+        self._adopt(stream_id)
+        return super()._get_stream_by_id(stream_id)
+
+    def _adopt(self, stream_id: int | None) -> None:
+        """Makes the stream of a whole request one of h2's, half-closed by its peer (RFC 9113, 5.1)."""
+        if stream_id not in self._whole:
+            return
+        self._whole.remove(stream_id)
+        stream = self.streams[stream_id] = H2Stream(
+            stream_id,
+            config=self.config,
+            inbound_window_size=self.local_settings.initial_window_size,
+            outbound_window_size=self.remote_settings.initial_window_size,
+        )
+        stream.max_outbound_frame_size = self.max_outbound_frame_size
+        stream.state_machine.process_input(StreamInputs.RECV_HEADERS)
+        stream.state_machine.process_input(StreamInputs.RECV_END_STREAM)
+
+    # ---- frames
 
     def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets the stream of a malformed request alone (RFC 9113, 8.1.1).

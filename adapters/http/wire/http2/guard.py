@@ -21,11 +21,17 @@ FRAME_HEADER_BYTES: Final = 9
 SETTING_BYTES: Final = 6
 STREAM_ID_MAX: Final = 2**31 - 1  # the first bit of the field is reserved (RFC 9113, 4.1)
 FLAG_ACK: Final = 0x01
+FLAG_END_STREAM: Final = 0x01
 FLAG_END_HEADERS: Final = 0x04
 FRAME_BYTES_MAX: Final = 16_384  # SETTINGS_MAX_FRAME_SIZE, which we leave at its default
 PERIOD_MS: Final = 10_000
 RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
 CONTROL_FRAMES_MAX: Final = 2_000  # frames without content in a period: PING, SETTINGS, WINDOW_UPDATE, empty DATA
+
+
+def frame_header(length: int, kind: int, flags: int, stream: int) -> bytes:
+    """Returns the header of a frame (RFC 9113, 4.1)."""
+    return (length << 48 | kind << 40 | flags << 32 | stream).to_bytes(FRAME_HEADER_BYTES, "big")
 
 
 class _Rule(NamedTuple):
@@ -36,6 +42,7 @@ class _Rule(NamedTuple):
     on_connection: bool | None  # None: to stream 0 or to another
 
 
+_REQUEST: Final = bytes([HeadersFrame.type])
 _RULES: Final = {  # RFC 9113, 6
     DataFrame.type: _Rule(0, None, False),
     HeadersFrame.type: _Rule(0, None, False),
@@ -63,17 +70,27 @@ class FrameHeaders:
         self._head = b""  # the part of it that has come
         self._begun = False  # the first frame has come
         self._block = 0  # the stream whose header block goes on in CONTINUATION frames; 0: none does
-        self.fault: ErrorCodes | None = None  # of the frame that `sound` has stopped at
+        self.fault: ErrorCodes | None = None  # of the frame that `stretch` has stopped at
 
-    def sound(self, data: bytes) -> int:
-        """Returns how many bytes lie before the header of a frame that is at fault; all of them when there is none."""
-        at, size = 0, len(data)
+    @property
+    def between(self) -> bool:
+        """Returns whether the next byte begins a frame that may be a request's first."""
+        return self._begun and not (self._left or self._head or self._block)
+
+    def stretch(self, data: bytes, at: int) -> int:
+        """Returns where the frames from a place on end: before the next request, at a fault, or with the read.
+
+        The frame at this place counts as one of them, whatever it is.
+        """
+        begins, size = at, len(data)
         while True:
             at += self._left
             if at >= size:
                 self._left = at - size
                 return size
             self._left = 0
+            if at > begins and not (self._head or self._block) and data[at + 3 : at + 4] == _REQUEST:
+                return at
             missing = FRAME_HEADER_BYTES - len(self._head)
             head = self._head + data[at : at + missing]
             if len(head) < FRAME_HEADER_BYTES:

@@ -15,19 +15,20 @@ from hyperframe.frame import GoAwayFrame
 
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.cors import readable
-from adapters.http.wire.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
-from adapters.http.wire.h2_stream import H2Stream
+from adapters.http.wire.http2.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
+from adapters.http.wire.http2.head import H2Head, RepeatedHeads, whole_request
+from adapters.http.wire.http2.hpack_blocks import Fields
+from adapters.http.wire.http2.stream import H2Stream
+from adapters.http.wire.http2.streams import Streams
+from adapters.http.wire.http2.strict import StrictConnection
 from adapters.http.wire.limits import HEADS_PASSED, body_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
-from adapters.http.wire.strict import StrictConnection
-from adapters.http.wire.transport import Arrived, Drained, Event, Exchange, Gone, Judge, undecided
+from adapters.http.wire.transport import Arrived, Event, Exchange, Gone, Judge, undecided
 
 WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknowledge some
-STREAM_BUFFER_BYTES: Final = 256 * 1024  # of one event stream, beyond its window
-FRAME_BYTES_MIN: Final = 1024  # of DATA that a window cuts: shorter frames are as much work as they are use
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
 RETRY_AFTER: Final = (b"retry-after", b"1")
 
@@ -52,20 +53,15 @@ class Http2:
             header_list_bytes_max=HEADS_PASSED * options.max_header_bytes,
         )
         self._frames = FrameHeaders()
+        self.heads = RepeatedHeads(self._h2.decoder, options)
         self._upgraded: HttpRequest | None = None  # stream 1, until the peer's preface is here
-        self._streams: dict[Exchange, H2Stream] = {}
-        self._blocked: dict[Exchange, None] = {}  # responses with bytes that no window takes, longest first
-        self._starved: dict[Exchange, None] = {}  # event streams that found no room
-        self._held_in_bytes = 0
-        self._held_out_bytes = 0
-        self._unwritten_bytes = 0  # of bodies, in h2's output
         self._now_ms = 0
         self._abuse = AbuseLimiter()
+        self._streams = Streams(self._h2, options, self._abuse)
         self._leaving = False  # we have sent GOAWAY
         self._deserted = False  # the peer has
         self._failed = False
         self._goaway = b""
-        self._events: list[Event] = []
 
     def open(self) -> None:
         """Begins with our SETTINGS: the peer's preface is fed by `receive`."""
@@ -84,7 +80,7 @@ class Http2:
         except (H2Error, HyperframeError, Base64Error, ValueError):
             return False
         self._h2.increment_flow_control_window(WINDOW_BYTES)
-        stream = self._streams[Exchange(1)] = H2Stream(request.headers, now_ms)
+        stream = self._streams.open(Exchange(1), H2Head(request.headers), now_ms)
         stream.head_only = request.method == "HEAD"
         self._upgraded = request
         return True
@@ -99,18 +95,17 @@ class Http2:
     @property
     def full(self) -> bool:
         """Returns whether responses that wait, for a window or the peer to read, take all the bytes they may."""
-        return self._held_out_bytes + self._unwritten_bytes >= self._options.max_held_bytes
+        return self._streams.held_out_bytes + self._streams.unwritten_bytes >= self._options.max_held_bytes
 
     @property
     def unread_bytes(self) -> int:
         """Returns the bytes held of whole responses that no window takes."""
-        waiting = [self._streams[exchange] for exchange in self._blocked]
-        return sum([len(stream.out) for stream in waiting if stream.ended])
+        return self._streams.unread_bytes
 
     @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of requests that arrive."""
-        return self._held_in_bytes
+        return self._streams.held_in_bytes
 
     @property
     def busy(self) -> bool:
@@ -125,11 +120,19 @@ class Http2:
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Feeds h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
         self._now_ms = now_ms
-        if self._failed:
-            return ()
-        sound = self._frames.sound(data)
+        at = 0
+        while at < len(data) and not self._failed:
+            begins, at = at, self._repeated(data, at)
+            if at == begins:
+                at = self._frames.stretch(data, at)
+                self._feed(data if at - begins == len(data) else data[begins:at])
+                if self._frames.fault is not None:
+                    self._fail(self._frames.fault)
+        return self._take_events()
+
+    def _feed(self, data: bytes) -> None:
         try:
-            for event in self._h2.receive_data(data[:sound]):
+            for event in self._h2.receive_data(data):
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(self, event)
@@ -139,14 +142,38 @@ class Http2:
             self._failed = True  # h2 has put the GOAWAY into its output
         except (H2Error, HyperframeError, ValueError):
             self._fail(ErrorCodes.PROTOCOL_ERROR)
-        if self._frames.fault is not None:
-            self._fail(self._frames.fault)
-        events, self._events = self._events, []
-        return events
+
+    def _repeated(self, data: bytes, at: int) -> int:
+        """Takes a request that is all there and like one before it; returns the place behind it, or where it was."""
+        whole = whole_request(data, at) if self._frames.between else None
+        if whole is None or self._leaving or self._streams.held_out_bytes > self._options.max_held_bytes:
+            return at
+        head, size_bytes = self.heads.find(whole.block), len(whole.body)
+        if (
+            head is None
+            or head.length_bytes not in {None, size_bytes}
+            or size_bytes > self._options.max_body_bytes
+            or not self._h2.take(whole.stream_id, size_bytes)
+        ):
+            return at
+        exchange = Exchange(whole.stream_id)
+        stream = self._streams.open(exchange, head, self._now_ms)
+        stream.arrived, stream.body_bytes = True, size_bytes
+        self._streams.events.append(Arrived(exchange, head.request(whole.body)))
+        return whole.end
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Sends a whole response, as much of its body as the windows take."""
         length = () if response.status in EMPTY_STATUSES else ((b"content-length", b"%d" % len(response.body)),)
+        stream = self._streams.get(exchange)
+        if stream is not None and not self._failed:
+            body = b"" if stream.head_only or response.status in EMPTY_STATUSES else response.body
+            if self._h2.answer(exchange, _fields(response, length, now_ms), body):
+                if body:
+                    self._abuse.progress()
+                    self._streams.unwritten_bytes += len(body)
+                self._streams.forget(exchange)
+                return
         empty = response.status in EMPTY_STATUSES or not response.body
         stream = self._send_head(exchange, response, length, now_ms, end=empty)
         if stream is not None:
@@ -179,17 +206,11 @@ class Http2:
 
     def room(self, exchange: Exchange) -> int:
         """Returns the free bytes of the stream's buffer, within those that the connection may hold."""
-        stream = self._streams.get(exchange)
-        if stream is None:
-            return STREAM_BUFFER_BYTES  # output to it is dropped
-        free = min(STREAM_BUFFER_BYTES - len(stream.out), self._options.max_held_bytes - self._held_out_bytes)
-        if free <= 0:
-            self._starved[exchange] = None
-        return free
+        return self._streams.room(exchange)
 
     def refuse_arriving(self) -> None:
         """Answers the requests that arrive with 503."""
-        for exchange, stream in list(self._streams.items()):
+        for exchange, stream in self._streams:
             if stream.body_bytes and not (stream.arrived or stream.refused):
                 self._refuse(exchange, problem(503, CROWDED, RETRY_AFTER))
 
@@ -206,30 +227,30 @@ class Http2:
         """Ends streams without progress: requests that do not arrive, responses and event streams that are not read."""
         self._now_ms = now_ms
         late = [
-            exchange
-            for exchange, stream in self._streams.items()
+            (exchange, stream)
+            for exchange, stream in self._streams
             if stream.waits and stream.since_ms + self._patience_ms(stream) <= now_ms
         ]
-        for exchange in late:
-            stream = self._streams[exchange]
+        for exchange, stream in late:
             if not stream.arrived and not stream.refused:
                 detail = f"the request took more than {self._options.request_timeout_s} s"
-                self.respond(exchange, readable(stream.headers, problem(408, detail), self._options), now_ms=now_ms)
+                self.respond(
+                    exchange, readable(stream.head.headers, problem(408, detail), self._options), now_ms=now_ms
+                )
             self._reset(exchange, ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.CANCEL)
-        events, self._events = [*self._events, *(Gone(exchange) for exchange in late)], []
-        return events
+        return [*self._take_events(), *(Gone(exchange) for exchange, _ in late)]
 
     def deadline_ms(self) -> int | None:
         """Returns when the first stream that waits for its peer has waited too long."""
-        if self._events:
+        if self._streams.events:
             return 0
-        times = [stream.since_ms + self._patience_ms(stream) for stream in self._streams.values() if stream.waits]
+        times = [stream.since_ms + self._patience_ms(stream) for _, stream in self._streams if stream.waits]
         return min(times, default=None)
 
     def take_output(self) -> bytes:
         """Returns the frames to write."""
         out: bytes = self._h2.data_to_send()
-        self._unwritten_bytes = 0
+        self._streams.unwritten_bytes = 0
         if self._goaway:
             out += self._goaway
             self._goaway = b""
@@ -244,7 +265,11 @@ class Http2:
     def release(self) -> None:
         """Lets h2's own rings keep no more than a frame and the unwritten output."""
         self._streams.clear()
-        self._events = []
+        self.heads.clear()
+
+    def _take_events(self) -> list[Event]:
+        events, self._streams.events = self._streams.events, []
+        return events
 
     # ---- events of h2
 
@@ -253,17 +278,20 @@ class Http2:
         if self._leaving:
             self._rst(exchange, ErrorCodes.REFUSED_STREAM)
             return
-        stream = self._streams[exchange] = H2Stream(event.headers, self._now_ms)
-        if (refusal := stream.head_refusal(self._options)) is not None:
+        head = H2Head(event.headers)
+        self._streams.open(exchange, head, self._now_ms)
+        if (refusal := head.refusal(self._options)) is not None:
             self._refuse(exchange, refusal)
-        elif (stream.length_bytes or 0) > self._options.max_body_bytes:
+            return
+        self.heads.learn(head)
+        if (head.length_bytes or 0) > self._options.max_body_bytes:
             self._refuse(exchange, body_refusal(self._options))
-        elif self._held_out_bytes > self._options.max_held_bytes:
+        elif self._streams.held_out_bytes > self._options.max_held_bytes:
             self._refuse(exchange, problem(503, "the responses to earlier requests are not read", RETRY_AFTER))
-        elif stream.method == "CONNECT":  # the client ends such a request only after the answer
+        elif head.method == "CONNECT":  # the client ends such a request only after the answer
             self._refuse(exchange, problem(501, "this server is not a proxy"))
-        elif event.stream_ended is None and stream.expects_continue:
-            if (early := self.refusal_of(stream.request())) is not None:
+        elif event.stream_ended is None and head.expects_continue:
+            if (early := self.refusal_of(head.request(b""))) is not None:
                 self._refuse(exchange, early)
             else:
                 self._h2.send_headers(exchange, [(b":status", b"100")])
@@ -285,10 +313,10 @@ class Http2:
             return
         stream.body.add(event.data)
         stream.moved(len(event.data), self._now_ms)
-        self._held_in_bytes += len(event.data)
+        self._streams.held_in_bytes += len(event.data)
         if stream.body_bytes > self._options.max_body_bytes:
             self._refuse(exchange, body_refusal(self._options))
-        elif self._held_in_bytes > self._options.max_held_bytes:
+        elif self._streams.held_in_bytes > self._options.max_held_bytes:
             self._refuse(exchange, problem(503, "too many bodies arrive on this connection at once", RETRY_AFTER))
 
     def _on_end(self, event: h2.events.StreamEnded) -> None:
@@ -299,37 +327,34 @@ class Http2:
         stream.arrived = True
         if stream.refused:
             if stream.answered:
-                self._forget(exchange)
+                self._streams.forget(exchange)
             return
-        if stream.length_bytes not in {None, stream.body_bytes}:
+        if stream.head.length_bytes not in {None, stream.body_bytes}:
             stream.arrived = False
             self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # malformed (RFC 9113, 8.1.1): h2 looks at DATA alone
             self._check(allowed=self._abuse.reset(self._now_ms))
             return
-        self._held_in_bytes -= stream.body_bytes
-        self._events.append(Arrived(exchange, stream.request()))
+        self._streams.held_in_bytes -= stream.body_bytes
+        self._streams.events.append(Arrived(exchange, stream.request()))
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
         exchange = Exchange(event.stream_id)
-        if self._forget(exchange):
-            self._events.append(Gone(exchange))
+        if self._streams.forget(exchange):
+            self._streams.events.append(Gone(exchange))
         self._check(allowed=self._abuse.reset(self._now_ms))
 
     def _on_window(self, event: h2.events.WindowUpdated) -> None:
         self._check(allowed=self._abuse.control(self._now_ms))
-        if not event.stream_id:
-            self._pump(list(self._blocked))
-        elif Exchange(event.stream_id) in self._blocked:
-            self._pump([Exchange(event.stream_id)])
+        self._streams.window_opened(Exchange(event.stream_id), self._now_ms)
 
     def _on_settings(self, _event: h2.events.RemoteSettingsChanged) -> None:
         request, self._upgraded = self._upgraded, None
         first = self._streams.get(Exchange(1))
         if request is not None and first is not None and not first.answered:
             first.arrived = True
-            self._events.append(Arrived(Exchange(1), request))
+            self._streams.events.append(Arrived(Exchange(1), request))
         self._check(allowed=self._abuse.control(self._now_ms))
-        self._pump(list(self._blocked))
+        self._streams.window_opened(Exchange(0), self._now_ms)
 
     def _on_nothing(self, _event: h2.events.Event) -> None:
         self._check(allowed=self._abuse.control(self._now_ms))
@@ -353,102 +378,25 @@ class Http2:
         if stream is None or self._failed or stream.answered:
             return None
         end = end or stream.head_only
-        head = [
-            (b":status", b"%d" % response.status),
-            (b"date", date_header(now_ms // 1000)),
-            *response.headers,
-            *extra,
-        ]
         stream.begin_wait(now_ms)
         try:
-            self._h2.send_headers(exchange, head, end_stream=end)
+            self._h2.send_headers(exchange, _fields(response, extra, now_ms), end_stream=end)
         except H2Error:
-            self._forget(exchange)
+            self._streams.forget(exchange)
             return None
         if end:
-            self._end(exchange, stream)
+            self._streams.end(exchange, stream)
             return None
         return stream
 
     def _add(self, exchange: Exchange, stream: H2Stream, data: bytes) -> None:
-        if self._failed:
-            return
-        if not stream.out:
-            stream.begin_wait(self._now_ms)
-        stream.out += data
-        self._held_out_bytes += len(data)
-        self._pump([exchange])
-
-    def _pump(self, exchanges: list[Exchange]) -> None:
-        """Sends data as far as the windows allow, a frame a stream in turn."""
-        while exchanges:
-            exchanges = [exchange for exchange in exchanges if self._pump_one(exchange)]
-
-    def _pump_one(self, exchange: Exchange) -> bool:
-        """Sends one frame; returns whether there may be another."""
-        stream = self._streams.get(exchange)
-        if stream is None or self._failed:
-            return False
-        out = stream.out
-        try:
-            size = min(len(out), self._h2.local_flow_control_window(exchange), self._h2.max_outbound_frame_size)
-            if out and size <= 0:
-                self._blocked[exchange] = None
-                return False
-            end = stream.ended and size == len(out)
-            if out or end:
-                self._h2.send_data(exchange, bytes(out[:size]), end_stream=end)
-        except H2Error:
-            self._forget(exchange)
-            return False
-        if size > 0:
-            if size == len(out) or size >= FRAME_BYTES_MIN:
-                self._abuse.progress()
-            del out[:size]
-            self._held_out_bytes -= size
-            self._unwritten_bytes += size
-            stream.moved(size, self._now_ms)
-        if end:
-            self._end(exchange, stream)
-            return False
-        self._wake()
-        if not out:
-            self._blocked.pop(exchange, None)
-            return False
-        return True
-
-    def _wake(self) -> None:
-        """Tells event streams that there is room again, once half of their limit is free."""
-        if not self._starved or self._held_out_bytes * 2 > self._options.max_held_bytes:
-            return
-        for exchange in list(self._starved):
-            stream = self._streams.get(exchange)
-            if stream is None or len(stream.out) * 2 <= STREAM_BUFFER_BYTES:
-                del self._starved[exchange]
-                self._events.append(Drained(exchange))
+        if not self._failed:
+            self._streams.add(exchange, stream, data, self._now_ms)
 
     # ---- the end of streams
 
-    def _end(self, exchange: Exchange, stream: H2Stream) -> None:
-        """Ends a stream whose response is sent. Where the request is not all there, the stream stays until it is."""
-        stream.answered = True
-        if stream.arrived:
-            self._forget(exchange)
-
-    def _forget(self, exchange: Exchange) -> bool:
-        stream = self._streams.pop(exchange, None)
-        if stream is None:
-            return False
-        self._held_out_bytes -= len(stream.out)
-        if not stream.arrived and not stream.refused:
-            self._held_in_bytes -= stream.body_bytes
-        self._blocked.pop(exchange, None)
-        self._starved.pop(exchange, None)
-        self._wake()
-        return True
-
     def _reset(self, exchange: Exchange, code: ErrorCodes) -> None:
-        if self._forget(exchange):
+        if self._streams.forget(exchange):
             self._rst(exchange, code)
 
     def _rst(self, exchange: Exchange, code: ErrorCodes) -> None:
@@ -457,10 +405,11 @@ class Http2:
 
     def _refuse(self, exchange: Exchange, refusal: Response) -> None:
         """Answers now, and drops the rest of the request: some clients miss an answer that RST_STREAM follows."""
-        stream = self._streams[exchange]
-        self._held_in_bytes -= stream.body_bytes
+        stream = self._streams.get(exchange)
+        assert stream is not None
+        self._streams.held_in_bytes -= stream.body_bytes
         stream.body, stream.refused = ArrivingBody(), True
-        self.respond(exchange, readable(stream.headers, refusal, self._options), now_ms=self._now_ms)
+        self.respond(exchange, readable(stream.head.headers, refusal, self._options), now_ms=self._now_ms)
 
     # ---- faults
 
@@ -488,3 +437,8 @@ class Http2:
         h2.events.UnknownFrameReceived: _on_nothing,
         h2.events.ConnectionTerminated: _on_goaway,
     }
+
+
+def _fields(response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int) -> Fields:
+    date = date_header(now_ms // 1000)
+    return ((b":status", b"%d" % response.status), (b"date", date), *response.headers, *extra)

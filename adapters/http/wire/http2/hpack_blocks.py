@@ -1,0 +1,123 @@
+"""Header compression (RFC 7541) on the hpack library, with header blocks that are remembered.
+
+A block stands for the same fields, and the fields for the same block, as long as the dynamic table is the same. So each
+table counts its changes, and what was decoded or encoded without one is valid until the next.
+"""
+
+from collections.abc import Iterable
+from typing import Any, Final, TypeAlias
+
+from h2.errors import ErrorCodes
+from h2.exceptions import ProtocolError
+from hpack import Decoder, Encoder, HeaderTuple
+from hpack.exceptions import HPACKError, OversizedHeaderListError
+from hpack.table import HeaderTable
+
+Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
+
+BLOCKS_MAX: Final = 16  # remembered of each encoder: the date in them changes every second
+FIELDS_BYTES_MAX: Final = 8_192  # that fit into one frame, however they are encoded
+_RESIZE_MASK, _RESIZE = 0xE0, 0x20  # the first bits of a block that begins by resizing the table (RFC 7541, 6.3)
+
+
+class CompressionError(ProtocolError):
+    """Raised for a header block that cannot be decoded (RFC 9113, 4.3)."""
+
+    error_code = ErrorCodes.COMPRESSION_ERROR
+
+
+class _Table(HeaderTable):
+    """A table that counts how often it has changed."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.changes = 0
+
+    def add(self, name: bytes, value: bytes) -> None:
+        """Adds an entry; a table without room for any stays as it is."""
+        before = bool(self.dynamic_entries)
+        super().add(name, value)
+        self.changes += before or bool(self.dynamic_entries)
+
+
+class BlockDecoder(Decoder):
+    """Raises `CompressionError`, which h2 passes on; of a header list that is too large, h2 answers by itself."""
+
+    header_table: _Table
+
+    def __init__(self, header_list_bytes_max: int) -> None:
+        super().__init__(header_list_bytes_max)
+        self.header_table = _Table()
+        self._ahead: tuple[bytes, Iterable[HeaderTuple] | Exception] | None = None
+        self.block = b""  # the one that was decoded last; empty where that has changed the table
+
+    @property
+    def changes(self) -> int:
+        """Returns how often the table has changed."""
+        return self.header_table.changes
+
+    def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
+        """Decodes a header block, unless that was done `ahead`."""
+        ahead, self._ahead = self._ahead, None
+        if ahead is not None and ahead[0] == data:
+            if isinstance(ahead[1], Exception):
+                raise ahead[1]
+            return ahead[1]
+        table = self.header_table
+        before = table.changes
+        table.changes += bool(data) and data[0] & _RESIZE_MASK == _RESIZE
+        try:
+            fields = super().decode(data, raw)
+        except OversizedHeaderListError:
+            raise
+        except HPACKError as error:
+            raise CompressionError(str(error)) from error
+        self.block = data if table.changes == before else b""
+        return fields
+
+    def ahead(self, block: bytes) -> Iterable[HeaderTuple]:
+        """Decodes the next block before h2 does, which gets the same from `decode`; nothing where it is at fault."""
+        found: Iterable[HeaderTuple] | Exception
+        try:
+            found = self.decode(block, raw=True)
+        except (CompressionError, OversizedHeaderListError) as error:
+            found = error
+        self._ahead = block, found
+        return () if isinstance(found, Exception) else found
+
+    def taken(self) -> None:
+        """Notes that h2 does not get the block that was decoded ahead."""
+        self._ahead = None
+
+
+class BlockEncoder(Encoder):
+    """Encodes each list of fields once for each state of the table."""
+
+    header_table: _Table
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.header_table = _Table()
+        self._blocks: dict[Fields, tuple[int, bytes]] = {}
+
+    def encode(self, headers: Any, huffman: bool = True) -> bytes:
+        """Encodes fields; another size of the table is said before them (RFC 7541, 4.2)."""
+        self.header_table.changes += self.header_table.resized
+        block: bytes = super().encode(headers, huffman)
+        return block
+
+    def block(self, fields: Fields) -> bytes | None:
+        """Returns the header block of fields; None, and nothing is changed, where they may be too large for a frame."""
+        table = self.header_table
+        known = self._blocks.get(fields)
+        if known is not None and known[0] == table.changes and not table.resized:
+            return known[1]
+        if sum([len(name) + len(value) for name, value in fields]) > FIELDS_BYTES_MAX:
+            return None
+        before = table.changes
+        block = self.encode(fields)
+        if table.changes == before:
+            if len(self._blocks) >= BLOCKS_MAX:
+                self._blocks.clear()
+            self._blocks[fields] = before, block
+        return block
