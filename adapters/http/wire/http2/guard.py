@@ -70,17 +70,17 @@ class FrameHeaders:
         self._head = b""  # the part of it that has come
         self._begun = False  # the first frame has come
         self._block = 0  # the stream whose header block goes on in CONTINUATION frames; 0: none does
-        self.fault: ErrorCodes | None = None  # of the frame that `stretch` has stopped at
+        self.fault: ErrorCodes | None = None  # of the frame that `next_request` has stopped at
 
     @property
-    def between(self) -> bool:
+    def at_border(self) -> bool:
         """Returns whether the next byte begins a frame that may be a request's first."""
         return self._begun and not (self._left or self._head or self._block)
 
-    def stretch(self, data: bytes, at: int) -> int:
-        """Returns where the frames from a place on end: before the next request, at a fault, or with the read.
+    def next_request(self, data: bytes, at: int) -> int:
+        """Returns where the next frame behind a place begins a request; where there is none, the end of the read.
 
-        The frame at this place counts as one of them, whatever it is.
+        A frame that is at fault, which `fault` tells then, ends the search where it begins.
         """
         begins, size = at, len(data)
         while True:

@@ -19,11 +19,12 @@ from adapters.http.wire.request import CONTINUE, HttpRequest, expectations
 from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
-HEADS_MAX: Final = 4  # that are remembered by their blocks, of a connection
+HEADS_MAX: Final = 4  # that are remembered of a connection, each time by their blocks and by their names
 BLOCK_BYTES_MAX: Final = 2_048  # of a block that is remembered
-FIELDS_BYTES_MAX: Final = 4_096  # of the fields that it stands for
+HEAD_BYTES_MAX: Final = 4_096  # of a head that is remembered
 
 _Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
+_Names: TypeAlias = tuple[tuple[bytes, bytes | None], ...]
 _Key = TypeVar("_Key")
 _Value = TypeVar("_Value")
 
@@ -133,13 +134,16 @@ class RepeatedHeads:
     def __init__(self, decoder: BlockDecoder, options: HttpOptions) -> None:
         self._decoder, self._options = decoder, options
         self._by_block: dict[bytes, tuple[int, H2Head]] = {}  # and how often the table had changed
-        self._by_names: dict[tuple[bytes, ...], H2Head] = {}
+        self._by_names: dict[_Names, H2Head] = {}
 
     def learn(self, head: H2Head) -> None:
         """Remembers a head of the block that was decoded last, which h2 has found sound, and nothing refuses."""
-        if head.method == "CONNECT" or head.expected or head.size_bytes > FIELDS_BYTES_MAX:
+        if head.method == "CONNECT" or head.expected or head.size_bytes > HEAD_BYTES_MAX:
             return
-        _remember(self._by_names, tuple([name for name, _ in head.fields]), head)
+        names = _names(head.fields)
+        if names.count((_LENGTH, None)) > 1:  # they have to be the same (RFC 9110, 8.6)
+            return
+        _remember(self._by_names, names, head)
         if self._decoder.block:
             _remember(self._by_block, self._decoder.block, (self._decoder.changes, head))
 
@@ -150,15 +154,16 @@ class RepeatedHeads:
         """
         known = self._by_block.get(block)
         if known is not None and known[0] == self._decoder.changes:
+            _remember(self._by_block, block, known)
             return known[1]
         if not self._by_names:
             return None
         fields = tuple(self._decoder.ahead(block))
-        other = self._by_names.get(tuple([name for name, _ in fields]))
+        other = self._by_names.get(_names(fields))
         if other is None or not _alike(fields, other.fields):
             return None
         head = H2Head(fields)
-        if head.size_bytes > FIELDS_BYTES_MAX or head.refusal(self._options) is not None:
+        if head.size_bytes > HEAD_BYTES_MAX or head.refusal(self._options) is not None:
             return None
         self.learn(head)
         return head
@@ -167,6 +172,11 @@ class RepeatedHeads:
         """Forgets them."""
         self._by_block.clear()
         self._by_names.clear()
+
+
+def _names(fields: _Fields) -> _Names:
+    """Returns the names of fields, with the values of those that mean more than their characters."""
+    return tuple([(name, value if name in _SAME else None) for name, value in fields])
 
 
 def _remember(heads: dict[_Key, _Value], key: _Key, value: _Value) -> None:
@@ -179,6 +189,6 @@ def _remember(heads: dict[_Key, _Value], key: _Key, value: _Value) -> None:
 def _alike(fields: _Fields, others: _Fields) -> bool:
     """Returns whether fields of the same names differ by plain values alone."""
     for (name, value), (_, other) in zip(fields, others, strict=True):
-        if value != other and (name in _SAME or _SHAPES.get(name, _VALUE).fullmatch(value) is None):
+        if value != other and _SHAPES.get(name, _VALUE).fullmatch(value) is None:
             return False
     return True

@@ -15,9 +15,8 @@ from hpack.table import HeaderTable
 
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
-BLOCKS_MAX: Final = 16  # remembered of each encoder: the date in them changes every second
-FIELDS_BYTES_MAX: Final = 8_192  # that fit into one frame, however they are encoded
-_RESIZE_MASK, _RESIZE = 0xE0, 0x20  # the first bits of a block that begins by resizing the table (RFC 7541, 6.3)
+BLOCKS_MAX: Final = 4  # remembered of each encoder
+BLOCK_FIELDS_BYTES_MAX: Final = 4_000  # whose block fits into a frame: a character may take 30 bits (RFC 7541, B)
 
 
 class CompressionError(ProtocolError):
@@ -39,6 +38,19 @@ class _Table(HeaderTable):
         super().add(name, value)
         self.changes += before or bool(self.dynamic_entries)
 
+    @property
+    def maxsize(self) -> int:
+        """Returns how many bytes the entries may have (RFC 7541, 4.1)."""
+        return self._maxsize
+
+    @maxsize.setter
+    def maxsize(self, size_bytes: int) -> None:
+        """Resizes the table, which the next block has to say; the same size once more does not take that back."""
+        resized = self.resized
+        HeaderTable.maxsize.fset(self, size_bytes)  # type: ignore[attr-defined]
+        self.resized = self.resized or resized
+        self.changes += 1
+
 
 class BlockDecoder(Decoder):
     """Raises `CompressionError`, which h2 passes on; of a header list that is too large, h2 answers by itself."""
@@ -59,13 +71,16 @@ class BlockDecoder(Decoder):
     def decode(self, data: bytes, raw: bool = False) -> Iterable[HeaderTuple]:
         """Decodes a header block, unless that was done `ahead`."""
         ahead, self._ahead = self._ahead, None
-        if ahead is not None and ahead[0] == data:
-            if isinstance(ahead[1], Exception):
-                raise ahead[1]
-            return ahead[1]
+        if ahead is None:
+            return self._decoded(data, raw)
+        assert ahead[0] == data, "nothing comes between a request that is looked at and its frames"
+        if isinstance(ahead[1], Exception):
+            raise ahead[1]
+        return ahead[1]
+
+    def _decoded(self, data: bytes, raw: bool) -> Iterable[HeaderTuple]:
         table = self.header_table
         before = table.changes
-        table.changes += bool(data) and data[0] & _RESIZE_MASK == _RESIZE
         try:
             fields = super().decode(data, raw)
         except OversizedHeaderListError:
@@ -79,14 +94,14 @@ class BlockDecoder(Decoder):
         """Decodes the next block before h2 does, which gets the same from `decode`; nothing where it is at fault."""
         found: Iterable[HeaderTuple] | Exception
         try:
-            found = self.decode(block, raw=True)
+            found = self._decoded(block, True)
         except (CompressionError, OversizedHeaderListError) as error:
             found = error
         self._ahead = block, found
         return () if isinstance(found, Exception) else found
 
     def taken(self) -> None:
-        """Notes that h2 does not get the block that was decoded ahead."""
+        """Notes that h2 does not get the block that was decoded ahead, if it was."""
         self._ahead = None
 
 
@@ -101,8 +116,11 @@ class BlockEncoder(Encoder):
         self._blocks: dict[Fields, tuple[int, bytes]] = {}
 
     def encode(self, headers: Any, huffman: bool = True) -> bytes:
-        """Encodes fields; another size of the table is said before them (RFC 7541, 4.2)."""
-        self.header_table.changes += self.header_table.resized
+        """Encodes fields; other sizes of the table are said before them, the least and the last (RFC 7541, 4.2)."""
+        if self.header_table.resized:
+            sizes = self.table_size_changes
+            self.table_size_changes = sorted({min(sizes), sizes[-1]}) if sizes else []
+            self.header_table.changes += 1
         block: bytes = super().encode(headers, huffman)
         return block
 
@@ -112,7 +130,7 @@ class BlockEncoder(Encoder):
         known = self._blocks.get(fields)
         if known is not None and known[0] == table.changes and not table.resized:
             return known[1]
-        if sum([len(name) + len(value) for name, value in fields]) > FIELDS_BYTES_MAX:
+        if sum([len(name) + len(value) for name, value in fields]) > BLOCK_FIELDS_BYTES_MAX:
             return None
         before = table.changes
         block = self.encode(fields)
@@ -121,3 +139,7 @@ class BlockEncoder(Encoder):
                 self._blocks.clear()
             self._blocks[fields] = before, block
         return block
+
+    def forget(self) -> None:
+        """Drops the blocks that are remembered."""
+        self._blocks.clear()

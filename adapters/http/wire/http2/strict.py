@@ -138,6 +138,7 @@ class StrictConnection(H2Connection):
         Errors with a type of their own in h2 are no fault of the request: a stream that has ended, a block of headers
         that is too large or cannot be decoded.
         """
+        self._adopt(frame.stream_id)  # else it would count as one more stream
         late = self._reset_by_us(frame.stream_id)
         try:
             frames, events = super()._receive_headers_frame(frame)

@@ -118,13 +118,13 @@ class Http2:
         return self._failed or ((self._leaving or self._deserted) and not self._streams)
 
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
-        """Feeds h2; requests that are complete come as events. A connection error is answered by GOAWAY."""
+        """Takes whole requests that are like others, and feeds h2 with all else. GOAWAY answers a connection error."""
         self._now_ms = now_ms
         at = 0
         while at < len(data) and not self._failed:
             begins, at = at, self._repeated(data, at)
             if at == begins:
-                at = self._frames.stretch(data, at)
+                at = self._frames.next_request(data, at)
                 self._feed(data if at - begins == len(data) else data[begins:at])
                 if self._frames.fault is not None:
                     self._fail(self._frames.fault)
@@ -145,7 +145,7 @@ class Http2:
 
     def _repeated(self, data: bytes, at: int) -> int:
         """Takes a request that is all there and like one before it; returns the place behind it, or where it was."""
-        whole = whole_request(data, at) if self._frames.between else None
+        whole = whole_request(data, at) if self._frames.at_border else None
         if whole is None or self._leaving or self._streams.held_out_bytes > self._options.max_held_bytes:
             return at
         head, size_bytes = self.heads.find(whole.block), len(whole.body)
@@ -156,6 +156,7 @@ class Http2:
             or not self._h2.take(whole.stream_id, size_bytes)
         ):
             return at
+        self._h2.decoder.taken()
         exchange = Exchange(whole.stream_id)
         stream = self._streams.open(exchange, head, self._now_ms)
         stream.arrived, stream.body_bytes = True, size_bytes
@@ -266,6 +267,7 @@ class Http2:
         """Lets h2's own rings keep no more than a frame and the unwritten output."""
         self._streams.clear()
         self.heads.clear()
+        self._h2.encoder.forget()
 
     def _take_events(self) -> list[Event]:
         events, self._streams.events = self._streams.events, []
@@ -294,7 +296,8 @@ class Http2:
             if (early := self.refusal_of(head.request(b""))) is not None:
                 self._refuse(exchange, early)
             else:
-                self._h2.send_headers(exchange, [(b":status", b"100")])
+                with suppress(H2Error):  # its client has reset it in the same read
+                    self._h2.send_headers(exchange, [(b":status", b"100")])
 
     def _on_data(self, event: h2.events.DataReceived) -> None:
         exchange = Exchange(event.stream_id)

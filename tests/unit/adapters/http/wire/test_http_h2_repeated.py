@@ -1,16 +1,21 @@
 """Requests of HTTP/2 that are all there and like one before them: h2 learns of them only where it has to."""
 
+import base64
+from collections.abc import Iterator
+
 import h2.settings
 import pytest
 from h2.errors import ErrorCodes
-from hpack import Encoder
-from hyperframe.frame import HeadersFrame
+from hpack import Decoder
+from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
 
 from adapters.http import HttpOptions
+from adapters.http.wire.http2.guard import PREFACE
 from adapters.http.wire.http2.head import HEADS_MAX
 from adapters.http.wire.http2.strict import StrictConnection
 from adapters.http.wire.http2.transport import Http2
-from tests.support.http.http_driver import Gateway, Http2Client
+from gateway.port.adapter import Publish
+from tests.support.http.http_driver import PASSWORDS, Gateway, Http2Client
 
 EVENT = (("ce-specversion", "1.0"), ("ce-source", "/s"), ("ce-type", "t"), ("content-type", "text/plain"))
 WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
@@ -141,13 +146,158 @@ def test_another_size_of_the_peers_table_is_said_before_a_remembered_block() -> 
             assert client.ask("POST", "/topics/a", body=b"").status == 201
 
 
-def test_a_closed_connection_keeps_no_heads() -> None:
-    client = Http2Client(Gateway())
-    client.ask("GET", "/topics", ("authorization", "Bearer secret"))
+def transport_of(client: Http2Client) -> Http2:
     transport = client.gateway.adapter.transport
     assert isinstance(transport, Http2)
+    return transport
+
+
+def test_a_closed_connection_keeps_no_heads() -> None:
+    client = Http2Client(Gateway())
+    client.ask("GET", "/topics")
+    data = client.h2.encoder.encode(
+        [(":method", "GET"), (":scheme", "http"), (":authority", "gateway.example"), (":path", "/topics")]
+    )
+    heads, encoder = transport_of(client).heads, transport_of(client)._h2.encoder
+    assert heads.find(data) is not None
     client.gateway.adapter.lost(now_ms=client.gateway.now_ms)
-    assert transport.heads.find(Encoder().encode([])) is None
+    assert heads.find(data) is None
+    assert not encoder._blocks
+
+
+def raw(stream: int, block: bytes, body: bytes = b"x") -> bytes:
+    """Returns the frames of a request."""
+    head = HeadersFrame(stream, block, flags=["END_HEADERS"]).serialize()
+    return head + DataFrame(stream, body, flags=["END_STREAM"]).serialize()
+
+
+def frames(data: bytes) -> Iterator[Frame]:
+    """Returns the frames that a peer gets."""
+    while data:
+        frame, length = Frame.parse_frame_header(memoryview(data[:9]))
+        frame.parse_body(memoryview(data[9 : 9 + length]))
+        data = data[9 + length :]
+        yield frame
+
+
+def literal(first: bytes, name: bytes, value: bytes) -> bytes:
+    """Returns a field with a new name; `first` says whether it is indexed (RFC 7541, 6.2)."""
+    return first + bytes([len(name)]) + name + bytes([len(value)]) + value
+
+
+def test_a_block_stands_for_other_fields_when_its_table_has_changed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a proxy's connection for two users: the same bytes are alice's request, and then bob's."""
+    monkeypatch.setitem(PASSWORDS, "alice", b"a")
+    monkeypatch.setitem(PASSWORDS, "bob", b"b")
+    gateway = Gateway()
+    gateway.feed(PREFACE + SettingsFrame(0).serialize())
+    begins = b"\x83\x86\x01\x01a\x04\x09/topics/x"  # POST, http, an authority, a path
+    for stream, who in ((1, b"alice:a"), (3, b"bob:b")):
+        block = begins + literal(b"\x40", b"authorization", b"Basic " + base64.b64encode(who))
+        gateway.feed(raw(stream, block + literal(b"\0", b"x-n", b"1")))
+    again = begins + b"\xbf" + literal(b"\x40", b"x-n", b"1")  # the second of the table, and one more in front of it
+    for stream in (5, 7):
+        gateway.feed(raw(stream, again))
+    senders = [effect.who.name for effect in gateway.effects if isinstance(effect, Publish) and effect.who]
+    assert senders == ["alice", "bob", "alice", "bob"]
+
+
+def test_lengths_that_differ_are_refused_behind_such_as_agree() -> None:
+    client = Http2Client(Gateway())
+    codes = []
+    for first, second in (("2", "2"), ("3", "2"), ("2", "3"), ("2", "2")):
+        stream = client.send("POST", "/topics/a", ("content-length", first), ("content-length", second), body=b"xy")
+        client.flush()
+        codes.append(client.received[stream].reset)
+    assert codes[1:3] == [ErrorCodes.PROTOCOL_ERROR] * 2
+    assert codes[0] == codes[3]
+    assert {message.body for message in client.gateway.messages} <= {b"xy"}
+
+
+def test_a_head_that_may_be_longer_than_a_frame_is_sent_as_h2_does() -> None:
+    """A backslash takes 19 bits."""
+    client = Http2Client(Gateway())
+    assert client.ask("POST", "/topics/x", ("content-type", "text/" + "\\" * 7_000), body=b"x").status == 201
+    for _ in range(3):
+        assert client.ask("GET", "/topics/x").body == b"x"
+
+
+def test_the_same_size_of_a_table_twice_forgets_its_blocks() -> None:
+    client = Http2Client(Gateway())
+    decoder = Decoder()
+    for sizes in ((), (0, 0), (4_096, 4_096)):
+        for size in sizes:
+            client.gateway.feed(SettingsFrame(0, settings={SettingsFrame.HEADER_TABLE_SIZE: size}).serialize())
+            decoder.header_table_size = decoder.max_allowed_table_size = size  # it shrinks at once
+        for _ in range(2):
+            stream = client.send("POST", "/topics/a", body=b"")
+            out = client.gateway.feed(client.h2.data_to_send())
+            heads = [
+                frame.data for frame in frames(out) if isinstance(frame, HeadersFrame) and frame.stream_id == stream
+            ]
+            assert dict(decoder.decode(heads[0]))[":status"] == "201"
+
+
+def test_trailers_that_come_late_at_the_limit_of_streams_reset_their_stream() -> None:
+    gateway = Gateway(HttpOptions(max_concurrent_streams=2))
+    client = Http2Client(gateway)
+    client.ask("POST", "/topics/a", body=b"")
+    gateway.hold = True
+    streams = [client.send("POST", "/topics/a", body=b"x") for _ in range(2)]
+    client.flush()
+    block = client.h2.encoder.encode([("x", "1")])
+    client.read(gateway.feed(HeadersFrame(streams[1], block, flags=["END_HEADERS", "END_STREAM"]).serialize()))
+    client.read(gateway.release())
+    assert client.received[streams[1]].reset == ErrorCodes.STREAM_CLOSED
+    assert client.answer(streams[0]).status == 201
+    assert client.goaway is None
+
+
+def test_methods_in_turn_are_known_both(seen: list[int]) -> None:
+    client = Http2Client(Gateway())
+    for number in range(10):
+        client.ask("POST", f"/topics/a/{number}", body=b"x")
+        client.ask("PUT", f"/topics/a/{number}", body=b"x")
+    assert len(seen) == 2
+
+
+def test_a_request_that_is_reset_before_it_is_told_to_go_on_hurts_nobody_else() -> None:
+    client = Http2Client(Gateway())
+    stream = client.send("POST", "/topics/a", ("expect", "100-continue"), body=b"x", end=False)
+    client.h2.reset_stream(stream)
+    client.flush()
+    assert not client.gateway.closed
+    assert client.ask("POST", "/topics/a", body=b"").status == 201
+
+
+@pytest.mark.parametrize("value", [b"a\0b", b" a", b"a ", b"a\nb"])
+def test_values_that_are_none_are_refused_behind_such_as_are(value: bytes) -> None:
+    gateway = Gateway()
+    client = Http2Client(gateway)
+    client.ask("POST", "/topics/a", ("x-a", "1"), body=b"")
+    block = b"\x83\x86\x01\x0fgateway.example\x04\x09/topics/a" + literal(b"\0", b"x-a", value)
+    client.read(gateway.feed(raw(3, block)))
+    assert [message.body for message in gateway.messages] == [b""]
+
+
+def test_a_window_that_is_used_up_is_an_error() -> None:
+    """The connection lets 1 MiB and 64 KiB come that is not taken."""
+    gateway = Gateway()
+    client = Http2Client(gateway)
+    client.ask("POST", "/topics/a", body=b"x")
+    transport_of(client)._h2._inbound_flow_control_window_manager.current_window_size = 10
+    block = client.h2.encoder.encode(
+        [(":method", "POST"), (":scheme", "http"), (":authority", "gateway.example"), (":path", "/topics/a")]
+    )
+    client.read(gateway.feed(raw(3, block, b"x" * 11)))
+    assert client.goaway == ErrorCodes.FLOW_CONTROL_ERROR
+
+
+def test_a_body_too_large_is_refused() -> None:
+    client = Http2Client(Gateway(HttpOptions(max_body_bytes=10)))
+    assert client.ask("POST", "/topics/a", body=b"x" * 10).status == 201
+    assert client.ask("POST", "/topics/a", body=b"x" * 11).status == 413
+    assert client.ask("POST", "/topics/a", body=b"x" * 10).status == 201
 
 
 def test_a_stream_number_is_used_once() -> None:
