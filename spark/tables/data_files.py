@@ -153,7 +153,8 @@ def _write(place: Location, table: str, path: str, day: str | None, rows: pa.Tab
 def statistics(rows: pa.Table) -> str:
     """Returns row count, nulls and extremes, as the Delta protocol has them; of all columns but lists.
 
-    Without them a reader that filters by pyarrow's datasets takes the extremes for null, and finds no row.
+    Without them a reader that filters by pyarrow's datasets takes the extremes for null, and finds no row. Bytes have
+    no extremes: no reader uses them, and two bodies would be larger in the log than in their file.
     """
     low: dict[str, Any] = {}
     high: dict[str, Any] = {}
@@ -162,6 +163,8 @@ def statistics(rows: pa.Table) -> str:
         if pa.types.is_nested(field.type):
             continue
         nulls[field.name] = rows[field.name].null_count
+        if pa.types.is_binary(field.type):
+            continue
         extremes = pc.min_max(rows[field.name])
         least, most = _shown(extremes["min"], up=False), _shown(extremes["max"], up=True)
         if least is not None and most is not None:
