@@ -10,12 +10,13 @@ import pyarrow as pa
 from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
-from spark.errors import OutputBusy, SparkError
-from spark.job.bucket import work
+from spark.errors import BadOption, OutputBusy, SparkError
 from spark.tables.commits import Commits, no_tables
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.manifest import Manifest
 from spark.tables.schemas import SPECS
+
+_DAY_MS = 86_400_000
 
 
 class Description(NamedTuple):
@@ -35,9 +36,6 @@ def compact(place: Location, *, history_h: int = 6) -> int:
     commits = _opened(place, history_h)
     try:
         commits.merge_all()
-        if (plan := commits.begin_tick()) is not None:
-            reports = [work(plan, bucket, None) for bucket in range(commits.manifest.buckets)]
-            commits.commit(plan, reports, batch=None, began_ms=now_ms())
     finally:
         commits.close()
     return before - sum(table.files for table in describe(place))
@@ -55,10 +53,18 @@ def vacuum(place: Location, *, history_h: int = 6) -> int:
 def expire(place: Location, *, days: int, history_h: int = 6) -> int:
     """Takes the rows of days longer ago out of the tables that have days; returns how many files gave way.
 
-    `vacuum` deletes the files once no reader may need them. Raises `SparkError`.
+    `vacuum` deletes the files once no reader may need them. Raises `BadOption` for days whose windows the job still
+    corrects: a late record would be all that a window has. Raises `SparkError`.
     """
     commits = _opened(place, history_h)
     try:
+        late_ms = commits.manifest.late_ms
+        if late_ms is not None and days * _DAY_MS < late_ms:
+            raise BadOption(
+                "days",
+                f"must be {-(-late_ms // _DAY_MS)} at least: so long the job corrects windows by late records (its "
+                "option late)",
+            )
         today = datetime.fromtimestamp(now_ms() / 1000, UTC).date()
         return commits.expire(today - timedelta(days=days))
     finally:

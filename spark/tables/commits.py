@@ -21,6 +21,7 @@ import uuid
 from collections.abc import Iterable
 from datetime import date
 from pathlib import Path
+from typing import Any
 
 import msgspec
 from deltalake import CommitProperties, PostCommitHookProperties, Transaction
@@ -29,13 +30,14 @@ from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
+from spark.tables.data_files import merge_files
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
 from spark.tables.opening import evolve, open_table
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
-from spark.tables.state import STATE
+from spark.tables.state import STATE, written_in
 from spark.telemetry.forgetting import Capacity
 from spark.telemetry.sessions import NEVER_MS
 
@@ -69,17 +71,20 @@ class Commits:
         self._tables = {name: open_table(place, name, settings.history_h) for name in SPECS}
         self._evolve()
         self._live = {name: LiveFiles.of(table) for name, table in self._tables.items()}
-        self._merge_files = MERGE_FILES
         self.restless = True  # until a pass has found nothing that time alone may change
         self._vacuumed_ms = now_ms()
 
     @classmethod
     def maintaining(cls, place: Location, history_h: int) -> "Commits":
-        """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output."""
+        """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output.
+
+        The lock of an object store is in the checkpoint, which this does not know: a job that runs is found by the
+        commit that both try, or by its manifest.
+        """
         if Manifest.load(place) is None:
             raise no_tables(place)
         try:
-            lock = _locked(place)
+            lock = None if place.local is None else _locked(place.local, place.url)
         except OSError as error:
             raise SparkError(f"{place.url} cannot be written: {reason(error)}") from error
         try:
@@ -115,8 +120,10 @@ class Commits:
         try:
             place.make()
             checkpoint.mkdir(parents=True, exist_ok=True)
-            lock = _locked(place)
-            return cls(place, settings, _joined(place, checkpoint, settings), lock)
+            lock = _locked(checkpoint if place.local is None else place.local, place.url)
+            manifest = _joined(place, checkpoint, settings)
+            _tidy_states(place, manifest, alone=place.local is not None and lock is not None)
+            return cls(place, settings, manifest, lock)
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
@@ -142,22 +149,7 @@ class Commits:
             )
         if wanted <= done:
             return None
-        return PassPlan(
-            place=self.place,
-            pass_=wanted,
-            attempt=uuid.uuid4().hex[:8],
-            samples=self._settings.samples,
-            settled_ms=self.manifest.progress.watermark_ms,
-            read_to_ms=self.manifest.progress.read_to_ms,
-            newest_ms=self.manifest.progress.stored_at_ms,
-            watermark_ms=self._settings.watermark_ms,
-            late_ms=self._settings.late_ms,
-            session_ms=self._settings.session_ms,
-            capacity=self._capacity(),
-            states=self.manifest.states,
-            versions={name: self._version_before(name, wanted) for name in SPECS},
-            merges=self._merges(),
-        )
+        return self._plan(wanted, self._merges(MERGE_FILES))
 
     def begin_tick(self, clock_ms: int = 0) -> PassPlan | None:
         """Returns the plan of a tick after the last batch: time goes on to `clock_ms` without records.
@@ -204,6 +196,7 @@ class Commits:
             before,
             pass_=plan.pass_,
             pending_tick=None,
+            late_ms=self._settings.late_ms,
             progress=progress,
             counts=counts_after(before.counts, reports),
             states={**before.states, **{r.bucket: r.state for r in reports if r.state is not None}},
@@ -233,8 +226,34 @@ class Commits:
         )
 
     def merge_all(self) -> None:
-        """Makes the next pass merge all small files, however few."""
-        self._merge_files = 2
+        """Merges all small files, however few. It is no pass: rows, states and the time stay as they are."""
+        while merges := self._merges(2):
+            plan = self._plan(self.manifest.pass_, merges)
+            for name in SPECS:
+                runs = [(bucket, run) for bucket, of in merges.items() for run in of.get(name, ())]
+                merged = [merge_files(plan, name, bucket, run, nth) for nth, (bucket, run) in enumerate(runs)]
+                if merged:
+                    self._write(name, merged, [path for _, run in runs for path in run], [])
+        self._save_versions()
+
+    def _plan(self, wanted: int, merges: dict[int, dict[str, list[list[str]]]]) -> PassPlan:
+        progress = self.manifest.progress
+        return PassPlan(
+            place=self.place,
+            pass_=wanted,
+            attempt=uuid.uuid4().hex[:8],
+            samples=self._settings.samples,
+            settled_ms=progress.watermark_ms,
+            read_to_ms=progress.read_to_ms,
+            newest_ms=progress.stored_at_ms,
+            watermark_ms=self._settings.watermark_ms,
+            late_ms=self._settings.late_ms,
+            session_ms=self._settings.session_ms,
+            capacity=self._capacity(),
+            states=self.manifest.states,
+            versions={name: self._version_before(name, wanted) for name in SPECS},
+            merges=merges,
+        )
 
     def _capacity(self) -> Capacity:
         settings, buckets = self._settings, self.manifest.buckets
@@ -253,22 +272,29 @@ class Commits:
                 evolve(self.place, name, table)
 
     def expire(self, before: date) -> int:
-        """Takes the rows of days before one out of the tables that have days; returns how many files gave way."""
+        """Takes the rows of days before one out of the tables that have days; returns how many files gave way.
+
+        Findings of those days that are still to be published are not published any more.
+        """
         gone = {name: self._live[name].before(f"{DAY.name}={before.isoformat()}") for name in SPECS}
         for name, paths in gone.items():
             if paths:
                 self._write(name, [], paths, [])
-        versions = {name: table.version() for name, table in self._tables.items()}
-        self._save(msgspec.structs.replace(self.manifest, versions=versions))
+        self._save_versions(unpublished=[path for path in self.manifest.unpublished if path not in gone[FINDINGS]])
         return sum(len(paths) for paths in gone.values())
 
-    def _merges(self) -> dict[int, dict[str, list[list[str]]]]:
-        """Returns the small files that each bucket is to merge in a pass."""
+    def _save_versions(self, **more: Any) -> None:
+        """Names the versions that maintenance has made."""
+        versions = {name: table.version() for name, table in self._tables.items()}
+        self._save(msgspec.structs.replace(self.manifest, versions=versions, **more))
+
+    def _merges(self, least: int) -> dict[int, dict[str, list[list[str]]]]:
+        """Returns the small files that each bucket is to merge, from `least` of one day on."""
         found: dict[int, dict[str, list[list[str]]]] = {}
         for name in SPECS:
             if name == FINDINGS and self.manifest.unpublished:
                 continue  # their files are still to be read one by one
-            for bucket, runs in self._live[name].small(self._merge_files).items():
+            for bucket, runs in self._live[name].small(least).items():
                 found.setdefault(bucket, {})[name] = runs
         return found
 
@@ -318,6 +344,9 @@ class Commits:
         self._live[name].change(files, gone)
 
     def _save(self, manifest: Manifest) -> None:
+        """Replaces the manifest. Raises `OutputBusy` where it is another's than the one that was read or saved last."""
+        if self.place.local is None and Manifest.load(self.place) != self.manifest:
+            raise OutputBusy(f"another job is writing to {self.place.url}")  # no lock keeps it out (`_locked`)
         manifest.save(self.place)
         self.manifest = manifest
 
@@ -337,16 +366,18 @@ def _add(file: NewFile, stamp: int) -> AddAction:
     return AddAction(file.path, file.size, partition, stamp, True, file.stats)
 
 
-def _locked(place: Location) -> int | None:
-    """Returns the descriptor that holds the output's lock: the system lets go of it when the process dies."""
-    if place.local is None:
-        return None  # a second job is found by its commits
-    lock = os.open(place.local / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
+def _locked(directory: Path, url: str) -> int | None:
+    """Returns the descriptor that holds a lock: the system lets go of it when the process dies.
+
+    It is in the output, or in the checkpoint of one that is in an object store. A copy of that checkpoint on another
+    machine has a lock of its own: such a job is found by its commits.
+    """
+    lock = os.open(directory / _LOCK_FILE, os.O_RDWR | os.O_CREAT, 0o644)
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError as error:
         os.close(lock)
-        raise OutputBusy(f"another job is writing to {place.url}") from error
+        raise OutputBusy(f"another job is writing to {url}") from error
     return lock
 
 
@@ -366,19 +397,21 @@ def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Mani
                 f"{checkpoint} has committed batches, but {place.url} holds none of them: name its "
                 "output, or another checkpoint"
             )
-        manifest = Manifest(job=job or "", buckets=settings.buckets)
+        manifest = Manifest(job=job or "", buckets=settings.buckets, late_ms=settings.late_ms)
         manifest.save(place)
     if job != manifest.job:
         raise OutputMismatch(
             f"{place.url} was written with another checkpoint than {checkpoint}: name that one, or another output"
         )
-    _tidy_states(place, manifest)
     return manifest
 
 
-def _tidy_states(place: Location, manifest: Manifest) -> None:
-    """Removes the states of attempts that came to nothing."""
+def _tidy_states(place: Location, manifest: Manifest, *, alone: bool) -> None:
+    """Removes the states of attempts that came to nothing.
+
+    Unless this process is surely alone, those of later passes stay: another job may be about to commit them.
+    """
     kept = {path.rpartition("/")[2] for path in manifest.states.values()}
     for name in place.files(STATE):
-        if name not in kept:
+        if name not in kept and (alone or written_in(name) <= manifest.pass_):
             place.remove(f"{STATE}/{name}")

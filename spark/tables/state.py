@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pyarrow as pa
 
-from spark.errors import SparkError
+from spark.errors import OutputBusy, SparkError
 from spark.tables.files import reason
+from spark.tables.manifest import Manifest
 from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
 from spark.telemetry.aliases import ALIASES
@@ -53,7 +54,7 @@ class BucketState(NamedTuple):
 
 
 def load_state(plan: PassPlan, bucket: int) -> BucketState:
-    """Returns the state that a pass continues. Raises `SparkError` when its file is gone."""
+    """Returns the state that a pass continues. Raises `SparkError` when its file is gone, `OutputBusy` by another job."""
     path = plan.states.get(bucket)
     if path is None:
         return BucketState.empty()
@@ -62,6 +63,9 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     except OSError as error:
         raise SparkError(f"{plan.place.child(path)} cannot be read: {reason(error)}") from error
     if data is None:
+        manifest = Manifest.load(plan.place)
+        if manifest is not None and manifest.states.get(bucket) != path:
+            raise OutputBusy(f"another job is writing to {plan.place.url}")
         raise SparkError(
             f"{plan.place.child(path)} is gone, which the tables continue: restore it, or name another output and "
             "checkpoint, and the tables are computed from the log again"
@@ -79,6 +83,12 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     return state._replace(sessions=_widened(state.sessions, SESSIONS))
 
 
+def written_in(name: str) -> int:
+    """Returns the pass that wrote a file of state; -1 for another file."""
+    parts = name.split("-")
+    return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else -1
+
+
 def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
     """Returns a table of an older version with the columns of this one; they are null."""
     if table.schema.equals(schema):
@@ -88,7 +98,7 @@ def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def save_state(plan: PassPlan, bucket: int, state: BucketState) -> str:
     """Writes a state; returns its path."""
-    path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"
+    path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"  # see `written_in`
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with plan.place.writing(path) as file:
         for table in (*state.windows.values(), *state.marks.values(), *state[-_OTHERS:]):

@@ -226,6 +226,18 @@ def test_what_cannot_be_decoded_is_kept(opened, places):
     assert Tables(places[0].url).quality() == {"bad_body": 1, "ok": 1}
 
 
+def test_bytes_that_cannot_be_decoded_stay_out_of_the_log_of_the_table(opened, places):
+    """The extremes of `body`, as base64, made commits larger than the file."""
+    bodies = [bytes([n]) * 65_536 for n in (0, 255)]
+    do_batch(opened, 0, [Record("d", T0 + n, n, quality="bad_body", rejected=body) for n, body in enumerate(bodies)])
+    log = places[0].local / "quarantine" / "_delta_log"
+    assert max(file.stat().st_size for file in log.glob("*.json")) < 5_000
+    table = deltalake.DeltaTable(places[0].child("quarantine"))
+    for body, offset in ((bodies[0], [0]), (bodies[1], [1]), (b"x", [])):
+        found = table.to_pyarrow_table(filters=[("body", "=", body)])
+        assert found["offset"].to_pylist() == offset
+
+
 @pytest.mark.parametrize("survive", range(0, 36, 3))
 def test_a_crash_at_any_step_neither_loses_nor_doubles(places, monkeypatch, survive):
     records = some(300, 4)
@@ -301,11 +313,38 @@ def test_only_one_job_writes(opened, places):
 
 def test_a_second_job_without_the_lock_is_found_by_its_commit(places, monkeypatch):
     """An object store has no locks: the second commit of a version is refused."""
-    monkeypatch.setattr(commits_module, "_locked", lambda _: None)
+    monkeypatch.setattr(commits_module, "_locked", lambda *_: None)
     first, second = (Commits.open(*places, SETTINGS) for _ in range(2))
     do_batch(first, 0, some(10, 1))
     with pytest.raises(OutputBusy):
         do_batch(second, 0, some(10, 1))
+
+
+def test_a_second_job_without_the_lock_destroys_no_state(places, monkeypatch):
+    """Its start removed the states that the first one's executors had just written, and no start came after."""
+    monkeypatch.setattr(commits_module, "_locked", lambda *_: None)
+    first = Commits.open(*places, SETTINGS)
+    do_batch(first, 0, some(10, 1))
+    plan = first.begin(1)
+    reports = worked(plan, SETTINGS.buckets, some(10, 1, first=10))
+    second = Commits.open(*places, SETTINGS)
+    first.commit(plan, reports, batch=1, began_ms=0)
+    with pytest.raises(OutputBusy):
+        do_batch(second, 1, some(10, 2, first=10))
+    do_batch(first, 2, some(10, 1, first=20))
+    do_batch(Commits.open(*places, SETTINGS), 3, some(10, 1, first=30))
+    everything = [record for at in range(0, 40, 10) for record in some(10, 1, first=at)]
+    assert shown(plain(places[0], "windows_1m")) == naive(everything)
+
+
+def test_states_of_attempts_that_came_to_nothing_are_removed_at_the_next_start(places):
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 0, some(10, 1))
+    worked(commits.begin(1), SETTINGS.buckets, some(10, 1, first=10))
+    assert len(places[0].files("state")) == 2 * SETTINGS.buckets
+    commits.close()
+    Commits.open(*places, SETTINGS).close()
+    assert len(places[0].files("state")) == SETTINGS.buckets
 
 
 def test_superseded_states_are_removed(opened, places):

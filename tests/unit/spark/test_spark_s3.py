@@ -1,6 +1,8 @@
 """Tables in an S3-compatible store: moto's server, over real sockets."""
 
+import contextlib
 import datetime
+import shutil
 
 import pytest
 
@@ -13,7 +15,7 @@ from spark.job import maintenance  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
-from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
+from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, worked  # noqa: E402
 from tests.support.spark.object_store import bucket  # noqa: E402
 
 pytestmark = pytest.mark.slow
@@ -93,9 +95,13 @@ def test_the_dashboard_and_workers_of_spark_read_the_bucket(store, tmp_path):
 
 
 def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):
-    """An object store has no lock; what the second one tries to commit is there already."""
+    """With a copy of the checkpoint on another machine, where the lock of the first is not seen."""
     place = Location.of("s3://fleet/two", store)
-    first, second = (Commits.open(place, tmp_path / "checkpoint", SETTINGS) for _ in range(2))
+    first = Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/two"):
+        Commits.open(place, tmp_path / "checkpoint", SETTINGS)
+    shutil.copytree(tmp_path / "checkpoint", tmp_path / "copy")
+    second = Commits.open(place, tmp_path / "copy", SETTINGS)
     do_batch(first, 0, records(10))
     with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/two"):
         do_batch(second, 0, records(10))
@@ -103,6 +109,69 @@ def test_a_second_job_in_the_bucket_is_found_by_its_commit(store, tmp_path):
     assert shown(plain(place, "windows_1m")) == naive(records(20))
     with pytest.raises(OutputMismatch, match="another checkpoint"):
         Commits.open(place, tmp_path / "other", SETTINGS)
+
+
+def test_a_second_start_in_the_bucket_destroys_nothing_of_a_batch_in_progress(store, tmp_path):
+    """It removed the states that the executors had written, and "state/... is gone" was the end of every start."""
+    place, checkpoint = Location.of("s3://fleet/twice", store), tmp_path / "checkpoint"
+    first = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(first, 0, records(10))
+    plan = first.begin(1)
+    reports = worked(plan, SETTINGS.buckets, records(10, 10))
+    with pytest.raises(OutputBusy):
+        Commits.open(place, checkpoint, SETTINGS)
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    second = Commits.open(place, tmp_path / "copy", SETTINGS)
+    first.commit(plan, reports, batch=1, began_ms=0)
+    with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/twice"):
+        do_tick(second, T0 + 60 * MINUTE_MS)  # it would have named the states before again
+    do_batch(first, 2, records(10, 20))
+    first.close()
+    second.close()
+    again = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(again, 3, records(10, 30))
+    again.close()
+    assert shown(plain(place, "windows_1m")) == shown(Tables(place.url, store).windows()) == naive(records(40))
+
+
+@pytest.mark.parametrize("what", ["compact", "vacuum", "expire"])
+def test_maintenance_beside_a_running_job_destroys_nothing(store, tmp_path, what):
+    place, checkpoint = Location.of(f"s3://fleet/beside-{what}", store), tmp_path / "checkpoint"
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    for batch in range(2):
+        do_batch(commits, batch, records(10, 10 * batch))
+    plan = commits.begin(2)
+    reports = worked(plan, SETTINGS.buckets, records(10, 20))
+    getattr(maintenance, what)(place, **({"days": 30} if what == "expire" else {}))
+    with contextlib.suppress(OutputBusy):  # it is found by the commit that both try, or nothing was to do
+        commits.commit(plan, reports, batch=2, began_ms=0)
+    commits.close()
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    for batch in (2, 3):
+        do_batch(commits, batch, records(10, 10 * batch))
+    commits.close()
+    assert Tables(place.url, store).progress().records == 40
+    if what != "expire":
+        assert shown(plain(place, "windows_1m")) == naive(records(40))
+    assert plain(place, "latest").num_rows == 3
+
+
+def test_maintenance_that_began_before_a_batch_was_committed_keeps_its_manifest(store, tmp_path):
+    """It named the states before again, which the job had removed."""
+    place, checkpoint = Location.of("s3://fleet/before", store), tmp_path / "checkpoint"
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 0, records(10))
+    maintaining = Commits.maintaining(place, 6)
+    do_batch(commits, 1, records(10, 10))
+    with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/before"):
+        maintaining.expire(EARLY)
+    maintaining.close()
+    do_batch(commits, 2, records(10, 20))
+    commits.close()
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 3, records(10, 30))
+    commits.close()
+    assert shown(plain(place, "windows_1m")) == naive(records(40))
 
 
 @pytest.mark.parametrize("wrong", [{"AWS_ENDPOINT_URL": "http://127.0.0.1:9"}, "s3://nobody/one"])

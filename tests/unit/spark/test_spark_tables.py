@@ -9,6 +9,7 @@ import sys
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from msgspec.structs import replace
 
 pa = pytest.importorskip("pyarrow")
 deltalake = pytest.importorskip("deltalake")
@@ -16,12 +17,12 @@ deltalake = pytest.importorskip("deltalake")
 from typer.testing import CliRunner  # noqa: E402
 
 from gateway.cli.spark import SparkFailed, app  # noqa: E402
-from spark.errors import OutputMismatch, SparkError  # noqa: E402
+from spark.errors import BadOption, OutputMismatch, SparkError  # noqa: E402
 from spark.job import bucket, maintenance  # noqa: E402
 from spark.tables import opening  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
-from spark.tables.manifest import MANIFEST  # noqa: E402
+from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from spark.tables.state import save_state  # noqa: E402
@@ -78,6 +79,60 @@ def test_days_expire_and_readers_of_the_manifest_see_it(places, monkeypatch):
     do_batch(commits, 3, [Record("d", T0 + 2 * DAY_MS + 60_000, 3, {"a": 5.0})])
     commits.close()
     assert plain(places[0], "samples").num_rows == 3
+
+
+def test_days_whose_windows_are_still_corrected_do_not_expire(places, monkeypatch):
+    """A late record opened an expired window again, and was all that it had."""
+    settings = replace(SETTINGS, late_ms=7 * DAY_MS)
+    commits = Commits.open(*places, settings)
+    before = [Record("d", T0 + n * 1_000, n, {"a": 1.0}) for n in range(10)]
+    do_batch(commits, 0, before)
+    do_tick(commits, T0 + 2 * DAY_MS)
+    commits.close()
+    at_ms = T0 + 7 * DAY_MS
+    monkeypatch.setattr(maintenance, "now_ms", lambda: at_ms)
+    with pytest.raises(BadOption, match="option days must be 7 at least: so long the job corrects windows"):
+        maintenance.expire(places[0], days=6)
+    assert maintenance.expire(places[0], days=7) == 0
+    late = Record("d", T0 + 20_000, 20, {"a": 9.0}, stored_ms=at_ms)
+    commits = Commits.open(*places, settings)
+    do_batch(commits, 1, [late])
+    commits.close()
+    assert shown(plain(places[0], "windows_1m")) == naive([*before, late])
+
+
+def test_findings_that_expire_are_published_no_more(places, monkeypatch):
+    """Their files were still named in the manifest: once vacuum had deleted them, the job did not start."""
+    settings = replace(SETTINGS, findings=True)
+    commits = Commits.open(*places, settings)
+    values = [20.0 + n % 7 / 10 for n in range(60)] + [500.0]
+    do_batch(commits, 0, [Record("d", T0 + n * 1_000, n, {"a": value}) for n, value in enumerate(values)])
+    (old,) = commits.manifest.unpublished
+    commits.close()
+    monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + DAY_MS)
+    assert maintenance.expire(places[0], days=1) == 0
+    assert Manifest.load(places[0]).unpublished == [old]
+    monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + 2 * DAY_MS)
+    assert maintenance.expire(places[0], days=1) > 0
+    (places[0].local / "anomalies" / old).unlink()  # vacuum does so, after the history
+    commits = Commits.open(*places, settings)
+    assert commits.manifest.unpublished == []
+    commits.close()
+
+
+def test_compacting_forgets_no_device_of_a_job_that_remembers_for_long(places):
+    """A device that reports once a month was gone from `devices` and `latest`."""
+    settings = replace(SETTINGS, forget_ms=365 * DAY_MS)
+    commits = Commits.open(*places, settings)
+    do_batch(commits, 0, [Record("monthly", T0 + n, n, {"a": 1.0}) for n in range(5)])
+    do_batch(commits, 1, [Record("busy", T0 + 40 * DAY_MS + n, 10 + n, {"a": 2.0}) for n in range(4)])
+    manifest = commits.manifest
+    commits.close()
+    maintenance.compact(places[0])
+    for name in ("devices", "latest"):
+        assert set(plain(places[0], name)["device"].to_pylist()) == {"monthly", "busy"}
+    after = Manifest.load(places[0])
+    assert replace(after, versions=manifest.versions) == manifest
 
 
 def test_a_table_of_an_older_version_gets_its_new_columns(places, monkeypatch):
@@ -266,7 +321,7 @@ def test_missing_rights_are_one_sentence_and_nothing_is_lost(places, bound_by_mo
     assert f"the table {place.url}/anomalies cannot be opened: " in said(0, "anomalies", "tables", "compact", *tables)
     assert "manifest.json cannot be read: Permission denied" in said(0, MANIFEST, "tables", "describe", *tables)
     assert f"{place.url} cannot be written: Permission denied" in said(0o400, ".lock", "tables", "vacuum", *tables)
-    log = said(0o500, "samples/_delta_log", "tables", "expire", "--days", "0", *tables)
+    log = said(0o500, "samples/_delta_log", "tables", "expire", "--days", "1", *tables)
     assert f"the table {place.url}/samples cannot be committed: " in log
     assert "Permission denied" in log
     assert plain(place, "latest").num_rows == 1
