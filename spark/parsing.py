@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, TypeVar
+from urllib.parse import urlsplit
 
 import msgspec
 
@@ -13,7 +14,10 @@ from spark.errors import BadOption
 
 _TEXTS = msgspec.json.Decoder(tuple[str, ...])
 TARGETS_MAX = 64  # of one option
+_TIME_MS_END = 253_402_300_800_000  # the year 10000
+_PORT_MAX = 65_535
 _MEMORY = re.compile(r"([1-9][0-9]{0,9})([kmgt])b?", re.IGNORECASE)
+_BLANK = re.compile(r"[\s\x00-\x20\x7f]")
 _MEMORY_KIB_MIN = 512 << 10  # Spark does not start with less
 
 OptionsT = TypeVar("OptionsT", bound=msgspec.Struct)
@@ -65,9 +69,13 @@ def timestamp_ms(text: str) -> int:
     """Returns milliseconds since 1970, from such a number or ISO 8601 (without a zone: UTC). Raises ValueError."""
     word = text.strip()
     if word.isdecimal():
-        return int(word)
-    when = datetime.fromisoformat(word)
-    return round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+        found = int(word)
+    else:
+        when = datetime.fromisoformat(word)
+        found = round((when if when.tzinfo else when.replace(tzinfo=UTC)).timestamp() * 1000)
+    if not 0 <= found < _TIME_MS_END:
+        raise ValueError("it must be a time from 1970 to 9999")
+    return found
 
 
 def positive(text: str) -> int:
@@ -85,7 +93,7 @@ def targets(text: str) -> str:
         raise ValueError(f"it must be HOST:PORT, or up to {TARGETS_MAX} of them with commas between them")
     for one in found:
         host, _, port = one.rpartition(":")
-        if not host or not port.isdecimal():
+        if not host or not port.isdecimal() or not 0 < int(port) <= _PORT_MAX:
             raise ValueError("it must be HOST:PORT")
     return ",".join(found)
 
@@ -126,13 +134,19 @@ def flag(text: str) -> bool:
 def urls(text: str) -> str:
     """Returns the URLs of gateways' HTTP listeners, comma-separated. Raises ValueError."""
     found = [word.rstrip("/") for word in names(text)]
-    for word in found:
-        scheme, colon, host = word.partition("://")
-        if not colon or scheme not in ("http", "https") or not host or "/" in host:
-            raise ValueError("it must be as http://127.0.0.1:8080")
-    if not found:
+    if not found or not all(is_url(word) and "/" not in word.partition("://")[2] for word in found):
         raise ValueError("it must be as http://127.0.0.1:8080")
     return ",".join(found)
+
+
+def is_url(text: str) -> bool:
+    """Returns whether a text is the URL of an HTTP listener, with or without a user and a path."""
+    try:
+        url = urlsplit(text)
+        named = bool(url.hostname) and url.port != 0  # a port that is none raises
+    except ValueError:
+        return False
+    return named and url.scheme in ("http", "https") and not (url.query or url.fragment or _BLANK.search(text))
 
 
 def file(text: str) -> Path | None:

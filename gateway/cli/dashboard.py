@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.remote.options import ADMIN_PORT, HTTP_PORT
+from gateway.cli.remote.options import ADMIN_PORT, HTTP_PORT, moved
 from gateway.cli.spark import OUTPUT, SparkFailed, pair
 
 DASHBOARD_PORT = 8050
@@ -61,10 +61,10 @@ def register(app: typer.Typer, load: Callable[..., Any]) -> None:
         options = server.DashboardOptions(
             tables=tables,
             storage_options=dict(pair(text) for text in storage_option or ()),
-            admin=admin or f"http://127.0.0.1:{ADMIN_PORT + port_offset}",
-            gateway=gateway or f"http://127.0.0.1:{HTTP_PORT + port_offset}",
+            admin=admin or f"http://127.0.0.1:{moved(ADMIN_PORT, port_offset)}",
+            gateway=gateway or f"http://127.0.0.1:{moved(HTTP_PORT, port_offset)}",
             host=host,
-            port=port + port_offset if port else 0,
+            port=moved(port, port_offset) if port else 0,
             check=check,
             rules=rules or config,
         )

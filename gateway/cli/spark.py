@@ -10,9 +10,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from gateway.cli.remote.options import HTTP_PORT, moved
 from store.base.process_errors import HeadgateError
 
-HTTP_PORT, RPC_PORT = 8080, 8081
+RPC_PORT = 8081
+DAYS_MAX, HISTORY_H_MAX = 36_500, 876_000  # 100 years
 ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing
 OUTPUT = "headgate-data/telemetry"
 _OF_OPTIONS: Final = {  # fields of the job's options whose options here have another name
@@ -107,7 +109,7 @@ def telemetry(
     """Turn telemetry into windows, latest values and findings, as Delta tables, until SIGTERM or SIGINT."""
     if findings is None:
         near = host if target is None else target.partition(",")[0].rpartition(":")[0]
-        findings = f"http://{near}:{HTTP_PORT + port_offset}"
+        findings = f"http://{near}:{moved(HTTP_PORT, port_offset)}"
     try:
         from spark import errors, job  # noqa: PLC0415 - an extra, and slow to load
     except ImportError as error:
@@ -118,7 +120,7 @@ def telemetry(
                 output=output,
                 storage_options=dict(pair(text) for text in storage_option or ()),
                 checkpoint=checkpoint,
-                target=f"{host}:{port + port_offset}" if target is None else target,
+                target=f"{host}:{moved(port, port_offset)}" if target is None else target,
                 topics=tuple(topic or ()),
                 once=once,
                 trigger_s=trigger_s,
@@ -271,7 +273,9 @@ tables = typer.Typer(help="Look after the telemetry job's tables.", no_args_is_h
 app.add_typer(tables, name="tables")
 
 Where = Annotated[str, typer.Option("--output", "-o", help="Where the tables are: a directory, or s3://bucket/path.")]
-History = Annotated[int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1)]
+History = Annotated[
+    int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1, max=HISTORY_H_MAX)
+]
 
 
 @tables.callback()
@@ -305,7 +309,7 @@ def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, his
 @tables.command()
 def expire(
     *,
-    days: Annotated[int, typer.Option("--days", help="How many days are kept, today not counted.", min=0)],
+    days: Annotated[int, typer.Option("--days", help="How many days are kept, today not counted.", min=0, max=DAYS_MAX)],
     output: Where = OUTPUT,
     storage_option: StorageOptions = None,
     history: History = 6,

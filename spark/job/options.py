@@ -1,5 +1,6 @@
 """The options of the telemetry job."""
 
+import re
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +14,7 @@ from spark.telemetry.sessions import NEVER_MS
 
 MIN_TICK_S = 0.1
 BUCKETS_MAX = 1_000  # each is a task, and some files, of every batch
+HISTORY_H_MAX = 876_000  # 100 years
 
 
 class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,8 +59,9 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
         self._check_texts()
         for url in () if self.findings is None else self.findings.split(","):
-            if not url.startswith(("http://", "https://")):
-                raise BadOption("findings", f"cannot be {url}: the URL of a gateway, as http://127.0.0.1:8080")
+            if not parsing.is_url(url):
+                shown = re.sub("//[^/]*@", "//", url)  # without a password
+                raise BadOption("findings", f"cannot be {shown}: the URL of a gateway, as http://127.0.0.1:8080")
         for name in ("records_max", "cores", "buckets", "history_h", "devices_max", "series_max", "metrics_max"):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")
@@ -67,8 +70,9 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
                 "forget_s",
                 "must be longer than windows are corrected (option late) and wait before (option watermark), together",
             )
-        if self.buckets > BUCKETS_MAX:
-            raise BadOption("buckets", f"must be at most {BUCKETS_MAX}")
+        for name, most in (("buckets", BUCKETS_MAX), ("history_h", HISTORY_H_MAX)):
+            if getattr(self, name) > most:
+                raise BadOption(name, f"must be at most {most}")
         if self.checkpoint is None and self.place.local is None:
             raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
 

@@ -90,7 +90,8 @@ def parse_location(text: str) -> Location:
         try:
             return At(parsing.timestamp_ms(word))
         except ValueError as error:
-            raise ValueError("it must be earliest, latest, a time, or JSON of queues and offsets") from error
+            why = "it must be earliest, latest, a time from 1970 to 9999, or JSON of queues and offsets"
+            raise ValueError(why) from error
     found = {int(queue): offset for queue, offset in _OFFSETS.decode(word).items()}
     for queue, offset in found.items():
         if not 0 <= offset <= _OFFSET_MAX or not 0 <= queue <= 0xFFFF_FFFF:

@@ -18,6 +18,7 @@ from gateway.cli.remote.options import (
     UrlOption,
     at_gateway,
     gateway_url,
+    moved,
 )
 from gateway.remote.http import RemoteGateway, ServerSentEvent
 
@@ -125,11 +126,11 @@ def topics(
 ) -> None:
     """List the topics with their queues and records, or the addresses below a prefix."""
     if prefix is not None:
-        with RemoteGateway(gateway_url(url, host, port + port_offset)) as gateway:
+        with RemoteGateway(gateway_url(url, host, port if url else moved(port, port_offset))) as gateway:
             for address in gateway.addresses("" if prefix == "/" else prefix):
                 typer.echo(address)
         return
-    with RemoteGateway(gateway_url(None, host, admin_port + port_offset)) as admin:
+    with RemoteGateway(gateway_url(None, host, moved(admin_port, port_offset))) as admin:
         status = admin.status()
     if not sys.stdout.isatty():
         for topic in status.topics:

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
+from store.base.process_errors import ConfigError
+
 HTTP_PORT, ADMIN_PORT = 8080, 8088
+_PORT_MAX = 65_535
 
 HostOption = Annotated[str, typer.Option("--host", help="Where the gateway is.")]
 PortOption = Annotated[int, typer.Option("--port", help="Its HTTP port.", min=1, max=65_535)]
@@ -43,6 +46,13 @@ def _giving(locate: Callable[..., str]) -> Callable[[Callable[..., None]], Calla
     return give
 
 
+def moved(port: int, offset: int) -> int:
+    """Returns a port with the gateway's port offset. Raises `ConfigError` beyond the largest one."""
+    if port + offset > _PORT_MAX:
+        raise ConfigError(f"option port-offset cannot be {offset}: port {port} would be {port + offset}")
+    return port + offset
+
+
 @_giving
 def at_gateway(
     *,
@@ -52,7 +62,7 @@ def at_gateway(
     url: UrlOption = None,
 ) -> str:
     """Gives a command the options that say where the HTTP port is; the command takes the base URL as `at`."""
-    return gateway_url(url, host, port + port_offset)
+    return gateway_url(url, host, port if url else moved(port, port_offset))
 
 
 @_giving
@@ -60,4 +70,4 @@ def at_admin_port(
     *, host: HostOption = "127.0.0.1", admin_port: AdminPortOption = ADMIN_PORT, port_offset: OffsetOption = 0
 ) -> str:
     """Gives a command the options that say where the admin port is; the command takes its URL as `at`."""
-    return gateway_url(None, host, admin_port + port_offset)
+    return gateway_url(None, host, moved(admin_port, port_offset))

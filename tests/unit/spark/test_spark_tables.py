@@ -278,6 +278,20 @@ def test_expire_on_the_command_line(places):
     assert "5 files gave way" in ran.output
 
 
+@pytest.mark.parametrize(
+    ("command", "option", "bad", "most"),
+    [("expire", "--days", "3000000", "36500"), ("vacuum", "--history", "99999999999999", "876000")],
+)
+def test_numbers_beyond_a_calendar_are_refused(places, command, option, bad, most):
+    """They were a traceback of Python's dates, or of Rust's."""
+    Commits.open(*places, SETTINGS).close()
+    ran = CliRunner().invoke(app, ["tables", command, option, bad, "--output", places[0].url])
+    assert ran.exit_code == 2
+    assert f"{bad} is not in the range" in ran.output
+    ran = CliRunner().invoke(app, ["tables", command, option, most, "--output", places[0].url])
+    assert ran.exit_code == 0, ran.output
+
+
 @pytest.mark.parametrize("command", [["describe"], ["compact"], ["vacuum"], ["expire", "--days", "3"]])
 def test_a_place_without_tables_is_a_sentence(tmp_path, command):
     (tmp_path / "file").write_text("x")

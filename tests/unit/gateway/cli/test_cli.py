@@ -23,7 +23,7 @@ from gateway.ops.status import Listening, Status, TopicStatus
 from gateway.port.adapter import Listener
 from gateway.remote.http import RemoteGateway, RemoteRefused, ServerSentEvent, Unreachable, read_events, read_lines
 from store.base.errors import DataDirLocked
-from store.base.process_errors import HeadgateError
+from store.base.process_errors import ConfigError, HeadgateError
 
 
 class Options(msgspec.Struct, frozen=True, kw_only=True):
@@ -204,6 +204,14 @@ def test_a_stream_that_is_none_of_events_is_said():
 def test_wrong_usage_is_code_2(monkeypatch, capsys):
     assert main(monkeypatch, "pub", "a", "b", "--qos", "3") == 2
     assert "--qos" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("words", [("pub", "a", "b"), ("topics",), ("topics", "/"), ("amqp", "connections")])
+def test_a_port_beyond_the_largest_is_refused(gateway, words):
+    result = run(*words, "--port-offset", "60000")
+    assert isinstance(result.exception, ConfigError)
+    assert "option port-offset cannot be 60000: port 808" in str(result.exception)
+    assert gateway.asked == []
 
 
 def test_pub_posts_the_body(gateway):

@@ -7,6 +7,7 @@ from gateway.cli import commands as cli
 from gateway.cli.dashboard import check_of
 from gateway.cli.spark import SparkFailed
 from gateway.security.passwords import hash_password
+from store.base.process_errors import HeadgateError
 
 
 def test_users_with_a_password_or_a_hash_of_one_log_in(tmp_path):
@@ -36,6 +37,7 @@ def test_a_configuration_without_users_is_refused(tmp_path):
     ("arguments", "said"),
     [
         (["--host", "0.0.0.0"], "option host cannot be 0.0.0.0 without users"),
+        (["--port", "65535", "--port-offset", "5"], "option port-offset cannot be 5: port 65535 would be 65540"),
         (["--tables", "ftp://host/x"], "option tables cannot be ftp://host/x"),
     ],
 )
@@ -44,5 +46,5 @@ def test_what_cannot_be_is_one_sentence(arguments, said):
     pytest.importorskip("dash_mantine_components")
     pytest.importorskip("deltalake")
     found = CliRunner().invoke(cli.app, ["dashboard", *arguments])
-    assert isinstance(found.exception, SparkFailed)
+    assert isinstance(found.exception, HeadgateError)
     assert said in str(found.exception)

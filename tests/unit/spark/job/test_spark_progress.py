@@ -14,6 +14,7 @@ from spark.job.options import TelemetryOptions
 from spark.job.progress import ProgressLines, duration, progress_line
 from spark.tables.manifest import JobProgress, Manifest, sequence
 from store.api.message import Message
+from store.base.process_errors import ConfigError
 from tests.support.store.fake_store import serving
 
 T0 = 1_767_225_600_000
@@ -50,6 +51,10 @@ def test_before_the_first_record_there_is_no_lag():
         (["--starting-offsets", "yesterday"], "option starting-offsets cannot be yesterday"),
         (["--late", "1e300"], "option late must be a number of seconds"),
         (["--config", "/nowhere/x.toml"], "option config cannot be /nowhere/x.toml"),
+        (["--findings", "http://"], "option findings cannot be http://: the URL of a gateway"),
+        (["--findings", "http://u:secret@a b:x"], "option findings cannot be http://a b:x: the URL of a gateway"),
+        (["--findings", "http://a:70000"], "option findings cannot be http://a:70000"),
+        (["--target", "a:99999"], "option target cannot be a:99999"),
         (["--forget", "1"], "option forget must be longer than windows are corrected (option late)"),
     ],
 )
@@ -57,6 +62,17 @@ def test_a_refused_option_has_its_name_on_the_command_line(tmp_path, given, said
     ran = CliRunner().invoke(app, ["telemetry", "--once", "--output", str(tmp_path / "out"), *given])
     assert isinstance(ran.exception, SparkFailed)
     assert str(ran.exception).startswith(said)
+
+
+@pytest.mark.parametrize("url", ["http://h", "https://h:8443/hg", "http://u:p@[::1]:8080", "http://a:1,http://b:2"])
+def test_urls_of_gateways_are_taken(url):
+    assert TelemetryOptions(output="x", findings=url).findings == url
+
+
+def test_a_port_beyond_the_largest_is_refused():
+    ran = CliRunner().invoke(app, ["telemetry", "--port-offset", "60000"])
+    assert isinstance(ran.exception, ConfigError)
+    assert str(ran.exception) == "option port-offset cannot be 60000: port 8080 would be 68080"
 
 
 def test_help_shows_the_tables_of_the_file():
