@@ -20,6 +20,7 @@ OUTPUT = "headgate-data/telemetry"
 _OF_OPTIONS: Final = {  # fields of the job's options whose options here have another name
     "driver_memory": "memory",
     "forget_s": "forget",
+    "history_h": "history",
     "late_s": "late",
     "progress_s": "progress",
     "rules": "config",
@@ -30,6 +31,11 @@ _OF_OPTIONS: Final = {  # fields of the job's options whose options here have an
 FORMATS: Final = ("table", "csv", "json")
 
 app = typer.Typer(help="Read the log with Spark.", no_args_is_help=True)
+
+
+History = Annotated[
+    int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1, max=HISTORY_H_MAX)
+]
 
 
 class SparkFailed(HeadgateError):
@@ -102,6 +108,7 @@ def telemetry(
     forget_days: Annotated[
         float, typer.Option("--forget", help="Days without a record, until a device or metric is forgotten.", min=0)
     ] = 30.0,
+    history: History = 6,
     memory: Annotated[str, typer.Option("--memory", help="Of Spark's driver, as 2g.")] = "1g",
     master: Annotated[str | None, typer.Option("--master", help="Of a Spark cluster, as spark://host:7077.")] = None,
     cores: Annotated[int, typer.Option("--cores", help="Of this machine.", min=1)] = 2,
@@ -133,6 +140,7 @@ def telemetry(
                 devices_max=devices_max,
                 forget_s=forget_days * 86_400,
                 buckets=buckets,
+                history_h=history,
                 driver_memory=memory,
                 master=master,
                 cores=cores,
@@ -273,9 +281,6 @@ tables = typer.Typer(help="Look after the telemetry job's tables.", no_args_is_h
 app.add_typer(tables, name="tables")
 
 Where = Annotated[str, typer.Option("--output", "-o", help="Where the tables are: a directory, or s3://bucket/path.")]
-History = Annotated[
-    int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1, max=HISTORY_H_MAX)
-]
 
 
 @tables.callback()

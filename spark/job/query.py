@@ -65,6 +65,8 @@ def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) 
         if say is not None:
             counted = commits.manifest.progress.records
             say(f"tables in {options.place.url}, {counted:,} records counted so far; reads {options.target}")
+            if (buckets := commits.manifest.buckets) != options.buckets:
+                say(f"the state has {buckets} buckets, as when it was begun; {options.buckets} are for another output")
         local = options.place.local
         scratch = (local if local is not None else options.checkpoint_dir) / "tmp"
         shutil.rmtree(scratch, ignore_errors=True)  # left by a killed job

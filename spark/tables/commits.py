@@ -34,7 +34,7 @@ from spark.tables.data_files import merge_files
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
-from spark.tables.opening import evolve, open_table
+from spark.tables.opening import evolve, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import STATE, written_in
@@ -123,7 +123,9 @@ class Commits:
             lock = _locked(checkpoint if place.local is None else place.local, place.url)
             manifest = _joined(place, checkpoint, settings)
             _tidy_states(place, manifest, alone=place.local is not None and lock is not None)
-            return cls(place, settings, manifest, lock)
+            commits = cls(place, settings, manifest, lock)
+            commits._retain()
+            return commits
         except BaseException as error:
             if lock is not None:
                 os.close(lock)
@@ -270,6 +272,11 @@ class Commits:
         if self.whole:
             for name, table in self._tables.items():
                 evolve(self.place, name, table)
+
+    def _retain(self) -> None:
+        if self.whole:
+            for name, table in self._tables.items():
+                retain(self.place, name, table, self._settings.history_h)
 
     def expire(self, before: date) -> int:
         """Takes the rows of days before one out of the tables that have days; returns how many files gave way.

@@ -17,9 +17,7 @@ def open_table(place: Location, name: str, history_h: int) -> Any:
     """Returns the Delta table of a name, begun when it is not there. Raises `SparkError`."""
     url, options = place.child(name), dict(place.options)
     spec = SPECS[name]
-    keep = f"interval {history_h} hours"
-    configuration = {**_CONFIGURATION, "delta.deletedFileRetentionDuration": keep}
-    configuration["delta.logRetentionDuration"] = keep
+    configuration = {**_CONFIGURATION, **_kept(history_h)}
     try:
         if not DeltaTable.is_deltatable(url, options):
             DeltaTable.create(
@@ -34,6 +32,24 @@ def open_table(place: Location, name: str, history_h: int) -> Any:
         return DeltaTable(url, storage_options=options)
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {url} cannot be opened: {reason(error)}") from error
+
+
+def retain(place: Location, name: str, table: Any, history_h: int) -> None:
+    """Gives a table that was begun with another one this history: how long its versions stay readable."""
+    wanted = _kept(history_h)
+    if wanted.items() <= table.metadata().configuration.items():
+        return
+    try:
+        table.alter.set_table_properties(wanted)
+        table.update_incremental()
+    except (DeltaError, OSError) as error:
+        raise SparkError(f"the table {place.child(name)} cannot get another history: {reason(error)}") from error
+    place.sync_log(name, table.version())
+
+
+def _kept(history_h: int) -> dict[str, str]:
+    keep = f"interval {history_h} hours"
+    return {"delta.deletedFileRetentionDuration": keep, "delta.logRetentionDuration": keep}
 
 
 def evolve(place: Location, name: str, table: Any) -> bool:

@@ -135,6 +135,16 @@ def test_compacting_forgets_no_device_of_a_job_that_remembers_for_long(places):
     assert replace(after, versions=manifest.versions) == manifest
 
 
+def test_another_history_counts_from_the_next_start_on(places):
+    """A table kept the one that it was begun with, by which deltalake deletes the log of old versions."""
+    for hours in (6, 48, 48):
+        Commits.open(*places, replace(SETTINGS, history_h=hours)).close()
+        maintenance.vacuum(places[0], history_h=1)  # this one is of the command alone
+        table = deltalake.DeltaTable(places[0].child("latest"))
+        assert table.metadata().configuration["delta.logRetentionDuration"] == f"interval {hours} hours"
+    assert table.version() == 1
+
+
 def test_a_table_of_an_older_version_gets_its_new_columns(places, monkeypatch):
     older = SPECS["anomalies"]._replace(columns=pa.schema([f for f in SPECS["anomalies"].columns if f.name != "score"]))
     with monkeypatch.context() as patch:

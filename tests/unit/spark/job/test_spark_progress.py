@@ -143,12 +143,12 @@ def test_what_is_unread_is_counted_or_explained(tmp_path):
 def test_the_command_line_takes_one_gateway_or_several(monkeypatch, words, target, findings):
     asked = []
     monkeypatch.setattr(job, "run", lambda options, say: asked.append((options, say("a line"))))
-    ran = CliRunner().invoke(app, ["telemetry", "--session-gap", "60", "--progress", "0", *words])
+    ran = CliRunner().invoke(app, ["telemetry", "--session-gap", "60", "--progress", "0", "--history", "9", *words])
     assert ran.exit_code == 0, ran.output
     assert ran.output == "a line\n"
     ((options, _),) = asked
     assert (options.target, options.findings) == (target, findings)
-    assert (options.session_s, options.progress_s) == (60.0, 0.0)
+    assert (options.session_s, options.progress_s, options.history_h) == (60.0, 0.0, 9)
 
 
 @pytest.mark.parametrize("target", ["", "host", "host:", ":8081", "one:8081,two"])

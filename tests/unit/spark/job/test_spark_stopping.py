@@ -37,6 +37,21 @@ def test_a_signal_while_spark_starts_ends_the_job_with_a_sentence(tmp_path, monk
     assert signal.getsignal(number) is before
 
 
+def test_another_number_of_buckets_at_a_later_start_is_told(tmp_path, monkeypatch):
+    def start(*_words, **_options):
+        os.kill(os.getpid(), signal.SIGTERM)
+        pytest.fail("the start goes on")
+
+    monkeypatch.setattr(query, "find_java_home", lambda: tmp_path)
+    monkeypatch.setattr(query, "build_session", start)
+    said = []
+    for buckets in (3, 8, 3):
+        said.append([])
+        query.run_telemetry(TelemetryOptions(output=tmp_path / "out", buckets=buckets), said[-1].append)
+    told = ["the state has 3 buckets, as when it was begun; 8 are for another output"]
+    assert [lines[1:] for lines in said] == [[EARLY], [*told, EARLY], [EARLY]]
+
+
 def test_a_spark_that_does_not_start_by_itself_is_an_error(tmp_path, monkeypatch):
     def start(*_words, **_options):
         raise SparkError("Spark does not start")
