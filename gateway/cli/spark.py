@@ -17,7 +17,9 @@ RPC_PORT = 8081
 DAYS_MAX, HISTORY_H_MAX = 36_500, 876_000  # 100 years
 ROWS_MAX: Final = 1_000  # that a statement shows, where --limit says nothing
 OUTPUT = "headgate-data/telemetry"
-_OF_OPTIONS: Final = {  # fields of the job's options whose options here have another name
+_OF_OPTIONS: Final = {  # options of the job, and of what it reads and publishes with, that have another name here
+    "caFile, certFile and keyFile": "ca-file, cert-file and key-file",
+    "gatewayCaFile": "gateway-ca-file",
     "driver_memory": "memory",
     "forget_s": "forget",
     "history_h": "history",
@@ -97,6 +99,18 @@ def telemetry(
             help="earliest, latest, a time as 2026-11-23T10:00:00Z, or JSON by queue; at the start.",
         ),
     ] = "earliest",
+    ca_file: Annotated[
+        Path | None,
+        typer.Option("--ca-file", help="Where \\[cluster.tls] is set: PEM of the authorities; with the two below."),
+    ] = None,
+    cert_file: Annotated[Path | None, typer.Option("--cert-file", help="PEM of the job's certificate.")] = None,
+    key_file: Annotated[Path | None, typer.Option("--key-file", help="PEM of its key.")] = None,
+    gateway_ca_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--gateway-ca-file", help="PEM of the authorities of --findings with https.", show_default="usual"
+        ),
+    ] = None,
     session_s: Annotated[
         float, typer.Option("--session-gap", help="Seconds of silence that end a session of activity.", min=1)
     ] = 1_800.0,
@@ -137,6 +151,10 @@ def telemetry(
                 findings=None if findings == "none" else findings,
                 rules=rules,
                 starting_offsets=starting_offsets,
+                ca_file=ca_file and ca_file.absolute(),
+                cert_file=cert_file and cert_file.absolute(),
+                key_file=key_file and key_file.absolute(),
+                gateway_ca_file=gateway_ca_file and gateway_ca_file.absolute(),
                 devices_max=devices_max,
                 forget_s=forget_days * 86_400,
                 buckets=buckets,
@@ -314,7 +332,9 @@ def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, his
 @tables.command()
 def expire(
     *,
-    days: Annotated[int, typer.Option("--days", help="How many days are kept, today not counted.", min=0, max=DAYS_MAX)],
+    days: Annotated[
+        int, typer.Option("--days", help="How many days are kept, today not counted.", min=0, max=DAYS_MAX)
+    ],
     output: Where = OUTPUT,
     storage_option: StorageOptions = None,
     history: History = 6,

@@ -8,6 +8,7 @@ between publishing and noting it, sends all of them again, and the gateway answe
 import asyncio
 import collections
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 
 import httpx
 import msgspec
@@ -18,6 +19,7 @@ import pyarrow.parquet as pq
 from spark.errors import SparkError
 from spark.findings.events import FindingEvent, events_of_rows
 from spark.publishing.attempts import DETAIL_CHARS_MAX, Attempts, detail_of
+from spark.publishing.client import trusting
 from spark.tables.files import Location
 from spark.tables.schemas import FINDINGS, SPECS
 from spark.telemetry.windows import INSTANT
@@ -37,6 +39,7 @@ class Publishing(msgspec.Struct, frozen=True, kw_only=True):
     url: str  # of its HTTP port, or of several proxies' with commas; may have a user and password in it
     retry_s: float  # how long an absent gateway is waited for
     since_ms: int  # older findings are in the table alone
+    authority: Path | None = None  # PEM; the authorities of a gateway with https
 
 
 class FileOutcome(msgspec.Struct, frozen=True, kw_only=True):
@@ -80,7 +83,13 @@ async def _publish(events: Iterable[FindingEvent], publishing: Publishing) -> li
     refusals: list[str] = []
     urls = collections.deque(urls_of(publishing.url))
     waiting = iter(by_device.values())
-    async with httpx.AsyncClient(http1=not plain, http2=True, timeout=REQUEST_S, trust_env=False) as client:
+    async with httpx.AsyncClient(
+        http1=not plain,
+        http2=True,
+        timeout=REQUEST_S,
+        trust_env=False,
+        verify=trusting(publishing.authority),
+    ) as client:
         workers = [
             _work(client, waiting, publishing, urls, refusals) for _ in range(min(IN_FLIGHT_MAX, len(by_device)))
         ]

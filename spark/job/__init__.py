@@ -3,7 +3,7 @@
 The command line and the demonstration run it. Nothing of Spark is loaded until `run` is called.
 
 Imported by: shell, gateway.cli.
-Imports: decode, findings, source, spark, tables, telemetry, store.base, store.remoting.
+Imports: spark.*, store.base, store.remoting.
 """
 
 from collections.abc import Callable

@@ -6,7 +6,7 @@ Time in which the store did not answer is left out: no device could have been re
 """
 
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 
@@ -50,8 +50,9 @@ class Unread(NamedTuple):
 class LogEndCheck:
     """Looks whether a batch has left anything to read."""
 
-    def __init__(self, target: str, topics: tuple[str, ...], checkpoint: Path) -> None:
-        self._reader = RemoteReader(target, retry_s=0.0)
+    def __init__(self, target: str, topics: tuple[str, ...], checkpoint: Path, credentials: Any = None) -> None:
+        """`credentials` are `store.rpc.credentials`'; None: the connection is plain."""
+        self._reader = RemoteReader(target, retry_s=0.0, credentials=credentials)
         self._topics, self._checkpoint = topics, checkpoint
 
     def reached(self, batch: int) -> bool:

@@ -35,6 +35,10 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     series_max: int = 5_000_000  # devices' metrics, in all
     metrics_max: int = 1_000  # of one device
     forget_s: float = 30 * 86_400.0  # devices and metrics that nothing came from for so long are forgotten
+    ca_file: Path | None = None  # PEM; with the two below where the cluster's nodes speak TLS
+    cert_file: Path | None = None
+    key_file: Path | None = None
+    gateway_ca_file: Path | None = None  # PEM; the authorities of a gateway of `findings` with https
     records_max: int = 500_000  # in one micro-batch
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
@@ -58,10 +62,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         if not MIN_TICK_S <= self.tick_s < 1e9:
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
         self._check_texts()
-        for url in () if self.findings is None else self.findings.split(","):
-            if not parsing.is_url(url):
-                shown = re.sub("//[^/]*@", "//", url)  # without a password
-                raise BadOption("findings", f"cannot be {shown}: the URL of a gateway, as http://127.0.0.1:8080")
+        self._check_reach()
         for name in ("records_max", "cores", "buckets", "history_h", "devices_max", "series_max", "metrics_max"):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")
@@ -75,6 +76,15 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
                 raise BadOption(name, f"must be at most {most}")
         if self.checkpoint is None and self.place.local is None:
             raise BadOption("checkpoint", f"must be named where the tables are at a URL ({self.output})")
+
+    def _check_reach(self) -> None:
+        files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
+        if any(files.values()) and (missing := [name for name, path in files.items() if path is None]):
+            raise BadOption(missing[0], "is missing; the three files of TLS are given together or not at all")
+        for url in () if self.findings is None else self.findings.split(","):
+            if not parsing.is_url(url):
+                shown = re.sub("//[^/]*@", "//", url)  # without a password
+                raise BadOption("findings", f"cannot be {shown}: the URL of a gateway, as http://127.0.0.1:8080")
 
     def _check_texts(self) -> None:
         parsers: dict[str, Callable[[str], object]] = {

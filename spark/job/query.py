@@ -39,7 +39,9 @@ from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
 from spark.job.stopping import FailureJudge, Interrupted, Signals, StoppedBySignal, quiet
 from spark.job.tasks import BucketTask, PublishTask
+from spark.publishing.client import trusting
 from spark.source.options import SourceOptions
+from spark.source.readers import credentials_of
 from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import now_ms
 from spark.tables.reports import BucketReport, PassPlan
@@ -59,7 +61,8 @@ _OVERLOADED = "Python worker failed to connect back"  # within Spark's 10 s, on 
 def run_telemetry(options: TelemetryOptions, say: Callable[[str], None] | None) -> None:
     """Runs the telemetry job, as `spark.job.run` says."""
     find_java_home()  # a missing JDK and wrong options, a file of rules among them, are reported before any write
-    SourceOptions.parse(_source_options(options))
+    credentials_of(SourceOptions.parse(_source_options(options)))
+    trusting(options.gateway_ca_file)
     commits = Commits.open(options.place, options.checkpoint_dir, settings_of(options))
     try:
         if say is not None:
@@ -214,7 +217,21 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "maxRecordsPerTrigger": str(options.records_max),
         "retrySeconds": str(options.retry_s),
         "rules": load_rules(options.rules).encode() if options.rules is not None else "",
+        "caFile": str(options.ca_file or ""),
+        "certFile": str(options.cert_file or ""),
+        "keyFile": str(options.key_file or ""),
     }
+
+
+def publishing_of(options: TelemetryOptions) -> Publishing:
+    """Returns the gateway of the findings of now, which the options must name."""
+    assert options.findings is not None
+    return Publishing(
+        url=options.findings,
+        retry_s=options.retry_s,
+        since_ms=now_ms() - round(options.findings_age_s * 1000),
+        authority=options.gateway_ca_file,
+    )
 
 
 class _Ticker:
@@ -222,7 +239,8 @@ class _Ticker:
 
     def __init__(self, job: "_Job", commits: Commits, options: TelemetryOptions) -> None:
         self._job, self._commits, self._tick_s = job, commits, options.tick_s
-        self.log_end = LogEndCheck(options.target, options.topics, options.checkpoint_dir)
+        credentials = credentials_of(SourceOptions.parse(_source_options(options)))
+        self.log_end = LogEndCheck(options.target, options.topics, options.checkpoint_dir, credentials)
         self.begin()
 
     def begin(self) -> None:
@@ -374,13 +392,11 @@ class _Job:
 
     def _publish(self) -> None:
         """Publishes the findings of the last pass, by the executors, and notes it."""
-        unpublished, url = self._commits.manifest.unpublished, self._options.findings
+        unpublished = self._commits.manifest.unpublished
         if not unpublished:
             return
-        if url is not None:
-            since_ms = now_ms() - round(self._options.findings_age_s * 1000)
-            publishing = Publishing(url=url, retry_s=self._options.retry_s, since_ms=since_ms)
-            task = PublishTask(self._commits.place, unpublished, publishing)
+        if self._options.findings is not None:
+            task = PublishTask(self._commits.place, unpublished, publishing_of(self._options))
             tasks = self.session.range(0, len(unpublished), 1, len(unpublished))
             rows = tasks.mapInArrow(task, "report binary").toArrow()
             for data in rows["report"].to_pylist():

@@ -2,6 +2,6 @@
 
 The writer of the data source and the offsets of groups use it. Of its files, `writers` and `events` alone import Spark.
 
-Imported by: findings, generator, source, gateway.cli.
+Imported by: findings, generator, job, source, gateway.cli.
 Imports: spark, store.base.
 """

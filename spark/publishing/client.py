@@ -17,6 +17,16 @@ TIMEOUT_S: Final = 30.0
 _AGAIN: Final = frozenset({408, 409, 425, 429, 502, 503, 504})
 
 
+def trusting(authority: Path | None) -> ssl.SSLContext | bool:
+    """Returns the trust of a client: the authorities of a file, or the usual ones. Raises `BadOption`."""
+    if authority is None:
+        return True
+    try:
+        return ssl.create_default_context(cafile=str(authority))
+    except (OSError, ssl.SSLError) as error:
+        raise BadOption("gatewayCaFile", f"cannot be {authority}: {error}") from error
+
+
 class HttpAnswer(msgspec.Struct, frozen=True):
     """The status and the JSON of a response."""
 
@@ -48,15 +58,11 @@ class GatewayClient:
         self._urls = urls.split(",")
         self._turn, self._options = 0, options
         self._retry_s, self._sleep, self._clock_s = retry_s, sleep, clock_s
-        try:
-            verify = ssl.create_default_context(cafile=str(authority)) if authority is not None else True
-        except (OSError, ssl.SSLError) as error:
-            raise BadOption("gatewayCaFile", f"cannot be {authority}: {error}") from error
         self._client = httpx.Client(
             timeout=TIMEOUT_S,
             transport=transport,
             trust_env=False,
-            verify=verify,
+            verify=trusting(authority),
             auth=httpx.BasicAuth(user, password) if user else None,
             headers={"authorization": f"Bearer {token}"} if token else None,
         )

@@ -89,7 +89,7 @@ class _Reader:
             options.target,
             retry_s=options.retrySeconds,
             chunk_bytes=options.maxBytesPerFetch,
-            credentials=_credentials(options),
+            credentials=credentials_of(options),
             first=first,
         )
 
@@ -166,7 +166,7 @@ def _selection(options: SourceOptions) -> Selection:
     return Selection(filters=options.filter, equal={name: texts for name, texts in equal.items() if texts})
 
 
-def _credentials(options: SourceOptions) -> Any:
+def credentials_of(options: SourceOptions) -> Any:
     """Returns the credentials of the cluster's TLS; None where there is none. Raises `BadOption`."""
     if options.caFile is None:
         return None

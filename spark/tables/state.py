@@ -54,7 +54,7 @@ class BucketState(NamedTuple):
 
 
 def load_state(plan: PassPlan, bucket: int) -> BucketState:
-    """Returns the state that a pass continues. Raises `SparkError` when its file is gone, `OutputBusy` by another job."""
+    """Returns the state that a pass continues. Raises `SparkError` when it is gone, `OutputBusy` by another job."""
     path = plan.states.get(bucket)
     if path is None:
         return BucketState.empty()

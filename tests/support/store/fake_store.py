@@ -5,6 +5,7 @@ import threading
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
+from typing import Any
 
 from controller.api.client import Topic
 from store.api.message import Message, encode
@@ -94,8 +95,8 @@ class FakeController:
 class Serving:
     """The gRPC service over a store, on an event loop in a thread of its own, for blocking clients."""
 
-    def __init__(self, store: FakeStore, controller: FakeController) -> None:
-        self.store, self.controller = store, controller
+    def __init__(self, store: FakeStore, controller: FakeController, credentials: Any = None) -> None:
+        self.store, self.controller, self.credentials = store, controller, credentials
         self.loop = asyncio.new_event_loop()
         self.thread = threading.Thread(target=self.loop.run_forever, daemon=True)
         self.thread.start()
@@ -104,7 +105,8 @@ class Serving:
 
     def start(self) -> None:
         """Listens, on the port of the last time if there was one."""
-        starting = StoreService.start(self.store, self.controller, f"127.0.0.1:{self.port}")  # type: ignore[arg-type]
+        at, controller = f"127.0.0.1:{self.port}", self.controller
+        starting = StoreService.start(self.store, controller, at, credentials=self.credentials)  # type: ignore[arg-type]
         self.service = asyncio.run_coroutine_threadsafe(starting, self.loop).result(10)
         self.port = self.service.port
 
@@ -128,9 +130,9 @@ class Serving:
 
 
 @contextmanager
-def serving(topics: dict[str, tuple[int, ...]]) -> Iterator[Serving]:
-    """Yields a served, empty store with these topics."""
-    running = Serving(FakeStore(), FakeController(topics))
+def serving(topics: dict[str, tuple[int, ...]], credentials: Any = None) -> Iterator[Serving]:
+    """Yields a served, empty store with these topics, over TLS where it has credentials."""
+    running = Serving(FakeStore(), FakeController(topics), credentials)
     try:
         running.start()
         yield running
