@@ -26,6 +26,7 @@ class GatewayFigures(NamedTuple):
     status: Mapping[str, Any] = {}
     metrics: Mapping[str, float] = {}  # without labels: the sums over them
     stored_rates: Mapping[str, float] = {}  # by protocol
+    topic_rates: Mapping[str, float] = {}  # of the records that can be read, by topic
     at_s: float = 0.0
 
 
@@ -82,7 +83,12 @@ class AdminApi:
         except (httpx.HTTPError, ValueError) as error:
             why = str(error) or type(error).__name__
             return GatewayFigures(error=f"The gateway's admin API at {self.url} does not answer: {why}", at_s=now_s)
-        return GatewayFigures("", status, metrics, _rates(status, before, now_s), now_s)
+        if before is None or before.error or now_s - before.at_s < RATE_S_MIN:
+            return GatewayFigures("", status, metrics, at_s=now_s)
+        passed_s = now_s - before.at_s
+        stored = _rates(status.get("stored", {}), before.status.get("stored", {}), passed_s)
+        topics = _rates(_records(status), _records(before.status), passed_s)
+        return GatewayFigures("", status, metrics, stored, topics, now_s)
 
     def _get(self, path: str, query: Mapping[str, str] | None = None) -> bytes:
         with self._client.stream("GET", f"{self.url}{path}", params=query) as answer:
@@ -104,11 +110,9 @@ def _sums(text: str) -> dict[str, float]:
     return found
 
 
-def _rates(status: Mapping[str, Any], before: GatewayFigures | None, now_s: float) -> dict[str, float]:
-    if before is None or before.error or now_s - before.at_s < RATE_S_MIN:
-        return {}
-    old = before.status.get("stored", {})
-    return {
-        name: max(0, count - old.get(name, 0)) / (now_s - before.at_s)
-        for name, count in status.get("stored", {}).items()
-    }
+def _records(status: Mapping[str, Any]) -> dict[str, int]:
+    return {one["name"]: one.get("records", 0) for one in status.get("topics", ())}
+
+
+def _rates(counts: Mapping[str, int], before: Mapping[str, int], passed_s: float) -> dict[str, float]:
+    return {name: max(0, count - before.get(name, 0)) / passed_s for name, count in counts.items()}

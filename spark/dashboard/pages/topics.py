@@ -1,4 +1,7 @@
-"""Topics: records, queues and retention of each, and the lag of consumer groups, from the gateway."""
+"""Topics: records, rate, queues and retention of each, and the lag of consumer groups, from the gateway.
+
+The rate is that of the last minutes in the telemetry tables; else that between two answers of the gateway.
+"""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -9,6 +12,8 @@ from spark.dashboard.clients.gateway import GROUPS_COUNT_MAX, Credentials, Gatew
 from spark.dashboard.layout import formatting, parts
 from spark.dashboard.layout.links import PageAddress
 from spark.dashboard.pages.sources import Sources
+from spark.dashboard.queries import overview
+from spark.errors import SparkError
 
 TOPICS_COUNT_MAX = 200
 
@@ -27,7 +32,8 @@ def body(sources: Sources, who: Credentials | None = None) -> Any:
         )
     topics = sorted(answer.status.get("topics", ()), key=lambda one: (-one.get("records", 0), one["name"]))
     log = answer.status.get("log", {})
-    rows = [_topic(one) for one in topics[:TOPICS_COUNT_MAX]]
+    rates = {**answer.topic_rates, **_counted(sources)}
+    rows = [_topic(one, rates.get(one["name"])) for one in topics[:TOPICS_COUNT_MAX]]
     return html.Div(
         [
             parts.figures(
@@ -41,10 +47,10 @@ def body(sources: Sources, who: Credentials | None = None) -> Any:
             parts.section(
                 "Topics",
                 parts.table(
-                    ["Topic", "Queues", "Records", "Kept for", "Settings"],
+                    ["Topic", "Queues", "Records", "Messages/s", "Kept for", "Settings"],
                     rows,
                     empty="There is no topic.",
-                    numbers=(1, 2),
+                    numbers=(1, 2, 3),
                 ),
                 parts.note(f"The first {TOPICS_COUNT_MAX} are shown.") if len(topics) > TOPICS_COUNT_MAX else None,
             ),
@@ -53,12 +59,22 @@ def body(sources: Sources, who: Credentials | None = None) -> Any:
     )
 
 
-def _topic(one: Mapping[str, Any]) -> list[Any]:
+def _counted(sources: Sources) -> Mapping[str, float]:
+    """Returns the rates of the topics that the telemetry job reads, where it is up to date."""
+    try:
+        with sources.tables.read() as reading:
+            return overview.topic_rates(reading, sources.now_ms)
+    except SparkError:
+        return {}  # other pages say why; the gateway tells rates, too
+
+
+def _topic(one: Mapping[str, Any], rate: float | None) -> list[Any]:
     settings = dict(word.partition("=")[::2] for word in (one.get("config") or "").split())
     kept = [formatting.duration(int(settings["retention_ms"]))] if settings.get("retention_ms", "").isdecimal() else []
     if settings.get("retention_bytes", "").isdecimal():
         kept.append(f"{int(settings['retention_bytes']) / 2**20:,.0f} MiB")
     numbers = [formatting.count(one.get(name, 0)) for name in ("queues", "records")]
+    numbers.append("-" if rate is None else formatting.number(rate))
     return [one["name"], *numbers, ", ".join(kept) or "as the gateway's file says", one.get("config") or "-"]
 
 

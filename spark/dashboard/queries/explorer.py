@@ -44,7 +44,10 @@ def explore(reading: Reading, sql: str, *, rows_max: int = ROWS_SHOWN_MAX) -> Re
     if len(statements) != 1:
         raise NotReading(f"write one statement; these are {len(statements)}")
     if statements[0].type not in _READS:
-        raise NotReading("only statements that read are allowed: SELECT, WITH, FROM, DESCRIBE, SHOW, EXPLAIN")
+        raise NotReading(
+            "only statements that read are allowed: SELECT, WITH, FROM, DESCRIBE, SHOW, EXPLAIN, and PIVOT with its "
+            "values: PIVOT latest ON metric IN ('temperature') USING first(value); without them it creates a type"
+        )
     return reading.table(sql, rows_max=rows_max)
 
 

@@ -5,8 +5,11 @@ from typing import NamedTuple
 from spark.dashboard.queries.reading import Reading
 from spark.dashboard.queries.time_ranges import TimeRange, day, instant
 from spark.telemetry.liveness import BACK
+from spark.telemetry.windows import WINDOW_MS
 
 ALIVE_MS = 5 * 60_000  # a device that was heard in the last five minutes
+RATE_MS = 5 * 60_000  # the time of which there is a rate, at most
+RATE_LAG_MS_MAX = 2 * 60_000  # tables that are further behind tell no rate of now
 
 
 class Lag(NamedTuple):
@@ -78,3 +81,20 @@ def traffic(reading: Reading, by: str, chosen: TimeRange, now_ms: int) -> list[d
         "FROM traffic WHERE day >= ? AND start >= ? AND start <= ? GROUP BY ALL ORDER BY start_ms, name",
         [day(since_ms), instant(since_ms), instant(now_ms)],
     )
+
+
+def topic_rates(reading: Reading, now_ms: int) -> dict[str, float]:
+    """Returns the messages a second of each topic that had any in the last minutes; none when the tables lag.
+
+    They are those of whole minutes, and of the last one as far as every queue has been read.
+    """
+    until_ms = min(now_ms, reading.progress.read_to_ms)
+    if "traffic" not in reading.names or now_ms - until_ms > RATE_LAG_MS_MAX:
+        return {}
+    since_ms = -(-(until_ms - RATE_MS) // WINDOW_MS) * WINDOW_MS
+    rows = reading.rows(
+        "SELECT topic, sum(records)::BIGINT records FROM traffic "
+        "WHERE day >= ? AND start >= ? AND start < ? GROUP BY topic",
+        [day(since_ms), instant(since_ms), instant(until_ms)],
+    )
+    return {row["topic"]: 1_000 * row["records"] / (until_ms - since_ms) for row in rows}

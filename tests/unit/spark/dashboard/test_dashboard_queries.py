@@ -43,6 +43,7 @@ def test_before_the_first_commit_every_answer_is_empty(tmp_path):
         assert overview.lag(found, NOW_MS) == (None, None)
         assert overview.fleet(found, NOW_MS) == (0, 0, 0)
         assert overview.anomalies(found, NOW_MS) == (0, 0)
+        assert overview.topic_rates(found, NOW_MS) == {}
         assert overview.traffic(found, "protocol", hour, NOW_MS) == []
         assert fleet.devices(found) == ([], 0)
         assert fleet.sparklines(found, [("a", "b")], NOW_MS) == {}
@@ -202,6 +203,15 @@ def test_the_examples_of_the_explorer_run(reading, sql):
 def test_the_explorer_refuses_all_but_one_statement_that_reads_the_tables(reading, sql):
     with pytest.raises(SparkError):
         explorer.explore(reading, sql)
+
+
+def test_pivot_reads_where_its_values_are_named(reading):
+    """Without them DuckDB makes several statements of it, the first of which creates a type."""
+    named = "PIVOT latest ON metric IN ('battery', 'humidity') USING first(value) GROUP BY device"
+    found = explorer.explore(reading, named).rows
+    assert (found.column_names, found.num_rows) == (["device", "battery", "humidity"], 30)
+    with pytest.raises(explorer.NotReading, match="and PIVOT with its values: "):
+        explorer.explore(reading, "PIVOT latest ON metric USING first(value) GROUP BY device")
 
 
 def test_the_explorer_stops_at_its_rows(reading):

@@ -169,7 +169,9 @@ class GrowingGateway:
             )
         self.asked += 1
         self.stored += 10
-        return httpx.Response(200, text=self.body or json.dumps({"ready": True, "stored": {"mqtt": self.stored}}))
+        topics = [{"name": "t", "records": 3 * self.stored}, {"name": "kept short", "records": 100 - self.stored}]
+        status = {"ready": True, "stored": {"mqtt": self.stored}, "topics": topics}
+        return httpx.Response(200, text=self.body or json.dumps(status))
 
 
 def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
@@ -182,6 +184,7 @@ def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
     now_s[0] += 4
     answer = admin.ask()
     assert answer.stored_rates == {"mqtt": 2.0}
+    assert answer.topic_rates == {"t": 6.0, "kept short": 0.0}
     assert answer.metrics == {"headgate_connections": 5.0}
     gateway.body = "junk"
     now_s[0] += 5

@@ -7,6 +7,7 @@ import pytest
 pytest.importorskip("duckdb")
 pytest.importorskip("dash")
 
+import httpx
 import pyarrow as pa
 from deltalake import DeltaTable, write_deltalake
 from msgspec.structs import replace
@@ -14,7 +15,7 @@ from msgspec.structs import replace
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.layout import charts, formatting
 from spark.dashboard.layout.links import PageAddress
-from spark.dashboard.pages import device, fleet, overview, quality
+from spark.dashboard.pages import device, fleet, overview, quality, topics
 from spark.dashboard.pages.sources import Sources
 from spark.dashboard.queries import findings
 from spark.dashboard.queries import fleet as fleet_queries
@@ -135,3 +136,44 @@ def test_the_quality_of_each_devices_records_is_shown(tmp_path):
 )
 def test_the_skew_of_a_clock_is_told_in_words(seconds, text):
     assert formatting.skew(seconds) == text
+
+
+def test_the_rate_of_a_topic_is_that_of_the_tables_or_between_two_answers(tmp_path):
+    """The tables are up to date, then lag, then are gone; a topic that no job reads is told by the gateway."""
+    manifest = make_tables(tmp_path, NOW_MS, devices=2, minutes=30)
+    now_s, records = [100.0], [1_000, 50]
+
+    def answer(request):
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text="")
+        listed = [{"name": name, "records": count} for name, count in zip(("telemetry", "other"), records, strict=True)]
+        return httpx.Response(200, json={"topics": listed})
+
+    admin = AdminApi("http://gateway", transport=httpx.MockTransport(answer), clock_s=lambda: now_s[0])
+    where = sources(tmp_path)._replace(admin=admin)
+
+    def shown() -> dict[str, str]:
+        now_s[0] += 10
+        records[:] = records[0] + 420, records[1] + 5
+        rows = [row for row in topics.body(where)._traverse() if type(row).__name__ == "TableTr"]
+        cells = [[str(cell.children) for cell in row.children] for row in rows]
+        at = cells[0].index("Messages/s")
+        return {row[0]: row[at] for row in cells[1:]}
+
+    def read_to(ms: int) -> None:
+        replace(manifest, progress=replace(manifest.progress, read_to_ms=ms)).save(Location.of(tmp_path))
+
+    read_to(NOW_MS)
+    with where.tables.read() as reading:
+        rows = reading.rows("SELECT epoch_ms(start) AS ms, sum(records)::BIGINT AS records FROM traffic GROUP BY ALL")
+        counts = {row["ms"]: row["records"] for row in rows}
+    told = sum(counts[NOW_MS - n * MINUTE_MS] for n in range(1, 6)) / 300
+    assert shown() == {"telemetry": formatting.number(told), "other": "-"}
+    assert shown() == {"telemetry": formatting.number(told), "other": "0.5"}
+    read_to(NOW_MS - 30_000)  # four whole minutes, and as much as is known of the last one
+    told = sum(counts[NOW_MS - n * MINUTE_MS] for n in range(1, 6)) / 270
+    assert shown()["telemetry"] == formatting.number(told)
+    read_to(NOW_MS - 121_000)
+    assert shown() == {"telemetry": "42", "other": "0.5"}
+    (tmp_path / "manifest.json").write_text("junk")
+    assert shown() == {"telemetry": "42", "other": "0.5"}
