@@ -192,8 +192,8 @@ class Commits:
         watermark_ms = self._settings.watermark_ms
         progress = progress_after(before.progress, reports, batch=batch, began_ms=began_ms, watermark_ms=watermark_ms)
         traffic = traffic_after(before.traffic, plan, reports, progress.watermark_ms)
-        for table in SPECS:
-            self._commit_table(table, plan, [*reports, *([traffic[1]] if traffic[1] else [])])
+        everything = [*reports, *([traffic[1]] if traffic[1] else [])]
+        won = [self._commit_table(table, plan, everything) for table in SPECS]
         manifest = msgspec.structs.replace(
             before,
             pass_=plan.pass_,
@@ -208,7 +208,7 @@ class Commits:
             if self._settings.findings
             else [],
         )
-        self._save(manifest)
+        self._save(manifest, won=any(won))
         self.restless = any(report.restless for report in reports)
         for bucket, path in before.states.items():
             if manifest.states[bucket] != path:
@@ -311,19 +311,21 @@ class Commits:
         version: int = table.version()
         return version - 1 if table.transaction_version(self.manifest.job) == wanted else version
 
-    def _commit_table(self, name: str, plan: PassPlan, reports: list[BucketReport]) -> None:
+    def _commit_table(self, name: str, plan: PassPlan, reports: list[BucketReport]) -> bool:
+        """Commits a table, unless it has the pass, or nothing of it has changed; returns whether it did."""
         table = self._tables[name]
         done = table.transaction_version(self.manifest.job)
         if done is not None and done >= plan.pass_:
-            return
+            return False
         files = [file for report in reports for file in report.files if file.table == name]
         gone = [path for report in reports for path in report.removed.get(name, ())]
         for report in reports:
             if name in report.replaced:
                 gone += self._live[name].opened(report.bucket)
         if not files and not gone:
-            return
+            return False
         self._write(name, files, gone, [Transaction(self.manifest.job, plan.pass_, now_ms())])
+        return True
 
     def _write(self, name: str, files: list[NewFile], gone: list[str], transactions: list[Transaction]) -> None:
         """Commits files to add and files that give way. Raises `OutputBusy` and `SparkError`."""
@@ -350,9 +352,12 @@ class Commits:
         self.place.sync_log(name, table.version())
         self._live[name].change(files, gone)
 
-    def _save(self, manifest: Manifest) -> None:
-        """Replaces the manifest. Raises `OutputBusy` where it is another's than the one that was read or saved last."""
-        if self.place.local is None and Manifest.load(self.place) != self.manifest:
+    def _save(self, manifest: Manifest, *, won: bool = False) -> None:
+        """Replaces the manifest. Raises `OutputBusy` where it is another's than the one that was read or saved last.
+
+        Who has `won` a commit of the pass is the one whose manifest counts.
+        """
+        if not won and self.place.local is None and Manifest.load(self.place) != self.manifest:
             raise OutputBusy(f"another job is writing to {self.place.url}")  # no lock keeps it out (`_locked`)
         manifest.save(self.place)
         self.manifest = manifest

@@ -134,6 +134,26 @@ def test_a_second_start_in_the_bucket_destroys_nothing_of_a_batch_in_progress(st
     assert shown(plain(place, "windows_1m")) == shown(Tables(place.url, store).windows()) == naive(records(40))
 
 
+def test_a_batch_that_is_committed_counts_though_another_job_began_a_tick(store, tmp_path):
+    place, checkpoint = Location.of("s3://fleet/tick", store), tmp_path / "checkpoint"
+    first = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(first, 0, records(10))
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    second = Commits.open(place, tmp_path / "copy", SETTINGS)
+    plan = first.begin(1)
+    reports = worked(plan, SETTINGS.buckets, records(10, 10))
+    assert second.begin_tick(T0 + 60 * MINUTE_MS) is not None  # noted in the manifest
+    first.commit(plan, reports, batch=1, began_ms=0)
+    with pytest.raises(OutputBusy, match="another job is writing to s3://fleet/tick"):
+        do_tick(second, T0 + 60 * MINUTE_MS)
+    first.close()
+    again = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(again, 2, records(10, 20))
+    do_tick(again, T0 + 60 * MINUTE_MS)
+    again.close()
+    assert shown(plain(place, "windows_1m")) == shown(Tables(place.url, store).windows()) == naive(records(30))
+
+
 @pytest.mark.parametrize("what", ["compact", "vacuum", "expire"])
 def test_maintenance_beside_a_running_job_destroys_nothing(store, tmp_path, what):
     place, checkpoint = Location.of(f"s3://fleet/beside-{what}", store), tmp_path / "checkpoint"
