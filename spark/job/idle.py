@@ -48,10 +48,12 @@ class Unread(NamedTuple):
 
 
 class LogEndCheck:
-    """Looks whether a batch has left anything to read."""
+    """Looks whether a batch has left anything to read.
+
+    `credentials` are `store.rpc.credentials`'; without them the connection is plain.
+    """
 
     def __init__(self, target: str, topics: tuple[str, ...], checkpoint: Path, credentials: Any = None) -> None:
-        """`credentials` are `store.rpc.credentials`'; None: the connection is plain."""
         self._reader = RemoteReader(target, retry_s=0.0, credentials=credentials)
         self._topics, self._checkpoint = topics, checkpoint
 

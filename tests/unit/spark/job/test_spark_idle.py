@@ -168,7 +168,7 @@ def test_no_tick_while_a_batch_is_half_committed(opened, monkeypatch):
     """Its pass would be taken for one that the tables have already."""
     do_batch(opened, 0, beats(20))
     with monkeypatch.context() as patch:
-        patch.setattr(Commits, "_save", lambda *_: (_ for _ in ()).throw(OSError("killed")))
+        patch.setattr(Commits, "_save", lambda *_, **__: (_ for _ in ()).throw(OSError("killed")))
         with pytest.raises(OSError, match="killed"):
             do_batch(opened, 1, [Record("d", T0 + 30_000, 20, {"a": 1.0})])
     assert opened.begin_tick(T0 + 60 * MINUTE_MS) is None
