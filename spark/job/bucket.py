@@ -242,7 +242,10 @@ def _verdicts(plan: PassPlan, rows: pa.Table, quality: npt.NDArray[np.object_]) 
     """Returns the verdict on each row's times; a sample that has a time of its own is judged by that."""
     time_ms, stored_ms = (column(rows, name) // 1000 for name in ("time", "stored_at"))
     limits = LatenessLimits(plan.watermark_ms, plan.late_ms)
-    return lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
+    found = lateness.judge(quality, time_ms, stored_ms, limits, settled_ms=plan.settled_ms)
+    expired = time_ms - time_ms % WINDOW_MS + WINDOW_MS <= plan.expired_ms
+    found[expired & np.isin(found, IN_WINDOWS)] = TOO_OLD
+    return found
 
 
 def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:

@@ -19,7 +19,7 @@ import fcntl
 import os
 import uuid
 from collections.abc import Iterable
-from datetime import date
+from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -252,6 +252,7 @@ class Commits:
             late_ms=self._settings.late_ms,
             session_ms=self._settings.session_ms,
             capacity=self._capacity(),
+            expired_ms=self.manifest.expired_ms,
             states=self.manifest.states,
             versions={name: self._version_before(name, wanted) for name in SPECS},
             merges=merges,
@@ -287,7 +288,12 @@ class Commits:
         for name, paths in gone.items():
             if paths:
                 self._write(name, [], paths, [])
-        self._save_versions(unpublished=[path for path in self.manifest.unpublished if path not in gone[FINDINGS]])
+        midnight_ms = (before - date(1970, 1, 1)) // timedelta(milliseconds=1)
+        settled_ms = min(midnight_ms, self.manifest.progress.watermark_ms)
+        self._save_versions(
+            unpublished=[path for path in self.manifest.unpublished if path not in gone[FINDINGS]],
+            expired_ms=max(self.manifest.expired_ms, settled_ms),
+        )
         return sum(len(paths) for paths in gone.values())
 
     def _save_versions(self, **more: Any) -> None:

@@ -25,6 +25,7 @@ class PassPlan(msgspec.Struct, frozen=True, kw_only=True):
     samples: bool  # kept, each as a row
     states: dict[int, str]
     versions: dict[str, int]  # table -> the version that this pass continues
+    expired_ms: int = 0  # windows that end at or before it are opened no more
     merges: dict[int, dict[str, list[list[str]]]] = {}  # bucket -> table -> runs of small files, each to become one
 
 

@@ -101,6 +101,27 @@ def test_days_whose_windows_are_still_corrected_do_not_expire(places, monkeypatc
     assert shown(plain(places[0], "windows_1m")) == naive([*before, late])
 
 
+def test_late_records_of_expired_days_are_too_old(places, monkeypatch):
+    """Those that waited in the log while the job was stopped, or that a longer --late lets in."""
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 0, [Record("d", T0 + n * 1_000, n, {"a": 1.0}) for n in range(10)])
+    do_batch(commits, 1, [Record("d", T0 + DAY_MS + n * 1_000, 10 + n, {"a": 1.0}) for n in range(2)])
+    do_tick(commits, T0 + DAY_MS + 2 * MINUTE_MS)
+    commits.close()
+    monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + 9 * DAY_MS)
+    assert maintenance.expire(places[0], days=5) > 0
+    commits = Commits.open(*places, replace(SETTINGS, late_ms=7 * DAY_MS))
+    stored = T0 + DAY_MS + 20 * MINUTE_MS
+    late = Record("d", T0 + 20_000, 20, {"a": 9.0}, stored)
+    in_order = Record(
+        "d", T0 + DAY_MS + 19 * MINUTE_MS, 21, {"a": 3.0}, stored
+    )  # of a day that expires when it is settled
+    do_batch(commits, 2, [late, in_order])
+    commits.close()
+    assert shown(plain(places[0], "windows_1m")) == naive([in_order])
+    assert Tables(places[0].url).quality() == {"ok": 13, "too_old": 1}
+
+
 def test_findings_that_expire_are_published_no_more(places, monkeypatch):
     """Their files were still named in the manifest: once vacuum had deleted them, the job did not start."""
     settings = replace(SETTINGS, findings=True)
