@@ -76,20 +76,22 @@ class AnyEncoder(Encoder):
         self._draw = draw
         self._mirror = Decoder()  # of the same table: the peer's decoder
         self._mirror.header_table = self.header_table
-        self.last = b""
+        self.sent: list[bytes] = []
 
     def again(self) -> bytes | None:
-        """Returns the last block once more, where it can be decoded."""
+        """Returns a block that was sent once more, where it can be decoded: its fields may be others now."""
+        block = self._draw(st.sampled_from(self.sent or [b""]))
         try:
-            list(self._mirror.decode(self.last, raw=True))
+            list(self._mirror.decode(block, raw=True))
         except HPACKError:
             return None
-        return self.last
+        return block
 
     def encode(self, headers: Any, huffman: bool = True) -> bytes:
         """Encodes fields."""
-        self.last = super().encode(headers, huffman)
-        return self.last
+        block: bytes = super().encode(headers, huffman)
+        self.sent = [*self.sent[-4:], block]
+        return block
 
     def add(self, to_add: tuple[bytes, bytes], sensitive: bool, huffman: bool = False) -> bytes:
         """Encodes one field."""

@@ -128,7 +128,7 @@ class BlockEncoder(Encoder):
         """Returns the header block of fields; None, and nothing is changed, where they may be too large for a frame."""
         table = self.header_table
         known = self._blocks.get(fields)
-        if known is not None and known[0] == table.changes and not table.resized:
+        if known is not None and known[0] == table.changes:
             return known[1]
         if sum([len(name) + len(value) for name, value in fields]) > BLOCK_FIELDS_BYTES_MAX:
             return None

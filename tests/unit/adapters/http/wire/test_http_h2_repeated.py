@@ -158,8 +158,10 @@ def test_a_closed_connection_keeps_no_heads() -> None:
     data = client.h2.encoder.encode(
         [(":method", "GET"), (":scheme", "http"), (":authority", "gateway.example"), (":path", "/topics")]
     )
+    client.ask("GET", "/topics")
     heads, encoder = transport_of(client).heads, transport_of(client)._h2.encoder
     assert heads.find(data) is not None
+    assert encoder._blocks
     client.gateway.adapter.lost(now_ms=client.gateway.now_ms)
     assert heads.find(data) is None
     assert not encoder._blocks
