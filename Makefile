@@ -109,6 +109,7 @@ fuzz: $(STAMP) ## Hurt input of every protocol for decoders and whole connection
 	$(BIN)/python -m tests.fuzz.targets.http_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 	$(BIN)/python -m tests.fuzz.targets.requests_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 	$(BIN)/python -m tests.fuzz.targets.events_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
+	$(BIN)/python -m tests.fuzz.targets.bodies_target --inputs $(FUZZ_INPUTS) --seed $(FUZZ_SEED) $(ARGS)
 
 faults: $(STAMP) ## A cluster of processes hurt under load: killed, cut off, disks full (FAULTS=100 FAULTS_SEED=1)
 	@echo "$(FAULTS) faults, FAULTS_SEED=$(FAULTS_SEED)"

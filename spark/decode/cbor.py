@@ -131,7 +131,7 @@ def _tagged(tag: int | None, value: object) -> object:
     if tag in (2, 3) and isinstance(value, bytes):
         number = int.from_bytes(value[:128], "big")
         return number if tag == 2 else -1 - number
-    if tag == 4 and isinstance(value, list) and len(value) == 2 and all(isinstance(part, int) for part in value):
+    if tag == 4 and isinstance(value, list) and len(value) == 2 and all(type(part) is int for part in value):
         exponent, mantissa = value
         return float(f"{mantissa}e{exponent}") if abs(exponent) < 400 else None
     return value

@@ -6,6 +6,7 @@ type, else JSON (RFC 8259). Of an object every number, boolean and text is a met
 published to `site1/dev42/temperature`; a bare value is the same. Nulls are skipped.
 """
 
+import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -26,6 +27,7 @@ from spark.decode.values import (
 from store.api.decoding import DecodeRule
 from store.api.message import Message
 
+UNEXPECTED: Final = "unexpected "  # begins the reason of a record over which a reader stumbled: a bug of ours
 _REMEMBERED_MAX: Final = 65_536
 _VALUE: Final = "value"
 _SPARKPLUG: Final = "spBv1.0/"
@@ -93,8 +95,7 @@ class Decoder:
                 bounds.append(len(metrics))
             else:
                 del metrics[bounds[-1] :], values[bounds[-1] :]
-                fields.read(rows, parsed, message.address.rpartition("/")[2] or _VALUE)
-                rows.end()
+                _read(rows, functools.partial(fields.read, rows, parsed, _leaf(message)))
         return rows
 
     def _slow(self, rows: Rows, message: Message, way: str, rule: DecodeRule) -> None:
@@ -104,16 +105,7 @@ class Decoder:
         if message.content_encoding:
             rows.end(ENCODED, f"its content encoding is {message.content_encoding[:64]}")
             return
-        try:
-            _READERS[way](rows, message, rule)
-        except Undecodable as error:
-            rows.end(BAD_BODY, str(error))
-        except UnicodeDecodeError as error:
-            rows.end(BAD_BODY, f"no UTF-8: {error}"[:200])
-        except _BAD as error:
-            rows.end(BAD_BODY, f"no JSON: {error}"[:200])
-        else:
-            rows.end()
+        _read(rows, functools.partial(_READERS[way], rows, message, rule))
 
     def _learn(self, message: Message) -> tuple[str, DecodeRule]:
         """Returns the way to read messages of an address and content type."""
@@ -131,6 +123,24 @@ class Decoder:
             self._known.clear()
         self._known[message.address, message.content_type] = found
         return found
+
+
+def _read(rows: Rows, read: Callable[[], None]) -> None:
+    """Reads one message, and ends it: whatever is wrong with it, the next one is read."""
+    try:
+        read()
+    except Undecodable as error:
+        rows.end(BAD_BODY, str(error))
+    except UnicodeDecodeError as error:
+        rows.end(BAD_BODY, f"no UTF-8: {error}"[:200])
+    except _BAD as error:
+        rows.end(BAD_BODY, f"no JSON: {error}"[:200])
+    except MemoryError:
+        raise
+    except Exception as error:  # noqa: BLE001 - our own bug, whatever it is, must not stop the job at one record
+        rows.end(BAD_BODY, f"{UNEXPECTED}{type(error).__name__}: {error}"[:200])
+    else:
+        rows.end()
 
 
 def _leaf(message: Message) -> str:

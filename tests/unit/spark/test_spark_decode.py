@@ -3,15 +3,16 @@
 import contextlib
 import json
 import struct
+from typing import NamedTuple
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark.decode import cbor
+from spark.decode import cbor, samples
 from spark.decode.fields import time_us_of
 from spark.decode.rules import DecodeRules, load_rules
-from spark.decode.samples import Decoder
+from spark.decode.samples import UNEXPECTED, Decoder
 from spark.decode.values import BAD_BODY, ENCODED, METRICS_MAX, NO_METRICS, OK, TOO_MANY, Undecodable
 from spark.errors import BadOption
 from store.api.decoding import DecodeRule
@@ -170,6 +171,8 @@ def test_senml_records_add_up():
 
 
 def encode_cbor(value) -> bytes:
+    """Encodes a value; tags are told by `Tagged`."""
+
     def head(major: int, n: int) -> bytes:
         if n < 24:
             return bytes([major << 5 | n])
@@ -177,6 +180,8 @@ def encode_cbor(value) -> bytes:
         return bytes([major << 5 | 24 + (1, 2, 4, 8).index(size)]) + n.to_bytes(size, "big")
 
     match value:
+        case Tagged():
+            return head(6, value.tag) + encode_cbor(value.value)
         case bool() | None:
             return bytes([{False: 0xF4, True: 0xF5, None: 0xF6}[value]])
         case int():
@@ -209,10 +214,50 @@ def test_cbor_round_trip(value):
     assert cbor.decode(encode_cbor(value)) == value
 
 
-@given(st.binary())
+class Tagged(NamedTuple):
+    tag: int
+    value: object
+
+
+def tagged(inner: "st.SearchStrategy") -> "st.SearchStrategy":
+    """Draws tags: bignums, decimals, dates, unknown ones, whatever they mark."""
+    return st.builds(Tagged, st.sampled_from([0, 1, 2, 3, 4, 5, 32, 55_799]), inner)
+
+
+MARKED = st.recursive(
+    PLAIN | st.lists(st.integers(-500, 500) | st.booleans(), min_size=2, max_size=2),
+    lambda inner: (
+        tagged(inner) | st.lists(inner, max_size=3) | st.dictionaries(tagged(st.integers(0, 99) | st.text()), inner)
+    ),
+    max_leaves=6,
+)
+
+
+@given(st.binary() | MARKED.map(encode_cbor))
+@example(bytes.fromhex("c48201f5"))
+@example(bytes.fromhex("c482f505"))
 def test_no_cbor_raises_but_undecodable(data):
     with contextlib.suppress(Undecodable):
         cbor.decode(data)
+
+
+def test_decimals_are_of_two_integers():
+    """RFC 8949, 3.4.4."""
+    assert cbor.decode(bytes.fromhex("c48221196ab3")) == 273.15
+    for odd in ("c48201f5", "c482f505", "c48101", "c4f5"):
+        assert one(bytes.fromhex(odd), content_type="application/cbor")[1] in (OK, NO_METRICS), odd
+
+
+def test_an_error_of_ours_is_of_one_record_and_names_itself(monkeypatch):
+    def broken(*_: object) -> None:
+        raise ZeroDivisionError("broken on purpose")
+
+    monkeypatch.setitem(samples._READERS, "cbor", broken)
+    monkeypatch.setattr(samples.fields, "read", broken)
+    bodies = [(b"\xf5", "application/cbor"), (b'{"a":[1]}', None), (b'{"a":1}', None)]
+    read = Decoder().read([Message(address="t", body=body, content_type=kind) for body, kind in bodies])
+    assert (read.quality, read.metrics) == ([BAD_BODY, BAD_BODY, OK], ["a"])
+    assert read.reasons == [*["unexpected ZeroDivisionError: broken on purpose"] * 2, None]
 
 
 def test_cbor_bodies():
@@ -315,7 +360,7 @@ KINDS = st.sampled_from(
     [None, "application/json", "application/cbor", "application/senml+json", "application/senml+cbor", "text/plain",
      "application/cloudevents+json"]
 )  # fmt: skip
-BODIES = st.one_of(st.binary(), st.text().map(str.encode), PLAIN.map(encode_cbor), st.just(b'{"value":1}'))
+BODIES = st.one_of(st.binary(), st.text().map(str.encode), MARKED.map(encode_cbor), st.just(b'{"value":1}'))
 
 
 @pytest.mark.slow
@@ -323,5 +368,6 @@ BODIES = st.one_of(st.binary(), st.text().map(str.encode), PLAIN.map(encode_cbor
 def test_no_body_raises(given_):
     read = Decoder().read([Message(address=a, body=body, content_type=kind) for body, kind, a in given_])
     assert len(read.quality) == len(read.reasons) == len(given_) == len(read.bounds) - 1
+    assert not any((reason or "").startswith(UNEXPECTED) for reason in read.reasons)
     columns = (read.values, read.texts, read.units, read.times_us, read.aliases)
     assert all(len(column) == len(read.metrics) == read.bounds[-1] for column in columns)
