@@ -4,15 +4,15 @@
     Metric:  1 name, 2 alias, 3 timestamp, 4 datatype, 7 is_null,
              10 int, 11 long, 12 float, 13 double, 14 boolean, 15 string
 
-A BIRTH says names and aliases; DATA may say aliases alone. Such a row's metric is `alias/17` until the keeper of the
-births gives it its name.
+A BIRTH says names and aliases, also of metrics without a value; DATA may say aliases alone. Such a row's metric is
+`alias/17` until the keeper of the births gives it its name. A metric whose name is too long stays `alias/17`.
 """
 
 import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from spark.decode.values import Rows, Undecodable
+from spark.decode.values import METRIC_CHARS_MAX, Rows, Undecodable
 
 ALIAS: Final = "alias/"
 
@@ -47,13 +47,16 @@ def _metric(rows: Rows, data: bytes, stamp_ms: int) -> None:
     alias, stamp, datatype, null = told.values()
     if not name and alias is None:
         raise Undecodable("a metric has neither name nor alias")
+    if name and alias is not None:
+        rows.name(alias, name if len(name) <= METRIC_CHARS_MAX else f"{ALIAS}{alias}")
     if name in _SESSION or null or value is None or stamp >= _TIME_MS_MAX:
         return
     if isinstance(value, int) and not isinstance(value, bool) and (bits := _SIGNED.get(datatype)):
         value &= (1 << bits) - 1
         value -= (value >> (bits - 1)) << bits
+    count = len(rows.metrics)
     rows.value(name or f"{ALIAS}{alias}", value, None, stamp * 1000)
-    if alias is not None:
+    if alias is not None and len(rows.metrics) > count:  # not one that was skipped
         rows.alias(alias)
 
 

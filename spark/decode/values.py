@@ -1,6 +1,7 @@
 """The rows that a body is decoded to, and the limits on one body."""
 
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
+NAMES_MAX = 1_024  # of aliases, that one message gives; the rest stay unnamed
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
 DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
@@ -30,6 +31,8 @@ class Rows:
         self.units: list[str | None] = []
         self.times_us: list[int | None] = []  # None: the message's
         self.aliases: list[int | None] = []  # of Sparkplug: the alias of a name that a BIRTH gave
+        self.names: list[tuple[int, int, str]] = []  # of Sparkplug: a message, an alias, and the name it gives that
+        self._names_begin = 0  # of the message that goes on
         self.quality: list[str] = []
         self.reasons: list[str | None] = []
 
@@ -56,9 +59,13 @@ class Rows:
             self.state(metric, value, unit, time_us)
 
     def alias(self, alias: int) -> None:
-        """Sets the alias (64 bits, unsigned) for the name of the row added last; columns have it as a signed number."""
-        if len(self.metrics) > self.bounds[-1]:
-            self.aliases[-1] = alias - ((alias >> 63) << 64)
+        """Sets the alias (64 bits, unsigned) of the row added last; columns have it as a signed number."""
+        self.aliases[-1] = alias - ((alias >> 63) << 64)
+
+    def name(self, alias: int, metric: str) -> None:
+        """Gives an alias a name, whether or not the message has a value of it."""
+        if len(self.names) - self._names_begin < NAMES_MAX:
+            self.names.append((len(self.bounds) - 1, alias - ((alias >> 63) << 64), metric))
 
     def end(self, quality: str | None = None, reason: str | None = None) -> None:
         """Ends a message. Without `quality` it follows from its rows."""
@@ -66,6 +73,7 @@ class Rows:
         if quality in (BAD_BODY, ENCODED):
             for column in self._columns:
                 del column[begin:]
+            del self.names[self._names_begin :]
         count = len(self.metrics) - begin
         if count > self._metrics_max:
             for column in self._columns:
@@ -74,6 +82,7 @@ class Rows:
         self.quality.append(quality or (OK if count else NO_METRICS))
         self.reasons.append(reason)
         self.bounds.append(len(self.metrics))
+        self._names_begin = len(self.names)
 
     @property
     def full(self) -> bool:

@@ -49,7 +49,7 @@ from spark.telemetry.windows import (
 
 RECORD_COLUMNS = (
     *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
-    *("samples", "quality", "reason", "rejected", "content_type"),
+    *("samples", "aliases", "quality", "reason", "rejected", "content_type"),
 )
 
 
@@ -250,20 +250,39 @@ def _verdicts(plan: PassPlan, rows: pa.Table, quality: npt.NDArray[np.object_]) 
 
 def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Returns the samples as rows of `STATES`, and the aliases of Sparkplug's metrics with those of the records."""
-    lists = records["samples"].combine_chunks()
-    owners = pc.list_parent_indices(lists)
-    flat = pc.list_flatten(lists)
-    told = {field.name: pc.struct_field(flat, field.name) for field in flat.type}
+    told, owners = _flat(records, "samples")
     kept = records.take(owners)
-    device, metric, alias = kept["device"].combine_chunks(), told["metric"], told["alias"]
-    names = aliases.learn(known, device, metric, alias)
+    metric, alias = told["metric"], told["alias"]
+    births, givers = _flat(records, "aliases")
+    if len(givers) or alias.null_count < len(alias):
+        place = _places(records)
+        named = pa.table([records["device"].take(givers), births["alias"], births["metric"]], schema=aliases.ALIASES)
+        rows = (kept["device"].combine_chunks(), metric, alias)
+        metric, known = aliases.resolve(known, named, place[np.asarray(givers)], rows, place[np.asarray(owners)])
     made = {
-        "metric": aliases.resolve(names, device, metric, alias),
+        "metric": metric,
         **{name: told[name] for name in ("value", "text", "unit")},
         "time": pc.coalesce(told["time"], kept["time"].combine_chunks()),
     }
     columns = [made[name] if name in made else kept[name] for name in STATES.names]
-    return pa.table(columns, schema=STATES), names
+    return pa.table(columns, schema=STATES), known
+
+
+def _flat(records: pa.Table, name: str) -> tuple[dict[str, pa.Array], pa.Array]:
+    """Returns the fields of a column of lists of structs back to back, and the record of each."""
+    lists = records[name].combine_chunks()
+    flat = pc.list_flatten(lists)
+    return {field.name: pc.struct_field(flat, field.name) for field in flat.type}, pc.list_parent_indices(lists)
+
+
+def _places(records: pa.Table) -> npt.NDArray[np.int64]:
+    """Returns the place of each record among all: by the store's clock, and in its queue by offset."""
+    stored = column(records, "stored_at").copy()
+    for part in np.split(stored, np.flatnonzero(np.diff(column(records, "queue"))) + 1):
+        np.maximum.accumulate(part, out=part)  # a clock may have been set back
+    places = np.empty(len(stored), np.int64)
+    places[np.argsort(stored, kind="stable")] = np.arange(len(stored))
+    return places
 
 
 def _sample_rows(records: pa.Table, samples: pa.Table, quality: npt.NDArray[np.object_]) -> pa.Table:

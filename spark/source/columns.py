@@ -55,6 +55,7 @@ _SAMPLES = ArrayType(
         ]
     )
 )
+_NAMES = ArrayType(StructType([StructField("alias", LongType()), StructField("metric", _TEXT)]))
 _REJECTED = (BAD_BODY, ENCODED)
 REJECTED_BYTES_MAX = 65_536  # of a body that cannot be decoded; the rest is cut off
 
@@ -87,6 +88,7 @@ TYPES: Mapping[str, DataType] = {
     "native": _TEXT,
     "body": BinaryType(),
     "samples": _SAMPLES,
+    "aliases": _NAMES,
     "quality": _TEXT,
     "reason": _TEXT,
     "rejected": BinaryType(),
@@ -95,7 +97,7 @@ TYPES: Mapping[str, DataType] = {
 _DecodedT = TypeVar("_DecodedT")
 _encode = msgspec.json.Encoder(enc_hook=repr).encode
 _ROW_WORDS = ROWS_DTYPE.itemsize // 8
-DERIVED = ("samples", "quality", "reason", "rejected", DATA_ERROR)  # made from the body; only on request
+DERIVED = ("samples", "aliases", "quality", "reason", "rejected", DATA_ERROR)  # made from the body; only on request
 
 
 def schema_of(names: Sequence[str], format_: str = "raw") -> StructType:
@@ -314,7 +316,9 @@ def _qos(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     return pa.array([m.qos & 0x7F for m in chunk.messages], kind)
 
 
-def _structs(kind: pa.DataType, bounds: Sequence[int], columns: Sequence[Sequence[Any]]) -> pa.Array:
+def _structs(
+    kind: pa.DataType, bounds: Sequence[int] | npt.NDArray[np.int64], columns: Sequence[Sequence[Any]]
+) -> pa.Array:
     """Returns an array of lists of structs, from the structs' fields back to back."""
     fields = list(kind.value_type)
     children = [pa.array(column, field.type) for column, field in zip(columns, fields, strict=True)]
@@ -355,6 +359,14 @@ def _samples(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     return _structs(kind, read.bounds, columns)
 
 
+def _aliases(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
+    """Returns the names that Sparkplug's BIRTHs give to aliases."""
+    names = chunk.samples.names
+    counts = np.bincount(np.array([message for message, _, _ in names], np.int64), minlength=chunk.count)
+    columns = [alias for _, alias, _ in names], [metric for _, _, metric in names]
+    return _structs(kind, np.concatenate([[0], np.cumsum(counts)]), columns)
+
+
 def _device(chunk: _Chunk, kind: pa.DataType) -> pa.Array:
     """Returns the device by the rules; `speaker` is the name in the log."""
     return pa.array(chunk.devices.of(chunk.messages), kind)
@@ -391,6 +403,7 @@ _MAKERS: Mapping[str, Maker] = {name: _plain(name) for name in TYPES if name in 
     DATA: _data,
     DATA_ERROR: _data_error,
     "samples": _samples,
+    "aliases": _aliases,
     "quality": _quality,
     "device": _device,
     "speaker": _plain("device"),

@@ -23,6 +23,7 @@ SAMPLES = pa.list_(
         ]
     )
 )
+NAMES = pa.list_(pa.struct([("alias", pa.int64()), ("metric", pa.string())]))
 RECORDS = pa.schema(
     {
         "topic": pa.string(),
@@ -35,6 +36,7 @@ RECORDS = pa.schema(
         "stored_at": INSTANT,
         "protocol": pa.string(),
         "samples": SAMPLES,
+        "aliases": NAMES,
         "quality": pa.string(),
         "reason": pa.string(),
         "rejected": pa.binary(),
@@ -70,6 +72,11 @@ def sample(name: str, value: object) -> dict:
     return {"metric": name, "value": number, "text": text, "unit": None, "time": None, "alias": alias}
 
 
+def alias_of(value: object) -> int | None:
+    """Returns the alias that a metric has with its value; of a value None, without a sample, in a BIRTH alone."""
+    return value[1] if isinstance(value, tuple) else None
+
+
 def table(records: Iterable[Record]) -> pa.Table:
     rows = [
         {
@@ -82,7 +89,12 @@ def table(records: Iterable[Record]) -> pa.Table:
             "time": r.time_ms * 1000,
             "stored_at": r.stored_at_ms * 1000,
             "protocol": r.protocol,
-            "samples": [sample(name, value) for name, value in r.values.items()],
+            "samples": [sample(name, value) for name, value in r.values.items() if value != (None, alias_of(value))],
+            "aliases": [
+                {"alias": alias, "metric": name}
+                for name, value in r.values.items()
+                if (alias := alias_of(value)) is not None and not name.startswith("alias/")
+            ],
             "quality": r.quality,
             "reason": None if r.rejected is None else "no JSON",
             "rejected": r.rejected,

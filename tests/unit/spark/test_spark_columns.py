@@ -75,6 +75,7 @@ def test_every_column_of_every_field():
         "properties": [{"name": "a", "value": "1"}, {"name": "a", "value": "2"}],
         "body": b"\x00\xff",
         "samples": [],
+        "aliases": [],
         "quality": "encoded",
         "reason": "its content encoding is gzip",
         "rejected": b"\x00\xff",
@@ -114,8 +115,20 @@ def test_an_alias_of_64_bits_fits_its_column():
     body = b"\x12" + bytes([len(metric)]) + metric
     one = Message(address="spBv1.0/plant/NBIRTH/edge", body=body)
     fetched = Fetched([placed(unplaced([(16, one)]), 0)], [[0]], 0, 1)
-    (samples,) = RecordColumns(schema_of(("samples",))).batch(fetched, queue=16, topic="t")["samples"].to_pylist()
-    assert [(sample["metric"], sample["value"], sample["alias"]) for sample in samples] == [("x", 0.0, -1)]
+    (row,) = RecordColumns(schema_of(("samples", "aliases"))).batch(fetched, queue=16, topic="t").to_pylist()
+    assert [(one["metric"], one["value"], one["alias"]) for one in row["samples"]] == [("x", 0.0, -1)]
+    assert row["aliases"] == [{"alias": -1, "metric": "x"}]
+
+
+def test_names_of_aliases_are_of_their_record():
+    metric = b"\x0a\x01x\x10\x05\x38\x01"  # null
+    births = [
+        Message(address="spBv1.0/p/NBIRTH/e", body=n * (b"\x12" + bytes([len(metric)]) + metric)) for n in (0, 2, 1)
+    ]
+    fetched = Fetched([placed(unplaced([(16, one) for one in births]), 0)], [[0, 1, 2]], 0, 3)
+    found = RecordColumns(schema_of(("samples", "aliases"))).batch(fetched, queue=16, topic="t").to_pylist()
+    assert [len(row["aliases"]) for row in found] == [0, 2, 1]
+    assert [row["samples"] for row in found] == [[], [], []]
 
 
 def test_expiry_beyond_the_calendar_is_cut():

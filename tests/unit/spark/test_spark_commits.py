@@ -196,6 +196,22 @@ def test_states_and_aliases_are_latest_values_and_no_windows(opened, places):
     assert {key[1]: row[0] for key, row in shown(plain(places[0], "windows_1m")).items()} == {"temp": 2, "alias/9": 1}
 
 
+@pytest.mark.parametrize("pieces", [1, 3, 9])
+def test_values_keep_the_names_of_the_birth_before_them(opened, places, pieces):
+    """A BIRTH names metrics without values, and a later one gives their aliases to others."""
+    said = [
+        *({"temp": (None, 1), "hum": (None, 2)}, {"alias/1": (1.0, 1)}, {"alias/2": (2.0, 2)}),
+        *({"hum": (None, 1), "temp": (None, 2)}, {"alias/1": (4.0, 1)}, {"alias/2": (5.0, 2)}),
+    ]
+    records = [Record("press", T0 + n, n, values, queue=16 if n % 2 else 17) for n, values in enumerate(said)]
+    size = -(-len(records) // pieces)
+    for batch, at in enumerate(range(0, len(records), size)):
+        do_batch(opened, batch, records[at : at + size])
+    windows = plain(places[0], "windows_1m").to_pylist()
+    assert {row["metric"]: (row["first"], row["last"]) for row in windows} == {"temp": (1.0, 5.0), "hum": (2.0, 4.0)}
+    assert plain(places[0], "latest").num_rows == 2
+
+
 def test_devices_and_anomalies_are_tables(opened, places):
     chance = random.Random(1)
     records = [Record("d", T0 + n * 1_000, n, {"t": 20 + chance.gauss(0, 1)}) for n in range(100)]

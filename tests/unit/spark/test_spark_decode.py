@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import math
 import struct
 from typing import NamedTuple
 
@@ -13,7 +14,17 @@ from spark.decode import cbor, samples
 from spark.decode.fields import time_us_of
 from spark.decode.rules import DecodeRules, load_rules
 from spark.decode.samples import UNEXPECTED, Decoder
-from spark.decode.values import BAD_BODY, ENCODED, METRICS_MAX, NO_METRICS, OK, TOO_MANY, Undecodable
+from spark.decode.values import (
+    BAD_BODY,
+    ENCODED,
+    METRIC_CHARS_MAX,
+    METRICS_MAX,
+    NAMES_MAX,
+    NO_METRICS,
+    OK,
+    TOO_MANY,
+    Undecodable,
+)
 from spark.errors import BadOption
 from store.api.decoding import DecodeRule
 from store.api.message import Message
@@ -319,12 +330,41 @@ def test_sparkplug_metrics_by_name_and_alias():
     }
     read = Decoder().read([Message(address=address, body=body, time_ms=T_MS)])
     assert read.aliases == [17, 18, None, None]
+    assert read.names == [(0, 17, "temp")]
     assert aliases_of(field(1, 2, b"a") + field(2, 0, (1 << 64) - 1), field(1, 2, b"b") + field(2, 0, 1 << 63)) == [
         *(-1, -(1 << 63)),  # as a column has them
     ]
     for bad in (b"\x12\xff", payload(field(10, 0, 1)), b"\x07", b"\x80" * 11):
         assert one(bad, address=address) == ({}, BAD_BODY)
     assert one(b'{"online":true,"timestamp":1}', address="spBv1.0/STATE/host")[0]["online"] is True
+
+
+def test_a_birth_names_the_aliases_of_metrics_that_have_no_value():
+    """Those that are null, no number or too long; the alias is never the one of the metric before."""
+    number, null = field(4, 0, 10) + field(13, 1, struct.pack("<d", 5.0)), field(7, 0, 1)
+    birth = payload(
+        field(1, 2, b"pressure") + field(2, 0, 1) + number,
+        field(1, 2, b"temp") + field(2, 0, 2) + field(13, 1, struct.pack("<d", math.nan)),
+        field(1, 2, b"flow") + field(2, 0, 3) + null,
+        field(1, 2, b"x" * (METRIC_CHARS_MAX + 1)) + field(2, 0, 4) + number,
+    )
+    data = payload(field(2, 0, 2) + number, field(2, 0, 5) + field(13, 1, struct.pack("<d", math.nan)))
+    bad = birth + b"\x12\xff"
+    bodies = [b'{"a":1}', birth, bad, data]
+    read = Decoder().read(
+        [Message(address="spBv1.0/g/STATE/h", body=bodies[0], time_ms=T_MS)]
+        + [Message(address="spBv1.0/g/DBIRTH/e/d", body=body, time_ms=T_MS) for body in bodies[1:]]
+    )
+    assert read.quality == [OK, OK, BAD_BODY, OK]
+    assert (read.metrics, read.aliases) == (["a", "pressure", "alias/2"], [None, 1, 2])
+    assert read.names == [(1, 1, "pressure"), (1, 2, "temp"), (1, 3, "flow"), (1, 4, "alias/4")]
+
+
+def test_a_birth_names_more_aliases_than_it_has_samples_and_not_for_ever_more():
+    body = payload(*(field(1, 2, b"m%d" % n) + field(2, 0, n) + field(11, 0, n) for n in range(NAMES_MAX + 9)))
+    read = Decoder().read([Message(address="spBv1.0/g/NBIRTH/e", body=body, time_ms=T_MS)] * 2)
+    assert (read.bounds, read.quality) == ([0, METRICS_MAX, 2 * METRICS_MAX], [TOO_MANY] * 2)
+    assert read.names == [(message, n, f"m{n}") for message in range(2) for n in range(NAMES_MAX)]
 
 
 def test_cloudevents_are_read_by_their_data():
