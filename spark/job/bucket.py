@@ -131,13 +131,15 @@ def _refuse(plan: PassPlan, state: BucketState, names: pa.ChunkedArray, quality:
 def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Absorbed:
     everything, names = _samples(records, state.aliases)
     verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
-    quality = quality.copy()
+    told, owners = _flat(records, "samples")
+    timed = np.flatnonzero(np.asarray(pc.is_valid(told["time"])))
+    quality = lateness.worst(quality, verdicts[timed], np.asarray(owners)[timed])
     fits = np.flatnonzero(np.isin(verdicts, IN_LATEST))
     refused = fits[refused_samples(state.latest, everything.take(pa.array(fits)), plan.capacity)]
     if len(refused):
         verdicts[refused] = TOO_MANY_DEVICES  # in no table
-        owners = np.asarray(pc.list_parent_indices(records["samples"].combine_chunks()))[refused]
-        quality[owners] = np.where(quality[owners] == OK, TOO_MANY_METRICS, quality[owners])
+        crowded = np.asarray(owners)[refused]
+        quality[crowded] = np.where(quality[crowded] == OK, TOO_MANY_METRICS, quality[crowded])
     numbers = np.asarray(pc.is_valid(everything["value"]))
     samples = everything.filter(pa.array(np.isin(verdicts, IN_WINDOWS) & numbers)).select(SAMPLES.names)
     latest = _newest(state.latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
@@ -145,8 +147,11 @@ def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: np
         late=np.isin(quality, (LATE, TOO_OLD)),
         ahead=quality == AHEAD,
         rejected=np.asarray(pc.is_valid(records["rejected"])),
+        strayed=_verdicts(plan, records, np.full(records.num_rows, OK, object)) != OK,
     )
-    devices, back = liveness.observe(state.devices, records, flags, read_to_ms=plan.read_to_ms)
+    devices, back = liveness.observe(
+        state.devices, records, flags, read_to_ms=plan.read_to_ms, watermark_ms=plan.watermark_ms
+    )
     rows = None
     if plan.samples:
         rows = _sample_rows(records, everything, np.where(verdicts == TOO_MANY_DEVICES, TOO_MANY_METRICS, verdicts))

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from spark.telemetry import digest
 from spark.telemetry.events import EVENTS
@@ -108,10 +109,14 @@ def presented(windows: pa.Table, *, settled: bool) -> pa.Table:
 
 
 def rated(devices: pa.Table) -> pa.Table:
-    """Returns rows of `DEVICES` as rows of the table `quality`: counts of records, and their rates."""
+    """Returns rows of `DEVICES` as rows of the table `quality`: counts of records, and their rates.
+
+    The skew of a clock is null where no record was in time.
+    """
     records = np.maximum(column(devices, "records"), 1)
-    rates = {f"{name}_rate": pa.array(column(devices, name) / records) for name in _RATED}
-    return pa.table([rates[name] if name in rates else devices[name] for name in _QUALITY.names], schema=_QUALITY)
+    made = {f"{name}_rate": pa.array(column(devices, name) / records) for name in _RATED}
+    made["skew_s"] = pa.array(column(devices, "skew_s"), mask=np.asarray(pc.is_null(devices["last_time"])))
+    return pa.table([made[name] if name in made else devices[name] for name in _QUALITY.names], schema=_QUALITY)
 
 
 def timed(sessions: pa.Table, *, settled: bool) -> pa.Table:

@@ -1,8 +1,9 @@
 """Judges each record by its times: in time, late, too old, or ahead of its time.
 
-Every verdict follows from the record's own times and the watermark, by the store's clock and never by the greatest
-device time seen. So it does not depend on how the log was cut into batches, and no device with a wrong clock makes the
-others late.
+A record is judged by its own time, and each sample by the sample's, where it has one; a record counts as the worst of
+these. Every verdict follows from these times and the watermark, by the store's clock and never by the greatest device
+time seen. So it does not depend on how the log was cut into batches, and no device with a wrong clock makes the others
+late.
 """
 
 from typing import NamedTuple
@@ -20,6 +21,8 @@ FINDING = "finding"  # of this job itself, read back: counted in the traffic alo
 TOO_MANY_DEVICES = "too_many_devices"  # of a device beyond the limit: counted in the traffic alone
 TOO_MANY_METRICS = "too_many_metrics"  # some of its samples are beyond a limit (`spark.decode`, or the state's)
 _MEASURED = (OK, TOO_MANY_METRICS)
+
+_BY_HARM = (*_MEASURED, LATE, TOO_OLD, AHEAD)
 
 IN_WINDOWS = (*_MEASURED, LATE)
 IN_LATEST = (*IN_WINDOWS, TOO_OLD)
@@ -50,4 +53,19 @@ def judge(
     found[measured & (end_ms + limits.watermark_ms <= np.maximum(stored_ms, settled_ms + limits.watermark_ms))] = LATE
     found[measured & (end_ms + limits.late_ms <= stored_ms)] = TOO_OLD
     found[measured & (time_ms > stored_ms + limits.watermark_ms)] = AHEAD
+    return found
+
+
+def worst(
+    quality: npt.NDArray[np.object_], verdicts: npt.NDArray[np.object_], owners: npt.NDArray[np.int64]
+) -> npt.NDArray[np.object_]:
+    """Returns the quality of each record, or the worst verdict on its samples where that is worse.
+
+    `owners` has the record of each sample. The order is: late, too old, ahead.
+    """
+    found = quality.copy()
+    for verdict in (LATE, TOO_OLD, AHEAD):
+        concerned = owners[verdicts == verdict]
+        better = np.isin(found[concerned], _BY_HARM[: _BY_HARM.index(verdict)])
+        found[concerned[better]] = verdict
     return found

@@ -43,22 +43,27 @@ DEVICES = pa.schema(
 )
 
 Arrays = dict[str, npt.NDArray[Any]]
+Mask = npt.NDArray[np.bool_]
 
 
 class Flags(NamedTuple):
     """The verdicts on each record of a batch."""
 
-    late: npt.NDArray[np.bool_]
-    ahead: npt.NDArray[np.bool_]
-    rejected: npt.NDArray[np.bool_]
+    late: Mask
+    ahead: Mask
+    rejected: Mask
+    strayed: Mask  # the record's own time is late, too old or ahead: it says nothing of the clock
 
 
-def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: int = 0) -> tuple[pa.Table, pa.Table]:
+def observe(
+    devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: int = 0, watermark_ms: int
+) -> tuple[pa.Table, pa.Table]:
     """Returns the devices after some records, sorted by queue and offset.
 
     With them the events of those that were silent before, and of those that send more than usual. `read_to_ms` is the
     time up to which every queue had been read before: a record that was stored earlier, as by a clock that was set
-    back, counts as heard at that time. So no device is found silent at one time twice.
+    back, counts as heard at that time. So no device is found silent at one time twice. `watermark_ms` is how far ahead
+    of the store's clock a time may be.
     """
     groups = group([codes(records["device"])])
     heads = records["device"].take(pa.array(groups.heads))
@@ -73,9 +78,12 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: i
     fresh = before == _NONE
     arrays["first_seen"][at] = np.where(fresh, np.minimum.reduceat(stored, groups.starts), arrays["first_seen"][at])
     arrays["last_seen"][at] = np.maximum(before, newest)
-    skew = np.add.reduceat((stored - time) / 1e6, groups.starts) / groups.sizes
-    arrays["skew_s"][at] = np.where(fresh, skew, arrays["skew_s"][at] + WEIGHT * (skew - arrays["skew_s"][at]))
-    late_before = _running_newest(owner, time, arrays["last_time"][at])
+    timely = ~flags.strayed[groups.order]
+    known = arrays["last_time"][at]
+    known[known > before + watermark_ms * 1000] = _NONE  # of a time ahead, in a state of an older version
+    _learn_skew(arrays, at, owner, np.where(timely, stored - time, 0), timely=timely, known=known != _NONE)
+    told_at = np.where(timely, time, _NONE)
+    newest_before = _running_newest(owner, told_at, known)
     prints, timed = repeats.fingerprints(records)
     prints, said_at = prints[groups.order], np.where(timed[groups.order], repeats.TIMED, time)
     came, again = np.lexsort((stored, owner)), np.empty(len(owner), np.bool_)  # a device may be in several queues
@@ -93,12 +101,12 @@ def observe(devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: i
         "ahead": flags.ahead[groups.order],
         "rejected": flags.rejected[groups.order],
         "duplicates": again,
-        "out_of_order": time < late_before,
+        "out_of_order": timely & (time < newest_before),
     }
     arrays["records"][at] += groups.sizes
     for name, mask in said.items():
         arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
-    arrays["last_time"][at] = np.maximum(arrays["last_time"][at], np.maximum.reduceat(time, groups.starts))
+    arrays["last_time"][at] = np.maximum(known, np.maximum.reduceat(told_at, groups.starts))
     in_time = ~said["late"]
     events = [
         _back(arrays, at, np.minimum.reduceat(heard, groups.starts)),
@@ -212,6 +220,15 @@ def _learn(
     arrays["interval_s"][at] = np.where(some, interval, arrays["interval_s"][at])
     arrays["jitter_s"][at] = np.where(some, jitter + share * (spread - jitter), arrays["jitter_s"][at])
     arrays["intervals"][at] += number.astype(np.int64)
+
+
+def _learn_skew(arrays: Arrays, at: Indices, owner: Indices, late_us: Indices, *, timely: Mask, known: Mask) -> None:
+    """Learns the skew of clocks: by how much records are stored after their times, of those that are in time."""
+    number = np.bincount(owner, timely, len(at))
+    mean = np.bincount(owner, late_us / 1e6, len(at)) / np.maximum(number, 1)
+    held = arrays["skew_s"][at]
+    learned = np.where(known, held + WEIGHT * (mean - held), mean)
+    arrays["skew_s"][at] = np.where(number > 0, learned, held)
 
 
 def _running_newest(owner: Indices, time: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -58,18 +58,20 @@ class Record:
     quality: str = "ok"
     rejected: bytes | None = None
     address: str = ""
+    times_ms: dict[str, int] = field(default_factory=dict)  # of samples that have a time of their own, by metric
 
     @property
     def stored_at_ms(self) -> int:
         return self.time_ms if self.stored_ms is None else self.stored_ms
 
 
-def sample(name: str, value: object) -> dict:
+def sample(name: str, value: object, time_ms: int | None) -> dict:
     """Returns a row of the column `samples`; a tuple is (value, alias)."""
     value, alias = value if isinstance(value, tuple) else (value, None)
     number = value if isinstance(value, float) else None
     text = value if isinstance(value, str) else None
-    return {"metric": name, "value": number, "text": text, "unit": None, "time": None, "alias": alias}
+    time = None if time_ms is None else time_ms * 1000
+    return {"metric": name, "value": number, "text": text, "unit": None, "time": time, "alias": alias}
 
 
 def alias_of(value: object) -> int | None:
@@ -89,7 +91,11 @@ def table(records: Iterable[Record]) -> pa.Table:
             "time": r.time_ms * 1000,
             "stored_at": r.stored_at_ms * 1000,
             "protocol": r.protocol,
-            "samples": [sample(name, value) for name, value in r.values.items() if value != (None, alias_of(value))],
+            "samples": [
+                sample(name, value, r.times_ms.get(name))
+                for name, value in r.values.items()
+                if value != (None, alias_of(value))
+            ],
             "aliases": [
                 {"alias": alias, "metric": name}
                 for name, value in r.values.items()

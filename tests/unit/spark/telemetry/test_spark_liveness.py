@@ -1,21 +1,27 @@
 """Liveness and quality of devices: intervals are learned, silence and return are told, oddities counted."""
 
 import random
+from collections.abc import Collection
+from datetime import UTC, datetime
 
 import pytest
 
 pa = pytest.importorskip("pyarrow")
 import numpy as np  # noqa: E402
 
+from spark.tables.schemas import rated  # noqa: E402
 from spark.telemetry.liveness import ALIVE, DEVICES, FLAPPING, NEW, SILENT, Flags, observe, silence  # noqa: E402
 from tests.support.spark.job_kit import Record, table  # noqa: E402
 
 T0 = 1_767_225_600_000
+WATERMARK_MS = 30_000
 
 
-def seen(devices, records: list[Record]):
+def seen(devices, records: list[Record], strayed: Collection[int] = ()):
+    """Observes records; those with some offsets have times that are late, too old or ahead."""
     count = len(records)
-    return observe(devices, table(records), Flags(*(np.zeros(count, bool) for _ in range(3))))
+    flags = Flags(*(np.zeros(count, bool) for _ in range(3)), strayed=np.array([r.offset in strayed for r in records]))
+    return observe(devices, table(records), flags, watermark_ms=WATERMARK_MS)
 
 
 def one(devices, name: str = "d") -> dict:
@@ -127,6 +133,46 @@ def test_oddities_are_counted():
     again = [Record("d", T0 + 3_000, 7, {"a": 9.0}, T0 + 5_000), Record("e", T0 + 3_000, 8, {"a": 9.0}, T0 + 5_000)]
     devices, _ = seen(devices, again)  # one of an earlier batch, and one of another device
     assert (one(devices)["duplicates"], one(devices, "e")["duplicates"]) == (2, 0)
+
+
+@pytest.mark.parametrize("pieces", [1, 2, 7])
+def test_times_that_are_late_or_ahead_say_nothing_of_clock_and_order(pieces):
+    """One stamp of the year 9999 made all later records out of order, and a clock 46,256 days ahead."""
+    at = iter(range(100))
+    beat = lambda n: Record("d", T0 + n * 1_000, next(at), {"a": float(n)}, T0 + n * 1_000 + 500)  # noqa: E731
+    records = [
+        *(beat(n) for n in range(5)),
+        Record("d", 253_402_300_000_000, next(at), {"a": 1.0}, T0 + 5_000),
+        *(beat(n) for n in range(6, 12)),
+        Record("d", T0 + 8_000, next(at), {"a": -1.0}, T0 + 12_500),  # out of order
+        *(Record("d", T0 - (60 - n) * 60_000, next(at), {"a": 0.0}, T0 + 13_000) for n in range(20)),
+        *(beat(n) for n in range(14, 20)),
+    ]
+    strayed = {5, *range(13, 33)}
+    devices, size = DEVICES.empty_table(), -(-len(records) // pieces)
+    for low in range(0, len(records), size):
+        devices, _ = seen(devices, records[low : low + size], strayed)
+    row = one(devices)
+    assert (row["records"], row["out_of_order"]) == (len(records), 1)
+    assert 0.4 < row["skew_s"] < 1.0
+    assert round(row["last_time"].timestamp() * 1_000) == T0 + 19_000
+
+
+def test_the_clock_of_a_device_that_is_never_in_time_is_unknown():
+    devices, _ = seen(DEVICES.empty_table(), [Record("d", T0, 0, {"a": 1.0}, T0 + 10**8)], {0})
+    assert rated(devices)["skew_s"].to_pylist() == [None]
+    devices, _ = seen(devices, [Record("d", T0 + 10**9, 1, {"a": 1.0}, T0 + 10**9 + 2_000)])
+    assert rated(devices)["skew_s"].to_pylist() == [pytest.approx(2.0)]
+
+
+def test_a_state_that_one_stamp_has_spoiled_is_mended():
+    devices, _ = seen(DEVICES.empty_table(), beats("d", T0, 3, 1_000))
+    spoiled = devices.to_pylist()
+    spoiled[0] |= {"last_time": datetime(9999, 1, 1, tzinfo=UTC), "skew_s": -4e9}
+    devices, _ = seen(pa.Table.from_pylist(spoiled, DEVICES), beats("d", T0 + 3_000, 3, 1_000, 3))
+    row = one(devices)
+    assert (row["out_of_order"], row["skew_s"]) == (0, 0.0)
+    assert round(row["last_time"].timestamp() * 1_000) == T0 + 5_000
 
 
 def test_many_devices_equal_each_by_itself():
