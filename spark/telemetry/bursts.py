@@ -6,8 +6,7 @@ exponential; minutes without a message teach nothing. A minute is a burst when i
 teaches as much as `CUT` sigmas would, so a device that sends more from now on is followed after a while.
 
 The minute that goes on is counted and not yet learned from, so how the log was cut into batches does not show. Late
-messages do not count: a device that was offline may send all that it gathered at once. Of a device with more than
-`RANKS_MAX` minutes in one batch the last ones are looked at.
+messages do not count: a device that was offline may send all that it gathered at once.
 """
 
 from typing import Any
@@ -20,7 +19,6 @@ from spark.telemetry.events import EVENTS, events_of
 from spark.telemetry.groups import Indices
 
 RATE_SPIKE = "rate_spike"
-RANKS_MAX = 512  # minutes of one device in one batch that are looked at
 WARM_COUNT = 10  # minutes from which on a device is judged
 WEIGHT = 0.05  # of the newest minute in the means, once warm
 SIGMAS, CUT, FACTOR, COUNT_MIN = 8.0, 4.0, 3.0, 30.0
@@ -43,8 +41,7 @@ def find(arrays: Arrays, at: Indices, owner: Indices, stored: npt.NDArray[np.int
     keys, counts = np.unique(owner * span + (minutes - base), return_counts=True)
     who, minute = keys // span, keys % span + base
     first = np.searchsorted(who, who, side="left")
-    size = np.searchsorted(who, who, side="right") - first
-    rank = np.arange(len(who)) - first - np.maximum(size - RANKS_MAX, 0)
+    rank = np.arange(len(who)) - first
     by_rank = np.argsort(rank, kind="stable")
     bounds = np.searchsorted(rank[by_rank], np.arange(int(rank.max()) + 2))
     found = []

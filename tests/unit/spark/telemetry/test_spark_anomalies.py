@@ -9,7 +9,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 
 from spark.telemetry import anomalies  # noqa: E402
-from spark.telemetry.anomalies import LEVEL_SHIFT, RANKS_MAX, SERIES, SPIKE, STUCK, detect  # noqa: E402
+from spark.telemetry.anomalies import LEVEL_SHIFT, SERIES, SPIKE, STUCK, detect  # noqa: E402
 from spark.telemetry.windows import INSTANT, SAMPLES  # noqa: E402
 from tests.support.spark.faults import Fault, series  # noqa: E402
 
@@ -110,11 +110,43 @@ def test_a_constant_value_is_a_setting_and_not_stuck():
     assert run({"d": [20.0] * 400}) == []
 
 
-def test_no_series_takes_more_turns_than_the_limit():
-    many = {"d": [float(n % 7) for n in range(20 * RANKS_MAX)], "e": [1.0]}
-    state, events = detect(SERIES.empty_table(), table(many))
-    assert events.num_rows == 0
-    assert dict(zip(state["device"].to_pylist(), state["seen"].to_pylist(), strict=True)) == {"d": RANKS_MAX, "e": 1}
+def strange(count: int) -> list[float]:
+    """Returns noise of one sigma, with a spike of 60 in every 500 samples, a shift of 30 and a stuck minute."""
+    chance = random.Random(3)
+    values = [20 + chance.gauss(0, 1) + (30 if n > 5_200 else 0) for n in range(count)]
+    for n in range(507, count, 500):
+        values[n] += 60
+    values[4_800:4_860] = [values[4_800]] * 60
+    return values
+
+
+@pytest.mark.parametrize("pieces", [1, 12, 50])
+def test_every_sample_of_a_batch_is_looked_at(pieces):
+    """As of a series that is caught up with: of 6,000 samples in one batch every twelfth was."""
+    values = {"d": strange(6_000), "slow": [1.0] * 3}
+    events = [(second(event), event["kind"]) for event in run(values, pieces)]
+    assert [at for at, kind in events if kind == SPIKE] == sorted([*range(507, 6_000, 500), 5_201])
+    assert [at for at, kind in events if kind == STUCK] == [4_819]
+    assert [at for at, kind in events if kind == LEVEL_SHIFT] == [5_205]
+
+
+@pytest.mark.parametrize("pieces", [1, 3])
+def test_series_by_themselves_are_judged_as_many_at_once(pieces, monkeypatch):
+    """Bit for bit: `_judge_alone` is the plain twin of `_judge`."""
+    fleet = {f"d{n}": series(n, 300 + 40 * n, 2)[0] for n in range(8)}
+    fleet |= {"odd": strange(5_300)[4_500:], "same": [0.0] * 90, "coarse": [float(n % 3) for n in range(500)]}
+    fleet["huge"] = [(-1.0) ** n * 1e150 for n in range(200)]
+    found = []
+    for few in (0, 10**9):
+        monkeypatch.setattr(anomalies, "FEW_COUNT", few)
+        state, events = SERIES.empty_table(), []
+        for piece in range(pieces):
+            some = {d: v[piece * len(v) // pieces : (piece + 1) * len(v) // pieces] for d, v in fleet.items()}
+            state, told = detect(state, table({d: v for d, v in some.items() if v}, 10_000 * piece))
+            events += told.to_pylist()
+        found.append((state.to_pylist(), events))
+    assert found[0] == found[1]
+    assert {event["kind"] for event in found[0][1]} == {SPIKE, LEVEL_SHIFT, STUCK}
 
 
 def measured(seeds: Iterable[int] = range(FLEET)) -> tuple[float, float]:

@@ -7,7 +7,7 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 import numpy as np  # noqa: E402
 
-from spark.telemetry.bursts import COUNT_MIN, RANKS_MAX, RATE_SPIKE, WARM_COUNT  # noqa: E402
+from spark.telemetry.bursts import COUNT_MIN, RATE_SPIKE, WARM_COUNT  # noqa: E402
 from spark.telemetry.liveness import DEVICES, Flags, observe  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, table  # noqa: E402
 
@@ -90,7 +90,11 @@ def test_a_state_of_before_bursts_is_taken_over():
     assert (row["records"], row["minute_count"], row["minutes"]) == (40, 10, 0)
 
 
-def test_no_device_takes_more_turns_than_the_limit():
-    devices, found = run([Record("d", T0 + n * MINUTE_MS, n) for n in range(3 * RANKS_MAX)])
-    assert found == []
-    assert devices["minutes"].to_pylist() == [RANKS_MAX - 1]
+@pytest.mark.parametrize("pieces", [1, 9])
+def test_every_minute_of_a_batch_is_looked_at(pieces):
+    """As of a log of a day that is caught up with: of one batch the last 512 minutes were."""
+    counts = [2] * 700
+    counts[40] = counts[650] = 90
+    devices, found = run(minutes("d", counts), pieces)
+    assert [minute_of(event) for event in found] == [40, 650]
+    assert devices["minutes"].to_pylist() == [len(counts) - 1]
