@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Final
 
 from spark.decode.values import DEPTH_MAX, METRICS_MAX, TIME_US_MAX, Rows, Undecodable
-from store.api.decoding import DecodeRule
+from store.api.decoding import DecodeRule, steps_of
 
 _VALUE: Final = "value"
 _YEAR_2200_S: Final = 7_258_118_400
@@ -59,7 +59,7 @@ def _element(rows: Rows, element: object, leaf: str, rule: DecodeRule, outer: in
         for metric, path in rule.metrics.items():
             rows.value(metric, _at(element, path), None, time_us)
     else:
-        skipped = (*rule.ignore, *((rule.time,) if rule.time else ()))
+        skipped = [_plain(path) for path in (*rule.ignore, *((rule.time,) if rule.time else ()))]
         for path, value in _leaves(element, "", DEPTH_MAX):
             if rows.full:
                 return
@@ -83,14 +83,20 @@ def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]
 
 def _at(value: object, path: str) -> object:
     """Returns the value at a path; None when there is none."""
-    for name in path.split("."):
+    for name, number in steps_of(path):
         if isinstance(value, Mapping):
-            value = value.get(name)
-        elif isinstance(value, list) and name.isdecimal() and int(name) < len(value):
-            value = value[int(name)]
+            found = value.get(name)
+            value = value.get(number) if found is None and number is not None else found
+        elif isinstance(value, list) and number is not None and 0 <= number < len(value):
+            value = value[number]
         else:
             return None
     return value
+
+
+def _plain(path: str) -> str:
+    """Returns a path as `_leaves` writes it, without quotes."""
+    return ".".join(name for name, _ in steps_of(path)) if '"' in path else path
 
 
 def _time(element: object, path: str) -> int | None:

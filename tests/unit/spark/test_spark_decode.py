@@ -2,9 +2,6 @@
 
 import contextlib
 import json
-import math
-import struct
-from typing import NamedTuple
 
 import pytest
 from hypothesis import example, given
@@ -17,9 +14,7 @@ from spark.decode.samples import UNEXPECTED, Decoder
 from spark.decode.values import (
     BAD_BODY,
     ENCODED,
-    METRIC_CHARS_MAX,
     METRICS_MAX,
-    NAMES_MAX,
     NO_METRICS,
     OK,
     TOO_MANY,
@@ -28,24 +23,7 @@ from spark.decode.values import (
 from spark.errors import BadOption
 from store.api.decoding import DecodeRule
 from store.api.message import Message
-
-T_MS = 1_700_000_000_000
-
-
-def rows(body: bytes, *rules: DecodeRule, address: str = "telemetry/d1/temp", **message):
-    """Decodes a message: returns (value, text, unit, time) by metric, and the quality."""
-    read = Decoder(rules).read([Message(address=address, body=body, time_ms=T_MS, **message)])
-    columns = (read.values, read.texts, read.units, read.times_us)
-    assert read.bounds == [0, len(read.metrics)]
-    assert all(len(column) == len(read.metrics) for column in (*columns, read.aliases))
-    found = {metric: row for metric, *row in zip(read.metrics, *columns, strict=True)}
-    return {metric: tuple(row) for metric, row in found.items()}, read.quality[0]
-
-
-def one(body: bytes, *rules: DecodeRule, **message):
-    """Decodes a message: returns number or text by metric, and the quality."""
-    found, quality = rows(body, *rules, **message)
-    return {m: v if t is None else (t if v is None else t == "true") for m, (v, t, _, _) in found.items()}, quality
+from tests.support.spark.decode_kit import T_MS, Tagged, encode_cbor, one, rows
 
 
 def test_every_field_of_an_object_is_a_metric():
@@ -115,6 +93,33 @@ def test_a_rule_says_the_fields():
     assert one(b'{"list":3}', rule) == ({}, BAD_BODY)
 
 
+def test_paths_reach_names_with_dots_and_integer_keys():
+    """As the metrics of a body without a rule are named: `a.b` and `1`."""
+    body = b'{"a.b":1,"m":{"x.y":{"z":2},"":3,"q\\"r":4},"a":{"b":5},"1":6,"t.s":1700000000}'
+    paths = {"p": '"a.b"', "q": 'm."x.y".z', "r": "m.", "s": 'm."q""r"', "t": "a.b", "u": '"1"', "v": "1", "w": '"a".b'}
+    found = {"p": 1.0, "q": 2.0, "r": 3.0, "s": 4.0, "t": 5.0, "u": 6.0, "v": 6.0, "w": 5.0}
+    assert one(body, DecodeRule(metrics=paths)) == (found, OK)
+    assert one(b'{"a.b":1,"c":2,"t.s":1700000000}', DecodeRule(ignore=('"a.b"',), time='"t.s"')) == ({"c": 2.0}, OK)
+    assert rows(b'{"c":2,"t.s":1700000000}', DecodeRule(time='"t.s"'))[0] == {"c": (2.0, None, None, T_MS * 1000)}
+    numbered = encode_cbor({1: 21.5, -2: {3: [7.0, 8.0]}, 4: 1_700_000_000})
+    rule = DecodeRule(metrics={"temp": "1", "x": "-2.3.1", "none": '"1"', "gone": "9"}, time="4", format="cbor")
+    assert rows(numbered, rule)[0] == {
+        "temp": (21.5, None, None, T_MS * 1000),
+        "x": (8.0, None, None, T_MS * 1000),
+    }
+    each = DecodeRule(each="5", metric="0", value="2", unit="1", format="cbor")
+    assert rows(encode_cbor({5: [{0: "a", 1: "Cel", 2: 1.5}]}), each)[0] == {"a": (1.5, None, "Cel", None)}
+    assert one(b"[1,2]", DecodeRule(metrics={"last": "-1", "first": "0", "third": "2"})) == ({"first": 1.0}, OK)
+    assert one(b'{"a":1}', DecodeRule(metrics={"a": "9" * 5_000, "b": "\u0661"})) == ({}, NO_METRICS)
+
+
+@pytest.mark.parametrize("path", ['"a', 'a."b', '"a"b', '"', 'a.""".b'])
+def test_a_quoted_name_that_does_not_end_is_refused(path):
+    for rule in ({"time": path}, {"metrics": {"m": path}}, {"ignore": (path,)}, {"each": path}):
+        with pytest.raises(ValueError, match="a quoted name"):
+            DecodeRule(**rule)
+
+
 def test_times_in_every_unit():
     for value in (T_MS // 1000, T_MS, T_MS * 1_000, T_MS * 1_000_000, "2023-11-14T22:13:20Z"):
         assert time_us_of(value) == T_MS * 1000
@@ -181,35 +186,6 @@ def test_senml_records_add_up():
         assert one(bad, content_type="application/senml+json") == ({}, BAD_BODY)
 
 
-def encode_cbor(value) -> bytes:
-    """Encodes a value; tags are told by `Tagged`."""
-
-    def head(major: int, n: int) -> bytes:
-        if n < 24:
-            return bytes([major << 5 | n])
-        size = next(s for s in (1, 2, 4, 8) if n < 1 << 8 * s)
-        return bytes([major << 5 | 24 + (1, 2, 4, 8).index(size)]) + n.to_bytes(size, "big")
-
-    match value:
-        case Tagged():
-            return head(6, value.tag) + encode_cbor(value.value)
-        case bool() | None:
-            return bytes([{False: 0xF4, True: 0xF5, None: 0xF6}[value]])
-        case int():
-            return head(0, value) if value >= 0 else head(1, -1 - value)
-        case float():
-            return b"\xfb" + struct.pack(">d", value)
-        case str():
-            return head(3, len(value.encode())) + value.encode()
-        case bytes():
-            return head(2, len(value)) + value
-        case list():
-            return head(4, len(value)) + b"".join(map(encode_cbor, value))
-        case dict():
-            return head(5, len(value)) + b"".join(encode_cbor(k) + encode_cbor(v) for k, v in value.items())
-    raise AssertionError(value)
-
-
 PLAIN = st.recursive(
     st.one_of(
         *(st.none(), st.booleans(), st.integers(-(1 << 63), (1 << 64) - 1)),
@@ -223,11 +199,6 @@ PLAIN = st.recursive(
 @given(PLAIN)
 def test_cbor_round_trip(value):
     assert cbor.decode(encode_cbor(value)) == value
-
-
-class Tagged(NamedTuple):
-    tag: int
-    value: object
 
 
 def tagged(inner: "st.SearchStrategy") -> "st.SearchStrategy":
@@ -288,85 +259,6 @@ def test_cbor_bodies():
             cbor.decode(bytes.fromhex(bad))
 
 
-def varint(n: int) -> bytes:
-    found = b""
-    while n > 127:
-        found += bytes([n & 127 | 128])
-        n >>= 7
-    return found + bytes([n])
-
-
-def field(number: int, kind: int, value) -> bytes:
-    data = varint(value) if kind == 0 else (varint(len(value)) + value if kind == 2 else value)
-    return varint(number << 3 | kind) + data
-
-
-def payload(*metrics: bytes) -> bytes:
-    return field(1, 0, T_MS) + b"".join(field(2, 2, metric) for metric in metrics) + field(3, 0, 1)
-
-
-def aliases_of(*metrics: bytes) -> list[int | None]:
-    body = payload(*(metric + field(13, 1, struct.pack("<d", 1.0)) for metric in metrics))
-    return Decoder().read([Message(address="spBv1.0/plant/NBIRTH/edge", body=body, time_ms=T_MS)]).aliases
-
-
-def test_sparkplug_metrics_by_name_and_alias():
-    address = "spBv1.0/plant/DDATA/edge/press"
-    body = payload(
-        field(1, 2, b"temp") + field(2, 0, 17) + field(4, 0, 10) + field(13, 1, struct.pack("<d", 21.5)),
-        field(2, 0, 18) + field(3, 0, T_MS - 5) + field(4, 0, 3) + field(10, 0, (1 << 32) - 7),
-        field(1, 2, b"run") + field(4, 0, 11) + field(14, 0, 1),
-        field(1, 2, b"mode") + field(4, 0, 12) + field(15, 2, b"auto"),
-        field(1, 2, b"gone") + field(7, 0, 1),
-        field(1, 2, b"bdSeq") + field(11, 0, 1),
-    )
-    found, quality = rows(body, address=address)
-    assert quality == OK
-    assert found == {
-        "temp": (21.5, None, None, T_MS * 1000),
-        "alias/18": (-7.0, None, None, (T_MS - 5) * 1000),
-        "run": (1.0, "true", None, T_MS * 1000),
-        "mode": (None, "auto", None, T_MS * 1000),
-    }
-    read = Decoder().read([Message(address=address, body=body, time_ms=T_MS)])
-    assert read.aliases == [17, 18, None, None]
-    assert read.names == [(0, 17, "temp")]
-    assert aliases_of(field(1, 2, b"a") + field(2, 0, (1 << 64) - 1), field(1, 2, b"b") + field(2, 0, 1 << 63)) == [
-        *(-1, -(1 << 63)),  # as a column has them
-    ]
-    for bad in (b"\x12\xff", payload(field(10, 0, 1)), b"\x07", b"\x80" * 11):
-        assert one(bad, address=address) == ({}, BAD_BODY)
-    assert one(b'{"online":true,"timestamp":1}', address="spBv1.0/STATE/host")[0]["online"] is True
-
-
-def test_a_birth_names_the_aliases_of_metrics_that_have_no_value():
-    """Those that are null, no number or too long; the alias is never the one of the metric before."""
-    number, null = field(4, 0, 10) + field(13, 1, struct.pack("<d", 5.0)), field(7, 0, 1)
-    birth = payload(
-        field(1, 2, b"pressure") + field(2, 0, 1) + number,
-        field(1, 2, b"temp") + field(2, 0, 2) + field(13, 1, struct.pack("<d", math.nan)),
-        field(1, 2, b"flow") + field(2, 0, 3) + null,
-        field(1, 2, b"x" * (METRIC_CHARS_MAX + 1)) + field(2, 0, 4) + number,
-    )
-    data = payload(field(2, 0, 2) + number, field(2, 0, 5) + field(13, 1, struct.pack("<d", math.nan)))
-    bad = birth + b"\x12\xff"
-    bodies = [b'{"a":1}', birth, bad, data]
-    read = Decoder().read(
-        [Message(address="spBv1.0/g/STATE/h", body=bodies[0], time_ms=T_MS)]
-        + [Message(address="spBv1.0/g/DBIRTH/e/d", body=body, time_ms=T_MS) for body in bodies[1:]]
-    )
-    assert read.quality == [OK, OK, BAD_BODY, OK]
-    assert (read.metrics, read.aliases) == (["a", "pressure", "alias/2"], [None, 1, 2])
-    assert read.names == [(1, 1, "pressure"), (1, 2, "temp"), (1, 3, "flow"), (1, 4, "alias/4")]
-
-
-def test_a_birth_names_more_aliases_than_it_has_samples_and_not_for_ever_more():
-    body = payload(*(field(1, 2, b"m%d" % n) + field(2, 0, n) + field(11, 0, n) for n in range(NAMES_MAX + 9)))
-    read = Decoder().read([Message(address="spBv1.0/g/NBIRTH/e", body=body, time_ms=T_MS)] * 2)
-    assert (read.bounds, read.quality) == ([0, METRICS_MAX, 2 * METRICS_MAX], [TOO_MANY] * 2)
-    assert read.names == [(message, n, f"m{n}") for message in range(2) for n in range(NAMES_MAX)]
-
-
 def test_cloudevents_are_read_by_their_data():
     event = {
         "specversion": "1.0",
@@ -388,7 +280,7 @@ def test_rules_of_a_file(tmp_path):
     assert rules.devices[0].level == 1
     assert rules.decode[0].metrics == {"t": "x.y"}
     assert DecodeRules.parse(rules.encode()) == rules
-    for bad in ("[[decode]]\nform='x'\n", "[[devices]]\nfilter='#/a'\n", "oops"):
+    for bad in ("[[decode]]\nform='x'\n", "[[decode]]\ntime='\"a'\n", "[[devices]]\nfilter='#/a'\n", "oops"):
         path.write_text(bad)
         with pytest.raises(BadOption, match="option rules cannot be"):
             load_rules(path)
