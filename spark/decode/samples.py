@@ -6,6 +6,7 @@ type, else JSON (RFC 8259). Of an object every number, boolean and text is a met
 published to `site1/dev42/temperature`; a bare value is the same. Nulls are skipped.
 """
 
+import base64
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
@@ -111,7 +112,7 @@ class Decoder:
         """Returns the way to read messages of an address and content type."""
         levels = message.address.split("/")
         rule = next((rule for rule in self._rules if rule.matches(levels)), None)
-        way = _BY_TYPE.get((message.content_type or "").partition(";")[0].strip().lower(), "")
+        way = _way_of(message.content_type)
         if rule is not None and rule.format != "auto":
             way = {"json": "fields", "number": "plain"}.get(rule.format, rule.format)
         elif message.address.startswith(_SPARKPLUG) and "/STATE/" not in message.address:
@@ -123,6 +124,11 @@ class Decoder:
             self._known.clear()
         self._known[message.address, message.content_type] = found
         return found
+
+
+def _way_of(content_type: str | None) -> str:
+    """Returns the way to read bodies of a content type; empty: as JSON."""
+    return _BY_TYPE.get((content_type or "").partition(";")[0].strip().lower(), "")
 
 
 def _read(rows: Rows, read: Callable[[], None]) -> None:
@@ -193,15 +199,40 @@ def _text(rows: Rows, message: Message, _rule: DecodeRule) -> None:
 
 
 def _event(rows: Rows, message: Message, rule: DecodeRule) -> None:
-    """Adds the data of a structured CloudEvent."""
+    """Adds the data of a structured CloudEvent, by its content type: JSON, or bytes in Base64."""
     event: Any = _parse(message.body)
-    if not isinstance(event, dict) or "data" not in event:
-        raise Undecodable("the event has no data that can be read")
-    time_us = fields.time_us_of(event.get("time"))
+    if not isinstance(event, dict):
+        raise Undecodable("the event is no object")
+    kind, time_us = event.get("datacontenttype"), fields.time_us_of(event.get("time"))
+    way = _way_of(kind if isinstance(kind, str) else None) or "fields"
     begin = len(rows.metrics)
-    fields.read(rows, event["data"], _leaf(message), rule)
+    inner = message if time_us is None else msgspec.structs.replace(message, time_ms=time_us // 1000)
+    if "data" not in event:
+        _event_bytes(rows, msgspec.structs.replace(inner, body=_bytes_of(event)), way, rule)
+    elif way == "senml":
+        senml.read(rows, event["data"], inner.time_ms)
+    elif way == "plain" and isinstance(event["data"], str):
+        _plain(rows, msgspec.structs.replace(inner, body=event["data"].encode()), rule)
+    else:
+        fields.read(rows, event["data"], _leaf(message), rule)
     for n in range(begin, len(rows.metrics)):
         rows.times_us[n] = time_us if rows.times_us[n] is None else rows.times_us[n]
+
+
+def _event_bytes(rows: Rows, inner: Message, way: str, rule: DecodeRule) -> None:
+    if way == "event":
+        raise Undecodable("the event's data is an event")
+    _READERS[way](rows, inner, rule)
+
+
+def _bytes_of(event: Mapping[str, Any]) -> bytes:
+    encoded = event.get("data_base64")
+    if not isinstance(encoded, str):
+        raise Undecodable("the event has no data that can be read")
+    try:
+        return base64.b64decode(encoded, validate=True)
+    except ValueError:
+        raise Undecodable("data_base64 of the event is no Base64") from None
 
 
 _READERS: Mapping[str, _Reader] = {

@@ -1,5 +1,6 @@
 """Bodies to samples: every format, every limit, and that no body is too odd to be judged."""
 
+import base64
 import contextlib
 import json
 
@@ -270,7 +271,51 @@ def test_cloudevents_are_read_by_their_data():
     }
     kind = {"content_type": "application/cloudevents+json; charset=utf-8"}
     assert rows(json.dumps(event).encode(), **kind) == ({"t": (4.0, None, None, T_MS * 1000)}, OK)
-    assert one(b'{"data_base64":"AA=="}', **kind) == ({}, BAD_BODY)
+    pack = [{"n": "a", "v": 1, "t": -10}]
+    event |= {"datacontenttype": "application/senml+json", "data": pack}
+    assert rows(json.dumps(event).encode(), **kind) == ({"a": (1.0, None, None, (T_MS - 10_000) * 1000)}, OK)
+    event |= {"datacontenttype": "text/plain", "data": "21.5"}
+    assert one(json.dumps(event).encode(), **kind) == ({"temp": 21.5}, OK)
+
+
+@pytest.mark.parametrize(
+    ("data", "type_", "found"),
+    [
+        (b'{"a":1,"b":{"c":2}}', "application/json", {"a": 1.0, "b.c": 2.0}),
+        (b'{"a":1}', None, {"a": 1.0}),
+        (b'{"a":1}', "application/vnd.x+json; charset=utf-8", {"a": 1.0}),
+        (encode_cbor({"t": 21.5}), "application/cbor", {"t": 21.5}),
+        (encode_cbor([{0: "a", 2: 1}]), "application/senml+cbor", {"a": 1.0}),
+        (b'[{"n":"a","v":1}]', "application/senml+json", {"a": 1.0}),
+        (b"21.5", "text/plain", {"temp": 21.5}),
+    ],
+)
+def test_the_bytes_of_cloudevents_are_read_by_their_type(data, type_, found):
+    kind = {"content_type": "application/cloudevents+json"}
+    event = {"specversion": "1.0", "time": "2023-11-14T22:13:21Z", "data_base64": base64.b64encode(data).decode()}
+    body = json.dumps(event | ({"datacontenttype": type_} if type_ else {})).encode()
+    assert one(body, **kind) == (found, OK)
+    assert {row[3] for row in rows(body, **kind)[0].values()} == {(T_MS + 1_000) * 1000}
+    if "a" in found and "senml" not in (type_ or ""):
+        assert one(body, DecodeRule(metrics={"x": "a"}), **kind) == ({"x": 1.0}, OK)
+
+
+@pytest.mark.parametrize(
+    ("event", "why"),
+    [
+        ({"data_base64": "AA=="}, "no JSON: "),
+        ({"data_base64": "AA==", "datacontenttype": "image/png"}, "no JSON: "),
+        ({"data_base64": "e!", "datacontenttype": "application/json"}, "data_base64 of the event is no Base64"),
+        ({"data_base64": "e30=", "datacontenttype": "application/cloudevents+json"}, "the event's data is an event"),
+        ({"data_base64": 7}, "the event has no data that can be read"),
+        ({}, "the event has no data that can be read"),
+        ([], "the event is no object"),
+    ],
+)
+def test_what_is_no_data_of_an_event_says_why(event, why):
+    kind = "application/cloudevents+json"
+    read = Decoder().read([Message(address="t", body=json.dumps(event).encode(), content_type=kind)])
+    assert (read.quality, read.reasons[0][: len(why)]) == ([BAD_BODY], why)
 
 
 def test_rules_of_a_file(tmp_path):
