@@ -7,9 +7,12 @@ applied where the log is read, so results can be computed again by other rules.
 
 Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
 client library, is `guest`, is the host of a peer, or is the message type in a topic name of Sparkplug, which adapters
-without Sparkplug take for a device. Then it is Sparkplug's edge node and device (Sparkplug 3.0.0,
-chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or else the address without
-its last level.
+without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) are names. Then it is Sparkplug's edge node and
+device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or
+else the address without its last level.
+
+A client that has not logged in says of itself who it is. So a rule that asks for the identity gives it no name, and
+where such a rule matches, the name in the log counts for nothing.
 """
 
 import re
@@ -25,21 +28,29 @@ DEVICE_CHARS_MAX: Final = 256  # a longer name is cut
 _REMEMBERED_MAX = 65_536  # pairs of address and name that are remembered
 _LEVEL = 2  # of an address, counted from 0: as the adapters' `device_level`
 _SPARKPLUG = "spBv1.0"
-_MADE_UP = re.compile(
-    r"""(?ix)
+_VERBOSE: Final = re.IGNORECASE | re.VERBOSE
+_NOBODYS = re.compile(
+    r"""
     guest | anonymous | unknown
   | (mosq|auto|mqttjs|paho|pahomqtt|mqttx|mqtt[-_]explorer|mqttui|ctag|nodered)[-_/]?[-_0-9a-z]*[0-9][-_0-9a-z]*
   | mosq-[0-9a-z]+ | auto-[-0-9a-z]+
-  | [0-9a-f]{16,64}                                                 # a random number
+    """,
+    _VERBOSE,
+)
+_MADE_UP = re.compile(
+    r"""
+    [0-9a-f]{17,64}                                                 # a random number; 16 digits are an EUI-64
   | \{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?  # a UUID (RFC 9562)
   | (\d{1,3}\.){3}\d{1,3}(:\d+)? | localhost | \[?[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*\]?(:\d+)?  # a host
-    """
+    """,
+    _VERBOSE,
 )
+_HARDWARE = re.compile(r"([0-9a-f]{2}[:-]){5} (([0-9a-f]{2}[:-]){2})? [0-9a-f]{2}", _VERBOSE)  # EUI-48, EUI-64; no host
 
 
 def generated(name: str) -> bool:
     """Returns whether a name was made up by a library, is shared by many, or is a host's: no device's own."""
-    return not name or _MADE_UP.fullmatch(name) is not None
+    return _nobodys(name) or (_MADE_UP.fullmatch(name) is not None and not _HARDWARE.fullmatch(name))
 
 
 class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -69,9 +80,9 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Returns the name in a message whose address has these levels; empty: none."""
         match self.source:
             case "identity":
-                return _own(message.principal or message.device)
+                return _asked_for(message.principal or "")
             case "client_id":
-                return _own(message.device)
+                return _asked_for(message.device)
             case "level":
                 return levels[self.level] if self.level < len(levels) else ""
             case "template":
@@ -104,7 +115,8 @@ class Devices:
         levels = message.address.split("/")
         matching = [rule for rule, pattern in self._rules if matches(pattern, levels)]
         name = next((name for rule in matching if (name := rule.find(message, levels))), "")
-        found = (name or _by_default(message, levels))[:DEVICE_CHARS_MAX]
+        speaks = not any(rule.source == "identity" for rule in matching)
+        found = (name or _by_default(message, levels, speaks=speaks))[:DEVICE_CHARS_MAX]
         if all(rule.by_address for rule in matching):
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
@@ -112,13 +124,24 @@ class Devices:
         return found
 
 
+def _nobodys(name: str) -> bool:
+    """Returns whether a name was made up by a library, or is shared by many."""
+    return not name or _NOBODYS.fullmatch(name) is not None
+
+
 def _own(name: str) -> str:
     return "" if generated(name) else name
 
 
-def _by_default(message: Message, levels: Sequence[str]) -> str:
+def _asked_for(name: str) -> str:
+    """Returns a name that a rule asks for, as random and as much like a host as it may look."""
+    return "" if _nobodys(name) else name
+
+
+def _by_default(message: Message, levels: Sequence[str], *, speaks: bool) -> str:
+    """Returns the name in the log, if `speaks` and it is the speaker's own, else that in the address."""
     by_sparkplug = levels[0] == _SPARKPLUG and len(levels) > 3
-    if _own(message.device) and not (by_sparkplug and message.device == levels[_LEVEL]):
+    if speaks and _own(message.device) and not (by_sparkplug and message.device == levels[_LEVEL]):
         return message.device
     if by_sparkplug:
         return "/".join(levels[3:])

@@ -24,7 +24,14 @@ def device(message: Message, *rules: DeviceRule) -> str:
             "mqttjs_8f3a1b2c",
             "127.0.0.1",
         ),
-        *("10.0.0.7:51234", "::1", "[fe80::1]:5683", "f3a9c0d1e2b34567", "0b9c7e7a-6f55-4a8e-9a33-6f8f6f2f1d11"),
+        *(
+            "10.0.0.7:51234",
+            "::1",
+            "[fe80::1]:5683",
+            "fe80::1:2:3:4",
+            "f3a9c0d1e2b34567f",
+            "0b9c7e7a-6f55-4a8e-9a33-6f8f6f2f1d11",
+        ),
         *("paho1234567890", "localhost", "mqttx_0a1b2c3d"),
     ],
 )
@@ -33,7 +40,15 @@ def test_names_that_libraries_make_up_are_no_devices(name):
     assert device(Message(address="telemetry/site1/dev42/temp", device=name)) == "dev42"
 
 
-@pytest.mark.parametrize("name", ["dev42", "pump-7", "cafe", "sensor_0017", "mosquito-trap", "amqp-bridge", "a1b2c3"])
+HARDWARE = (
+    *("AA:BB:CC:DD:EE:01", "aa-bb-cc-dd-ee-01", "aabbccddee01"),  # EUI-48
+    *("0011223344556677", "a81758fffe03f6c1", "00:11:22:33:44:55:66:77", "A8-17-58-FF-FE-03-F6-C1"),  # EUI-64
+)
+
+
+@pytest.mark.parametrize(
+    "name", ["dev42", "pump-7", "cafe", "sensor_0017", "mosquito-trap", "amqp-bridge", "a1b2c3", *HARDWARE]
+)
 def test_names_of_their_own_stay(name):
     assert not generated(name)
     assert device(Message(address="telemetry/site1/dev42/temp", device=name)) == name
@@ -80,6 +95,36 @@ def test_rules_apply_by_filter_the_first_that_gives_a_name():
     event = {EVENT: {"subject": "dev9"}}
     assert device(Message(address="events/reading", device="gw", native=event), *rules) == "dev9"
     assert device(Message(address="events/reading", device="gw", native={EVENT: 3}), *rules) == "gw"
+
+
+def test_clients_named_by_their_hardware_are_devices_of_their_own():
+    """With the address alone all were the device `sensors`, also by a rule that asks for the client identifier."""
+    messages = [Message(address="sensors/temp", device=name) for name in HARDWARE]
+    assert Devices().of(messages) == list(HARDWARE)
+    assert Devices([DeviceRule(source="client_id")]).of(messages) == list(HARDWARE)
+
+
+def test_a_rule_that_asks_for_the_name_takes_all_but_those_of_libraries_and_of_many():
+    by_client, by_identity = DeviceRule(source="client_id"), DeviceRule(source="identity")
+    for name in ("0b9c7e7a-6f55-4a8e-9a33-6f8f6f2f1d11", "f3a9c0d1e2b34567f", "10.0.0.7", "fe80::1"):
+        assert device(Message(address="t/s/d/x", device=name), by_client) == name
+        assert device(Message(address="t/s/d/x", device="gw", principal=name), by_identity) == name
+        assert device(Message(address="t/s/d/x", device=name)) == "d"
+    for name in ("", "guest", "anonymous", "mosq-Xk2JQ9yLw0aB", "mqttjs_8f3a1b2c", "paho1234567890"):
+        assert device(Message(address="t/s/d/x", device=name), by_client) == "d"
+        assert device(Message(address="t/s/d/x", device="", principal=name), by_identity) == "d"
+
+
+def test_an_identity_is_the_one_of_a_client_that_has_logged_in():
+    """A client without one chooses its own identifier, and so could be any device."""
+    by_identity, by_level = DeviceRule(source="identity"), DeviceRule(source="level", level=2)
+    anonymous = Message(address="telemetry/site1/dev7/temp", device="dev42")
+    assert device(anonymous, by_identity, by_level) == "dev7"
+    assert device(anonymous, by_identity) == "dev7"
+    assert device(Message(address="telemetry/temp", device="dev42"), by_identity) == "telemetry"
+    assert device(anonymous, DeviceRule(source="identity", filter="other/#")) == "dev42"
+    named = Message(address="telemetry/site1/dev7/temp", device="gw", principal="dev42")
+    assert device(named, by_identity, by_level) == "dev42"
 
 
 def test_a_property_is_read_of_each_message_and_not_remembered():
