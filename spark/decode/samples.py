@@ -7,7 +7,6 @@ published to `site1/dev42/temperature`; a bare value is the same. Nulls are skip
 """
 
 import base64
-import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Final
 
@@ -96,7 +95,12 @@ class Decoder:
                 bounds.append(len(metrics))
             else:
                 del metrics[bounds[-1] :], values[bounds[-1] :]
-                _read(rows, functools.partial(fields.read, rows, parsed, _leaf(message)))
+                try:
+                    fields.read(rows, parsed, _leaf(message))
+                except Exception as error:  # noqa: BLE001 - as in `_slow`
+                    _reject(rows, error)
+                else:
+                    rows.end()
         return rows
 
     def _slow(self, rows: Rows, message: Message, way: str, rule: DecodeRule) -> None:
@@ -106,7 +110,12 @@ class Decoder:
         if message.content_encoding:
             rows.end(ENCODED, f"its content encoding is {message.content_encoding[:64]}")
             return
-        _read(rows, functools.partial(_READERS[way], rows, message, rule))
+        try:
+            _READERS[way](rows, message, rule)
+        except Exception as error:  # noqa: BLE001 - whatever is wrong with one record, the job goes on with the next
+            _reject(rows, error)
+        else:
+            rows.end()
 
     def _learn(self, message: Message) -> tuple[str, DecodeRule]:
         """Returns the way to read messages of an address and content type."""
@@ -131,22 +140,18 @@ def _way_of(content_type: str | None) -> str:
     return _BY_TYPE.get((content_type or "").partition(";")[0].strip().lower(), "")
 
 
-def _read(rows: Rows, read: Callable[[], None]) -> None:
-    """Reads one message, and ends it: whatever is wrong with it, the next one is read."""
-    try:
-        read()
-    except Undecodable as error:
+def _reject(rows: Rows, error: Exception) -> None:
+    """Ends a message that cannot be read. Raises a MemoryError again: that is not of the message."""
+    if isinstance(error, MemoryError):
+        raise error
+    if isinstance(error, Undecodable):
         rows.end(BAD_BODY, str(error))
-    except UnicodeDecodeError as error:
+    elif isinstance(error, UnicodeDecodeError):
         rows.end(BAD_BODY, f"no UTF-8: {error}"[:200])
-    except _BAD as error:
+    elif isinstance(error, _BAD):
         rows.end(BAD_BODY, f"no JSON: {error}"[:200])
-    except MemoryError:
-        raise
-    except Exception as error:  # noqa: BLE001 - our own bug, whatever it is, must not stop the job at one record
-        rows.end(BAD_BODY, f"{UNEXPECTED}{type(error).__name__}: {error}"[:200])
     else:
-        rows.end()
+        rows.end(BAD_BODY, f"{UNEXPECTED}{type(error).__name__}: {error}"[:200])
 
 
 def _leaf(message: Message) -> str:
