@@ -80,6 +80,8 @@ def _string(data: bytes, at: int, size: int | None, *, text: bool) -> tuple[obje
     if size is None:
         parts = []
         while True:
+            if data[at : at + 1] in (b"\x5f", b"\x7f"):
+                raise Undecodable("a CBOR string has parts without a length")  # RFC 8949, 3.2.3
             part, at = _item(data, at, _DEPTH_MAX)
             if part is _BREAK:
                 break

@@ -219,6 +219,8 @@ MARKED = st.recursive(
 @given(st.binary() | MARKED.map(encode_cbor))
 @example(bytes.fromhex("c48201f5"))
 @example(bytes.fromhex("c482f505"))
+@example(b"\x7f" * 3_000)
+@example(b"\xc4\x9f" * 3_000)
 def test_no_cbor_raises_but_undecodable(data):
     with contextlib.suppress(Undecodable):
         cbor.decode(data)
