@@ -78,9 +78,9 @@ class FrameHeaders:
         return self._begun and not (self._left or self._head or self._block)
 
     def next_request(self, data: bytes, at: int) -> int:
-        """Returns where the next frame behind a place begins a request; where there is none, the end of the read.
+        """Returns the place of the first request behind a place, or of a frame at fault, or the end of the read.
 
-        A frame that is at fault, which `fault` tells then, ends the search where it begins.
+        `fault` tells which of the last two it is.
         """
         begins, size = at, len(data)
         while True:
