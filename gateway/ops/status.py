@@ -122,6 +122,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     log: LogStatus = LogStatus(end=0, confirmed=0)
     damages: tuple[DamageStatus, ...] = ()
     lost: tuple[LostStatus, ...] = ()  # the messages in the damages
+    lost_more: int = 0  # ranges of them that are left out
     damaged_views: tuple[ViewDamageStatus, ...] = ()
     scrub: ScrubStatus = ScrubStatus()
     groups: tuple[GroupStatus, ...] = ()

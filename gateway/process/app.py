@@ -287,6 +287,7 @@ class Gateway:
 
     async def status(self) -> Status:
         """Returns the document of /status."""
+        lost = await self.backend.lost()  # first: the warnings name them
         state, groups = self.ready(), tuple(self.backend.groups())
         connections: dict[str, int] = {}
         for connection in self.hub.connections.values():
@@ -300,7 +301,8 @@ class Gateway:
             data_dir=self.backend.where,
             log=self.backend.log(),
             damages=tuple(self.backend.damages()),
-            lost=tuple(await self.backend.lost()),
+            lost=tuple(lost.ranges),
+            lost_more=lost.more,
             damaged_views=tuple(self.backend.damaged_views()),
             scrub=self.backend.scrub(),
             groups=groups,

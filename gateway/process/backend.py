@@ -23,7 +23,7 @@ from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.process.store_options import store_options
 from store.api.client import StoreClient
-from store.api.lost import LostStatus
+from store.api.lost import LostList
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable, ViewsDamaged
@@ -88,7 +88,7 @@ class Backend(Protocol):
     def damages(self) -> Sequence[DamageStatus]:
         """Returns the known damage on this process's disk."""
 
-    async def lost(self) -> Sequence[LostStatus]:
+    async def lost(self) -> LostList:
         """Returns the messages that this damage has taken. Raises `StoreError`."""
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
@@ -151,7 +151,7 @@ class StoreFigures:
         """See `Backend`."""
         return [DamageStatus(**damage._asdict()) for damage in self.store.damages]
 
-    async def lost(self) -> Sequence[LostStatus]:
+    async def lost(self) -> LostList:
         """See `Backend`."""
         return await self._lost.all()
 
@@ -303,9 +303,9 @@ class ClusterBackend:
         """See `Backend`: store nodes report their own."""
         return ()
 
-    async def lost(self) -> Sequence[LostStatus]:
+    async def lost(self) -> LostList:
         """See `Backend`."""
-        return ()
+        return LostList()
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
         """See `Backend`: store nodes report their own."""

@@ -145,7 +145,9 @@ class Workers:
 
     async def status(self) -> Status:
         """Returns the document of /status: of all processes together."""
-        base, state, workers = self._base, self.ready(), self._pool.workers
+        base, workers = self._base, self._pool.workers
+        lost = await base.lost()  # first: the warnings name them
+        state = self.ready()
         said = [one.status for one in workers if one.status is not None]
         return Status(
             version=version("headgate"),
@@ -156,7 +158,8 @@ class Workers:
             data_dir=str(self.config.store.data_dir),
             log=base.log(),
             damages=tuple(base.damages()),
-            lost=tuple(await base.lost()),
+            lost=tuple(lost.ranges),
+            lost_more=lost.more,
             damaged_views=tuple(base.damaged_views()),
             scrub=base.scrub(),
             listeners=tuple(self.listening),

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol, TypeAlias
 
+from store.api.lost import LOST_RANGES_COUNT_MAX, LostMessages
 from store.format.frame import Frame, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 
@@ -58,6 +59,12 @@ class QueueCalls(Protocol):
 
     def config(self, queue: QueueNumber) -> QueueConfig | None:
         """Returns the configuration of a queue, None when it has none and the store's defaults hold."""
+
+    async def lost(self, limit: int = LOST_RANGES_COUNT_MAX) -> LostMessages:
+        """Returns the messages of queues that damage of the log has taken, and no replica has: at most `limit` ranges.
+
+        A look that reads; its result stays until other damages are lost.
+        """
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """Calls `listener` with queues whose messages became available without a call. Returns a function to stop it.

@@ -2,7 +2,9 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import chain
 
+from store.api.lost import LOST_RANGES_COUNT_MAX, LostMessages
 from store.api.queues import QueueCalls, QueuesListener
 from store.cluster.store_groups import StoreGroups, routed
 from store.format.frame import QueueNumber
@@ -27,6 +29,17 @@ class ClusterQueues(QueueCalls):
     def config(self, queue: QueueNumber) -> QueueConfig | None:
         """See `QueueCalls.config`."""
         return self._stores.of(queue).queues.config(queue)
+
+    async def lost(self, limit: int = LOST_RANGES_COUNT_MAX) -> LostMessages:
+        """See `QueueCalls.lost`: of all groups, which all have to answer."""
+        found = await self._stores.all(lambda store: store.queues.lost(limit))
+        return LostMessages(
+            damages=sum(one.damages for one in found),
+            size_bytes=sum(one.size_bytes for one in found),
+            messages=sum(one.messages for one in found),
+            ranges=tuple(chain.from_iterable(one.ranges for one in found)),
+            more=sum(one.more for one in found),
+        ).first(limit)
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""

@@ -1,48 +1,95 @@
 """The messages in damaged ranges of a log, by queue and offsets, as the views remember them."""
 
-from collections.abc import Sequence
-from typing import NamedTuple
+from bisect import bisect_right
+from collections.abc import Callable, Sequence
+from functools import partial
 
-from store.format.frame import FIRST_QUEUE, QueueNumber, QueueOffset
+from store.api.lost import LOST_RANGES_COUNT_MAX, LostMessages, LostOffsets
+from store.format.chunks import Chunk
+from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber, QueueOffset
 from store.integrity.ledger import Damage
 from store.views import Views
 
-LOST_RANGES_COUNT_MAX = 1_000  # in one list
+LEAP_CHUNKS = 64  # sound ones that are passed one by one: a search for the next damaged one costs about as much
+READ_CHUNKS = 8_192  # in one transaction: the map of the views waits for its end to grow
 
 
-class LostOffsets(NamedTuple):
-    """Messages of a queue that cannot be read: the first offset and the one behind the last."""
+def lost_messages(views: Views, damages: Sequence[Damage], check: Callable[[], None]) -> LostMessages:
+    """Returns the messages in some damages, which are disjoint and by log offset. Blocks.
 
-    queue: QueueNumber
-    first: QueueOffset
-    next: QueueOffset
-
-
-def lost_ranges(views: Views, damages: Sequence[Damage]) -> list[LostOffsets]:
-    """Returns the messages in some damages, by queue and offset; the first `LOST_RANGES_COUNT_MAX` ranges.
-
-    Takes some searches for each queue and damage. Frames that were never confirmed, or that the views have not followed
-    yet, are in no queue.
+    One pass over each queue: it goes through the chunks around damages, and leaps to the next one where many are
+    sound. Frames that were never confirmed, or that the views have not followed yet, are in no queue. `check` is
+    called again and again, and its error ends the pass.
     """
-    found: list[LostOffsets] = []
-    with views.reading() as txn:
-        for queue in views.queues.queues(txn):
-            if queue < FIRST_QUEUE:
-                continue
-            for damage in damages:
-                _add(found, queue, views, txn, damage)
-                if len(found) > LOST_RANGES_COUNT_MAX:
-                    return found[:LOST_RANGES_COUNT_MAX]
-    return found
+    found = _Found(damages)
+    queue, offset = QueueNumber(FIRST_QUEUE - 1), None
+    while True:
+        check()
+        with views.reading() as txn:
+            if offset is None:
+                following = next(views.queues.queues(txn, behind=queue), None)
+                if following is None:
+                    return found.messages()
+                queue = following
+            offset = _look(found, views, txn, queue, offset or QueueOffset(0))
 
 
-def _add(found: list[LostOffsets], queue: QueueNumber, views: Views, txn: object, damage: Damage) -> None:
-    queues = views.queues
-    for chunk in queues.chunks(txn, queue, queues.search(txn, queue, lambda chunk: chunk.frame >= damage.start)):
-        if chunk.frame >= damage.end:
-            break
-        last = found[-1] if found else None
+def _look(found: "_Found", views: Views, txn: object, queue: QueueNumber, offset: QueueOffset) -> QueueOffset | None:
+    """Takes in some chunks of a queue from an offset on; returns where to go on, None where the queue is done."""
+    sound = 0
+    for n, chunk in enumerate(views.queues.chunks(txn, queue, offset)):
+        if n == READ_CHUNKS:
+            return chunk.first
+        damage = found.damage_from(chunk)
+        if damage is None:
+            return None
+        if damage.start <= chunk.frame:
+            found.add(queue, chunk)
+            sound = 0
+            continue
+        sound += 1
+        if sound == LEAP_CHUNKS:
+            return views.queues.search(txn, queue, partial(_is_from, damage.start))
+    return None
+
+
+def _is_from(start: LogOffset, chunk: Chunk) -> bool:
+    return chunk.frame >= start
+
+
+class _Found:
+    """The ranges that were found so far, by queue and offset."""
+
+    def __init__(self, damages: Sequence[Damage]) -> None:
+        self._damages = damages
+        self._ends = [one.end for one in damages]
+        self._ranges: list[LostOffsets] = []  # len <= LOST_RANGES_COUNT_MAX
+        self._last: LostOffsets | None = None
+        self._count = self._messages = 0
+
+    def damage_from(self, chunk: Chunk) -> Damage | None:
+        """Returns the damage that a chunk's frame is in, or the next one behind it."""
+        i = bisect_right(self._ends, chunk.frame)
+        return self._damages[i] if i < len(self._ends) else None
+
+    def add(self, queue: QueueNumber, chunk: Chunk) -> None:
+        """Adds a chunk that is lost."""
+        self._messages += chunk.next - chunk.first
+        last = self._last
         if last is not None and (last.queue, last.next) == (queue, chunk.first):
-            found[-1] = last._replace(next=chunk.next)
+            self._last = last._replace(next=chunk.next)
         else:
-            found.append(LostOffsets(queue, chunk.first, chunk.next))
+            self._last = LostOffsets(queue, chunk.first, chunk.next)
+            self._count += 1
+        if self._count <= LOST_RANGES_COUNT_MAX:
+            self._ranges[self._count - 1 :] = [self._last]
+
+    def messages(self) -> LostMessages:
+        """Returns all of them."""
+        return LostMessages(
+            damages=len(self._damages),
+            size_bytes=sum(one.end - one.start for one in self._damages),
+            messages=self._messages,
+            ranges=tuple(self._ranges),
+            more=self._count - len(self._ranges),
+        )

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
@@ -12,6 +12,7 @@ from store.disk.clock import RisingClock
 from store.engine.engine import Engine
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber
+from store.integrity.ledger import Damage
 from store.local.reader import NotInMemory, StoreReader
 from store.local.recorder import Recorder
 from store.log.retention import ReadableRange
@@ -176,6 +177,12 @@ class Core:
             self._repair_waiters.append(waiter)
             await asyncio.wait([waiter], timeout=min(left, LOST_LOOK_S))
             self._repair_waiters.remove(waiter)
+
+    @property
+    def damages(self) -> Sequence[Damage]:
+        """The open damages of the log, missing ranges too, by log offset; repaired ones are gone from here."""
+        first = min(self.engine.log.first, self.engine.views.first)
+        return [damage for damage in self.engine.log.damages.open() if damage.end > first]
 
     def is_lost(self, at: LogOffset) -> bool:
         """Returns whether the data damaged at a log offset exists nowhere else. Any thread may ask."""

@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 
 from store.api.client import StoreClient
+from store.api.lost import LostMessages
 from store.base.closing import AsyncClosing
 from store.base.errors import StoreError
 from store.disk.clock import RisingClock, SteadyClock, WallClock
 from store.engine.engine import Engine
-from store.engine.lost import LostOffsets, lost_ranges
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import LogOffset
 from store.integrity.ledger import Damage
@@ -82,7 +82,6 @@ class LocalStore(AsyncClosing):
             commits_here=not gated,
         )
         self.replication = LocalReplication(core, self.log.committed)
-        self._lost_known: tuple[tuple[Damage, ...], tuple[LostOffsets, ...]] = (), ()
         core.engine = Engine(
             data_dir,
             now_ms=clock,
@@ -173,6 +172,7 @@ class LocalStore(AsyncClosing):
         giving_up.cancel()
         await loop.run_in_executor(None, engine.end_dispatch)
         self.core.fail_waiters()
+        await self.queues.close()
         await loop.run_in_executor(None, self._close_blocking)
 
     def _close_blocking(self) -> None:
@@ -202,8 +202,7 @@ class LocalStore(AsyncClosing):
     @property
     def damages(self) -> Sequence[Damage]:
         """The open damages of the log, missing ranges too, by log offset; repaired ones are gone from here."""
-        first = min(self.core.engine.log.first, self.core.engine.views.first)
-        return [damage for damage in self.core.engine.log.damages.open() if damage.end > first]
+        return self.core.damages
 
     @property
     def is_damaged(self) -> bool:
@@ -236,22 +235,13 @@ class LocalStore(AsyncClosing):
         """Returns whether the whole log is being read now, after a start or because of `verify`."""
         return self.core.engine.scrub.hastened
 
-    async def lost(self) -> Sequence[LostOffsets]:
-        """Returns the lost messages, by queue and offsets: those in open damages that no other replica can repair."""
-        damages = self._lost_damages()
-        if damages and damages != self._lost_known[0]:
-            self.core.check_running()
-            found = await self.core.loop.run_in_executor(self.core.pool, lost_ranges, self.core.engine.views, damages)
-            self._lost_known = damages, tuple(found)
-        return self._lost_known[1] if damages else ()
+    async def lost(self) -> LostMessages:
+        """See `QueueCalls.lost`."""
+        return await self.queues.lost()
 
-    def lost_known(self) -> Sequence[LostOffsets] | None:
+    def lost_known(self) -> LostMessages | None:
         """Returns the same without reading; None where `lost` has to be asked first."""
-        damages = self._lost_damages()
-        return self._lost_known[1] if damages == self._lost_known[0] else None if damages else ()
-
-    def _lost_damages(self) -> tuple[Damage, ...]:
-        return tuple(one for one in self.damages if self.core.is_lost(one.start)) if self.is_damaged else ()
+        return self.queues.lost_known()
 
     @property
     def messages_lost(self) -> int:

@@ -1,15 +1,19 @@
-"""The queues of a `LocalStore`: reading their records, their retention, and news of available messages."""
+"""The queues of a `LocalStore`: reading their records, their retention, news of available messages, and losses."""
 
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
+from functools import partial
 
+from store.api.lost import LOST_RANGES_COUNT_MAX, NOTHING_LOST, LostMessages
 from store.api.queues import Bounds, Fetched, QueuesListener
 from store.base.errors import OffsetOutOfRange
 from store.base.listeners import Listeners
+from store.engine.lost import lost_messages
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted
+from store.integrity.ledger import Damage
 from store.local.core import Core, check_messages_queue
 from store.recent.arrivals import WAIT_MS_MAX, Arrivals
 
@@ -25,6 +29,7 @@ class LocalQueues:
         self._core = core
         self._arrivals = arrivals
         self._listeners = Listeners[Sequence[QueueNumber]]("queues")
+        self._lost = _LostLook(core)
 
     async def fetch(
         self,
@@ -102,6 +107,18 @@ class LocalQueues:
         await self._core.recorder.record(QueueDeleted(queue))
         await self._core.check_queue(queue)
 
+    async def lost(self, limit: int = LOST_RANGES_COUNT_MAX) -> LostMessages:
+        """See `QueueCalls.lost`."""
+        return (await self._lost.messages()).first(limit)
+
+    def lost_known(self) -> LostMessages | None:
+        """Returns the lost messages without reading; None where `lost` has to be asked first."""
+        return self._lost.known()
+
+    async def close(self) -> None:
+        """Waits for reads that are under way, and end since the store is closing."""
+        await self._lost.close()
+
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""
         return self._listeners.add(listener)
@@ -109,3 +126,54 @@ class LocalQueues:
     def wake(self, queues: Sequence[QueueNumber]) -> None:
         """Tells the listeners that some queues have available messages."""
         self._listeners.tell(queues)
+
+
+class _LostLook:
+    """The lost messages of a store: those in open damages that no other replica can repair.
+
+    A look reads views in a thread. Its result stays until other damages are lost, and it goes on when a caller is
+    cancelled, so however many ask, and give up, one thread reads.
+    """
+
+    def __init__(self, core: Core) -> None:
+        self._core = core
+        self._found: tuple[tuple[Damage, ...], LostMessages] = (), NOTHING_LOST
+        self._looking: asyncio.Task[None] | None = None  # the newest one
+
+    async def messages(self) -> LostMessages:
+        """Returns them. Raises `StoreError`."""
+        while (damages := self._damages()) and damages != self._found[0]:
+            await asyncio.shield(self._look(damages))
+        return self._found[1] if damages else NOTHING_LOST
+
+    def known(self) -> LostMessages | None:
+        """Returns the same without reading; None where a look is due first."""
+        damages = self._damages()
+        return self._found[1] if damages == self._found[0] else None if damages else NOTHING_LOST
+
+    async def close(self) -> None:
+        """Waits for the end of a look, which comes soon once the store is closing."""
+        if self._looking is not None:
+            await asyncio.wait([self._looking])
+
+    def _look(self, damages: tuple[Damage, ...]) -> "asyncio.Task[None]":
+        if self._looking is None or self._looking.done():
+            self._core.check_running()
+            self._looking = asyncio.create_task(self._find(damages), name="look for lost messages")
+            self._looking.add_done_callback(_heard)
+        return self._looking
+
+    async def _find(self, damages: tuple[Damage, ...]) -> None:
+        core = self._core
+        look = partial(lost_messages, core.engine.views, damages, core.check_running)
+        self._found = damages, await core.loop.run_in_executor(core.pool, look)
+
+    def _damages(self) -> tuple[Damage, ...]:
+        core = self._core
+        return tuple(one for one in core.damages if core.is_lost(one.start)) if core.engine.log.damages.count else ()
+
+
+def _heard(looking: "asyncio.Task[None]") -> None:
+    """Takes the error of a look, which those who wait for it raise: perhaps all of them have gone."""
+    if not looking.cancelled():
+        looking.exception()

@@ -7,6 +7,7 @@ from contextlib import suppress
 
 from controller.api.client import ControllerError, Group
 from controller.api.requests import Elect
+from store.format.ranges import RangeSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
 from store.node.replica.context import TICK_S, ReplicaContext
@@ -59,7 +60,7 @@ async def sound_to_lead(context: ReplicaContext, failed: Callable[[], bool]) -> 
             if awaited:
                 _log_waiting(group, missing, awaited)
         await asyncio.sleep(TICK_S)
-    context.disk.passed = [(one.start, one.end) for one in found]
+    context.disk.passed = RangeSet((one.start, one.end) for one in found)
     return True
 
 

@@ -71,6 +71,7 @@ class StoreStatus(msgspec.Struct, frozen=True, kw_only=True):
     refusal: str
     damages: tuple[OpenDamageStatus, ...]  # open ones, with the replica each is being repaired from
     lost: tuple[LostStatus, ...] = ()  # the messages that no replica has
+    lost_more: int = 0  # ranges of them that are left out
     sessions: int
     controllers: int
 
@@ -227,7 +228,10 @@ class _Process:
     async def full_status(self) -> StoreStatus:
         """Returns the document of /status with the messages that are lost."""
         lost = self.lost_words()
-        return self.status() if lost is None else msgspec.structs.replace(self.status(), lost=tuple(await lost.all()))
+        if lost is None:
+            return self.status()
+        found = await lost.all()
+        return msgspec.structs.replace(self.status(), lost=tuple(found.ranges), lost_more=found.more)
 
     def _unregistered(self) -> str:
         """Returns why there is no node yet."""

@@ -10,6 +10,7 @@ is still not whole, is lost: no reader has to wait for it any more, and it is as
 may be repaired or come back.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from enum import Enum
@@ -131,8 +132,14 @@ class Repairs:
 
     def awaited(self, start: LogOffset) -> frozenset[int]:
         """Returns the replicas that were not reached for the damage at a log offset when all were asked last."""
-        return next((hole.silent for hole in self._holes if hole.range.start <= start < hole.range.end), frozenset())
+        hole = self._hole_at(start)
+        return frozenset() if hole is None else hole.silent
 
     def since_ms(self, start: LogOffset) -> int | None:
         """Returns since when the damage at a log offset has been known here."""
-        return next((hole.since_ms for hole in self._holes if hole.range.start <= start < hole.range.end), None)
+        hole = self._hole_at(start)
+        return None if hole is None else hole.since_ms
+
+    def _hole_at(self, at: LogOffset) -> _MissingRange | None:
+        i = bisect_right(self._holes, at, key=lambda hole: hole.range.start) - 1
+        return self._holes[i] if i >= 0 and at < self._holes[i].range.end else None

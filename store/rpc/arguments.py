@@ -81,6 +81,12 @@ class ConfigureQueues(Arguments):
     configs: Annotated[tuple[QueueConfig, ...], _Items]
 
 
+class Lost(Arguments):
+    """See `QueueCalls.lost`."""
+
+    limit: Count  # of ranges; a store has one of its own
+
+
 class QueueConfigs(Arguments):
     """A request for the configurations of queues; the answer has None for those that have none."""
 

@@ -132,6 +132,7 @@ _ROWS: Final = (
     Row("read", _a.Read, None, AGAIN, anywhere=True, reads=True),
     Row("bounds", _a.OfQueue, QueueCalls.bounds, AGAIN, anywhere=True),
     Row("configure_queues", _a.ConfigureQueues, QueueCalls.configure, AGAIN),
+    Row("lost", _a.Lost, QueueCalls.lost, AGAIN, reads=True, waits=True),
     Row("queue_configs", _a.QueueConfigs, None, SESSION, anywhere=True),
     Row("offset_at_time", _a.OffsetAtTime, QueueCalls.offset_at_time, AGAIN, anywhere=True),
     Row("last", _a.Last, LogCalls.last, AGAIN, anywhere=True),

@@ -118,10 +118,10 @@ class ConsumeQueueView:
 
     # ---- reading
 
-    def queues(self, txn: Any) -> Iterator[QueueNumber]:
-        """Yields the queues that have a chunk."""
+    def queues(self, txn: Any, *, behind: QueueNumber | None = None) -> Iterator[QueueNumber]:
+        """Yields the queues that have a chunk, ascending, those behind a number."""
         with txn.cursor(db=self._db) as cursor:
-            found = cursor.first()
+            found = cursor.first() if behind is None else cursor.set_range(behind.to_bytes(4, "big") + _BEHIND)
             while found:
                 queue = cursor.key()[:4]
                 yield QueueNumber(int.from_bytes(queue, "big"))

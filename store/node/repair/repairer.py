@@ -11,6 +11,7 @@ from store.base.errors import CorruptFrame, StoreClosed, StoreError
 from store.base.rhythm import until_next_s
 from store.base.streams.event_wait import wait_at_most
 from store.format.frame import LogOffset
+from store.format.ranges import RangeSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
 from store.node.repair.agreement import Agreement
@@ -133,16 +134,17 @@ class Repairer:
     @property
     def status(self) -> Sequence[OpenDamageStatus]:
         """All open damages."""
-        return [self._status(one) for one in self.damages]
+        lost = RangeSet(self._core.lost)
+        return [self._status(one, lost) for one in self.damages]
 
-    def _status(self, one: Damage) -> OpenDamageStatus:
+    def _status(self, one: Damage, lost: RangeSet) -> OpenDamageStatus:
         assert self._context is not None
         asking = self._asking
         now_ms = self._context.now_ms()
         since_ms = self._core.since_ms(one.start)
         return OpenDamageStatus(
             *one,
-            lost=any(lost.start <= one.start < lost.end for lost in self._core.lost),
+            lost=one.start in lost,
             repairing_from=asking.replica if asking is not None and asking.start <= one.start < asking.end else None,
             since_s=0.0 if since_ms is None else (now_ms - since_ms) / 1000,
         )
@@ -172,8 +174,8 @@ class Repairer:
                 one.start,
                 one.end,
             )
-        self._lost = lost
-        self._disk.lost_ranges = tuple(sorted(lost))
+        if lost != self._lost:
+            self._lost, self._disk.lost_ranges = lost, RangeSet(sorted(lost))
 
     # ---- the work
 

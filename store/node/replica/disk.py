@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -13,6 +13,7 @@ from store.disk.space import NO_ROOM
 from store.engine.identity import log_id, name_log
 from store.engine.replication_hooks import StoreListener
 from store.format.frame import HEADER, Header, LogOffset, origin_of, parse_header
+from store.format.ranges import RangeSet
 from store.local.local import LocalStore
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
@@ -35,8 +36,8 @@ class Disk:
         self.data_dir = data_dir
         self.group = group
         self._listener: StoreListener | None = None
-        self.lost_ranges: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that no replica can repair
-        self.passed: Sequence[tuple[LogOffset, LogOffset]] = ()  # damages that the views of this master do without
+        self.lost_ranges = RangeSet()  # damages that no replica can repair; replaced, as any thread may look
+        self.passed = RangeSet()  # damages that the views of this master do without; likewise
         self.store: LocalStore | None = None
         self.epochs = EpochList()
         self.promised = 0
@@ -64,7 +65,7 @@ class Disk:
         """
         ends = {"truncate_to": truncate_to, "give_up_from": give_up_from}
         store: LocalStore = await self._open(LocalStore, role="replica", **ends)
-        self.store, self.passed = store, ()
+        self.store, self.passed = store, RangeSet()
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         damaged = False
         try:
@@ -257,7 +258,7 @@ class Disk:
 
     def lost(self, at: LogOffset) -> bool:
         """See `ReplicationHooks`."""
-        return any(start <= at < end for start, end in (*self.lost_ranges, *self.passed))
+        return at in self.lost_ranges or at in self.passed
 
     def failed(self, error: StoreError) -> None:
         """See `ReplicationHooks`."""

@@ -5,8 +5,8 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.process.backend import StoreFigures
-from store.engine.lost import LostOffsets
-from store.engine.lost_words import LOST_SHOWN
+from store.api.lost import LostMessages, LostOffsets
+from store.api.lost_words import LOST_SHOWN
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -15,10 +15,10 @@ pytestmark = pytest.mark.anyio
 class DamagedStore:
     """The part of a store that counts here; `fails` says how often a look fails."""
 
-    def __init__(self, found, *, fails=0):
+    def __init__(self, found, *, more=0, fails=0):
         self.damages, self.view_damages = [SimpleNamespace(start=100, end=150)], []
         self.fails = fails
-        self._found, self._known = found, None
+        self._found, self._known = LostMessages(ranges=tuple(found), more=more), None
 
     def lost_known(self):
         return self._known
@@ -64,6 +64,15 @@ async def test_very_many_are_left_to_the_status():
     assert (await said(figures(DamagedStore(found)))).endswith(
         f"queue 17, offsets {2 * LOST_SHOWN - 2} to {2 * LOST_SHOWN - 2}; 3 more in /status"
     )
+
+
+async def test_those_that_no_list_has_are_counted():
+    found = [LostOffsets(17, n, n + 1) for n in range(0, 2 * LOST_SHOWN + 6, 2)]
+    one = figures(DamagedStore(found, more=7))
+    assert (await said(one)).endswith("; 10 more, 3 of them in /status")
+    listed = await one.lost()
+    assert (len(listed.ranges), listed.more) == (LOST_SHOWN + 3, 7)
+    assert {lost.topic for lost in listed.ranges} == {"plant"}
 
 
 async def test_they_are_looked_up_again_where_that_failed():

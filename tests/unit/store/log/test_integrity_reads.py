@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from store.api.lost import NOTHING_LOST
 from store.base.errors import CorruptFrame, ReplicaIncomplete
 from store.format.frame import HEADER, Position
 from store.local import core
@@ -134,9 +135,12 @@ async def test_a_store_says_which_offsets_of_which_queues_are_lost(tmp_path):
     async with await LocalStore.open(tmp_path, **{**OPTIONS, "scrub_bytes_per_s": 1 << 30}) as store:
         await until(lambda: len(store.damages) == 2)
         in_file = sum(1 for one in frames if one.start < store.damages[0].end)
-        assert list(await store.lost()) == [(16, 0, in_file), (16, HURT, HURT + 1)]
+        lost = await store.lost()
+        assert list(lost.ranges) == [(16, 0, in_file), (16, HURT, HURT + 1)]
+        assert (lost.damages, lost.messages, lost.more) == (2, in_file + 1, 0)
+        assert lost.size_bytes == sum(one.end - one.start for one in store.damages)
         for damage in store.damages:
             await store.replication.mend(
                 damage.start, b"".join(one.data for one in frames if damage.start <= one.start < damage.end)
             )
-        assert await store.lost() == ()
+        assert await store.lost() == NOTHING_LOST

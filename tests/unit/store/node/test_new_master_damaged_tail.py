@@ -213,7 +213,7 @@ async def test_a_new_master_passes_over_what_is_lost_and_nothing_else():
     replica = Elected((20, 90), (110, 120))
     replica.lost = [110]
     assert await replica.leads()
-    assert replica.disk.passed == [(110, 120)]
+    assert list(replica.disk.passed) == [(110, 120)]
 
 
 async def test_an_elected_replica_that_waits_for_a_repair_gives_way_to_the_next_master():
@@ -229,5 +229,5 @@ async def test_an_unclean_election_goes_on_without_what_no_live_replica_repairs_
     replica.lost = [150]
     assert await replica.leads()
     assert replica.now > elected.UNCLEAN_REPAIR_MS
-    assert replica.disk.passed == [(110, 120), (150, 160)]
+    assert list(replica.disk.passed) == [(110, 120), (150, 160)]
     assert "damaged from 110 to 120, and no live replica repairs it" in caplog.text

@@ -18,6 +18,7 @@ from store.api.groups import GroupCalls
 from store.api.keys import Change, Changes, Delete, Entry, KeyCalls, Namespace, Page, Put, Transacted
 from store.api.leases import Lease, LeaseCalls
 from store.api.log import IndexKind, LogCalls
+from store.api.lost import LostMessages, LostOffsets
 from store.api.queues import Bounds, Fetched, QueueCalls
 from store.api.timers import TimerCalls, TimerEntry, TimersHeld
 from store.base.errors import BadHandle, LeaseLost
@@ -73,6 +74,7 @@ ANSWERS: dict[str, Any] = {
     "queues.fetch": lambda: Fetched([stored()], [[0, 1]], 3, 5),
     "queues.bounds": lambda: Bounds(3, 9),
     "queues.offset_at_time": lambda: 8,
+    "queues.lost": lambda: LostMessages(2, 900, 7, (LostOffsets(16, 3, 5), LostOffsets(17, 0, 1)), 4),
     "queues.config": lambda: QueueConfig(16, 5),
     "keys.get": lambda: ENTRY,
     "keys.put": lambda: 7,
@@ -123,6 +125,8 @@ SAMPLES: list[tuple[str, tuple[Any, ...], dict[str, Any]]] = [
     ("queues.configure", ([QueueConfig(16, 9), QueueConfig(17, 8)],), {}),
     ("queues.offset_at_time", (16, 1234), {}),
     ("queues.delete", (16,), {}),
+    ("queues.lost", (), {}),
+    ("queues.lost", (5,), {}),
     ("keys.get", ("k",), {}),
     ("keys.get", ("k",), {"namespace": "n"}),
     ("keys.put", ("k", b"v"), {}),

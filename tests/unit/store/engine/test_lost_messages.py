@@ -1,0 +1,131 @@
+"""The messages in damages, by queue and offsets: one pass over the queues, in short transactions, with a bound."""
+
+import asyncio
+from random import Random
+
+import pytest
+
+from store.base.errors import StoreClosed
+from store.engine import lost
+from store.engine.lost import lost_messages
+from store.format.frame import FIRST_QUEUE, LogOffset
+from store.integrity.ledger import Damage
+from store.local.local import LocalStore
+from tests.support.store.store_kit import append, begin, frame
+
+pytestmark = pytest.mark.anyio
+
+QUEUES = range(16, 28)
+
+
+def never():
+    """Lets the pass go on."""
+
+
+def damage(start, end):
+    return Damage("0.log", start, end, "flipped", "scrub")
+
+
+@pytest.fixture
+async def store(tmp_path):
+    """Yields a store of frames with records of some queues each, all in the views."""
+    chance = Random(5)
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        for _ in range(300):
+            queues = chance.choices(QUEUES, weights=range(1, 1 + len(QUEUES)), k=chance.randint(1, 4))
+            await append(store, frame(*((queue, b"x" * chance.randint(1, 30)) for queue in sorted(queues))))
+        await store.core.until_dispatched(store.log.confirmed)
+        yield store
+
+
+def chunks_of(views):
+    """Returns all chunks of messages, by queue."""
+    with views.reading() as txn:
+        queues = [queue for queue in views.queues.queues(txn) if queue >= FIRST_QUEUE]
+        return {queue: list(views.queues.chunks(txn, queue, 0)) for queue in queues}
+
+
+def naively(views, damages):
+    """Returns the lost ranges by looking at each chunk and each damage, and the number of messages in them."""
+    ranges, messages = [], 0
+    for queue, chunks in chunks_of(views).items():
+        for chunk in chunks:
+            if not any(one.start <= chunk.frame < one.end for one in damages):
+                continue
+            messages += chunk.row_count
+            if ranges and ranges[-1][0] == queue and ranges[-1][2] == chunk.first:
+                ranges[-1] = (queue, ranges[-1][1], chunk.next)
+            else:
+                ranges.append((queue, chunk.first, chunk.next))
+    return ranges, messages
+
+
+def damages_of(chance, bounds, count):
+    """Returns some damages between frames, which do not touch."""
+    picked = sorted(chance.sample(range(len(bounds)), 2 * count))
+    return [damage(bounds[a], bounds[b]) for a, b in zip(picked[::2], picked[1::2], strict=True)]
+
+
+@pytest.mark.parametrize(("leap", "read"), [(64, 8_192), (1, 2), (3, 5), (1, 8_192)])
+async def test_all_of_them_are_found_wherever_the_damages_are(store, monkeypatch, leap, read):
+    monkeypatch.setattr(lost, "LEAP_CHUNKS", leap)
+    monkeypatch.setattr(lost, "READ_CHUNKS", read)
+    views, end = store.core.engine.views, store.replication.end
+    frames = sorted({chunk.frame for chunks in chunks_of(views).values() for chunk in chunks})
+    chance = Random(7)
+    for count in [0, 1, 1, 2, 3, 8, 20, 60, 100, 150]:
+        damages = damages_of(chance, [*frames, end], count)
+        ranges, messages = naively(views, damages)
+        found = lost_messages(views, damages, never)
+        assert (list(found.ranges), found.messages, found.more) == (ranges, messages, 0)
+        assert (found.damages, found.size_bytes) == (count, sum(one.end - one.start for one in damages))
+
+
+async def test_ranges_beyond_the_limit_are_counted(store, monkeypatch):
+    views = store.core.engine.views
+    frames = sorted({chunk.frame for chunks in chunks_of(views).values() for chunk in chunks})
+    damages = damages_of(Random(9), frames, 40)
+    ranges, messages = naively(views, damages)
+    monkeypatch.setattr(lost, "LOST_RANGES_COUNT_MAX", 5)
+    found = lost_messages(views, damages, never)
+    assert (list(found.ranges), found.messages, found.more) == (ranges[:5], messages, len(ranges) - 5)
+    fewer = found.first(2)
+    assert (list(fewer.ranges), fewer.messages, fewer.more) == (ranges[:2], messages, len(ranges) - 2)
+    assert found.first(5) is found
+
+
+async def test_many_damages_are_met_in_one_pass(tmp_path, monkeypatch):
+    """Each damage was searched for in each queue."""
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        await asyncio.gather(*begin(store, *(frame((16 + n % 2, b"x")) for n in range(600))))
+        await store.core.until_dispatched(store.log.confirmed)
+        views = store.core.engine.views
+        chunks = chunks_of(views)
+        starts = [chunk.frame for chunk in chunks[16]]
+        damages = [damage(start, LogOffset(start + 1)) for start in starts[::2]]
+        searched, search = [], views.queues.search
+
+        def searching(txn, queue, reached):
+            searched.append(queue)
+            return search(txn, queue, reached)
+
+        monkeypatch.setattr(views.queues, "search", searching)
+        found = lost_messages(views, damages, never)
+        assert found.messages == len(found.ranges) == len(damages) == 150
+        # Queue 17 has none of them: it is searched once for each stretch of sound chunks, and not for each damage.
+        assert set(searched) <= {17}
+        assert len(searched) <= len(chunks[17]) // lost.LEAP_CHUNKS
+
+
+async def test_a_look_ends_soon_when_the_store_closes(store, monkeypatch):
+    monkeypatch.setattr(lost, "READ_CHUNKS", 2)
+    views, looks = store.core.engine.views, []
+
+    def closing():
+        looks.append(views._readers)
+        if len(looks) == 5:
+            raise StoreClosed("the store is shut down")
+
+    with pytest.raises(StoreClosed):
+        lost_messages(views, [damage(0, store.replication.end)], closing)
+    assert looks == [0] * 5  # no transaction is open meanwhile: the map may grow
