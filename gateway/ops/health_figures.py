@@ -1,4 +1,4 @@
-"""The health of store groups as metrics, by the group's number."""
+"""The health of store groups as metrics, and their losses, by the group's number."""
 
 from collections.abc import Callable, Iterator, Sequence
 
@@ -6,24 +6,30 @@ from prometheus_client.core import GaugeMetricFamily
 from prometheus_client.registry import Collector
 
 from controller.elections.health import GroupHealth
+from gateway.ops.lost_watch import GroupLoss
 
 _FIGURES: dict[str, tuple[str, Callable[[GroupHealth], float]]] = {
     "writable": ("Whether the group stores what is published to it", lambda one: float(one.writable)),
     "in_sync": ("Replicas in the group's SyncStateSet that are alive", lambda one: float(one.in_sync)),
     "damages": ("Damaged ranges of the logs of all its replicas", lambda one: float(one.damages)),
 }
+_LOST = "headgate_group_lost_messages", "Messages that damage has taken for good; left out while that is not known"
+_UNKNOWN = "headgate_group_lost_unknown", "Whether the master cannot say which messages damage has taken for good"
 
 
 class GroupFigures(Collector):
-    """Collected at each scrape."""
+    """Collected at each scrape. `losses` are those of groups with any."""
 
-    def __init__(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
+    def __init__(self, groups: Callable[[], Sequence[GroupHealth]], losses: Callable[[], Sequence[GroupLoss]]) -> None:
         self._groups = groups
+        self._losses = losses
 
     def describe(self) -> Iterator[GaugeMetricFamily]:
         """Yields the families, without values."""
         for name, (what, _) in _FIGURES.items():
             yield GaugeMetricFamily(f"headgate_group_{name}", what, labels=["group"])
+        for name, what in (_LOST, _UNKNOWN):
+            yield GaugeMetricFamily(name, what, labels=["group"])
 
     def collect(self) -> Iterator[GaugeMetricFamily]:
         """Yields the families."""
@@ -33,3 +39,12 @@ class GroupFigures(Collector):
             for one in groups:
                 family.add_metric([str(one.number)], value(one))
             yield family
+        losses = {one.group: one for one in self._losses()}
+        lost, unknown = (GaugeMetricFamily(*one, labels=["group"]) for one in (_LOST, _UNKNOWN))
+        for number in (one.number for one in groups):
+            count = losses[number].messages if number in losses else 0
+            unknown.add_metric([str(number)], float(count is None))
+            if count is not None:
+                lost.add_metric([str(number)], count)
+        yield lost
+        yield unknown

@@ -14,6 +14,7 @@ from controller.elections.health import GroupHealth
 from gateway.ops.flow import Flow, Flows
 from gateway.ops.health_figures import GroupFigures
 from gateway.ops.histogram import Distribution
+from gateway.ops.lost_watch import GroupLoss
 from store.base.admin import process_registry
 from store.integrity.figures import LostFigures, RepairFigures
 
@@ -190,9 +191,11 @@ class Metrics:
         """Reads the known damage of the views at each scrape."""
         self.view_damages.set_function(damages)
 
-    def watch_groups(self, groups: Callable[[], Sequence[GroupHealth]]) -> None:
-        """Adds each store group's health to the metrics."""
-        self.registry.register(GroupFigures(groups))
+    def watch_groups(
+        self, groups: Callable[[], Sequence[GroupHealth]], losses: Callable[[], Sequence[GroupLoss]]
+    ) -> None:
+        """Adds each store group's health, and what groups have lost, to the metrics."""
+        self.registry.register(GroupFigures(groups, losses))
 
     def watch_repairs(self, *, repaired: Callable[[], float], lost: Callable[[], float]) -> None:
         """Adds the figures of repairs, and of messages that a store of this process has lost, to the metrics."""

@@ -60,7 +60,8 @@ class ViewDamageStatus(msgspec.Struct, frozen=True, kw_only=True):
 class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     """One store group of a cluster, as this process knows it. `reached`: its master answers here.
 
-    `writable`: it stores publishes, as far as is known here. `troubles` are its faults, if any.
+    `writable`: it stores publishes, as far as is known here. `troubles` are its faults, if any. `lost_messages` counts
+    those that damage has taken for good; None: that is not known, and `lost_unknown` says why.
     """
 
     number: int
@@ -71,6 +72,8 @@ class GroupStatus(msgspec.Struct, frozen=True, kw_only=True):
     reached: bool
     writable: bool = True
     troubles: tuple[str, ...] = ()
+    lost_messages: int | None = 0
+    lost_unknown: str = ""
 
 
 class BridgeStatus(msgspec.Struct, frozen=True, kw_only=True):
@@ -121,7 +124,7 @@ class Status(msgspec.Struct, frozen=True, kw_only=True):
     data_dir: str = ""
     log: LogStatus = LogStatus(end=0, confirmed=0)
     damages: tuple[DamageStatus, ...] = ()
-    lost: tuple[LostStatus, ...] = ()  # the messages in the damages
+    lost: tuple[LostStatus, ...] = ()  # the messages in the damages; in a cluster, as masters say
     lost_more: int = 0  # ranges of them that are left out
     damaged_views: tuple[ViewDamageStatus, ...] = ()
     scrub: ScrubStatus = ScrubStatus()

@@ -2,7 +2,7 @@
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from random import SystemRandom
 from typing import Any, Protocol
@@ -12,11 +12,13 @@ from controller.api.commands import ClusterLimits
 from controller.api.names import no_group
 from controller.api.requests import AskService
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
+from controller.elections.registry import GroupRoute
 from controller.node.local import LocalController
 from controller.remote.remote import RemoteController
 from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
 from gateway.ops.health_watch import GroupWatch
+from gateway.ops.lost_watch import LostWatch
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus, ViewDamageStatus
 from gateway.ownership.cluster_owners import ClusterOwners
@@ -89,7 +91,7 @@ class Backend(Protocol):
         """Returns the known damage on this process's disk."""
 
     async def lost(self) -> LostList:
-        """Returns the messages that this damage has taken. Raises `StoreError`."""
+        """Returns the messages that damage has taken, of a cluster as far as they are known. Raises `StoreError`."""
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
         """Returns the known damage in the views on this process's disk."""
@@ -114,7 +116,7 @@ class StoreFigures:
 
     def __init__(self, store: LocalStore, topics: Callable[[], Sequence[Topic]]) -> None:
         self.store = store
-        self._lost = LostWords(store, lambda: {queue: topic.name for topic in topics() for queue in topic.queues})
+        self._lost = LostWords(store, lambda: _topic_names(topics()))
 
     def troubles(self) -> Sequence[str]:
         """See `Backend`."""
@@ -248,6 +250,12 @@ class ClusterBackend:
             outage_s=config.proxy.outage_s,
         )
         self.owners: Owners = self._proxies
+        self._lost = LostWatch(
+            controller.groups,
+            self._routes,
+            lambda: store.reached,
+            lambda: _topic_names(controller.topics()),
+        )
         self.alive = True
         self.makes_views_anew = False  # the stores do so themselves
         self.where = ", ".join(config.cluster.controllers.values())
@@ -268,7 +276,8 @@ class ClusterBackend:
         """See `Backend`."""
         unfollowed = [] if self.controller.connected else ["no controller answers: no elections, no new topics"]
         expiry = expiry_warnings(self._credentials, time.time())
-        return [*self._health().warnings, *unfollowed, *([] if self._watch is None else self._watch.warnings), *expiry]
+        watched = [] if self._watch is None else self._watch.warnings
+        return [*self._health().warnings, *self._lost.words(), *unfollowed, *watched, *expiry]
 
     @property
     def low_disk(self) -> bool:
@@ -280,7 +289,7 @@ class ClusterBackend:
 
     def _groups(self) -> Sequence[GroupHealth]:
         gone, troubles = set(self.store.unreachable), self.store.troubles
-        routes = {} if self._watch is None else self._watch.routes
+        routes = self._routes()
         return [
             group_health(
                 group,
@@ -290,6 +299,9 @@ class ClusterBackend:
             )
             for group in self.controller.groups()
         ]
+
+    def _routes(self) -> Mapping[int, GroupRoute]:
+        return {} if self._watch is None else self._watch.routes
 
     def log(self) -> LogStatus:
         """See `Backend`."""
@@ -305,7 +317,8 @@ class ClusterBackend:
 
     async def lost(self) -> LostList:
         """See `Backend`."""
-        return LostList()
+        await self._lost.settle()
+        return self._lost.list()
 
     def damaged_views(self) -> Sequence[ViewDamageStatus]:
         """See `Backend`: store nodes report their own."""
@@ -320,7 +333,7 @@ class ClusterBackend:
 
     def groups(self) -> Sequence[GroupStatus]:
         """See `Backend`."""
-        gone = set(self.store.unreachable)
+        gone, losses = set(self.store.unreachable), {one.group: one for one in self._lost.losses()}
         return [
             GroupStatus(
                 number=group.number,
@@ -331,9 +344,15 @@ class ClusterBackend:
                 reached=group.number not in gone,
                 writable=health.writable,
                 troubles=(*health.refusals, *health.warnings),
+                lost_messages=losses[group.number].messages if group.number in losses else 0,
+                lost_unknown=losses[group.number].unknown if group.number in losses else "",
             )
             for group, health in zip(self.controller.groups(), self._groups(), strict=True)
         ]
+
+    async def close(self) -> None:
+        """Ends the look for lost messages."""
+        await self._lost.close()
 
     def watch(self, metrics: Metrics) -> None:
         """See `Backend`."""
@@ -342,7 +361,7 @@ class ClusterBackend:
             confirmed=lambda: self.log().confirmed,
             pending=lambda: self.store.log.pending_bytes,
         )
-        metrics.watch_groups(self._groups)
+        metrics.watch_groups(self._groups, self._lost.losses)
         metrics.watch_damage(damages=lambda: sum(one.damages for one in self._groups()), scrubbed=None)
 
 
@@ -386,9 +405,11 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
                 credentials=credentials,
             )
             reporting = asyncio.create_task(reporter.run(), name="which masters are reached")
+            backend = ClusterBackend(config, store, controller, watch, credentials, ended=agreement.went_back)
             try:
-                yield ClusterBackend(config, store, controller, watch, credentials, ended=agreement.went_back)
+                yield backend
             finally:
+                await backend.close()
                 reporting.cancel()
                 await asyncio.gather(reporting, return_exceptions=True)
     finally:
@@ -409,6 +430,11 @@ async def _reached(controller: RemoteController, connect: Connect, agreement: Me
                 raise agreement.went_back.result() from error
             missing = no_group(HOME_GROUP) if controller.group(HOME_GROUP) is None else str(error)
             log.warning("waiting for the home store group", error=missing)
+
+
+def _topic_names(topics: Sequence[Topic]) -> Mapping[int, str]:
+    """Returns the names of topics by queue."""
+    return {queue: topic.name for topic in topics for queue in topic.queues}
 
 
 def metadata_limits(config: Config) -> ClusterLimits:

@@ -25,6 +25,8 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_group_writable",
         "headgate_group_in_sync",
         "headgate_group_damages",
+        "headgate_group_lost_messages",
+        "headgate_group_lost_unknown",
     }
 )
 SHARED = frozenset({"headgate_messages_lost"})  # counted by the store and, of what they meet themselves, by workers

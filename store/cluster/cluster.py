@@ -110,6 +110,12 @@ class ClusterStore(AsyncClosing):
         return self.store_groups.unreachable
 
     @property
+    def reached(self) -> Mapping[int, StoreClient]:
+        """The clients of the groups to which a connection stands."""
+        gone = set(self.unreachable)
+        return {number: log for number, log in self.logs.items() if number not in gone}
+
+    @property
     def troubles(self) -> Mapping[int, str]:
         """Returns why groups refuse writes, as they said last; groups that take writes are left out."""
         return self.store_groups.troubles

@@ -3,6 +3,6 @@
 `replica_wire` has the messages between nodes of a group, and with operators. `table` has a row for each call, from
 which both sides are made.
 
-Imported by: node, reach, remoting, serving, gateway.config, gateway.operating, spark.source.
+Imported by: node, reach, remoting, serving, gateway.config, gateway.operating, gateway.ops, spark.source.
 Imports: api, base, format, replication, controller.api.
 """

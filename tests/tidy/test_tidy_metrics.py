@@ -52,7 +52,8 @@ def exported():
     alone.replication = SimpleNamespace(end=0)
     alone.damages_repaired = alone.messages_lost = 0
     StoreFigures(alone, tuple).watch(one)
-    cluster = SimpleNamespace(_groups=tuple, log=lambda: alone, store=alone)
+    nothing = SimpleNamespace(losses=tuple)
+    cluster = SimpleNamespace(_groups=tuple, _lost=nothing, log=lambda: alone, store=alone)
     ClusterBackend.watch(cluster, proxy)
     store = store_process._metrics(store_process._Process(store_settings(load(environ={}))))
     return {

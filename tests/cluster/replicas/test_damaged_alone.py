@@ -1,19 +1,16 @@
 """A gateway alone, killed, whose log is damaged meanwhile: it serves, and says exactly what is lost."""
 
-import base64
 import json
 
 import httpx
 import pika
-from paho.mqtt.packettypes import PacketTypes
 
 from store.disk.files import OsFiles
 from store.integrity.floor import read_floor
-from tests.support.mqtt.paho_client import PahoClient, fresh, properties
+from tests.support.http.lost_readers import HURT, body, catch_up, fill, read_around, session
+from tests.support.mqtt.paho_client import fresh
 from tests.support.process.waiting import wait_until
 
-COUNT = 20
-HURT = 7
 RETRIES = """
 [[queues.policies]]
 name = "retries"
@@ -22,21 +19,14 @@ definition = { "message-ttl" = 1, "dead-letter-exchange" = "", "dead-letter-rout
 """
 
 
-def session(gateway, name):
-    """Returns a connected client with a durable session."""
-    client = PahoClient(gateway.port("mqtt"), client_id=name)
-    return client.connect(clean_start=False, properties=properties(PacketTypes.CONNECT, SessionExpiryInterval=3600))
-
-
 def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     gateway = new_gateway().start()
     name = fresh("away")[-23:]
-    away = session(gateway, name)
+    away = session(gateway.port("mqtt"), name)
     assert away.subscribe([("plant/#", 1), ("$SYS/session/lost", 0)]) == [1, 0]
     away.close()
     with httpx.Client(base_url=gateway.url, timeout=90) as http:
-        for n in range(COUNT):
-            assert http.post("/topics/plant/site/dev1", content=b"body %04d" % n).status_code == 201
+        fill(http)
         end = json.loads(gateway.admin("/status"))["log"]["end"]
         gateway.kill()
     assert read_floor(OsFiles(), gateway.data_dir / "floor") == end
@@ -44,7 +34,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     assert path.stat().st_size == end
     gateway.start().stop()  # now the views know of all of it
     data = bytearray(path.read_bytes())
-    data[data.index(b"body %04d" % HURT)] ^= 1
+    data[data.index(body(HURT))] ^= 1
     path.write_bytes(data)
 
     gateway.start()
@@ -62,30 +52,8 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     assert "headgate_log_damages 1.0" in metrics
     assert "headgate_log_damages_repaired_total 0.0" in metrics
     with httpx.Client(base_url=gateway.url, timeout=90) as http:
-        member = http.post("/groups/g/members", json={"topic": "plant", "start": "earliest"}).json()["member"]
-        path, asked = f"/groups/g/members/{member}", {}
-        seen = []
-        while (answer := http.get(f"{path}/messages", params={"max": 3, **asked})).status_code == 200:
-            seen += [one["offset"] for one in answer.json()["messages"]]
-            asked = {"after": answer.json()["after"]}
-        assert (answer.status_code, seen) == (500, list(range(HURT)))
-        assert f"offsets {HURT} to {HURT} of queue {lost['queue']}" in answer.json()["detail"]
-        assert f"go on at offset {HURT + 1}" in answer.json()["detail"]
-        reset = {"to": "offset", "offsets": {str(lost["queue"]): HURT + 1}}
-        assert http.post("/groups/g/reset", json=reset).status_code in {200, 204}
-        behind = http.get(f"{path}/messages", params={"max": 100}).json()["messages"]
-        assert [one["offset"] for one in behind] == list(range(HURT + 1, COUNT))
-        assert http.post("/topics/plant/site/dev1", content=b"later").status_code == 201
-        begin = {"last-event-id": "0.0"}
-        with http.stream("GET", "/subscribe", params={"filter": "plant/#"}, headers=begin) as stream:
-            kinds = [line for line in until_later(stream.iter_lines()) if line.startswith("event: ")]
-        assert kinds == ["event: message"] * HURT + ["event: lost"] + ["event: message"] * (COUNT - HURT)
-    back = session(gateway, name)
-    told = [back.get() for _ in range(COUNT + 1)]
-    back.close()
-    bodies = [one.payload for one in told if one.topic == "plant/site/dev1"]
-    assert bodies == [b"body %04d" % n for n in range(COUNT) if n != HURT] + [b"later"]
-    (lost,) = [json.loads(one.payload) for one in told if one.topic == "$SYS/session/lost"]
+        read_around(http, lost["queue"])
+    (lost,) = [json.loads(one) for one in catch_up(gateway.port("mqtt"), name)]
     assert lost == {"from": f"{damage['start']:x}.0", "to": f"{damage['end']:x}.0"}
 
 
@@ -121,11 +89,3 @@ def test_messages_behind_a_lost_one_are_retried(new_gateway):
         assert found == [b"retried 0001", b"retried 0002"]
         assert channel.queue_declare("retry", durable=True, passive=True).method.message_count == 0
     assert "headgate_messages_lost_total 1.0" in gateway.admin("/metrics")
-
-
-def until_later(lines):
-    """Yields the lines of an event stream, up to the message that was published last."""
-    for line in lines:
-        yield line
-        if line.startswith("data: ") and base64.b64encode(b"later").decode() in line:
-            return
