@@ -22,7 +22,8 @@ class LostMessages(msgspec.Struct, frozen=True, array_like=True):
     """The messages that are lost in `damages` ranges of one log, of `size_bytes` in all.
 
     `ranges` are the first of them, by queue and offset, and `more` the number of ranges that are left out; `messages`
-    counts those of all ranges. Fields are only ever added at the end, with a default.
+    counts those of all ranges. Which messages are in `unfollowed_bytes` of the damages no queue knows: the views could
+    not follow them, or have not yet. Fields are only ever added at the end, with a default.
     """
 
     damages: int = 0
@@ -30,6 +31,7 @@ class LostMessages(msgspec.Struct, frozen=True, array_like=True):
     messages: int = 0
     ranges: Annotated[tuple[LostOffsets, ...], msgspec.Meta(max_length=LOST_RANGES_COUNT_MAX)] = ()
     more: int = 0
+    unfollowed_bytes: int = 0
 
     def first(self, count: int) -> "LostMessages":
         """Returns the same with at most so many ranges."""
@@ -45,7 +47,7 @@ NOTHING_LOST = LostMessages()
 class LostStatus(msgspec.Struct, frozen=True, kw_only=True):
     """Messages of a queue that damage has taken: the first offset and the one behind the last.
 
-    `topic` is empty for a queue of sessions or of AMQP.
+    `topic` is empty for a queue of sessions or of AMQP, and for one of a deleted topic until its messages are deleted.
     """
 
     topic: str

@@ -16,7 +16,7 @@ def lost_list(found: LostMessages, topics: Topics) -> LostList:
 
 def lost_words(found: LostMessages, topics: Topics) -> str:
     """Returns which messages are lost, the first `LOST_SHOWN` ranges of them, and how many more there are."""
-    if not found.ranges:
+    if not found.ranges and not found.unfollowed_bytes:
         return "no message of a queue is in them"
     ranges = [
         f"{one.topic or 'no topic'}, queue {one.queue}, offsets {one.first} to {one.next - 1}"
@@ -27,6 +27,8 @@ def lost_words(found: LostMessages, topics: Topics) -> str:
         ranges.append(f"{listed + found.more} more, {listed} of them in /status")
     elif listed:
         ranges.append(f"{listed} more in /status")
+    if found.unfollowed_bytes:
+        ranges.append(f"which messages are in {found.unfollowed_bytes} bytes of them no queue knows")
     return "; ".join(ranges)
 
 

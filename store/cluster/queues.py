@@ -39,6 +39,7 @@ class ClusterQueues(QueueCalls):
             messages=sum(one.messages for one in found),
             ranges=tuple(chain.from_iterable(one.ranges for one in found)),
             more=sum(one.more for one in found),
+            unfollowed_bytes=sum(one.unfollowed_bytes for one in found),
         ).first(limit)
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:

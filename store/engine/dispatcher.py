@@ -152,10 +152,10 @@ class Dispatcher:
             self._waiting.clear()
 
     def _next(self, size: int) -> list[FrameRun]:
-        """Returns the runs for one transaction: of about that many bytes of the log, at least one."""
+        """Returns the runs for one transaction, without a gap: of about that many bytes of the log, at least one."""
         some: list[FrameRun] = []
         for run in self._waiting:
-            if some and run.end - some[0].start > size:
+            if some and (run.end - some[0].start > size or some[-1].end < run.start):
                 break
             some.append(run)
         return some

@@ -107,10 +107,13 @@ def _durable(log: CommitLog, old: OldViews | None) -> LogOffset:
 
 
 def _pieces(placed: Iterable[Placed]) -> Iterator[list[Placed]]:
-    """Yields frames, as many together as make a run."""
+    """Yields frames, as many together as make a run; none has a gap."""
     gathered: list[Placed] = []
     size = 0
     for one in placed:
+        if gathered and gathered[-1].end < one.start:
+            yield gathered
+            gathered, size = [], 0
         gathered.append(one)
         size += one.frame.size_bytes
         if size >= RUN_BYTES:

@@ -46,7 +46,10 @@ from store.views.layout import (
     UNSUMMED,
     Entry,
     entries,
+    load_passed,
     read_marks,
+    save_passed,
+    with_gaps,
 )
 from store.views.leases import SettledView
 from store.views.migration import seal_all
@@ -64,7 +67,7 @@ logger = logging.getLogger(__name__)
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
 _MARGIN = 8  # the map grows when less than an eighth of it is left
 START = LogOffset(0)
-_SUMS, _DISPATCHED, _STORED, _FIRST = b"sums", b"dispatched", b"stored_at_ms", b"first"
+_SUMS, _DISPATCHED, _STORED, _FIRST, _PASSED = b"sums", b"dispatched", b"stored_at_ms", b"first", b"passed"
 _OPENING_S = 0.25  # that opening may verify; the scrub does the rest
 
 
@@ -212,6 +215,7 @@ class Views:
         with self.reading() as txn:
             self.dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
             self.stored_at_ms = self._mark(txn, _STORED)
+            self.passed = load_passed(txn.get(_PASSED, db=self.meta) or b"")  # replaced, as any thread may look
 
     def _check_format(self) -> None:
         """Loads the sums, of this format; makes one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
@@ -256,7 +260,9 @@ class Views:
             env.close()
 
     def apply(self, runs: Sequence[FrameRun]) -> None:
-        """Applies consecutive runs, the first of which begins at `dispatched`, in one durable transaction.
+        """Applies runs, the first of which begins at `dispatched`, in one durable transaction.
+
+        What lies between two runs, or in front of the first, could not be read, and is noted as `passed`.
 
         Raises `StoreFull` where the disk has no room for it, and `lmdb.Error`; then nothing has changed.
         """
@@ -264,6 +270,9 @@ class Views:
         newest = runs[-1].placed[-1]
         trims = [min(rec.first, at.frame) for run in runs for at, rec in run.records if isinstance(rec, LogTrimmed)]
         first = LogOffset(max([self.first, *trims]))
+        ends = [self.dispatched, *(run.end for run in runs[:-1])]
+        gaps = [(at, run.start) for at, run in zip(ends, runs, strict=True) if at < run.start]
+        passed = with_gaps(self.passed, gaps) if gaps else self.passed
         if self._is_nearly_full():  # a transaction that meets the end of the map waits for a copy in progress (py-lmdb)
             self._grow()
         while True:
@@ -275,10 +284,13 @@ class Views:
                     txn.put(_STORED, newest.stored_at_ms.to_bytes(8, "big"), db=self.meta)
                     if first > self.first:
                         txn.put(_FIRST, first.to_bytes(8, "big"), db=self.meta)
+                    if gaps:
+                        txn.put(_PASSED, save_passed(passed), db=self.meta)
             except lmdb.MapFullError:
                 self._grow()
             else:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
+                self.passed = passed
                 return
 
     def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:

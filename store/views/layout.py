@@ -6,6 +6,7 @@ Format 5 seals every value (`store.views.sealed`); format 4 did not. In the sub-
     dispatched    log offset u64 that the views have followed the log to
     stored_at_ms  when the last frame before it was stored, u64
     first         log offset u64 from which on the log is kept; missing: from its beginning
+    passed        the damaged ranges that no view has followed, start u64 | end u64 of each; missing: none
     sums          of each table of `TABLES`, in that order: number of entries u64 | sum of their checksums u64,
                   which is 0 for those that are not summed
     sealing       while format 4 is being made format 5: which table of `TABLES` u8 | the key that is sealed last
@@ -13,9 +14,11 @@ Format 5 seals every value (`store.views.sealed`); format 4 did not. In the sub-
 All numbers are big-endian.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
+from itertools import islice
 from pathlib import Path
+from struct import Struct
 from typing import Any, Final, NamedTuple, TypeAlias
 
 import lmdb
@@ -24,6 +27,8 @@ from google_crc32c import value
 from store.base.errors import ViewsDamaged
 from store.disk.lmdb_file import is_cut_short, leads_astray
 from store.format.frame import LogOffset
+from store.format.ranges import Range, RangeSet
+from store.integrity.ledger import DAMAGES_KEPT_COUNT_MAX
 from store.integrity.tables import Table, unseal
 from store.views.sealed import ReadTxn
 
@@ -55,6 +60,7 @@ MAP_BYTES_MAX = 1 << 40  # address space: as large as any views are
 PAGES_CHECK_S_MAX = 1.0  # that opening may look at pages; a gigabyte takes 0.2 s, or 1 s where nothing is cached
 _META_SALT = value(META.encode())
 _OFFSET_BYTES = 8
+_PASSED = Struct(">QQ")
 
 Entry: TypeAlias = tuple[bytes, bytes, bytes]  # view, key, value as it lies there
 
@@ -99,6 +105,25 @@ def entries(env: Any) -> Iterator[Entry]:
         for name in [key for key, _ in txn.cursor()]:
             for key, held in txn.cursor(db=env.open_db(name, txn=txn, create=False)):
                 yield name, key, held
+
+
+def load_passed(data: bytes) -> RangeSet:
+    """Returns the ranges in a value of `passed`."""
+    return RangeSet(_PASSED.iter_unpack(data))
+
+
+def save_passed(passed: RangeSet) -> bytes:
+    """Returns the value of `passed`."""
+    return b"".join([_PASSED.pack(*one) for one in passed])
+
+
+def with_gaps(passed: RangeSet, gaps: Sequence[Range]) -> RangeSet:
+    """Returns passed ranges with new ones; where there are too many, the oldest two become one."""
+    found = RangeSet((*passed, *gaps))
+    while len(found) > DAMAGES_KEPT_COUNT_MAX:
+        (start, _), (_, end) = islice(found, 2)
+        found.add(start, end)
+    return found
 
 
 def marks_in(env: Any, txn: Any) -> ViewMarks | None:

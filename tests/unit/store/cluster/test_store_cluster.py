@@ -6,12 +6,14 @@ import pytest
 
 from controller.api.client import Group, Replica
 from store.api.log import Appended, IndexKind
+from store.api.lost import LostMessages, LostOffsets
 from store.base.errors import BadHandle, NoSuchTimer, StoreUnreachable
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.format.records import TimerSet
+from store.integrity.ledger import Damage
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
 from tests.support.process.waiting import until
@@ -108,6 +110,22 @@ async def test_what_names_a_queue_goes_where_the_queue_lies(cluster, stores):
     assert cluster.log.pending_bytes == 0
     assert cluster.log.confirmed == cluster.logs[0].log.confirmed
     assert await cluster.log.read(Position(origin_of(7), 0)) is None
+
+
+async def test_what_all_groups_have_lost_is_one_answer(cluster, stores):
+    sizes = []
+    for queue, store in zip((16, 17), stores, strict=True):
+        for _ in range(3):
+            await append(cluster, frame((queue, b"x")))
+        await store.core.until_dispatched(store.replication.end)
+        frames = list(store.core.engine.log.scan(origin_of(store.group), store.replication.end))
+        for one in (frames[0], frames[2]):
+            store.core.engine.log.damages.report(Damage("0.log", one.start, one.end, "flipped", "scrub"))
+            sizes.append(one.end - one.start)
+    ranges = [(queue, offset, offset + 1) for queue in (16, 17) for offset in (0, 2)]
+    assert await cluster.queues.lost() == LostMessages(4, sum(sizes), 4, tuple(LostOffsets(*one) for one in ranges))
+    few = await cluster.queues.lost(1)
+    assert (few.messages, few.ranges, few.more) == (4, (ranges[0],), 3)
 
 
 async def test_keys_and_values_are_at_home(cluster, stores):

@@ -1,16 +1,23 @@
 """The messages in damages, by queue and offsets: one pass over the queues, in short transactions, with a bound."""
 
 import asyncio
+import shutil
 from random import Random
 
 import pytest
 
+from store.api.lost_words import lost_words
 from store.base.errors import StoreClosed
 from store.engine import lost
 from store.engine.lost import lost_messages
 from store.format.frame import FIRST_QUEUE, LogOffset
+from store.format.ranges import RangeSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
+from store.views import layout
+from store.views.layout import load_passed, save_passed, with_gaps
+from tests.support.process.waiting import until
+from tests.support.store.flips import flip_all
 from tests.support.store.store_kit import append, begin, frame
 
 pytestmark = pytest.mark.anyio
@@ -115,6 +122,56 @@ async def test_many_damages_are_met_in_one_pass(tmp_path, monkeypatch):
         # Queue 17 has none of them: it is searched once for each stretch of sound chunks, and not for each damage.
         assert set(searched) <= {17}
         assert len(searched) <= len(chunks[17]) // lost.LEAP_CHUNKS
+
+
+async def test_records_of_the_store_itself_are_no_messages(tmp_path):
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        await store.keys.put("a", b"1")
+        await append(store, frame((16, b"x")))
+        await store.core.until_dispatched(store.log.confirmed)
+        views = store.core.engine.views
+        with views.reading() as txn:
+            assert min(views.queues.queues(txn)) < FIRST_QUEUE
+        found = lost_messages(views, [damage(0, store.replication.end)], never)
+        assert (found.messages, found.ranges) == (1, ((16, 0, 1),))
+
+
+async def test_what_the_views_have_passed_over_is_not_called_no_message(tmp_path):
+    """Three lost messages were none, as no queue had a place for them."""
+    data, old = tmp_path / "data", tmp_path / "old"
+    async with await LocalStore.open(data, scrub_bytes_per_s=0) as store:
+        for n in range(5):
+            await append(store, frame((16, b"body %04d" % n)))
+    shutil.copytree(data / "views", old)
+    async with await LocalStore.open(data, scrub_bytes_per_s=0) as store:
+        for n in range(5, 20):
+            await append(store, frame((16, b"body %04d" % n)))
+        frames = list(store.core.engine.log.scan(0, store.replication.end))
+    shutil.rmtree(data / "views")
+    old.rename(data / "views")
+    (log,) = (data / "log").glob("*.log")
+    for n in (3, 7, 8, 9, 12):
+        assert flip_all(log, b"body %04d" % n) == 1
+    passed = [(frames[7].start, frames[10].start), (frames[12].start, frames[13].start)]
+    for _ in range(2):  # a restart remembers it
+        async with await LocalStore.open(data, scrub_bytes_per_s=1 << 30) as store:
+            await until(lambda: len(store.damages) == 3)
+            await store.core.until_dispatched(store.log.confirmed)
+            assert list(store.core.engine.views.passed) == passed
+            found = await store.lost()
+            assert (found.damages, found.messages, found.ranges) == (3, 1, ((16, 3, 4),))
+            assert found.unfollowed_bytes == sum(end - start for start, end in passed)
+            assert lost_words(found, dict) == (
+                "no topic, queue 16, offsets 3 to 3; "
+                f"which messages are in {found.unfollowed_bytes} bytes of them no queue knows"
+            )
+
+
+def test_passed_ranges_that_are_too_many_become_one(monkeypatch):
+    monkeypatch.setattr(layout, "DAMAGES_KEPT_COUNT_MAX", 2)
+    passed = with_gaps(RangeSet([(0, 10)]), [(20, 30), (40, 50), (60, 70)])
+    assert list(passed) == [(0, 50), (60, 70)]
+    assert list(load_passed(save_passed(passed))) == list(passed)
 
 
 async def test_a_look_ends_soon_when_the_store_closes(store, monkeypatch):

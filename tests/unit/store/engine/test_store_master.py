@@ -356,6 +356,9 @@ async def test_the_views_of_a_new_master_pass_over_damage_only_where_it_is_lost(
     store = await open_master(tmp_path, epoch=3, confirmed=0, replication=hooks)
     store.replication.confirm(store.replication.end)
     assert [(one.start, one.end) for one in store.damages] == [(size, 2 * size)]
+    await store.core.until_dispatched(store.replication.end)
+    assert list(store.core.engine.views.passed) == [(size, 2 * size)]
+    assert (await store.lost()).unfollowed_bytes == size
     await store.step_down()
 
 

@@ -74,7 +74,7 @@ ANSWERS: dict[str, Any] = {
     "queues.fetch": lambda: Fetched([stored()], [[0, 1]], 3, 5),
     "queues.bounds": lambda: Bounds(3, 9),
     "queues.offset_at_time": lambda: 8,
-    "queues.lost": lambda: LostMessages(2, 900, 7, (LostOffsets(16, 3, 5), LostOffsets(17, 0, 1)), 4),
+    "queues.lost": lambda: LostMessages(2, 900, 7, (LostOffsets(16, 3, 5), LostOffsets(17, 0, 1)), 4, 60),
     "queues.config": lambda: QueueConfig(16, 5),
     "keys.get": lambda: ENTRY,
     "keys.put": lambda: 7,
