@@ -63,7 +63,7 @@ class QueueCalls(Protocol):
     async def lost(self, limit: int = LOST_RANGES_COUNT_MAX) -> LostMessages:
         """Returns the messages of queues that damage of the log has taken, and no replica has: at most `limit` ranges.
 
-        A look that reads; its result stays until other damages are lost.
+        A look that reads; its result stays until other damages are lost, or the queues have changed around them.
         """
 
     def watch(self, listener: QueuesListener) -> Callable[[], None]:

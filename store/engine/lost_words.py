@@ -17,7 +17,7 @@ class DamagedStore(Protocol):
         """Returns them. Raises `StoreError`."""
 
     def lost_known(self) -> LostMessages | None:
-        """Returns them without reading; None where `lost` has to be asked first."""
+        """Returns them without reading, perhaps of longer ago; None where `lost` has to be asked first."""
 
 
 class LostWords:
@@ -34,13 +34,11 @@ class LostWords:
 
     def words(self) -> str:
         """Returns which these are; while they are looked up, where that will be said."""
+        if self._asking is None or self._asking.done():
+            self._asking = asyncio.create_task(self.store.lost(), name="lost messages")
+            self._asking.add_done_callback(_heard)
         known = self.store.lost_known()
-        if known is None:
-            if self._asking is None or self._asking.done():
-                self._asking = asyncio.create_task(self.store.lost(), name="lost messages")
-                self._asking.add_done_callback(_heard)
-            return "/status lists topics and offsets"
-        return lost_words(known, self._topics)
+        return "/status lists topics and offsets" if known is None else lost_words(known, self._topics)
 
 
 def _heard(asking: asyncio.Task[LostMessages]) -> None:

@@ -172,7 +172,6 @@ class LocalStore(AsyncClosing):
         giving_up.cancel()
         await loop.run_in_executor(None, engine.end_dispatch)
         self.core.fail_waiters()
-        await self.queues.close()
         await loop.run_in_executor(None, self._close_blocking)
 
     def _close_blocking(self) -> None:

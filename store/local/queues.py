@@ -4,13 +4,14 @@ import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from functools import partial
+from typing import NamedTuple
 
 from store.api.lost import LOST_RANGES_COUNT_MAX, NOTHING_LOST, LostMessages
 from store.api.queues import Bounds, Fetched, QueuesListener
 from store.base.errors import OffsetOutOfRange
 from store.base.listeners import Listeners
 from store.engine.lost import lost_messages
-from store.format.frame import QueueNumber, QueueOffset
+from store.format.frame import LogOffset, QueueNumber, QueueOffset
 from store.format.queue_config import QueueConfig
 from store.format.records import QueueDeleted
 from store.integrity.ledger import Damage
@@ -19,6 +20,7 @@ from store.recent.arrivals import WAIT_MS_MAX, Arrivals
 
 logger = logging.getLogger(__name__)
 
+AGAIN_S = 30.0  # from one look for lost messages to the next: queues are deleted, and limits drop messages
 _OFFSET_END = 1 << 63
 
 
@@ -115,10 +117,6 @@ class LocalQueues:
         """Returns the lost messages without reading; None where `lost` has to be asked first."""
         return self._lost.known()
 
-    async def close(self) -> None:
-        """Waits for reads that are under way, and end since the store is closing."""
-        await self._lost.close()
-
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`."""
         return self._listeners.add(listener)
@@ -128,49 +126,58 @@ class LocalQueues:
         self._listeners.tell(queues)
 
 
+class _LostKey(NamedTuple):
+    """The damages that a look is for, and how far the views have followed the log, up to the end of these."""
+
+    damages: tuple[Damage, ...] = ()
+    followed: LogOffset = LogOffset(0)
+
+
 class _LostLook:
     """The lost messages of a store: those in open damages that no other replica can repair.
 
-    A look reads views in a thread. Its result stays until other damages are lost, and it goes on when a caller is
-    cancelled, so however many ask, and give up, one thread reads.
+    A look reads views in a thread. Its result stays while `_LostKey` does, for `AGAIN_S` at most, and it goes on when a
+    caller is cancelled, so however many ask, and give up, one thread reads. It ends soon when the store closes.
     """
 
     def __init__(self, core: Core) -> None:
         self._core = core
-        self._found: tuple[tuple[Damage, ...], LostMessages] = (), NOTHING_LOST
+        self._found: tuple[_LostKey, LostMessages] = _LostKey(), NOTHING_LOST
+        self._found_s = 0.0  # when that look began
         self._looking: asyncio.Task[None] | None = None  # the newest one
 
     async def messages(self) -> LostMessages:
-        """Returns them. Raises `StoreError`."""
-        while (damages := self._damages()) and damages != self._found[0]:
-            await asyncio.shield(self._look(damages))
-        return self._found[1] if damages else NOTHING_LOST
+        """Returns them, as of the call or later. Raises `StoreError`."""
+        for _ in range(2):  # the look under way, and one that has begun since: more damage may be found all the time
+            known = self.known()
+            if known is not None and (known is NOTHING_LOST or self._core.loop.time() < self._found_s + AGAIN_S):
+                return known
+            await asyncio.shield(self._look())
+        return self._found[1]
 
     def known(self) -> LostMessages | None:
-        """Returns the same without reading; None where a look is due first."""
-        damages = self._damages()
-        return self._found[1] if damages == self._found[0] else None if damages else NOTHING_LOST
+        """Returns the same without reading, perhaps of longer ago; None where a look is due first."""
+        key = self._key()
+        return NOTHING_LOST if not key.damages else self._found[1] if key == self._found[0] else None
 
-    async def close(self) -> None:
-        """Waits for the end of a look, which comes soon once the store is closing."""
-        if self._looking is not None:
-            await asyncio.wait([self._looking])
-
-    def _look(self, damages: tuple[Damage, ...]) -> "asyncio.Task[None]":
+    def _look(self) -> "asyncio.Task[None]":
         if self._looking is None or self._looking.done():
             self._core.check_running()
-            self._looking = asyncio.create_task(self._find(damages), name="look for lost messages")
+            self._looking = asyncio.create_task(self._find(), name="look for lost messages")
             self._looking.add_done_callback(_heard)
         return self._looking
 
-    async def _find(self, damages: tuple[Damage, ...]) -> None:
-        core = self._core
-        look = partial(lost_messages, core.engine.views, damages, core.check_running)
-        self._found = damages, await core.loop.run_in_executor(core.pool, look)
+    async def _find(self) -> None:
+        core, key, began_s = self._core, self._key(), self._core.loop.time()
+        look = partial(lost_messages, core.engine.views, key.damages, core.check_running, core.kept)
+        self._found, self._found_s = (key, await core.loop.run_in_executor(core.pool, look)), began_s
 
-    def _damages(self) -> tuple[Damage, ...]:
-        core = self._core
-        return tuple(one for one in core.damages if core.is_lost(one.start)) if core.engine.log.damages.count else ()
+    def _key(self) -> _LostKey:
+        core, views = self._core, self._core.engine.views
+        if not core.engine.log.damages.count:
+            return _LostKey()
+        damages = tuple(one for one in core.damages if core.is_lost(one.start))
+        return _LostKey(damages, min(views.dispatched, damages[-1].end)) if damages else _LostKey()
 
 
 def _heard(looking: "asyncio.Task[None]") -> None:

@@ -5,8 +5,9 @@ from threading import Event
 
 import pytest
 
-from store.api.lost import NOTHING_LOST, LostMessages
+from store.api.lost import NOTHING_LOST, LostMessages, LostOffsets
 from store.base.errors import StoreClosed, ViewsDamaged
+from store.format.queue_config import QueueConfig
 from store.integrity.ledger import Damage
 from store.local import queues
 from store.local.local import LocalStore
@@ -22,13 +23,15 @@ class Looks:
     def __init__(self):
         self.begun = 0
         self.fails = None
+        self.meanwhile = lambda: None
         self._ended = Event()
 
     def end(self):
         self._ended.set()
 
-    def __call__(self, _views, damages, check):
+    def __call__(self, _views, damages, check, _kept):
         self.begun += 1
+        self.meanwhile()
         while not self._ended.wait(0.002):
             check()
         if self.fails is not None:
@@ -54,8 +57,8 @@ async def store(tmp_path):
         yield store
 
 
-def hurt(store, start):
-    store.core.engine.log.damages.report(Damage("0.log", start, start + 10, "flipped", "scrub"))
+def hurt(store, start, size=10):
+    store.core.engine.log.damages.report(Damage("0.log", start, start + size, "flipped", "scrub"))
 
 
 async def test_all_who_ask_share_a_look_and_none_of_them_ends_it(store, looks):
@@ -113,11 +116,96 @@ async def test_a_look_that_fails_is_an_error_for_all_and_is_tried_again(store, l
     assert (await store.lost()).damages == 1
 
 
+async def test_damage_that_is_found_during_each_look_keeps_nobody_waiting(store, looks):
+    """Nobody had an answer as long as the scrub found more."""
+    looks.end()
+    looks.meanwhile = lambda: hurt(store, looks.begun * 20)
+    assert (await store.lost()).damages == 2  # of the second look: the first had begun when more was found
+    looks.meanwhile = lambda: None
+    assert (await store.lost()).damages == 3
+    assert looks.begun == 3
+
+
+async def test_who_comes_during_a_look_hears_of_one_that_began_later(store, looks):
+    before = asyncio.create_task(store.lost())
+    await until(lambda: looks.begun)
+    hurt(store, 20)
+    looks.meanwhile = lambda: hurt(store, looks.begun * 20)
+    after = asyncio.create_task(store.lost())
+    looks.end()
+    assert (await after).damages == (await before).damages == 2
+    assert looks.begun == 2
+
+
 async def test_a_store_that_closes_ends_a_look(store, looks):
     asking = asyncio.create_task(store.lost())
     await until(lambda: looks.begun)
     await store.close()
+    assert store.queues._lost._looking.done()
     with pytest.raises(StoreClosed):
         await asking
     with pytest.raises(StoreClosed):
         await store.lost()
+
+
+# ---- as views and limits change
+
+
+async def test_frames_that_the_views_follow_later_are_looked_for_again(tmp_path, monkeypatch):
+    """What had been said of them at first stayed: that no message was in them."""
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        views, frozen = store.core.engine.views, Event()
+        apply = views.apply
+
+        def applying(runs):
+            assert frozen.wait(60)
+            apply(runs)
+
+        monkeypatch.setattr(views, "apply", applying)
+        for _ in range(5):
+            await append(store, frame((16, b"x")))
+        size = store.replication.end
+        store.core.engine.log.damages.report(Damage("0.log", 0, size, "flipped", "scrub"))
+        assert await store.lost() == LostMessages(damages=1, size_bytes=size, unfollowed_bytes=size)
+        frozen.set()
+        await store.core.until_dispatched(size)
+        assert store.lost_known() is None
+        assert await store.lost() == LostMessages(1, size, 5, (LostOffsets(16, 0, 5),))
+        await append(store, frame((16, b"x")))
+        await store.core.until_dispatched(store.log.confirmed)
+        assert store.lost_known() is not None  # the views follow what is behind the damage
+
+
+async def test_a_look_is_repeated_after_a_time_as_queues_are_deleted(store, monkeypatch):
+    """The messages of a deleted queue were lost ones until the damage changed."""
+    now_s = 100.0
+    monkeypatch.setattr(store.core.loop, "time", lambda: now_s)
+    size = store.replication.end
+    hurt(store, 0)
+    await store.core.until_dispatched(size)
+    assert (await store.lost()).ranges == (LostOffsets(16, 0, 1),)
+    await store.queues.delete(16)
+    now_s += queues.AGAIN_S - 1
+    assert (await store.lost()).messages == 1
+    now_s += 1
+    assert store.lost_known().messages == 1  # until it is known better
+    assert (await store.lost()).messages == 0
+    assert store.lost_known().messages == 0
+
+
+async def test_what_the_limits_of_a_queue_have_dropped_is_not_lost(tmp_path):
+    """Readers are not given it either."""
+    now_ms = 1_000_000
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0, now_ms=lambda: now_ms) as store:
+        for queue in (16, 17):
+            for _ in range(5):
+                await append(store, frame((queue, b"x")))
+        await store.queues.configure([QueueConfig(16, 1_000)])
+        now_ms += 2_000
+        await append(store, frame((16, b"x")))
+        size = store.replication.end
+        await store.core.until_dispatched(size)
+        hurt(store, 0, size)
+        assert (await store.queues.bounds(16)).first == 5
+        found = await store.lost()
+        assert (found.messages, found.ranges) == (6, (LostOffsets(16, 5, 6), LostOffsets(17, 0, 5)))

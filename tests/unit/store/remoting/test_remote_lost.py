@@ -60,7 +60,7 @@ async def test_proxies_that_give_up_leave_one_look_behind(store, node, monkeypat
     looks, going = [], asyncio.Event()
     loop = asyncio.get_running_loop()
 
-    def look(_views, damages, check):
+    def look(_views, damages, check, _kept):
         looks.append(len(damages))
         asyncio.run_coroutine_threadsafe(going.wait(), loop).result()
         return LostMessages(damages=len(damages))
