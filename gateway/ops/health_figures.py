@@ -18,7 +18,7 @@ _UNKNOWN = "headgate_group_lost_unknown", "Whether the master cannot say which m
 
 
 class GroupFigures(Collector):
-    """Collected at each scrape. `losses` are those of groups with any."""
+    """Collected at each scrape. Of a group that no controller has said anything of, nothing is said of losses."""
 
     def __init__(self, groups: Callable[[], Sequence[GroupHealth]], losses: Callable[[], Sequence[GroupLoss]]) -> None:
         self._groups = groups
@@ -39,12 +39,12 @@ class GroupFigures(Collector):
             for one in groups:
                 family.add_metric([str(one.number)], value(one))
             yield family
-        losses = {one.group: one for one in self._losses()}
         lost, unknown = (GaugeMetricFamily(*one, labels=["group"]) for one in (_LOST, _UNKNOWN))
-        for number in (one.number for one in groups):
-            count = losses[number].messages if number in losses else 0
-            unknown.add_metric([str(number)], float(count is None))
+        for loss in self._losses():
+            count = loss.messages
+            if not loss.is_unheard:
+                unknown.add_metric([str(loss.group)], float(count is None))
             if count is not None:
-                lost.add_metric([str(number)], count)
+                lost.add_metric([str(loss.group)], count)
         yield lost
         yield unknown

@@ -41,6 +41,7 @@ from gateway.sockets.batches import COMPILED
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
 from store.api.client import StoreClient
+from store.api.lost import LostList
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms
@@ -287,7 +288,8 @@ class Gateway:
 
     async def status(self) -> Status:
         """Returns the document of /status."""
-        lost = await self.backend.lost()  # first: the warnings name them
+        # First: the warnings name them. The process beside a worker says what is lost, for all.
+        lost = await self.backend.lost() if self._worker is None else LostList()
         state, groups = self.ready(), tuple(self.backend.groups())
         connections: dict[str, int] = {}
         for connection in self.hub.connections.values():

@@ -333,7 +333,7 @@ class ClusterBackend:
 
     def groups(self) -> Sequence[GroupStatus]:
         """See `Backend`."""
-        gone, losses = set(self.store.unreachable), {one.group: one for one in self._lost.losses()}
+        gone = set(self.store.unreachable)
         return [
             GroupStatus(
                 number=group.number,
@@ -344,10 +344,10 @@ class ClusterBackend:
                 reached=group.number not in gone,
                 writable=health.writable,
                 troubles=(*health.refusals, *health.warnings),
-                lost_messages=losses[group.number].messages if group.number in losses else 0,
-                lost_unknown=losses[group.number].unknown if group.number in losses else "",
+                lost_messages=loss.messages,
+                lost_unknown=loss.uncounted,
             )
-            for group, health in zip(self.controller.groups(), self._groups(), strict=True)
+            for group, health, loss in zip(self.controller.groups(), self._groups(), self._lost.losses(), strict=True)
         ]
 
     async def close(self) -> None:

@@ -1,12 +1,16 @@
 """The words of a gateway with a log of its own for messages that damage has taken."""
 
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
+from gateway.ops.status import LogStatus, ScrubStatus
+from gateway.process.app import Gateway
 from gateway.process.backend import StoreFigures
-from store.api.lost import LostMessages, LostOffsets
+from store.api.lost import LostList, LostMessages, LostOffsets, LostStatus
 from store.api.lost_words import LOST_SHOWN
+from store.base.admin import ReadyState
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -79,3 +83,32 @@ async def test_they_are_looked_up_again_where_that_failed():
     store = DamagedStore([LostOffsets(17, 7, 9)], fails=1)
     assert (await said(figures(store))).endswith("offsets 7 to 8")
     assert store.fails == 0
+
+
+async def test_they_are_looked_up_again_as_they_may_change():
+    store = DamagedStore([LostOffsets(17, 7, 9)])
+    one = figures(store)
+    await said(one)
+    store._found = LostMessages()
+    one.warnings()
+    await until(lambda: one.warnings()[0].endswith("no message of a queue is in them"))
+
+
+@pytest.mark.parametrize(("worker", "listed"), [(None, 1), (Path("pages"), 0)])
+async def test_a_worker_leaves_them_to_the_process_beside_it(worker, listed):
+    """Each one looked them up once a second, and nobody read that."""
+    asked = []
+
+    async def lost():
+        asked.append(None)
+        return LostList([LostStatus(topic="plant", queue=17, first=7, next=9)])
+
+    backend = SimpleNamespace(lost=lost, groups=tuple, damages=tuple, damaged_views=tuple, where="", scrub=ScrubStatus)
+    backend.log = lambda: LogStatus(end=0, confirmed=0)
+    gateway = SimpleNamespace(backend=backend, store=None, listening=(), _worker=worker, _bridges=None, _started=0.0)
+    gateway.ready = lambda: ReadyState(ready=True)
+    gateway.hub = SimpleNamespace(connections={}, owners=SimpleNamespace(id="proxy"))
+    gateway.controller = SimpleNamespace(topics=tuple)
+    gateway.metrics = SimpleNamespace(stored_by_protocol=dict)
+    status = await Gateway.status(gateway)
+    assert (len(status.lost), len(asked)) == (listed, listed)
