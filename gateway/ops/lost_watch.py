@@ -143,19 +143,13 @@ class LostWatch:
         look = self._looks.setdefault(number, _Look())
         if group.master is not None and client is not None:
             self._begin(look, group, client)
-        found = look.found
+        found, why = look.found, NO_MASTER if group.master is None else NOT_REACHED if client is None else look.trouble
         newest = found if look.master_epoch == group.master_epoch else None
-        if newest is not None and newest.size_bytes >= (lost_bytes or 0):
+        if newest is not None and (not why if lost_bytes is None else newest.size_bytes >= lost_bytes):
             return GroupLoss(number, newest)
         if route is None and found is None:
             why = UNHEARD
-        elif group.master is None:
-            why = NO_MASTER
-        elif client is None:
-            why = NOT_REACHED
-        else:
-            why = look.trouble or (ASKED if newest is None else LESS)
-        return GroupLoss(number, found, why)
+        return GroupLoss(number, found, why or (ASKED if newest is None else LESS))
 
     def _begin(self, look: _Look, group: Group, client: StoreClient) -> None:
         """Begins a look if it is due."""

@@ -364,6 +364,16 @@ async def test_controllers_that_have_heard_no_heartbeat_do_not_end_a_loss():
     assert cluster.watch.list().ranges
     assert await cluster.said_later() == [WORDS]
     assert cluster.master.asked == 2
+    cluster.clients.clear()
+    assert await cluster.said() == [f"{WORDS}; whether that still holds is not known: {NOT_REACHED}"]
+
+
+async def test_a_sound_group_of_which_nothing_more_is_heard_is_not_called_sound():
+    cluster = Cluster(Master(NOTHING_LOST))
+    cluster.start_controllers()
+    assert await cluster.said() == []
+    cluster.clients.clear()
+    assert await cluster.said() == [UNKNOWN + NOT_REACHED]
 
 
 @pytest.mark.parametrize("hurt", [without_client, without_master])
