@@ -118,7 +118,7 @@ def save_passed(passed: RangeSet) -> bytes:
 
 
 def with_gaps(passed: RangeSet, gaps: Sequence[Range]) -> RangeSet:
-    """Returns passed ranges with new ones; where there are too many, the oldest two become one."""
+    """Returns passed ranges with new ones. The oldest two become one as long as there are too many."""
     found = RangeSet((*passed, *gaps))
     while len(found) > DAMAGES_KEPT_COUNT_MAX:
         (start, _), (_, end) = islice(found, 2)

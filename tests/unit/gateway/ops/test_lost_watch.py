@@ -144,20 +144,18 @@ async def test_what_a_master_says_is_said_in_all_places():
 async def test_a_group_without_damage_is_not_asked():
     cluster = Cluster()
     cluster.damage(0, 0)
-    assert await cluster.said() == []
-    assert not cluster.watch.list().ranges
-    assert cluster.metrics() == SOUND
+    assert (await cluster.said(), cluster.watch.list().ranges, cluster.metrics()) == ([], [], SOUND)
     assert cluster.master.asked == 0
 
 
-async def test_a_group_is_asked_when_any_replica_has_lost_something():
+@pytest.mark.parametrize(("master", "lost_bytes"), [(1, (0, 120)), (2, (120, 0))])
+async def test_a_group_is_asked_when_any_replica_has_lost_something(master, lost_bytes):
     """Its master may be about to find that out."""
     cluster = Cluster(Master(NOTHING_LOST))
-    cluster.damage(120, 0)
+    cluster.elect(master, 3)
+    cluster.damage(*lost_bytes)
     assert cluster.watch.words() == [UNKNOWN + ASKED]
-    assert await cluster.said() == []
-    assert cluster.metrics() == SOUND
-    assert cluster.master.asked == 1
+    assert (await cluster.said(), cluster.metrics(), cluster.master.asked) == ([], SOUND, 1)
 
 
 async def test_the_answer_is_compared_with_the_heartbeat_of_the_master():
@@ -359,11 +357,15 @@ async def test_controllers_that_have_heard_no_heartbeat_do_not_end_a_loss():
     """Nothing was said to be lost once the controllers were started again."""
     cluster = Cluster()
     await cluster.said()
+    cluster.master.answer = StoreUnreachable("no master within reach")
+    await cluster.said_later()
+    cluster.master.answer = LOST
+    await cluster.said_later()
     cluster.start_controllers()
     assert await cluster.said() == [WORDS]
     assert cluster.watch.list().ranges
     assert await cluster.said_later() == [WORDS]
-    assert cluster.master.asked == 2
+    assert cluster.master.asked == 4
     cluster.clients.clear()
     assert await cluster.said() == [f"{WORDS}; whether that still holds is not known: {NOT_REACHED}"]
 

@@ -152,7 +152,7 @@ async def test_a_store_that_closes_ends_a_look(store, looks):
 
 
 async def test_frames_that_the_views_follow_later_are_looked_for_again(tmp_path, monkeypatch):
-    """What had been said of them at first stayed: that no message was in them."""
+    """The first answer stayed: that no message was in them."""
     async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
         views, frozen = store.core.engine.views, Event()
         apply = views.apply
