@@ -58,7 +58,7 @@ class HttpConnection(Adapter):
     def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget, random: Random) -> None:
         self._info, self._random = info, random
         self._share = ConnectionBudget(arriving, options)
-        self._options = options
+        self._options, self.singles_max = options, options.max_pipelined
         self.transport: Transport | None = None
         self._streams: EventStreams | None = None
         self._keys: KeyStreams | None = None
@@ -119,11 +119,11 @@ class HttpConnection(Adapter):
         return effects
 
     @staticmethod
-    def singles(reads: Sequence[tuple["HttpConnection", bytes]], now_ms: int) -> Sequence[Single | None]:
-        """Returns the message of each read that is a request like one before it on its connection."""
-        found = [one.repeats.single(data, now_ms) for one, data in reads]
-        for (one, _), single in zip(reads, found, strict=True):
-            if single is not None:
+    def singles(reads: Sequence[tuple["HttpConnection", bytes]], now_ms: int) -> Sequence[Sequence[Single]]:
+        """Returns the messages of each read that is a few requests like one before them on their connection."""
+        found = [one.repeats.singles(data, now_ms) for one, data in reads]
+        for (one, _), singles in zip(reads, found, strict=True):
+            if singles:
                 one.active_ms = now_ms
         return found
 
@@ -131,9 +131,9 @@ class HttpConnection(Adapter):
         """Returns the request that `receive` would have made of the gateway."""
         if self.transport is None:
             return Publish((single.message,), self._token(), who=single.who)  # its outcome goes to no client
-        (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when it was read
+        (effect,) = self.receive(single.read, now_ms=self.active_ms or 0)  # when the last of them was read
         assert isinstance(effect, Publish)
-        return effect
+        return Publish([single.message], effect.token, who=effect.who)  # with the time at which it was read
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Takes an outcome: messages are durable, a question is answered, a sender is known, or a stream begins."""

@@ -42,6 +42,8 @@ _GATED = 1 << 62  # more bytes than ever come: nothing is parsed
 class MqttConnection:
     """A client of MQTT 3.1, 3.1.1 or 5.0, from its first byte to its last."""
 
+    singles_max = 1  # `Receive Maximum` is for all messages in flight, and the session counts those it knows
+
     __slots__ = (
         "_anonymous",
         "_authentication",
@@ -107,7 +109,7 @@ class MqttConnection:
         return self._finish(now_ms)
 
     @staticmethod
-    def singles(reads: Sequence[tuple["MqttConnection", bytes]], now_ms: int) -> Sequence[Single | None]:
+    def singles(reads: Sequence[tuple["MqttConnection", bytes]], now_ms: int) -> Sequence[Sequence[Single]]:
         """Returns the message of each read that is one plain PUBLISH of QoS 1."""
         return singles(reads, now_ms, connected=Phase.CONNECTED)
 

@@ -1,4 +1,4 @@
-"""The part of the adapter port for connections with one message in flight, which needs no effect, token or outcome."""
+"""The part of the adapter port for reads of one message each, which needs no effect, token or outcome."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeAlias, runtime_checkable
@@ -12,7 +12,7 @@ from store.format.frame import Position
 
 
 class Single(msgspec.Struct, frozen=True, gc=False):
-    """The one message that a read held, and nothing else, with the bytes that acknowledge it.
+    """One plain message of a read that holds nothing else than such messages, with the bytes that acknowledge it.
 
     Where these bytes say the place of the message, `answer` makes them of this, the place, and ms since 1970.
     """
@@ -21,23 +21,25 @@ class Single(msgspec.Struct, frozen=True, gc=False):
     acknowledgement: bytes
     who: Principal | None = None  # the publisher; None: the principal that the connection has named last
     answer: Callable[["Single", Position, int], bytes] | None = None
-    read: bytes = b""  # as it came, for adapters that read it again where the message takes the general way
+    read: bytes = b""  # its bytes as they came, for adapters that read them again where it takes the general way
 
 
-# Of reads of different connections, each with its adapter, and the time in ms since 1970: the message of each read that
-# is exactly one plain `Publish`; None, with nothing done, for the others.
-Singles: TypeAlias = Callable[[Sequence[tuple[Any, bytes]], int], Sequence[Single | None]]
+# Of reads of different connections, each with its adapter, and the time in ms since 1970: the messages of each read
+# that is nothing else than a few plain messages; none, with nothing done, for the others.
+Singles: TypeAlias = Callable[[Sequence[tuple[Any, bytes]], int], Sequence[Sequence[Single]]]
 
 
 @runtime_checkable
 class SingleAdapter(Protocol):
-    """An adapter whose peers often have one message in flight: for that one it makes no effect, token and outcome.
+    """An adapter whose peers often send one message at a time: for that one it makes no effect, token and outcome.
 
-    The shell asks only while nothing that the connection has published is in flight. Where the message is stored it
-    writes the acknowledgement; where anything else comes of it, it takes the general way: `publish_of`.
+    The shell asks only while nothing else that the connection has published is in flight. Where the message is stored
+    it writes the acknowledgement, in the order of the reads; where anything else comes of it, it takes the general way,
+    and those before and behind it, too: `publish_of`, in the order of the reads.
     """
 
     singles: Singles  # the same one for all adapters of a kind, whose reads of one turn it takes together
+    singles_max: int  # of one connection in flight; the shell does not ask for more
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the effect that `receive` would have had for it; its outcome follows."""

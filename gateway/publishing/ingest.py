@@ -141,7 +141,8 @@ class Ingest:
     def publish_singles(self, singles: Sequence[WaitingSingle]) -> None:
         """Stores messages of as many publishers; `acknowledged` follows, or `failed` of each.
 
-        Nothing else that they have published is in flight. None has a guard, a key or a time to be delivered at.
+        Nothing else that they have published is in flight but messages of such calls. None has a guard, a key or a time
+        to be delivered at.
         """
         self._singles.add(singles)
         if not self._scheduled:

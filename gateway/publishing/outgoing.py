@@ -60,7 +60,8 @@ class OutgoingFrames:
         self._last: dict[PublishSource, Receipt] = {}  # the last one of each that is not answered
         self.under_way = 0  # frames that were handed over and have not ended
         self._commits: set[asyncio.Future[Appended | StoreError]] = set()
-        self.alone: dict[PublishSource, Receipt | None] = {}  # with a single message in flight; the first behind it
+        self.alone: dict[PublishSource, int] = {}  # with single messages in frames: how many
+        self._behind: dict[PublishSource, Receipt] = {}  # of these, the first receipt behind them
 
     @property
     def idle(self) -> bool:
@@ -75,7 +76,7 @@ class OutgoingFrames:
         if before is not None:
             before.next = receipt
         elif self.alone and receipt.publisher in self.alone:
-            self.alone[receipt.publisher] = receipt
+            self._behind[receipt.publisher] = receipt
         else:
             receipt.head = True
             if not receipt.pending:
@@ -171,8 +172,12 @@ class OutgoingFrames:
             for publisher, single, size_bytes in frame.singles:
                 publisher.failed(single, error, size_bytes)
         for publisher, _, _ in frame.singles:
-            receipt = alone.pop(publisher)
-            if receipt is not None:
+            left = alone[publisher] - 1
+            if left:
+                alone[publisher] = left
+                continue
+            del alone[publisher]
+            if self._behind and (receipt := self._behind.pop(publisher, None)) is not None:
                 receipt.head = True
                 self._answer(receipt)
         frame.singles.clear()

@@ -50,7 +50,7 @@ class PublishSource(Protocol):
 
 
 class SinglePublisher(PublishSource, Protocol):
-    """A connection that has published one message, and nothing else that is in flight."""
+    """A connection that has published single messages, and nothing else that is in flight."""
 
     protocol: str
 

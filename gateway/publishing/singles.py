@@ -87,6 +87,7 @@ class Singles:
         self.size_bytes = self._seen = 0
         away, size_max, alone = bool(self._outgoing.refusing), self._message_bytes_max, self._outgoing.alone
         others: list[tuple[SinglePublisher, Publish, int]] = []
+        gone: set[SinglePublisher] = set()  # the publishers of these, whose later messages stay behind them
         frame, into = NOWHERE, SPREAD
         rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
         topic, protocol, counted = "", "", 0  # counted: of this topic and protocol
@@ -96,11 +97,12 @@ class Singles:
             route = routes.get(message.address)
             record = encode(message)
             size = len(record)
-            if away or route is None or route.extra or route.asking or size > size_max:
+            if away or route is None or route.extra or route.asking or size > size_max or (gone and publisher in gone):
                 effect = publisher.publish_of(single)
                 others.append((publisher, effect, size_bytes))
+                gone.add(publisher)
                 continue
-            alone[publisher] = None
+            alone[publisher] = alone.get(publisher, 0) + 1
             device = message.device
             key_hash = hashes.get(device) or router.key_hash(device)
             near = route.near

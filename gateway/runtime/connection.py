@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.unread_bytes = 0  # of responses that the peer does not take; they count in the process's budget
         self._responder: Responder | None = None
         self._network = b""
-        self.alone = None
+        self.alone, self.told = [], []
 
     # ---- from the event loop
 
@@ -111,8 +111,10 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     def publish_of(self, single: Single) -> Publish:
         """See `gateway.publishing.publishing.SinglePublisher`."""
-        alone, self.alone = self.alone, None
-        return alone if isinstance(alone, Publish) else cast(SingleAdapter, self.adapter).publish_of(single)
+        self._complete_alone()
+        at = next(index for index, one in enumerate(self.alone) if one is single)
+        self.alone.pop(at)
+        return self.told.pop(at)
 
     def settled(self) -> None:
         """Handles the effects of its last message's acknowledgement, besides the acknowledgement itself."""
@@ -158,9 +160,9 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.flush()
 
     def _complete_alone(self) -> None:
-        """Tells the adapter of the single message in flight, whose outcome it then answers."""
-        if isinstance(self.alone, Single):
-            self.alone = self.publish_of(self.alone)
+        """Tells the adapter of the single messages in flight, whose outcomes it then answers."""
+        for single in self.alone[len(self.told) :]:
+            self.told.append(cast(SingleAdapter, self.adapter).publish_of(single))
 
     def _count_early(self, size_bytes: int) -> None:
         """Counts the bytes of an unauthenticated peer that led to nothing yet; 0: they did."""

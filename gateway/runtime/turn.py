@@ -10,13 +10,14 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
+from gateway.domain.access import Permissions
 from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import ForwardingSettings
 from gateway.ops.pressure import Pressure
 from gateway.port.adapter import DONE, Adapter, Outcome, Publish
-from gateway.port.single import Single, Singles
+from gateway.port.single import Single, SingleAdapter, Singles
 from gateway.publishing.publishing import NONE_DENIED, WaitingSingle
-from gateway.runtime.endpoint import Endpoint, Hub, ListenerContext
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from gateway.runtime.unread import UnreadBudget
 from gateway.security.limits import ConnectionAdmission, ConnectionLimiter
 from gateway.sockets.batches import CALLS, BatchCalls
@@ -39,7 +40,7 @@ class PlainSocket(Protocol):
 class StreamEndpoint(Endpoint):
     """The endpoint of one peer and a stream of bytes, as turns and the hub know it."""
 
-    __slots__ = ("admission", "alone", "early_bytes", "ended", "plain", "reading", "singles", "transport")
+    __slots__ = ("admission", "alone", "early_bytes", "ended", "plain", "reading", "singles", "told", "transport")
 
     adapter: Adapter
     admission: ConnectionAdmission
@@ -49,7 +50,19 @@ class StreamEndpoint(Endpoint):
     ended: bool  # the peer has closed its half
     early_bytes: int  # unauthenticated input without an authenticated client yet; it counts in the process's budget
     singles: Singles | None  # None: its adapter knows no single messages
-    alone: Single | Publish | None  # the single message in flight; an effect once the adapter knows it
+    alone: list[Single]  # the single messages in flight, in the order of their reads
+    told: list[Publish]  # their effects, once the adapter knows them: then it knows all of them
+
+    @property
+    def takes_more(self) -> bool:
+        """Returns whether another single message may be in flight beside those that are, and beside nothing else."""
+        count = len(self.alone)
+        return (
+            count == self.outstanding_count
+            and count < cast(SingleAdapter, self.adapter).singles_max
+            and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
+            and not self.told
+        )
 
     @abstractmethod
     def receive(self, data: bytes) -> None:
@@ -112,7 +125,7 @@ class StreamHub(Hub):
 
 
 class ReadBatch:
-    """Takes the short way with the reads of a turn, and leaves the others to their connections."""
+    """Takes the short way with the plain messages of a turn, and leaves other reads to their connections."""
 
     def __init__(self, hub: StreamHub, *, batches: BatchCalls = CALLS) -> None:
         self._hub = hub
@@ -129,7 +142,7 @@ class ReadBatch:
             can = connection.singles
             if (
                 can is None
-                or connection.outstanding_count
+                or (connection.outstanding_count and not connection.takes_more)
                 or connection.gone
                 or connection.pace is not None
                 or connection.early_bytes
@@ -152,7 +165,7 @@ class ReadBatch:
                 _give_up(connection)
 
     def _publish(self, singles: Singles, reads: Sequence[Read]) -> list[Read]:
-        """Publishes the reads that are one plain message each; returns the others."""
+        """Publishes the reads that are a few plain messages each; returns the others."""
         try:
             found = singles([(connection.adapter, data) for connection, data in reads], now_ms())
         except Exception:  # our own bug: as if the adapter had found nothing
@@ -162,27 +175,26 @@ class ReadBatch:
         waiting: list[tuple[StreamEndpoint, Single, int]] = []
         denied: list[tuple[StreamEndpoint, Single, int, Mapping[int, Refusal]]] = []
         flow, bytes_in = reads[0][0].flow, 0
-        for read, single in zip(reads, found, strict=True):
-            if single is None:
+        for read, some in zip(reads, found, strict=True):
+            if not some:
                 others.append(read)
                 continue
             connection, size_bytes = read[0], len(read[1])
-            permissions = (single.who or connection.principal).permissions
-            denials = NONE_DENIED
-            if permissions.access is not None:
-                try:
-                    denials = permissions.refused((single.message,))
-                except Exception:  # noqa: BLE001 - our own bug: it is unknown whether it may
-                    _give_up(connection)
-                    continue
             bytes_in += size_bytes
-            connection.outstanding_count = 1
-            connection.outstanding_bytes += size_bytes
-            connection.alone = single
-            if denials:
-                denied.append((connection, single, size_bytes, denials))
-            else:
-                waiting.append((connection, single, size_bytes))
+            if len(some) > 1:
+                size_bytes //= len(some)
+            for single in some:
+                permissions = (single.who or connection.principal).permissions
+                denials = NONE_DENIED if permissions.access is None else _refused(connection, permissions, single)
+                if denials is None:
+                    break
+                connection.outstanding_count += 1
+                connection.outstanding_bytes += size_bytes
+                connection.alone.append(single)
+                if denials:
+                    denied.append((connection, single, size_bytes, denials))
+                else:
+                    waiting.append((connection, single, size_bytes))
         flow.bytes_in += bytes_in  # all are of one kind of adapter
         ingest = self._hub.ingest
         if waiting:
@@ -204,11 +216,13 @@ class ReadBatch:
         written: list[StreamEndpoint] = []
         unsettled: list[StreamEndpoint] = []
         others: list[tuple[int, StreamEndpoint, Single, int]] = []
+        several: dict[StreamEndpoint, int] = {}  # that may have more than one: where the first is
         # Other writes to these sockets come after this loop's: a transport might keep a part of one, and then the
         # acknowledgement would come in its middle.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             plain = connection.plain
-            if plain is None or (number := plain.writable_number) < 0 or connection.alone is not single:
+            alone = connection.alone
+            if plain is None or (number := plain.writable_number) < 0 or connection.told or alone[0] is not single:
                 others.append((row, connection, single, size_bytes))
                 continue
             acknowledgement = single.acknowledgement
@@ -218,10 +232,15 @@ class ReadBatch:
                 except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
                     _give_up(connection)
                     continue
-            numbers.append(number)
-            acknowledgements.append(acknowledgement)
-            written.append(connection)
-            connection.alone = None
+            del alone[0]
+            if several and connection in several:  # one write: the first might not be taken whole
+                acknowledgements[several[connection]] += acknowledgement
+            else:
+                if alone:
+                    several[connection] = len(numbers)
+                numbers.append(number)
+                acknowledgements.append(acknowledgement)
+                written.append(connection)
             connection.outstanding_count -= 1
             connection.outstanding_bytes -= size_bytes
             connection.flow.bytes_out += len(acknowledgement)
@@ -257,7 +276,8 @@ class ReadBatch:
         """Writes the acknowledgement of one message by its connection's transport, or has the adapter say it."""
         transport = connection.transport
         if (
-            connection.alone is not single  # the adapter knows of it, and answers
+            connection.told  # the adapter knows of it, and answers
+            or connection.alone[0] is not single  # one before it is in flight still
             or transport is None
             or connection.gone
             or not connection.writable
@@ -269,13 +289,22 @@ class ReadBatch:
         acknowledgement = single.acknowledgement
         if single.answer is not None:
             acknowledgement = single.answer(single, position, at_ms)
-        connection.alone = None
+        del connection.alone[0]
         connection.outstanding_count -= 1
         connection.outstanding_bytes -= size_bytes
         connection.flow.bytes_out += len(acknowledgement)
         transport.write(acknowledgement)
         if not connection.reading or connection.ended or connection.unanswered is not None:
             connection.guard(connection.settled)
+
+
+def _refused(connection: StreamEndpoint, permissions: Permissions, single: Single) -> Mapping[int, Refusal] | None:
+    """Returns the refusal of a message that may not be published; None, and the connection ends, for a bug of ours."""
+    try:
+        return permissions.refused((single.message,))
+    except Exception:  # noqa: BLE001 - it is unknown whether it may
+        _give_up(connection)
+        return None
 
 
 def _give_up(connection: StreamEndpoint) -> None:

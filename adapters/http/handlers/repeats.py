@@ -1,8 +1,8 @@
 """Requests that repeat one before them on their connection but for id, time, length and body, as a device's mostly do.
 
 The head of a request that was published is taken apart once, into the bytes that stay and the values that change.
-Requests with the same bytes where they stay are messages without being parsed: one that is a whole read (`Single`), and
-those that begin a read, one behind the other (`Run`). All others are parsed.
+Requests with the same bytes where they stay are messages without being parsed: a few that are a whole read (`Single`),
+and those that begin a read, one behind the other (`Run`). All others are parsed.
 """
 
 import re
@@ -30,6 +30,7 @@ from store.format.frame import LogOffset, Position
 HEAD_BYTES_MAX: Final = 2_048  # a larger head is not kept
 VALUE_BYTES_MAX: Final = 256  # of a value that changes
 ANSWER_BYTES_MAX: Final = 1_000  # of a body: an id, which JSON may make twice as long, and a place
+FEW_MAX: Final = 4  # requests of a read that are messages by themselves; more of them are a run
 LEARNED_MAX: Final = 4  # templates of a connection that no request has repeated; then no more are made
 
 LENGTH: Final = b"content-length"
@@ -71,13 +72,18 @@ class _Template:
         self._status = b"HTTP/1.1 %d %b\r\ndate: " % (response.status, reason_phrase(response.status).encode())
         self._headers = b"".join([b"\r\n%b: %b" % header for header in response.headers]) + b"\r\ncontent-length: "
 
-    def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read; None where it is anything else than such a request."""
-        found = self.match(data, 0, now_ms)
-        if found is None or found[1] != len(data):
-            return None
-        message, _ = found
-        return Single(message, encode_json(message.id) if message.id else b"", self.who, self.answer, data)
+    def singles(self, data: bytes, now_ms: int) -> Sequence[Single]:
+        """Returns the messages of a read; none where it is anything else than a few such requests."""
+        singles: list[Single] = []
+        at, size = 0, len(data)
+        while at < size:
+            found = self.match(data, at, now_ms)
+            if found is None or size > FEW_MAX * (found[1] - at):
+                return ()
+            begins, (message, at) = at, found
+            id_ = encode_json(message.id) if message.id else b""
+            singles.append(Single(message, id_, self.who, self.answer, data[begins:at]))
+        return singles
 
     def match(  # noqa: PLR0912 - one loop: a call for each value costs
         self, data: bytes, at: int, now_ms: int
@@ -225,16 +231,16 @@ class Repeats:
         self._template = self._first = None
         self._transport = transport if isinstance(transport, Http1) else None
 
-    def single(self, data: bytes, now_ms: int) -> Single | None:
-        """Returns the message of a read that is one such request and nothing else, while no other is in flight."""
+    def singles(self, data: bytes, now_ms: int) -> Sequence[Single]:
+        """Returns the messages of a read that is a few such requests, while the transport knows of none in flight."""
         template, transport = self._template, self._transport
         if template is None or transport is None or not transport.quiet:
-            return None
-        single = template.single(data, now_ms)
-        if single is not None:
+            return ()
+        singles = template.singles(data, now_ms)
+        if singles:
             self._learned = 0
             transport.passed()
-        return single
+        return singles
 
     def run(self, data: bytes, now_ms: int, *, waits: bool) -> Run | None:
         """Returns such requests that begin a read; None where there are none.

@@ -23,13 +23,13 @@ class SingleClient(Protocol):
     keep_alive: KeepAlive
 
 
-def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connected: object) -> list[Single | None]:
-    """Returns the message of each read that is one plain PUBLISH of QoS 1, to a topic that is known.
+def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connected: object) -> list[Sequence[Single]]:
+    """Returns the message of each read that is one plain PUBLISH of QoS 1, to a topic that is known, none of others.
 
     `connected` is the phase in which a client may publish. One loop for the reads of many connections: 1 us each, a
     quarter of it for `Message` and `Single`.
     """
-    found: list[Single | None] = []
+    found: list[Sequence[Single]] = []
     add = found.append
     for one, data in reads:
         size, intake = len(data), one.session.intake
@@ -43,29 +43,29 @@ def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connect
             or intake.has_more
             or intake.refused
         ):
-            add(None)
+            add(())
             continue
         length, start = data[1], 2
         if length > 127:
             high = data[2]
             if not 0 < high < 128:
-                add(None)
+                add(())
                 continue
             length += (high << 7) - 128
             start = 3
         body = start + 4 + (data[start] << 8 | data[start + 1])
         if start + length != size or body > size or length > intake.body_bytes_max:
-            add(None)
+            add(())
             continue
         address = intake.topics.known.get(data[start + 2 : body - 2])
         identifier = data[body - 2 : body]
         context = intake.context
         if address is None or identifier == NO_ID:
-            add(None)
+            add(())
             continue
         if context.version == 5:
             if body == size or data[body] or len(intake.exact) >= context.options.receive_maximum:
-                add(None)
+                add(())
                 continue
             body += 1
         one.keep_alive.received_ms = now_ms
@@ -75,5 +75,5 @@ def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connect
             if native is None
             else Message(address, data[body:], now_ms, PROTOCOL, context.device, native=native)
         )
-        add(Single(message, PUBACK + identifier))
+        add((Single(message, PUBACK + identifier),))
     return found

@@ -102,23 +102,31 @@ class Gateway:
 
     def feed(self, data: bytes) -> bytes:
         """Hands over bytes from the peer, and returns the bytes that answer them."""
-        single = self.single(data) if self.short else None
-        if single is None:
+        singles = self.alone(data) if self.short else ()
+        if not singles:
             self.act(self.adapter.receive(data, now_ms=self.now_ms))
             return self.adapter.take_output()
-        self.singles += 1
-        if self.hold or single.message.address in self.refusals:
-            self.act([self.adapter.publish_of(single)])
+        self.singles += len(singles)
+        if self.hold or any(single.message.address in self.refusals for single in singles):
+            self.act([self.adapter.publish_of(single) for single in singles])
             return self.adapter.take_output()
-        place = self._store([single.message]).first
+        place = self._store([single.message for single in singles]).first
         assert place is not None
-        assert single.answer is not None
-        return single.answer(single, place, self.now_ms)
+        answers = b""
+        for row, single in enumerate(singles, place.row):
+            assert single.answer is not None
+            answers += single.answer(single, Position(place.frame, row), self.now_ms)
+        return answers
 
-    def single(self, data: bytes) -> Single | None:
-        """Returns the message of a read that repeats a request, as a shell asks for it."""
+    def alone(self, data: bytes) -> Sequence[Single]:
+        """Returns the messages of a read that repeats a request, once or a few times, as a shell asks for them."""
         [found] = self.adapter.singles([(self.adapter, data)], self.now_ms)
         return found
+
+    def single(self, data: bytes) -> Single | None:
+        """Returns the message of a read that repeats a request once."""
+        found = self.alone(data)
+        return found[0] if len(found) == 1 else None
 
     def tick(self, *, after_ms: int = 0) -> bytes:
         """Lets time pass, and returns the bytes that the adapter sends then."""

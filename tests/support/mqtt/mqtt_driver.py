@@ -89,7 +89,7 @@ class Driver:
     def single(self, data: bytes) -> Single | None:
         """Returns the message of a read that is one plain PUBLISH, as a shell asks for it."""
         [found] = self.adapter.singles([(self.adapter, data)], self.now_ms)
-        return found
+        return found[0] if found else None
 
     def send(self, *packets: Packet) -> list[Packet]:
         """Sends packets in one read, and returns what the client is sent back."""

@@ -183,6 +183,51 @@ async def test_what_is_published_behind_a_single_is_answered_behind_it(rig):
     assert rig.rested()
 
 
+async def test_what_is_published_behind_several_singles_is_answered_behind_the_last(rig):
+    publisher = SinglesPublisher()
+    for n in range(2):
+        rig.single(publisher, message(b"%d" % n), b"ack%d" % n)
+    rig.turn()
+    rig.single(publisher, message(b"2"), b"ack2")
+    rig.publish(publisher, 5, message(b"behind"))
+    rig.turn()
+    rig.log.end_next()
+    assert publisher.answers == [(b"ack0", 10), (b"ack1", 10)]
+    assert not rig.ingest.idle
+    rig.log.end_next()
+    assert publisher.answers[2:] == [(b"ack2", 10), (5, 10)]
+    assert rig.log.bodies == [b"0", b"1", b"2", b"behind"]
+    assert rig.rested()
+
+
+async def test_what_is_published_behind_singles_of_two_groups_waits_for_the_slower(two):
+    publisher, slow, fast = SinglesPublisher(), devices(two, 0), devices(two, 1)
+    two.single(publisher, message(device=slow), b"slow")
+    two.single(publisher, message(device=fast), b"fast")
+    two.publish(publisher, 2, message(device=fast))
+    two.turn()
+    two.store.logs[1].end_next()
+    assert publisher.answers == [(b"fast", 10)]
+    two.store.logs[0].end_next(StoreOverloaded("busy"))
+    assert publisher.answers[1:] == [(Cause.OVERLOAD, 10), (2, 10)]
+    assert two.rested()
+
+
+async def test_a_single_does_not_overtake_one_that_goes_the_way_of_all(rig):
+    publisher, other = SinglesPublisher(), SinglesPublisher()
+    rig.single(publisher, message(b"new", "new/1"))
+    rig.single(publisher, message(b"then"))
+    rig.single(other, message(b"other"))
+    rig.turn()
+    rig.log.end_next()
+    assert rig.log.bodies == [b"other"]
+    rig.ingest.resume("new", Refusal(Cause.QUOTA, "too many topics"))
+    rig.log.end_next()
+    assert publisher.answers == [(Cause.QUOTA, 10), (1001, 10)]
+    assert rig.log.bodies == [b"other", b"then"]
+    assert rig.rested()
+
+
 async def test_a_refusal_that_needs_no_write_waits_for_the_single_before_it(rig):
     publisher = SinglesPublisher()
     rig.single(publisher, message())

@@ -3,6 +3,7 @@
 import pytest
 
 from adapters.http import HttpOptions
+from adapters.http.handlers.repeats import FEW_MAX
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Outcome, Publish
 from store.format.frame import LogOffset, Position
@@ -31,6 +32,42 @@ def test_a_second_request_with_another_id_and_body_takes_the_short_way():
     assert [(one.id, one.body) for one in gateway.messages[1:]] == [("one", b"{}"), ("two", b'{"n":2}')]
 
 
+def test_a_few_requests_of_one_read_are_messages_of_their_own():
+    gateway = opened()
+    ids = [f"e{n:02}" for n in range(FEW_MAX)]
+    answers = parse_responses(gateway.feed(b"".join(map(event, ids))))
+    assert gateway.singles == FEW_MAX
+    assert [one.json for one in answers] == [{"id": id_, "position": f"3.{n:x}"} for n, id_ in enumerate(ids)]
+    assert [one.id for one in gateway.messages[2:]] == ids
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        b"".join([event(f"e{n:02}") for n in range(FEW_MAX + 1)]),
+        event("two", body=bytes(1_000)) * FEW_MAX + event("three"),
+        event("two") + event("three") + request("GET", "/topics"),
+        event("two") + event("three")[:-1],
+        event("two") + b"\r\n" + event("three"),
+    ],
+)
+def test_a_read_of_more_than_a_few_requests_that_repeat_goes_the_way_of_all(read):
+    gateway = opened()
+    assert not gateway.alone(read)
+
+
+def test_messages_that_change_to_the_long_way_have_the_times_at_which_they_were_read():
+    gateway = opened()
+    singles = []
+    for id_ in ("two", "three"):
+        gateway.now_ms += 1_000
+        singles += gateway.alone(event(id_))
+    effects = [gateway.adapter.publish_of(single) for single in singles]
+    assert [one.time_ms for effect in effects for one in effect.messages] == [gateway.now_ms - 1_000, gateway.now_ms]
+    gateway.act(reversed(effects))
+    assert [one.json["id"] for one in parse_responses(gateway.adapter.take_output())] == ["two", "three"]
+
+
 def test_times_that_change_are_read_and_others_kept_as_they_were_written():
     gateway = opened()
     times = ("2026-11-23T02:45:00Z", "2026-11-23T02:45:01.250Z", "2026-11-23T02:45:01.250000Z")
@@ -47,7 +84,6 @@ def test_times_that_change_are_read_and_others_kept_as_they_were_written():
     "second",
     [
         event("two") + b"G",
-        event("two") + event("three"),
         event("two")[:-1],
         event("t\xe9"),
         event("%41"),
@@ -150,6 +186,11 @@ def runs(gateway, monkeypatch):
     return taken
 
 
+def run(gateway, *ids):
+    """Hands over a read of several events as a shell does that has not asked for single messages."""
+    gateway.act(gateway.adapter.receive(b"".join(map(event, ids)), now_ms=gateway.now_ms))
+
+
 def test_requests_that_begin_a_read_are_taken_together_and_answered_in_order(monkeypatch):
     gateway = opened()
     taken = runs(gateway, monkeypatch)
@@ -200,7 +241,7 @@ def test_a_run_waits_for_a_question_before_it(monkeypatch):
 def test_each_request_of_a_run_has_its_own_refusal():
     gateway = opened()
     gateway.hold = True
-    gateway.feed(event("two") + event("three"))
+    run(gateway, "two", "three")
     [effect] = gateway.held
     refusal = Refusal(Cause.RATE, "too many")
     outcome = Outcome(first=Position(LogOffset(9), 4), refused={0: refusal})
@@ -213,7 +254,7 @@ def test_each_request_of_a_run_has_its_own_refusal():
 def test_only_the_last_answer_says_that_the_gateway_goes_down():
     gateway = opened()
     gateway.hold = True
-    gateway.feed(event("two") + event("three"))
+    run(gateway, "two", "three")
     gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
     first, second = parse_responses(gateway.release())
     assert first["connection"] is None
@@ -224,7 +265,7 @@ def test_only_the_last_answer_says_that_the_gateway_goes_down():
 def test_requests_of_a_run_count_among_those_that_may_wait_for_answers():
     gateway = opened(HttpOptions(max_pipelined=3))
     gateway.hold = True
-    gateway.feed(event("two") + event("three"))
+    run(gateway, "two", "three")
     assert gateway.adapter.wants_data
     gateway.feed(event("four"))
     assert not gateway.adapter.wants_data

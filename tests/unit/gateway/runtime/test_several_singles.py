@@ -1,0 +1,212 @@
+"""Several single messages of one HTTP connection in flight: each has its own answer, and they come in their order."""
+
+import socket
+from types import SimpleNamespace
+
+import pytest
+
+from gateway.domain.errors import Cause, Refusal
+from gateway.domain.principal import Principal
+from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
+from gateway.runtime.turn import ReadBatch
+from gateway.sockets import batches, plain_batches
+from store.format.frame import LogOffset, Position
+from tests.support.gateway.http_client import HttpClient, event
+
+
+@pytest.fixture
+def client():
+    return HttpClient()
+
+
+def ids(answers):
+    return [(one.status, one.json.get("id")) for one in answers]
+
+
+def test_a_request_behind_one_that_is_in_flight_takes_the_short_way_too(client):
+    client.post("a", "b", "c")
+    assert client.in_flight == ["a", "b", "c"]
+    assert not client.hub.published
+    client.store(0, 1, 2)
+    answers = client.said()
+    assert ids(answers) == [(200, "a"), (200, "b"), (200, "c")]
+    assert [one.json["position"] for one in answers] == ["7.0", "7.1", "7.2"]
+    assert client.rests
+
+
+def test_requests_of_one_read_take_the_short_way_behind_others(client):
+    client.post("a")
+    client.send(event("b"), event("c"))
+    assert client.in_flight == ["a", "b", "c"]
+    client.store(0)
+    assert ids(client.said()) == [(200, "a")]
+    client.post("d")
+    client.store(0, 1, 2, frame=8)
+    assert ids(client.said()) == [(200, "b"), (200, "c"), (200, "d")]
+    assert client.rests
+
+
+def test_one_that_is_stored_first_is_answered_behind_those_before_it(client):
+    client.post("a", "b", "c")
+    client.store(1, frame=9)
+    assert client.said() == []
+    client.store(0, frame=7)
+    answers = client.said()
+    assert [(one.json["id"], one.json["position"]) for one in answers] == [("a", "7.0"), ("b", "9.0")]
+    client.store(0, frame=8)
+    assert ids(client.said()) == [(200, "c")]
+    assert client.rests
+    client.post("d")
+    client.store(0)
+    assert ids(client.said()) == [(200, "d")]
+
+
+@pytest.mark.parametrize("failed", [0, 1, 2])
+def test_one_that_fails_touches_no_other(client, failed):
+    client.post("a", "b", "c")
+    client.fail(failed, Cause.OVERLOAD)
+    assert [one.status for one in client.said()] == [503] * (failed == 0)
+    client.store(0, 1)
+    statuses = [200, 200, 200]
+    statuses[failed] = 503
+    assert [one.status for one in client.said()] == statuses[failed == 0 :]
+    assert client.rests
+
+
+def test_one_that_may_not_publish_is_refused_in_its_turn(client):
+    class Permissions:
+        identity = SimpleNamespace(client_id="")
+
+        def __init__(self):
+            self.access = self
+
+        def refused(self, messages):
+            return {0: Refusal(Cause.FORBIDDEN, "no")} if messages[0].id == "b" else {}
+
+    template = client.connection.adapter.repeats._template
+    template.who = Principal(name="ada", permissions=Permissions())
+    client.send(event("a"), event("b"), event("c"))
+    assert client.in_flight == ["a", "c"]
+    client.publish(0, refused=client.hub.denied[0])
+    assert client.said() == []
+    client.store(0, 1)
+    assert [one.status for one in client.said()] == [200, 403, 200]
+    assert client.rests
+
+
+@pytest.mark.parametrize("last", [event("c", ("idempotency-key", "k")), event("c", ("x-other", "1"))])
+def test_a_request_that_repeats_none_is_answered_behind_them(client, last):
+    client.post("a", "b")
+    client.send(last)
+    assert client.in_flight == ["a", "b"]
+    client.publish(0)
+    assert client.said() == []
+    client.store(0, 1)
+    assert ids(client.said()) == [(200, "a"), (200, "b"), (200, "c")]
+    assert client.rests
+
+
+def test_while_such_a_request_is_in_flight_none_takes_the_short_way(client):
+    client.post("a")
+    client.send(event("b", ("x-other", "1")))
+    client.post("c")
+    assert client.in_flight == ["a"]
+    assert len(client.hub.published) == 2
+
+
+def test_a_malformed_request_is_answered_behind_them_and_ends_the_connection(client):
+    client.post("a", "b")
+    client.send(b"\0\r\n\r\n")
+    assert client.said() == []
+    client.store(0, 1)
+    assert [one.status for one in client.said()] == [200, 200, 400]
+    assert client.rests
+    assert client.transport.is_closing()
+
+
+def test_they_are_answered_when_the_gateway_goes_down(client):
+    client.post("a", "b")
+    client.connection.shut_down()
+    client.store(0, 1)
+    answers = client.said()
+    assert ids(answers) == [(200, "a"), (200, "b")]
+    assert [one["connection"] for one in answers] == [None, "close"]
+    assert client.rests
+
+
+def test_a_half_closed_peer_gets_all_answers_and_then_the_end(client):
+    client.post("a", "b")
+    assert client.connection.eof_received()
+    client.store(0)
+    assert not client.transport.closed
+    client.store(0)
+    assert ids(client.said()) == [(200, "a"), (200, "b")]
+    assert client.transport.closed
+
+
+@pytest.mark.parametrize("stored", [True, False])
+def test_nothing_is_said_to_one_that_has_gone(client, stored):
+    client.post("a", "b")
+    client.connection.connection_lost(None)
+    for _ in range(2):
+        client.store(0) if stored else client.fail(0, Cause.UNAVAILABLE)
+    assert client.said() == []
+    assert client.rests
+
+
+def test_answers_wait_for_a_peer_that_does_not_read(client):
+    client.post("a", "b")
+    client.connection.pause_writing()
+    client.store(0, 1)
+    assert client.said() == []
+    client.connection.resume_writing()
+    assert ids(client.said()) == [(200, "a"), (200, "b")]
+    assert client.rests
+
+
+def test_no_more_are_read_than_may_be_pipelined():
+    client = HttpClient(max_pipelined=2)
+    client.post("a", "b")
+    assert client.transport.reading
+    client.post("c")
+    assert client.in_flight == ["a", "b"]
+    assert not client.transport.reading
+    client.publish(0)
+    client.store(0, 1)
+    assert ids(client.said()) == [(200, "a"), (200, "b"), (200, "c")]
+    assert client.transport.reading
+    assert client.rests
+
+
+def test_no_more_are_read_than_one_connection_may_have_us_hold(client):
+    for id_ in "abc":
+        client.send(event(id_, body=bytes(OUTSTANDING_BYTES_MAX // 2)))
+    assert client.in_flight == ["a", "b"]
+    assert not client.transport.reading
+
+
+@pytest.mark.parametrize("made", [plain_batches, batches.CALLS], ids=["plain", "chosen"])
+def test_the_answers_of_a_frame_are_one_write(client, made):
+    """A socket that takes only a part of the first one must not get the second in its middle."""
+    ours, peer = socket.socketpair()
+    with ours, peer:
+        ours.setblocking(False)
+        peer.setblocking(False)
+        left = []
+        client.connection.plain = SimpleNamespace(
+            writable_number=ours.fileno(), wrote=lambda data, taken: left.append(data[taken:])
+        )
+        ours.setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 1)
+        filled = 0
+        try:
+            while True:
+                filled += ours.send(bytes(1_000))
+        except BlockingIOError:
+            pass
+        client.post("a", "b", "c")
+        waiting, client.hub.singles = client.hub.singles, []
+        ReadBatch(client.hub, batches=made).acknowledged(waiting, Position(LogOffset(7), 0))
+        client.transport.written += left
+    assert len(left) == 1
+    assert ids(client.said()) == [(200, "a"), (200, "b"), (200, "c")]
+    assert client.rests
