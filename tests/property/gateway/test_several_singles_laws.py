@@ -1,5 +1,8 @@
 """Requests in flight on one HTTP connection are answered as if all had gone the general way, whichever end first."""
 
+from contextlib import closing
+
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
@@ -42,10 +45,17 @@ def in_flight(client: HttpClient) -> int:
     return len(client.hub.singles) + len(client.hub.published)
 
 
+@pytest.mark.parametrize("plain", [False, True], ids=["transport", "plain"])
 @settings(deadline=None, max_examples=examples(300), suppress_health_check=[HealthCheck.too_slow])
-@given(st.data())
-def test_the_answers_are_those_of_the_general_way_in_its_order(data: st.DataObject) -> None:
-    short, long = HttpClient(), HttpClient()
+@given(data=st.data())
+def test_the_answers_are_those_of_the_general_way_in_its_order(data: st.DataObject, *, plain: bool) -> None:
+    with closing(HttpClient(plain=plain)) as short:
+        check(short, data)
+
+
+def check(short: HttpClient, data: st.DataObject) -> None:
+    """Has requests sent and ended in an order that is drawn, and compares the answers with those of the general way."""
+    long = HttpClient()
     long.connection.singles = None
     refused = data.draw(st.sets(st.integers(0, 30)), label="refused")
     number = 0

@@ -1,6 +1,7 @@
 """Several single messages of one HTTP connection in flight: each has its own answer, and they come in their order."""
 
 import socket
+from contextlib import closing
 from types import SimpleNamespace
 
 import pytest
@@ -14,9 +15,11 @@ from store.format.frame import LogOffset, Position
 from tests.support.gateway.http_client import HttpClient, event
 
 
-@pytest.fixture
-def client():
-    return HttpClient()
+@pytest.fixture(params=[False, True], ids=["transport", "plain"])
+def client(request):
+    """A client whose answers its transport writes, or that are written to its socket directly."""
+    with closing(HttpClient(plain=request.param)) as client:
+        yield client
 
 
 def ids(answers):
@@ -147,7 +150,7 @@ def test_a_half_closed_peer_gets_all_answers_and_then_the_end(client):
 @pytest.mark.parametrize("stored", [True, False])
 def test_nothing_is_said_to_one_that_has_gone(client, stored):
     client.post("a", "b")
-    client.connection.connection_lost(None)
+    client.transport.lose()
     for _ in range(2):
         client.store(0) if stored else client.fail(0, Cause.UNAVAILABLE)
     assert client.said() == []
@@ -156,10 +159,10 @@ def test_nothing_is_said_to_one_that_has_gone(client, stored):
 
 def test_answers_wait_for_a_peer_that_does_not_read(client):
     client.post("a", "b")
-    client.connection.pause_writing()
+    client.transport.pause()
     client.store(0, 1)
     assert client.said() == []
-    client.connection.resume_writing()
+    client.transport.resume()
     assert ids(client.said()) == [(200, "a"), (200, "b")]
     assert client.rests
 
@@ -186,8 +189,9 @@ def test_no_more_are_read_than_one_connection_may_have_us_hold(client):
 
 
 @pytest.mark.parametrize("made", [plain_batches, batches.CALLS], ids=["plain", "chosen"])
-def test_the_answers_of_a_frame_are_one_write(client, made):
+def test_the_answers_of_a_frame_are_one_write(made):
     """A socket that takes only a part of the first one must not get the second in its middle."""
+    client = HttpClient()
     ours, peer = socket.socketpair()
     with ours, peer:
         ours.setblocking(False)
