@@ -9,7 +9,7 @@ from typing import cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import ConnectionInfo, HandOver, Outcome, Publish, Responder
+from gateway.port.adapter import ConnectionInfo, HandOver, Outcome, Responder
 from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.closing_peer import ClosingPeer
@@ -61,7 +61,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.unread_bytes = 0  # of responses that the peer does not take; they count in the process's budget
         self._responder: Responder | None = None
         self._network = b""
-        self.alone, self.told = [], []
+        self.singles_in_flight, self.told = [], []
 
     # ---- from the event loop
 
@@ -109,13 +109,6 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             return
         self._receive(data)
 
-    def publish_of(self, single: Single) -> Publish:
-        """See `gateway.publishing.publishing.SinglePublisher`."""
-        self._complete_alone()
-        at = next(index for index, one in enumerate(self.alone) if one is single)
-        self.alone.pop(at)
-        return self.told.pop(at)
-
     def settled(self) -> None:
         """Handles the effects of its last message's acknowledgement, besides the acknowledgement itself."""
         if not self.reading or self.ended:
@@ -145,7 +138,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            self._complete_alone()  # the adapter may answer this input at once; that comes behind it
+            if not self.tell_adapter():  # the adapter may answer this input at once; that comes behind them
+                return
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self.early_bytes or not effects:
                 self._count_early(0 if effects else len(data))
@@ -158,11 +152,6 @@ class Connection(asyncio.Protocol, StreamEndpoint):
                 0, self.resume_reading
             )  # else the loop reads on, 32 times, before it looks at others
         self.flush()
-
-    def _complete_alone(self) -> None:
-        """Tells the adapter of the single messages in flight, whose outcomes it then answers."""
-        for single in self.alone[len(self.told) :]:
-            self.told.append(cast(SingleAdapter, self.adapter).publish_of(single))
 
     def _count_early(self, size_bytes: int) -> None:
         """Counts the bytes of an unauthenticated peer that led to nothing yet; 0: they did."""
@@ -382,14 +371,14 @@ class Connection(asyncio.Protocol, StreamEndpoint):
     def shut_down(self) -> None:
         """Tells the client that the gateway shuts down, and ends."""
         if not self.gone:
-            self.guard(self._complete_alone)
+            self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms())))
             self.flush()
 
     def dismiss(self) -> None:
         """Closes the connection of a client that would not be authenticated any more."""
         if not self.gone:
-            self.guard(self._complete_alone)
+            self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.shutdown(now_ms=now_ms(), dismissed=True)))
             self.flush()
 
@@ -408,7 +397,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         """Closes the connection for an operator."""
         adapter = self.adapter
         if not self.gone and isinstance(adapter, OperatedAdapter):
-            self.guard(self._complete_alone)
+            self.tell_adapter()
             self.guard(lambda: self.act(adapter.force_close(reason, now_ms=now_ms())))
             self.flush()
 
@@ -419,11 +408,11 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.gone:
             return
         if not self.reading:  # we have stopped reading, so the peer is not idle
-            self.guard(self._complete_alone)
+            self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:
-            self.guard(self._complete_alone)
+            self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
         self.flush()
 

@@ -7,14 +7,14 @@ the acknowledgements of a frame in one loop (docs/decisions/0038).
 import asyncio
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Protocol, TypeAlias, cast
+from typing import Final, Protocol, TypeAlias, cast
 
 from gateway.base.pause_guard import PauseGuard
 from gateway.domain.access import Permissions
 from gateway.domain.errors import Refusal
 from gateway.domain.forwarding import ForwardingSettings
 from gateway.ops.pressure import Pressure
-from gateway.port.adapter import DONE, Adapter, Outcome, Publish
+from gateway.port.adapter import DONE, Adapter, Outcome, Publish, Token
 from gateway.port.single import Single, SingleAdapter, Singles
 from gateway.publishing.publishing import NONE_DENIED, WaitingSingle
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
@@ -24,6 +24,8 @@ from gateway.sockets.batches import CALLS, BatchCalls
 from store.base import logs
 from store.base.clock import now_ms
 from store.format.frame import Position
+
+UNKNOWN: Final = Token(-1)  # of effects whose adapter has failed
 
 log = logs.get(__name__)
 
@@ -40,7 +42,17 @@ class PlainSocket(Protocol):
 class StreamEndpoint(Endpoint):
     """The endpoint of one peer and a stream of bytes, as turns and the hub know it."""
 
-    __slots__ = ("admission", "alone", "early_bytes", "ended", "plain", "reading", "singles", "told", "transport")
+    __slots__ = (
+        "admission",
+        "early_bytes",
+        "ended",
+        "plain",
+        "reading",
+        "singles",
+        "singles_in_flight",
+        "told",
+        "transport",
+    )
 
     adapter: Adapter
     admission: ConnectionAdmission
@@ -50,13 +62,13 @@ class StreamEndpoint(Endpoint):
     ended: bool  # the peer has closed its half
     early_bytes: int  # unauthenticated input without an authenticated client yet; it counts in the process's budget
     singles: Singles | None  # None: its adapter knows no single messages
-    alone: list[Single]  # the single messages in flight, in the order of their reads
+    singles_in_flight: list[Single]  # in the order of their reads
     told: list[Publish]  # their effects, once the adapter knows them: then it knows all of them
 
     @property
     def takes_more(self) -> bool:
         """Returns whether another single message may be in flight beside those that are, and beside nothing else."""
-        count = len(self.alone)
+        count = len(self.singles_in_flight)
         return (
             count == self.outstanding_count
             and count < cast(SingleAdapter, self.adapter).singles_max
@@ -68,9 +80,29 @@ class StreamEndpoint(Endpoint):
     def receive(self, data: bytes) -> None:
         """Reads input that is not a single message, or may not take the short path."""
 
-    @abstractmethod
     def publish_of(self, single: Single) -> Publish:
         """See `gateway.publishing.publishing.SinglePublisher`."""
+        self.tell_adapter()
+        singles = self.singles_in_flight
+        at = next(index for index, one in enumerate(singles) if one is single)
+        del singles[at]
+        return self.told.pop(at)
+
+    def tell_adapter(self) -> bool:
+        """Tells the adapter of the single messages in flight, whose outcomes it then answers.
+
+        False, and the connection ends, for a bug of ours: the messages are stored all the same.
+        """
+        known = True
+        for single in self.singles_in_flight[len(self.told) :]:
+            try:
+                effect = cast(SingleAdapter, self.adapter).publish_of(single)
+            except Exception:  # noqa: BLE001 - whatever it is, it must not reach other connections
+                _give_up(self)
+                known = False
+                effect = Publish((single.message,), UNKNOWN, who=single.who)
+            self.told.append(effect)
+        return known
 
     @abstractmethod
     def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
@@ -190,7 +222,7 @@ class ReadBatch:
                     break
                 connection.outstanding_count += 1
                 connection.outstanding_bytes += size_bytes
-                connection.alone.append(single)
+                connection.singles_in_flight.append(single)
                 if denials:
                     denied.append((connection, single, size_bytes, denials))
                 else:
@@ -221,7 +253,7 @@ class ReadBatch:
         # acknowledgement would come in its middle.
         for row, (connection, single, size_bytes) in enumerate(singles, first.row):
             plain = connection.plain
-            alone = connection.alone
+            alone = connection.singles_in_flight
             if plain is None or (number := plain.writable_number) < 0 or connection.told or alone[0] is not single:
                 others.append((row, connection, single, size_bytes))
                 continue
@@ -250,7 +282,10 @@ class ReadBatch:
         for connection in unsettled:
             connection.guard(connection.settled)
         for row, connection, single, size_bytes in others:
-            self._acknowledge(connection, single, size_bytes, Position(frame, row), at_ms)
+            try:
+                self._acknowledge(connection, single, size_bytes, Position(frame, row), at_ms)
+            except Exception:  # noqa: BLE001 - likewise
+                _give_up(connection)
 
     def _write(self, numbers: list[int], acknowledgements: list[bytes], written: list[StreamEndpoint]) -> None:
         """Writes to the sockets of connections, all in one call."""
@@ -277,7 +312,7 @@ class ReadBatch:
         transport = connection.transport
         if (
             connection.told  # the adapter knows of it, and answers
-            or connection.alone[0] is not single  # one before it is in flight still
+            or connection.singles_in_flight[0] is not single  # one before it is in flight still
             or transport is None
             or connection.gone
             or not connection.writable
@@ -289,7 +324,7 @@ class ReadBatch:
         acknowledgement = single.acknowledgement
         if single.answer is not None:
             acknowledgement = single.answer(single, position, at_ms)
-        del connection.alone[0]
+        del connection.singles_in_flight[0]
         connection.outstanding_count -= 1
         connection.outstanding_bytes -= size_bytes
         connection.flow.bytes_out += len(acknowledgement)

@@ -4,10 +4,12 @@ import socket
 from contextlib import closing
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
+from gateway.runtime import endpoint, turn
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
 from gateway.runtime.turn import ReadBatch
 from gateway.sockets import batches, plain_batches
@@ -76,16 +78,19 @@ def test_one_that_fails_touches_no_other(client, failed):
     assert client.rests
 
 
+class Permissions:
+    """Of a user who may not publish `b`."""
+
+    identity = SimpleNamespace(client_id="")
+
+    def __init__(self):
+        self.access = self
+
+    def refused(self, messages):
+        return {0: Refusal(Cause.FORBIDDEN, "no")} if messages[0].id == "b" else {}
+
+
 def test_one_that_may_not_publish_is_refused_in_its_turn(client):
-    class Permissions:
-        identity = SimpleNamespace(client_id="")
-
-        def __init__(self):
-            self.access = self
-
-        def refused(self, messages):
-            return {0: Refusal(Cause.FORBIDDEN, "no")} if messages[0].id == "b" else {}
-
     template = client.connection.adapter.repeats._template
     template.who = Principal(name="ada", permissions=Permissions())
     client.send(event("a"), event("b"), event("c"))
@@ -186,6 +191,70 @@ def test_no_more_are_read_than_one_connection_may_have_us_hold(client):
         client.send(event(id_, body=bytes(OUTSTANDING_BYTES_MAX // 2)))
     assert client.in_flight == ["a", "b"]
     assert not client.transport.reading
+
+
+def broken(*_, **__):
+    raise KeyError("a bug of ours")
+
+
+@pytest.fixture
+def other(monkeypatch):
+    """Another client, that no bug which the first one meets may reach."""
+    monkeypatch.setattr(turn, "log", SimpleNamespace(exception=lambda *_, **__: None))
+    monkeypatch.setattr(endpoint, "log", SimpleNamespace(exception=lambda *_, **__: None))
+    other = HttpClient()
+    other.post("x")
+    return other
+
+
+def test_one_whose_adapter_knows_no_way_for_it_ends_and_no_other(client, other):
+    client.post("a", "b")
+    client.connection.adapter.publish_of = broken
+    client.hub.turn.acknowledged([client.hub.singles[1], *other.hub.singles], Position(LogOffset(7), 0))
+    assert client.transport.is_closing()
+    assert ids(other.said()) == [(200, "x")]
+    client.hub.turn.acknowledged(client.hub.singles[:1], Position(LogOffset(8), 0))
+    assert client.said() == []
+    assert client.rests
+
+
+def test_one_whose_answer_cannot_be_made_ends_and_no_other(client, other):
+    client.post("a")
+    connection, single, size_bytes = client.hub.singles.pop()
+    single = connection.singles_in_flight[0] = msgspec.structs.replace(single, answer=broken)
+    client.hub.turn.acknowledged([(connection, single, size_bytes), *other.hub.singles], Position(LogOffset(7), 0))
+    assert client.transport.is_closing()
+    assert ids(other.said()) == [(200, "x")]
+
+
+def test_one_that_fails_and_whose_adapter_does_too_ends(client, other):
+    client.post("a", "b")
+    client.connection.adapter.publish_of = broken
+    client.fail(1, Cause.OVERLOAD)
+    assert client.transport.is_closing()
+    client.fail(0, Cause.OVERLOAD)
+    assert client.said() == []
+    assert client.rests
+
+
+def test_messages_whose_adapter_does_not_know_them_are_published_and_nothing_behind_them_is(client, other):
+    client.post("a", "b")
+    client.connection.adapter.publish_of = broken
+    client.send(event("c", ("x-other", "1")))
+    assert client.transport.is_closing()
+    assert client.hub.published == []
+    effects = [client.connection.publish_of(single) for _, single, _ in client.hub.singles]
+    assert [message.id for effect in effects for message in effect.messages] == ["a", "b"]
+
+
+def test_one_that_may_not_publish_and_whose_adapter_fails_ends_and_no_other(client, other):
+    template = client.connection.adapter.repeats._template
+    template.who = Principal(name="ada", permissions=Permissions())
+    client.connection.adapter.publish_of = broken
+    other.connection.hub = other.connection._hub = client.hub
+    client.hub.turn.received([(client.connection, event("b")), (other.connection, event("y"))])
+    assert client.transport.is_closing()
+    assert client.in_flight == ["y"]
 
 
 @pytest.mark.parametrize("made", [plain_batches, batches.CALLS], ids=["plain", "chosen"])

@@ -128,7 +128,7 @@ def test_an_answer_that_cannot_be_made_ends_its_connection_and_no_other(rig, mon
         raise KeyError("a bug of ours")
 
     connection, single, size_bytes = rig.waiting[0]
-    single = connection.alone[0] = msgspec.structs.replace(single, answer=answer)
+    single = connection.singles_in_flight[0] = msgspec.structs.replace(single, answer=answer)
     rig.waiting[0] = (connection, single, size_bytes)
     rig.acknowledge()
     assert first.transport.is_closing()
