@@ -10,7 +10,7 @@ from adapters.http.handlers.credentials import Credentials, Identities, authenti
 from adapters.http.handlers.key_streams import KeyStreams
 from adapters.http.handlers.once import EachOnce, repeated
 from adapters.http.handlers.origin import finished
-from adapters.http.handlers.repeats import Published, Repeats, Run
+from adapters.http.handlers.repeats import SINGLES_MAX, Published, Repeats, Run
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
 from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, head_refusal, judged, may_begin
@@ -58,7 +58,7 @@ class HttpConnection(Adapter):
     def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget, random: Random) -> None:
         self._info, self._random = info, random
         self._share = ConnectionBudget(arriving, options)
-        self._options, self.singles_max = options, options.max_pipelined
+        self._options, self.singles_max = options, min(options.max_pipelined, SINGLES_MAX)
         self.transport: Transport | None = None
         self._streams: EventStreams | None = None
         self._keys: KeyStreams | None = None

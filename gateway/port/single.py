@@ -39,7 +39,7 @@ class SingleAdapter(Protocol):
     """
 
     singles: Singles  # the same one for all adapters of a kind, whose reads of one turn it takes together
-    singles_max: int  # of one connection in flight; the shell does not ask for more
+    singles_max: int  # of one connection: while so many are in flight, the shell does not ask for those of a read
 
     def publish_of(self, single: Single) -> Publish:
         """Returns the effect that `receive` would have had for it; its outcome follows."""

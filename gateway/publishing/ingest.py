@@ -139,7 +139,7 @@ class Ingest:
             self._soon(self._flush)
 
     def publish_singles(self, singles: Sequence[WaitingSingle]) -> None:
-        """Stores messages of as many publishers; `acknowledged` follows, or `failed` of each.
+        """Stores messages, of each publisher in their order; `acknowledged` follows, or `failed` of each.
 
         Nothing else that they have published is in flight but messages of such calls. None has a guard, a key or a time
         to be delivered at.

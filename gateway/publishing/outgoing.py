@@ -60,13 +60,13 @@ class OutgoingFrames:
         self._last: dict[PublishSource, Receipt] = {}  # the last one of each that is not answered
         self.under_way = 0  # frames that were handed over and have not ended
         self._commits: set[asyncio.Future[Appended | StoreError]] = set()
-        self.alone: dict[PublishSource, int] = {}  # with single messages in frames: how many
+        self.singles_in_flight: dict[PublishSource, int] = {}  # in frames: how many of each
         self._behind: dict[PublishSource, Receipt] = {}  # of these, the first receipt behind them
 
     @property
     def idle(self) -> bool:
         """Returns whether every publisher has been answered."""
-        return not self._last and not self.alone
+        return not self._last and not self.singles_in_flight
 
     def expect(self, receipt: Receipt) -> None:
         """Answers a receipt when its frames have ended, behind those of its publisher before it."""
@@ -75,7 +75,7 @@ class OutgoingFrames:
         self._last[receipt.publisher] = receipt
         if before is not None:
             before.next = receipt
-        elif self.alone and receipt.publisher in self.alone:
+        elif self.singles_in_flight and receipt.publisher in self.singles_in_flight:
             self._behind[receipt.publisher] = receipt
         else:
             receipt.head = True
@@ -160,7 +160,7 @@ class OutgoingFrames:
 
     def _answer_singles(self, frame: Building, result: Appended | StoreError) -> None:
         """Answers the publishers of single messages, and their later publishes."""
-        alone = self.alone
+        in_flight = self.singles_in_flight
         if isinstance(result, Appended):
             for (protocol, topic), count in frame.topics.items():
                 self._metrics.messages_in(protocol, topic, "stored").inc(count)
@@ -172,11 +172,11 @@ class OutgoingFrames:
             for publisher, single, size_bytes in frame.singles:
                 publisher.failed(single, error, size_bytes)
         for publisher, _, _ in frame.singles:
-            left = alone[publisher] - 1
+            left = in_flight[publisher] - 1
             if left:
-                alone[publisher] = left
+                in_flight[publisher] = left
                 continue
-            del alone[publisher]
+            del in_flight[publisher]
             if self._behind and (receipt := self._behind.pop(publisher, None)) is not None:
                 receipt.head = True
                 self._answer(receipt)

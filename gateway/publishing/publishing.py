@@ -55,7 +55,7 @@ class SinglePublisher(PublishSource, Protocol):
     protocol: str
 
     def publish_of(self, single: Single) -> Publish:
-        """Returns the effect that the message is when it takes the general way."""
+        """Returns the effect that the message is when it takes the general way. Raises nothing."""
 
     def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
         """Notes that the message is not stored."""

@@ -79,16 +79,16 @@ class Singles:
     def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
         """Adds the messages to the frames being built; returns those that are not plain, which take the general way.
 
-        As the loop of `Ingest`, for messages that have a connection each.
+        As the loop of `Ingest`, for messages of many connections, of each in the order of its reads.
         """
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
         singles, self._waiting = self._waiting, []
         self.size_bytes = self._seen = 0
-        away, size_max, alone = bool(self._outgoing.refusing), self._message_bytes_max, self._outgoing.alone
+        away, size_max = bool(self._outgoing.refusing), self._message_bytes_max
         others: list[tuple[SinglePublisher, Publish, int]] = []
         gone: set[SinglePublisher] = set()  # the publishers of these, whose later messages stay behind them
-        frame, into = NOWHERE, SPREAD
+        frame, into, in_flight = NOWHERE, SPREAD, self._outgoing.singles_in_flight
         rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
         topic, protocol, counted = "", "", 0  # counted: of this topic and protocol
         for waiting in singles:
@@ -102,7 +102,7 @@ class Singles:
                 others.append((publisher, effect, size_bytes))
                 gone.add(publisher)
                 continue
-            alone[publisher] = alone.get(publisher, 0) + 1
+            in_flight[publisher] = in_flight.get(publisher, 0) + 1
             device = message.device
             key_hash = hashes.get(device) or router.key_hash(device)
             near = route.near

@@ -31,6 +31,7 @@ HEAD_BYTES_MAX: Final = 2_048  # a larger head is not kept
 VALUE_BYTES_MAX: Final = 256  # of a value that changes
 ANSWER_BYTES_MAX: Final = 1_000  # of a body: an id, which JSON may make twice as long, and a place
 FEW_MAX: Final = 4  # requests of a read that are messages by themselves; more of them are a run
+SINGLES_MAX: Final = 256  # in flight when a read is looked at: stored in another order, each is looked up among all
 LEARNED_MAX: Final = 4  # templates of a connection that no request has repeated; then no more are made
 
 LENGTH: Final = b"content-length"

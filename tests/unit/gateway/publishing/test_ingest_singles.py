@@ -200,6 +200,23 @@ async def test_what_is_published_behind_several_singles_is_answered_behind_the_l
     assert rig.rested()
 
 
+async def test_what_was_published_behind_a_single_is_answered_once(rig):
+    publisher = SinglesPublisher()
+    for n in range(2):
+        rig.single(publisher, message(), b"ack%d" % n)
+        rig.turn()
+        rig.publish(publisher, n, message())
+        rig.turn()
+        rig.log.end_next()
+        rig.log.end_next()
+        assert rig.rested()
+    rig.single(publisher, message(), b"last")
+    rig.turn()
+    rig.log.end_next()
+    assert publisher.answers == [(b"ack0", 10), (0, 10), (b"ack1", 10), (1, 10), (b"last", 10)]
+    assert rig.rested()
+
+
 async def test_what_is_published_behind_singles_of_two_groups_waits_for_the_slower(two):
     publisher, slow, fast = SinglesPublisher(), devices(two, 0), devices(two, 1)
     two.single(publisher, message(device=slow), b"slow")

@@ -7,11 +7,12 @@ from types import SimpleNamespace
 import msgspec
 import pytest
 
+from adapters.http.handlers.repeats import SINGLES_MAX
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.runtime import endpoint, turn
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX
-from gateway.runtime.turn import ReadBatch
+from gateway.runtime.turn import ReadBatch, StreamEndpoint
 from gateway.sockets import batches, plain_batches
 from store.format.frame import LogOffset, Position
 from tests.support.gateway.http_client import HttpClient, event
@@ -22,6 +23,20 @@ def client(request):
     """A client whose answers its transport writes, or that are written to its socket directly."""
     with closing(HttpClient(plain=request.param)) as client:
         yield client
+
+
+def broken(*_, **__):
+    raise KeyError("a bug of ours")
+
+
+@pytest.fixture
+def other(monkeypatch):
+    """Another client, that no bug which the first one meets may reach."""
+    monkeypatch.setattr(turn, "log", SimpleNamespace(exception=lambda *_, **__: None))
+    monkeypatch.setattr(endpoint, "log", SimpleNamespace(exception=lambda *_, **__: None))
+    other = HttpClient()
+    other.post("x")
+    return other
 
 
 def ids(answers):
@@ -83,10 +98,12 @@ class Permissions:
 
     identity = SimpleNamespace(client_id="")
 
-    def __init__(self):
-        self.access = self
+    def __init__(self, *, bug=""):
+        self.access, self._bug = self, bug
 
     def refused(self, messages):
+        if messages[0].id == self._bug:
+            broken()
         return {0: Refusal(Cause.FORBIDDEN, "no")} if messages[0].id == "b" else {}
 
 
@@ -172,6 +189,47 @@ def test_answers_wait_for_a_peer_that_does_not_read(client):
     assert client.rests
 
 
+@pytest.mark.parametrize(
+    ("differs", "takes"),
+    [
+        ({}, True),
+        ({"outstanding_count": 3}, False),
+        ({"told": [None]}, False),
+        ({"outstanding_bytes": OUTSTANDING_BYTES_MAX}, False),
+        ({"adapter": SimpleNamespace(singles_max=2)}, False),
+    ],
+    ids=["singles alone", "another publish", "told", "bytes", "enough"],
+)
+def test_another_may_be_in_flight_beside_singles_that_the_adapter_does_not_know_and_nothing_else(differs, takes):
+    state = {
+        "adapter": SimpleNamespace(singles_max=3),
+        "outstanding_bytes": OUTSTANDING_BYTES_MAX - 1,
+        "outstanding_count": 2,
+        "singles_in_flight": [None, None],
+        "told": [],
+    }
+    assert StreamEndpoint.takes_more.fget(SimpleNamespace(**{**state, **differs})) is takes
+
+
+def test_each_of_a_read_has_its_share_of_the_bytes(client):
+    reads = (event("a"), event("b"), event("c"))
+    client.send(*reads)
+    assert client.connection.outstanding_bytes == sum(map(len, reads)) // 3 * 3
+    client.store(1)
+    assert client.connection.outstanding_bytes == sum(map(len, reads)) // 3 * 2
+    client.store(0, 1)
+    assert client.rests
+
+
+def test_behind_one_of_unknown_rights_none_of_its_read_is_stored(client, other):
+    template = client.connection.adapter.repeats._template
+    template.who = Principal(name="ada", permissions=Permissions(bug="b"))
+    client.send(event("a"), event("b"), event("c"))
+    assert client.transport.is_closing()
+    assert client.in_flight == ["a"]
+    assert client.connection.outstanding_count == 1
+
+
 def test_no_more_are_read_than_may_be_pipelined():
     client = HttpClient(max_pipelined=2)
     client.post("a", "b")
@@ -186,25 +244,25 @@ def test_no_more_are_read_than_may_be_pipelined():
     assert client.rests
 
 
+def test_a_read_is_taken_whole_while_another_may_be_in_flight():
+    client = HttpClient(max_pipelined=2)
+    client.post("a")
+    client.send(*map(event, "bcde"))
+    assert client.in_flight == ["a", "b", "c", "d", "e"]
+    client.post("f")
+    assert len(client.in_flight) == 5
+
+
+@pytest.mark.parametrize(("max_pipelined", "singles_max"), [(1, 1), (SINGLES_MAX, SINGLES_MAX), (10_000, SINGLES_MAX)])
+def test_so_many_are_in_flight_that_looking_for_one_is_quick(max_pipelined, singles_max):
+    assert HttpClient(max_pipelined=max_pipelined).connection.adapter.singles_max == singles_max
+
+
 def test_no_more_are_read_than_one_connection_may_have_us_hold(client):
     for id_ in "abc":
         client.send(event(id_, body=bytes(OUTSTANDING_BYTES_MAX // 2)))
     assert client.in_flight == ["a", "b"]
     assert not client.transport.reading
-
-
-def broken(*_, **__):
-    raise KeyError("a bug of ours")
-
-
-@pytest.fixture
-def other(monkeypatch):
-    """Another client, that no bug which the first one meets may reach."""
-    monkeypatch.setattr(turn, "log", SimpleNamespace(exception=lambda *_, **__: None))
-    monkeypatch.setattr(endpoint, "log", SimpleNamespace(exception=lambda *_, **__: None))
-    other = HttpClient()
-    other.post("x")
-    return other
 
 
 def test_one_whose_adapter_knows_no_way_for_it_ends_and_no_other(client, other):
