@@ -67,11 +67,9 @@ class StreamEndpoint(Endpoint):
 
     @property
     def takes_more(self) -> bool:
-        """Returns whether another single message may be in flight beside those that are, and beside nothing else."""
-        count = len(self.singles_in_flight)
+        """Returns whether another single message may be in flight beside those that are, where nothing else is."""
         return (
-            count == self.outstanding_count
-            and count < cast(SingleAdapter, self.adapter).singles_max
+            len(self.singles_in_flight) < cast(SingleAdapter, self.adapter).singles_max
             and self.outstanding_bytes < OUTSTANDING_BYTES_MAX
             and not self.told
         )
@@ -174,7 +172,10 @@ class ReadBatch:
             can = connection.singles
             if (
                 can is None
-                or (connection.outstanding_count and not connection.takes_more)
+                or (
+                    (count := connection.outstanding_count)
+                    and (count != len(connection.singles_in_flight) or not connection.takes_more)
+                )
                 or connection.gone
                 or connection.pace is not None
                 or connection.early_bytes
