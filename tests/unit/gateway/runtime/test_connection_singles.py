@@ -58,17 +58,6 @@ def test_what_is_refused_at_once_behind_a_single_message_is_answered_behind_it()
     assert peer.rests
 
 
-def test_while_another_message_is_in_flight_none_takes_the_short_way():
-    peer = SinglesClient()
-    peer.publish(2, "other")
-    peer.publish(3)
-    assert not peer.hub.singles
-    assert len(peer.hub.published) == 2
-    peer.store()
-    assert peer.said(Puback(packet_id=2), Puback(packet_id=3))
-    assert peer.rests
-
-
 def test_a_single_message_counts_in_the_quota_of_what_comes_behind_it():
     peer = SinglesClient(receive_maximum=2)
     peer.publish(2)

@@ -209,6 +209,15 @@ def test_another_may_be_in_flight_beside_singles_that_the_adapter_does_not_know(
     assert StreamEndpoint.takes_more.fget(SimpleNamespace(**{**state, **differs})) is takes
 
 
+@pytest.mark.parametrize("beside", [(), ("a",)])
+def test_while_anything_else_is_in_flight_the_adapter_is_not_asked(client, beside):
+    client.post(*beside)
+    client.connection.outstanding_count += 1
+    client.post("b")
+    assert client.in_flight == [*beside]
+    assert len(client.hub.published) == 1
+
+
 def test_each_of_a_read_has_its_share_of_the_bytes(client):
     reads = (event("a"), event("b"), event("c"))
     client.send(*reads)
