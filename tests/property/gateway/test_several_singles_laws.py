@@ -54,7 +54,7 @@ def test_the_answers_are_those_of_the_general_way_in_its_order(data: st.DataObje
 
 
 def check(short: HttpClient, data: st.DataObject) -> None:
-    """Has requests sent and ended in an order that is drawn, and compares the answers with those of the general way."""
+    """Sends and ends requests in an order that is drawn, and compares the answers with those of the general way."""
     long = HttpClient()
     long.connection.singles = None
     refused = data.draw(st.sets(st.integers(0, 30)), label="refused")

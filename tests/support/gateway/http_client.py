@@ -32,15 +32,15 @@ class ListTransport(ConnectionTransport):
         return written
 
     def pause(self):
-        """Has the peer read no more."""
+        """Makes the peer read no more."""
         self.protocol.pause_writing()
 
     def resume(self):
-        """Has the peer read on."""
+        """Makes the peer read on."""
         self.protocol.resume_writing()
 
     def lose(self):
-        """Has the peer go away."""
+        """Makes the peer go away."""
         self.protocol.connection_lost(None)
 
     def free(self):
@@ -76,17 +76,17 @@ class SocketTransport(ListTransport):
         return received
 
     def pause(self):
-        """Has the peer read no more."""
+        """Makes the peer read no more."""
         self.writable_number = -1
         super().pause()
 
     def resume(self):
-        """Has the peer read on."""
+        """Makes the peer read on."""
         self.writable_number = self._ours.fileno()
         super().resume()
 
     def lose(self):
-        """Has the peer go away."""
+        """Makes the peer go away."""
         self.writable_number = -1
         super().lose()
 
