@@ -11,8 +11,9 @@ without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) are nam
 device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or
 else the address without its last level.
 
-A client that has not logged in says of itself who it is. So a rule that asks for the identity gives it no name, and
-where such a rule matches, the name in the log counts for nothing.
+A login is in the log as the name of its messages, and as their principal only where it speaks for another device. A
+client without a login is there by its own identifier, so that a rule that asks for the identity takes that: nothing in
+the log tells the two apart.
 """
 
 import re
@@ -80,7 +81,7 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Returns the name in a message whose address has these levels; empty: none."""
         match self.source:
             case "identity":
-                return _asked_for(message.principal or "")
+                return _asked_for(message.principal or message.device)
             case "client_id":
                 return _asked_for(message.device)
             case "level":
@@ -115,8 +116,7 @@ class Devices:
         levels = message.address.split("/")
         matching = [rule for rule, pattern in self._rules if matches(pattern, levels)]
         name = next((name for rule in matching if (name := rule.find(message, levels))), "")
-        speaks = not any(rule.source == "identity" for rule in matching)
-        found = (name or _by_default(message, levels, speaks=speaks))[:DEVICE_CHARS_MAX]
+        found = (name or _by_default(message, levels))[:DEVICE_CHARS_MAX]
         if all(rule.by_address for rule in matching):
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
@@ -138,10 +138,10 @@ def _asked_for(name: str) -> str:
     return "" if _nobodys(name) else name
 
 
-def _by_default(message: Message, levels: Sequence[str], *, speaks: bool) -> str:
-    """Returns the name in the log, if `speaks` and it is the speaker's own, else that in the address."""
+def _by_default(message: Message, levels: Sequence[str]) -> str:
+    """Returns the name in the log if it is the speaker's own, else that in the address."""
     by_sparkplug = levels[0] == _SPARKPLUG and len(levels) > 3
-    if speaks and _own(message.device) and not (by_sparkplug and message.device == levels[_LEVEL]):
+    if _own(message.device) and not (by_sparkplug and message.device == levels[_LEVEL]):
         return message.device
     if by_sparkplug:
         return "/".join(levels[3:])

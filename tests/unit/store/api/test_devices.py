@@ -2,6 +2,8 @@
 
 import pytest
 
+from adapters.amqp.codec.properties import Template
+from adapters.mqtt.messages.messages import NO_TEMPLATE
 from store.api.devices import DEVICE_CHARS_MAX, DeviceRule, Devices, generated
 from store.api.message import EVENT, Message
 
@@ -115,16 +117,19 @@ def test_a_rule_that_asks_for_the_name_takes_all_but_those_of_libraries_and_of_m
         assert device(Message(address="t/s/d/x", device="", principal=name), by_identity) == "d"
 
 
-def test_an_identity_is_the_one_of_a_client_that_has_logged_in():
-    """A client without one chooses its own identifier, and so could be any device."""
-    by_identity, by_level = DeviceRule(source="identity"), DeviceRule(source="level", level=2)
-    anonymous = Message(address="telemetry/site1/dev7/temp", device="dev42")
-    assert device(anonymous, by_identity, by_level) == "dev7"
-    assert device(anonymous, by_identity) == "dev7"
-    assert device(Message(address="telemetry/temp", device="dev42"), by_identity) == "telemetry"
-    assert device(anonymous, DeviceRule(source="identity", filter="other/#")) == "dev42"
-    named = Message(address="telemetry/site1/dev7/temp", device="gw", principal="dev42")
-    assert device(named, by_identity, by_level) == "dev42"
+def test_an_identity_is_the_login_as_adapters_write_it():
+    """Of a login the adapters write a principal only where a trusted gateway speaks for another device."""
+    amqp = Template((1, False, "", *[None] * 10, (), None), False, 0, None, None, None, None, None, False)
+    address, rules = "telemetry/site1/line3/temp", (DeviceRule(source="identity"), DeviceRule())
+    login = amqp.message(address, b"1", device="dev42", trusted_gateway=False, now_ms=0, user="dev42")
+    gateway = amqp._replace(device="sensor7").message(address, b"1", device="gw", trusted_gateway=True, now_ms=0)
+    mqtt = NO_TEMPLATE.message(address, b"1", qos=1, retain=False, device="dev43", now_ms=0)
+    assert [(m.device, m.principal) for m in (login, gateway, mqtt)] == [
+        *(("dev42", None), ("sensor7", "gw"), ("dev43", None)),
+    ]
+    assert Devices(rules).of([login, gateway, mqtt]) == ["dev42", "gw", "dev43"]
+    for source in ("identity", "property"):  # of a rule that gives no name the name in the log counts still
+        assert device(login, DeviceRule(source=source, name="serial")) == "dev42"
 
 
 def test_a_property_is_read_of_each_message_and_not_remembered():
