@@ -4,6 +4,7 @@ METRICS_MAX = 256  # of one message; the rest of its fields is skipped
 NAMES_MAX = 1_024  # of aliases, that one message gives; the rest stay unnamed
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
+UNIT_CHARS_MAX = 64  # the rest is cut off
 DEPTH_MAX = 8  # of nested fields; deeper ones are skipped
 NUMBER_MAX = 1e150  # a number beyond it is skipped: sums of squares of a window are finite
 TIME_US_MAX = 253_402_300_799_999_000  # the end of the year 9999; earlier than 1970 and later is no time
@@ -99,6 +100,6 @@ class Rows:
         self.metrics.append(metric)
         self.values.append(value)
         self.texts.append(text)
-        self.units.append(unit)
+        self.units.append(unit if unit is None else unit[:UNIT_CHARS_MAX])
         self.times_us.append(time_us)
         self.aliases.append(None)

@@ -19,6 +19,7 @@ from spark.decode.values import (
     NO_METRICS,
     OK,
     TOO_MANY,
+    UNIT_CHARS_MAX,
     Undecodable,
 )
 from spark.errors import BadOption
@@ -243,6 +244,17 @@ def test_an_error_of_ours_is_of_one_record_and_names_itself(monkeypatch):
     read = Decoder().read([Message(address="t", body=body, content_type=kind) for body, kind in bodies])
     assert (read.quality, read.metrics) == ([BAD_BODY, BAD_BODY, OK], ["a"])
     assert read.reasons == [*["unexpected ZeroDivisionError: broken on purpose"] * 2, None]
+
+
+def test_units_are_cut():
+    """A base unit is of every record of its pack: 8 MB of it were 2 GiB of units, which no column takes."""
+    pack = json.dumps([{"bn": "a", "bu": "°" * 100, "v": 1}, {"n": "b", "v": 2}, {"n": "c", "u": "C" * 64, "v": 3}])
+    found, quality = rows(pack.encode(), content_type="application/senml+json")
+    assert ([unit for _, _, unit, _ in found.values()], quality) == (["°" * UNIT_CHARS_MAX] * 2 + ["C" * 64], OK)
+    named = DecodeRule(metric="m", unit="u")
+    assert rows(json.dumps({"m": "a", "value": 1, "u": "C" * 100}).encode(), named)[0] == {
+        "a": (1, None, "C" * 64, None)
+    }
 
 
 def test_cbor_bodies():
