@@ -256,7 +256,8 @@ def _verdicts(plan: PassPlan, rows: pa.Table, quality: npt.NDArray[np.object_]) 
 def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
     """Returns the samples as rows of `STATES`, and the aliases of Sparkplug's metrics with those of the records."""
     told, owners = _flat(records, "samples")
-    kept = records.take(owners)
+    plain = [name for name in STATES.names if name in RECORD_COLUMNS]  # lists would be copied for each of their samples
+    kept = records.select(plain).take(owners)
     metric, alias = told["metric"], told["alias"]
     births, givers = _flat(records, "aliases")
     if len(givers) or alias.null_count < len(alias):
