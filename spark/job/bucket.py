@@ -261,10 +261,8 @@ def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
     metric, alias = told["metric"], told["alias"]
     births, givers = _flat(records, "aliases")
     if len(givers) or alias.null_count < len(alias):
-        place = _places(records)
-        named = pa.table([records["device"].take(givers), births["alias"], births["metric"]], schema=aliases.ALIASES)
-        rows = (kept["device"].combine_chunks(), metric, alias)
-        metric, known = aliases.resolve(known, named, place[np.asarray(givers)], rows, place[np.asarray(owners)])
+        named = _named(records.select(plain).take(givers), births)
+        metric, known = aliases.resolve(known, named, _named(kept, told))
     made = {
         "metric": metric,
         **{name: told[name] for name in ("value", "text", "unit")},
@@ -281,14 +279,10 @@ def _flat(records: pa.Table, name: str) -> tuple[dict[str, pa.Array], pa.Array]:
     return {field.name: pc.struct_field(flat, field.name) for field in flat.type}, pc.list_parent_indices(lists)
 
 
-def _places(records: pa.Table) -> npt.NDArray[np.int64]:
-    """Returns the place of each record among all: by the store's clock, and in its queue by offset."""
-    stored = column(records, "stored_at").copy()
-    for part in np.split(stored, np.flatnonzero(np.diff(column(records, "queue"))) + 1):
-        np.maximum.accumulate(part, out=part)  # a clock may have been set back
-    places = np.empty(len(stored), np.int64)
-    places[np.argsort(stored, kind="stable")] = np.arange(len(stored))
-    return places
+def _named(kept: pa.Table, told: dict[str, pa.Array]) -> pa.Table:
+    """Returns metrics and aliases with the places of their records, as `NAMED`."""
+    columns = [told[name] if name in ("alias", "metric") else kept[name] for name in aliases.NAMED.names]
+    return pa.table(columns, schema=aliases.NAMED)
 
 
 def _sample_rows(records: pa.Table, samples: pa.Table, quality: npt.NDArray[np.object_]) -> pa.Table:

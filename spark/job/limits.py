@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from spark.decode.values import NAMES_MAX
 from spark.tables.reports import PassPlan
 from spark.tables.state import BucketState
 from spark.telemetry import marks
@@ -42,8 +43,9 @@ def drop_stale(plan: PassPlan, state: BucketState) -> KeptState:
         state = state._replace(latest=state.latest.filter(pa.array(~old)))
         state = state._replace(series=state.series.filter(pa.array(has_series(state.series, state.latest))))
         series += int(old.sum())
-    if state.aliases.num_rows > plan.capacity.metrics:
-        state = state._replace(aliases=trimmed_aliases(state.aliases, plan.capacity))
+    named_max = max(plan.capacity.metrics, NAMES_MAX)  # no less than one BIRTH gives
+    if state.aliases.num_rows > named_max:
+        state = state._replace(aliases=trimmed_aliases(state.aliases, named_max))
     return KeptState(_pruned(state, all_spare=bool(devices or series)), devices, series)
 
 

@@ -14,7 +14,7 @@ from spark.tables.files import reason
 from spark.tables.manifest import Manifest
 from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
-from spark.telemetry.aliases import ALIASES
+from spark.telemetry.aliases import ALIASES, placed
 from spark.telemetry.anomalies import SERIES
 from spark.telemetry.liveness import DEVICES
 from spark.telemetry.marks import MARKS
@@ -80,7 +80,7 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     state = BucketState(
         dict(zip(names, windows, strict=True)), dict(zip(names, marks, strict=True)), *tables[-_OTHERS:]
     )
-    return state._replace(sessions=_widened(state.sessions, SESSIONS))
+    return state._replace(sessions=_widened(state.sessions, SESSIONS), aliases=placed(_widened(state.aliases, ALIASES)))
 
 
 def written_in(name: str) -> int:

@@ -13,7 +13,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.telemetry.groups import codes, group
+from spark.telemetry.groups import codes, column
 from spark.telemetry.liveness import LEARNED_COUNT
 from spark.telemetry.windows import INSTANT
 
@@ -103,15 +103,15 @@ def has_series(rows: pa.Table, known: pa.Table) -> Mask:
     return found
 
 
-def trimmed_aliases(aliases: pa.Table, capacity: Capacity) -> pa.Table:
-    """Returns the names of aliases, of each device no more than it may have metrics; the newest stay."""
+def trimmed_aliases(aliases: pa.Table, count_max: int) -> pa.Table:
+    """Returns the names of aliases, at most so many of each device; those that were given last stay."""
     device, devices = codes(aliases["device"])
-    if not aliases.num_rows or np.bincount(device, minlength=devices).max() <= capacity.metrics:
+    if not aliases.num_rows or np.bincount(device, minlength=devices).max() <= count_max:
         return aliases
-    groups = group([(device, devices)])
-    rank = np.arange(len(device)) - np.repeat(groups.starts, groups.sizes)
-    kept = groups.order[rank >= np.repeat(groups.sizes, groups.sizes) - capacity.metrics]
-    return aliases.take(pa.array(np.sort(kept)))
+    order = np.lexsort([*(column(aliases, name) for name in ("offset", "queue", "stored_at")), device])
+    sizes = np.bincount(device, minlength=devices)
+    from_end = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(order))  # 1: the newest of its device
+    return aliases.take(pa.array(np.sort(order[from_end <= count_max])))
 
 
 def _ranks(code: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
