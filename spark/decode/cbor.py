@@ -1,7 +1,8 @@
 """CBOR (RFC 8949) to plain values: as much as telemetry takes, bounded in depth and size.
 
 Maps, arrays, integers, floats, texts, byte strings, booleans and null; of tags the value that they mark, but for
-bignums and decimals, which become floats. Everything that a body can claim is bounded by the body's own bytes.
+bignums and decimals, which become floats. Everything that a body can claim is bounded by the body's own bytes, and
+its items are counted.
 """
 
 import struct
@@ -9,7 +10,9 @@ from typing import Final
 
 from spark.decode.values import Undecodable
 
+ITEMS_MAX: Final = 262_144  # of a body, nested ones included: 1 us each, and some 70 bytes
 _DEPTH_MAX: Final = 32
+_KEY_MAX: Final = 1 << 64  # integers' own limit; of bignums any number may have the same hash
 _BREAK = object()
 _SIMPLE: Final = {20: False, 21: True, 22: None, 23: None}
 _FLOATS: Final = {25: struct.Struct(">e"), 26: struct.Struct(">f"), 27: struct.Struct(">d")}
@@ -17,13 +20,17 @@ _FLOATS: Final = {25: struct.Struct(">e"), 26: struct.Struct(">f"), 27: struct.S
 
 def decode(data: bytes) -> object:
     """Returns the value of a whole body. Raises `Undecodable`."""
-    value, end = _item(data, 0, 0)
+    value, end = _item(data, 0, 0, [ITEMS_MAX])
     if end != len(data) or value is _BREAK:
         raise Undecodable("bytes follow the CBOR value" if value is not _BREAK else "a CBOR break stands alone")
     return value
 
 
-def _item(data: bytes, at: int, depth: int) -> tuple[object, int]:
+def _item(data: bytes, at: int, depth: int, left: list[int]) -> tuple[object, int]:
+    """Returns the item at a place, and its end; `left` has how many items may still come."""
+    left[0] -= 1
+    if left[0] < 0:
+        raise Undecodable(f"CBOR has more than {ITEMS_MAX} items")
     if depth > _DEPTH_MAX:
         raise Undecodable(f"CBOR is nested deeper than {_DEPTH_MAX}")
     if at >= len(data):
@@ -38,12 +45,12 @@ def _item(data: bytes, at: int, depth: int) -> tuple[object, int]:
             raise Undecodable("a CBOR integer has no length")
         return (argument if major == 0 else -1 - argument), at
     if major in (2, 3):
-        return _string(data, at, argument, text=major == 3)
+        return _string(data, at, argument, left, text=major == 3)
     if major == 4:
-        return _array(data, at, argument, depth)
+        return _array(data, at, argument, depth, left)
     if major == 5:
-        return _map(data, at, argument, depth)
-    value, at = _item(data, at, depth + 1)
+        return _map(data, at, argument, depth, left)
+    value, at = _item(data, at, depth + 1, left)
     return _tagged(argument, value), at
 
 
@@ -76,13 +83,13 @@ def _simple(data: bytes, at: int, info: int) -> tuple[object, int]:
     return _SIMPLE.get(info), at
 
 
-def _string(data: bytes, at: int, size: int | None, *, text: bool) -> tuple[object, int]:
+def _string(data: bytes, at: int, size: int | None, left: list[int], *, text: bool) -> tuple[object, int]:
     if size is None:
         parts = []
         while True:
             if data[at : at + 1] in (b"\x5f", b"\x7f"):
                 raise Undecodable("a CBOR string has parts without a length")  # RFC 8949, 3.2.3
-            part, at = _item(data, at, _DEPTH_MAX)
+            part, at = _item(data, at, _DEPTH_MAX, left)
             if part is _BREAK:
                 break
             if not isinstance(part, str if text else bytes):
@@ -100,10 +107,10 @@ def _string(data: bytes, at: int, size: int | None, *, text: bool) -> tuple[obje
         raise Undecodable("a CBOR text is not UTF-8") from error
 
 
-def _array(data: bytes, at: int, size: int | None, depth: int) -> tuple[object, int]:
+def _array(data: bytes, at: int, size: int | None, depth: int, left: list[int]) -> tuple[object, int]:
     found: list[object] = []
     while size is None or len(found) < size:
-        value, at = _item(data, at, depth + 1)
+        value, at = _item(data, at, depth + 1, left)
         if value is _BREAK:
             if size is None:
                 break
@@ -112,16 +119,18 @@ def _array(data: bytes, at: int, size: int | None, depth: int) -> tuple[object, 
     return found, at
 
 
-def _map(data: bytes, at: int, size: int | None, depth: int) -> tuple[object, int]:
+def _map(data: bytes, at: int, size: int | None, depth: int, left: list[int]) -> tuple[object, int]:
     found: dict[object, object] = {}
     count = 0
     while size is None or count < size:
-        key, at = _item(data, at, depth + 1)
+        key, at = _item(data, at, depth + 1, left)
         if key is _BREAK and size is None:
             break
-        value, at = _item(data, at, depth + 1)
+        value, at = _item(data, at, depth + 1, left)
         if key is _BREAK or value is _BREAK or not isinstance(key, str | int | float | bytes):
             raise Undecodable("a CBOR map has a key that is no text and no number")
+        if isinstance(key, int) and not -_KEY_MAX <= key < _KEY_MAX:
+            raise Undecodable("a CBOR map has a key of more than 64 bits")
         found[key] = value
         count += 1
     return found, at

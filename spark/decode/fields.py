@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Final
 
-from spark.decode.values import DEPTH_MAX, METRICS_MAX, TIME_US_MAX, Rows, Undecodable
+from spark.decode.values import DEPTH_MAX, METRIC_CHARS_MAX, METRICS_MAX, TIME_US_MAX, Rows, Undecodable
 from store.api.decoding import DecodeRule, steps_of
 
 _VALUE: Final = "value"
@@ -68,7 +68,9 @@ def _element(rows: Rows, element: object, leaf: str, rule: DecodeRule, outer: in
 
 
 def _leaves(value: object, path: str, depth: int) -> Iterator[tuple[str, object]]:
-    """Yields every value that is no object and no array, with its path."""
+    """Yields every value that is no object and no array, with its path; none whose path is too long for a metric."""
+    if len(path) > METRIC_CHARS_MAX:
+        return
     if isinstance(value, Mapping):
         if depth:
             for name, inner in value.items():

@@ -6,7 +6,7 @@ to now (4.5.3), that is to the message's time.
 
 from typing import Any, Final
 
-from spark.decode.values import TIME_US_MAX, Rows, Undecodable
+from spark.decode.values import METRIC_CHARS_MAX, TIME_US_MAX, Rows, Undecodable
 
 _RELATIVE_S: Final = 1 << 28
 _LABELS: Final = {  # CBOR's integers for JSON's labels (RFC 8428, table 4)
@@ -37,7 +37,8 @@ def read(rows: Rows, pack: object, time_ms: int) -> None:
         if not isinstance(given, dict):
             raise Undecodable("a SenML record is an object")
         record = {_LABELS.get(key, key): value for key, value in given.items()}
-        name, unit = _text(record, "bn", name), _text(record, "bu", unit or "") or None
+        name = _text(record, "bn", name)[: METRIC_CHARS_MAX + 1]  # a longer one makes every name too long
+        unit = _text(record, "bu", unit or "") or None
         base_s = _number(record, "bt", base_s)
         base_value, base_sum = _number(record, "bv", base_value), _number(record, "bs", base_sum)
         full = name + _text(record, "n", "")
@@ -49,6 +50,8 @@ def read(rows: Rows, pack: object, time_ms: int) -> None:
             raise Undecodable("a SenML record's time is before 1970 or after the year 9999")
         of = _text(record, "u", unit or "") or None
         _add(rows, record, full, of, time_us, base_value, base_sum)
+        if rows.full:
+            return
 
 
 def _add(  # noqa: PLR0917  # a record's parts, resolved

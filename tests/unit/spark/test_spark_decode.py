@@ -8,18 +8,20 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from spark.decode import cbor, samples
+from spark.decode import cbor, fields, samples, senml
 from spark.decode.fields import time_us_of
 from spark.decode.rules import DecodeRules, load_rules
 from spark.decode.samples import UNEXPECTED, Decoder
 from spark.decode.values import (
     BAD_BODY,
     ENCODED,
+    METRIC_CHARS_MAX,
     METRICS_MAX,
     NO_METRICS,
     OK,
     TOO_MANY,
     UNIT_CHARS_MAX,
+    Rows,
     Undecodable,
 )
 from spark.errors import BadOption
@@ -225,6 +227,42 @@ MARKED = st.recursive(
 def test_no_cbor_raises_but_undecodable(data):
     with contextlib.suppress(Undecodable):
         cbor.decode(data)
+
+
+def test_keys_of_cbor_have_64_bits():
+    """Multiples of 2^61 - 1 all have the hash 0: a map of them took time by the square of their number."""
+    for key in (1 << 64, -(1 << 64) - 1, (1 << 61) * ((1 << 61) - 1)):
+        given = encode_cbor({Tagged(2 if key >= 0 else 3, max(key, -1 - key).to_bytes(16, "big")): 1})
+        with pytest.raises(Undecodable, match="64 bits"):
+            cbor.decode(given)
+    fits = {(1 << 64) - 1: 1, -(1 << 64): 2}
+    assert cbor.decode(encode_cbor(fits)) == fits
+
+
+@pytest.mark.parametrize(("begin", "item"), [(b"\x9f", b"\xa0"), (b"\x5f", b"\x40"), (b"\x81\x9f", b"\xc0\x00")])
+def test_items_of_cbor_are_counted(begin, item):
+    """An empty map takes one byte of a body, and 64 of memory."""
+    count = (cbor.ITEMS_MAX - len(begin) - 1) // len(item)  # beside arrays, and the break
+    assert cbor.decode(begin + item * count + b"\xff") is not None
+    with pytest.raises(Undecodable, match="more than 262144 items"):
+        cbor.decode(begin + item * (count + 2) + b"\xff")
+
+
+def test_names_too_long_are_not_joined(monkeypatch):
+    """A base name or a key of megabytes would be copied for each of the names behind it."""
+    joined = []
+    monkeypatch.setattr(Rows, "_add", lambda _, metric, *_row: joined.append(len(metric)))
+    long = "k" * 10_000
+    rows = Rows()
+    senml.read(rows, [{"bn": long}, *[{"n": "a", "v": 1}] * 9], T_MS)
+    fields.read(rows, {long: {"a": 1, "b": {"c": 2}}, "b": [{long: [1, 2]}, 3]}, "leaf")
+    assert joined == [METRIC_CHARS_MAX + 2] * 9 + [len("b.1")]
+
+
+def test_senml_ends_where_no_more_records_count():
+    pack = [{"n": f"m{n}", "v": n} for n in range(METRICS_MAX + 1)]
+    read = one(json.dumps([*pack, 7]).encode(), content_type="application/senml+json")
+    assert (len(read[0]), read[1]) == (METRICS_MAX, TOO_MANY)
 
 
 def test_decimals_are_of_two_integers():
