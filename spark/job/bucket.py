@@ -143,11 +143,13 @@ def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: np
     numbers = np.asarray(pc.is_valid(everything["value"]))
     samples = everything.filter(pa.array(np.isin(verdicts, IN_WINDOWS) & numbers)).select(SAMPLES.names)
     latest = _newest(state.latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
+    own = _verdicts(plan, records, np.full(records.num_rows, OK, object))
     flags = liveness.Flags(
         late=np.isin(quality, (LATE, TOO_OLD)),
         ahead=quality == AHEAD,
         rejected=np.asarray(pc.is_valid(records["rejected"])),
-        strayed=_verdicts(plan, records, np.full(records.num_rows, OK, object)) != OK,
+        strayed=own != OK,
+        gathered=np.isin(own, (LATE, TOO_OLD)),
     )
     devices, back = liveness.observe(
         state.devices, records, flags, read_to_ms=plan.read_to_ms, watermark_ms=plan.watermark_ms

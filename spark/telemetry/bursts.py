@@ -5,8 +5,9 @@ exponential; minutes without a message teach nothing. A minute is a burst when i
 `SIGMAS`, and `FACTOR` times the mean, and `COUNT_MIN`. Of bursts in successive minutes only the first counts. A burst
 teaches as much as `CUT` sigmas would, so a device that sends more from now on is followed after a while.
 
-The minute that goes on is counted and not yet learned from, so how the log was cut into batches does not show. Late
-messages do not count: a device that was offline may send all that it gathered at once.
+The minute that goes on is counted and not yet learned from, so how the log was cut into batches does not show. Messages
+that are late by their own time do not count: a device that was offline may send all that it gathered at once. Old
+samples in messages in time do not matter.
 """
 
 from typing import Any

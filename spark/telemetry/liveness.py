@@ -53,6 +53,7 @@ class Flags(NamedTuple):
     ahead: Mask
     rejected: Mask
     strayed: Mask  # the record's own time is late, too old or ahead: it says nothing of the clock
+    gathered: Mask  # the record's own time is late or too old: while its device was offline, it may be
 
 
 def observe(
@@ -107,7 +108,7 @@ def observe(
     for name, mask in said.items():
         arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
     arrays["last_time"][at] = np.maximum(known, np.maximum.reduceat(told_at, groups.starts))
-    in_time = ~said["late"]
+    in_time = ~flags.gathered[groups.order]
     events = [
         _back(arrays, at, np.minimum.reduceat(heard, groups.starts)),
         bursts.find(arrays, at, owner[in_time], stored[in_time]),

@@ -74,3 +74,21 @@ def test_the_worst_of_a_records_times_counts(opened):
     plan = opened.begin(1)
     counted = {row.quality: row.records for report in worked(plan, 2, records) for row in report.traffic}
     assert counted == {"late": 1, "ahead": 2, "ok": 1}
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_a_device_that_tells_its_history_again_has_bursts(opened, old):
+    """Its records are late by their samples, which says nothing of when they were sent."""
+    records = []
+    for minute in range(21):
+        count = 2 if minute < 20 else 50
+        for n in range(count):
+            at = T0 + minute * MINUTE_MS + n * MINUTE_MS // count
+            times = {"b": at - 10 * MINUTE_MS} if old else {}
+            records.append(Record("d", at, len(records), {"a": n % 3 * 1.0, "b": 2.0}, times_ms=times))
+    do_batch(opened, 0, records)
+    tables = Tables(opened.place.url)
+    (row,) = tables.table("quality").to_pylist()
+    assert row["late"] == old * len(records)
+    found = [event["time"] for event in tables.table("anomalies").to_pylist() if event["kind"] == "rate_spike"]
+    assert [round(time.timestamp() * 1000) for time in found] == [T0 + 20 * MINUTE_MS]

@@ -33,7 +33,7 @@ def run(records: list[Record], pieces: int = 1, late: bool = False):
         for n, record in enumerate(some):
             record.offset = at + n
         none = np.zeros(len(some), bool)
-        flags = Flags(~none if late else none, none, none, none)
+        flags = Flags(none, none, none, none, ~none if late else none)
         devices, events = observe(devices, table(some), flags, watermark_ms=0)
         found += [event for event in events.to_pylist() if event["kind"] == RATE_SPIKE]
     return devices, found
@@ -86,7 +86,7 @@ def test_a_state_of_before_bursts_is_taken_over():
     older = before.drop_columns(["minute", "minute_count", "minutes", "burst", "burst_before", "rate", "rate_spread"])
     some = minutes("d", [10], 3)
     none = np.zeros(len(some), bool)
-    (row,) = observe(older, table(some), Flags(none, none, none, none), watermark_ms=0)[0].to_pylist()
+    (row,) = observe(older, table(some), Flags(none, none, none, none, none), watermark_ms=0)[0].to_pylist()
     assert (row["records"], row["minute_count"], row["minutes"]) == (40, 10, 0)
 
 

@@ -20,7 +20,8 @@ WATERMARK_MS = 30_000
 def seen(devices, records: list[Record], strayed: Collection[int] = ()):
     """Observes records; those with some offsets have times that are late, too old or ahead."""
     count = len(records)
-    flags = Flags(*(np.zeros(count, bool) for _ in range(3)), strayed=np.array([r.offset in strayed for r in records]))
+    none = np.zeros(count, bool)
+    flags = Flags(none, none, none, strayed=np.array([r.offset in strayed for r in records]), gathered=none)
     return observe(devices, table(records), flags, watermark_ms=WATERMARK_MS)
 
 
