@@ -12,8 +12,8 @@ from store.api.filters import matches
 Format = Literal["auto", "json", "senml", "senml-cbor", "cbor", "sparkplug", "number", "text", "none"]
 
 _REMEMBERED_MAX: Final = 1_024  # paths
-_STEP = re.compile(r'"((?:[^"]|"")*)"(?=\.|$)|([^".][^.]*|)(?=\.|$)')
-_NUMBER = re.compile(r"-?[0-9]{1,19}")
+_STEP = re.compile(r'"((?:[^"]|"")*)"(?=\.|\Z)|([^".][^.]*|)(?=\.|\Z)')
+_NUMBER = re.compile(r"-?[0-9]{1,20}")
 
 
 class Step(NamedTuple):

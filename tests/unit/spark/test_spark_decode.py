@@ -117,7 +117,14 @@ def test_paths_reach_names_with_dots_and_integer_keys():
     assert one(b'{"a":1}', DecodeRule(metrics={"a": "9" * 5_000, "b": "\u0661"})) == ({}, NO_METRICS)
 
 
-@pytest.mark.parametrize("path", ['"a', 'a."b', '"a"b', '"', 'a.""".b'])
+def test_paths_take_line_ends_and_the_greatest_keys():
+    """Of integers CBOR has 64 bits: 20 digits."""
+    keys = encode_cbor({(1 << 64) - 1: 1, -(1 << 64): 2, "x\n": 3, "x": 4})
+    paths = {"a": str((1 << 64) - 1), "b": str(-(1 << 64)), "c": "x\n", "d": "x"}
+    assert one(keys, DecodeRule(metrics=paths, format="cbor")) == ({"a": 1.0, "b": 2.0, "c": 3.0, "d": 4.0}, OK)
+
+
+@pytest.mark.parametrize("path", ['"a"\n', '"a', 'a."b', '"a"b', '"', 'a.""".b'])
 def test_a_quoted_name_that_does_not_end_is_refused(path):
     for rule in ({"time": path}, {"metrics": {"m": path}}, {"ignore": (path,)}, {"each": path}):
         with pytest.raises(ValueError, match="a quoted name"):
