@@ -208,26 +208,22 @@ def _event(rows: Rows, message: Message, rule: DecodeRule) -> None:
     event: Any = _parse(message.body)
     if not isinstance(event, dict):
         raise Undecodable("the event is no object")
-    kind, time_us = event.get("datacontenttype"), fields.time_us_of(event.get("time"))
+    kind, data, time_us = event.get("datacontenttype"), event.get("data"), fields.time_us_of(event.get("time"))
     way = _way_of(kind if isinstance(kind, str) else None) or "fields"
-    begin = len(rows.metrics)
-    inner = message if time_us is None else msgspec.structs.replace(message, time_ms=time_us // 1000)
-    if "data" not in event:
-        _event_bytes(rows, msgspec.structs.replace(inner, body=_bytes_of(event)), way, rule)
-    elif way == "senml":
-        senml.read(rows, event["data"], inner.time_ms)
-    elif way == "plain" and isinstance(event["data"], str):
-        _plain(rows, msgspec.structs.replace(inner, body=event["data"].encode()), rule)
-    else:
-        fields.read(rows, event["data"], _leaf(message), rule)
-    for n in range(begin, len(rows.metrics)):
-        rows.times_us[n] = time_us if rows.times_us[n] is None else rows.times_us[n]
-
-
-def _event_bytes(rows: Rows, inner: Message, way: str, rule: DecodeRule) -> None:
     if way == "event":
         raise Undecodable("the event's data is an event")
-    _READERS[way](rows, inner, rule)
+    begin = len(rows.metrics)
+    inner = message if time_us is None else msgspec.structs.replace(message, time_ms=time_us // 1000)
+    if data is None and ("data" not in event or event.get("data_base64") is not None):
+        _READERS[way](rows, msgspec.structs.replace(inner, body=_bytes_of(event)), rule)
+    elif way == "senml":
+        senml.read(rows, data, inner.time_ms)
+    elif way == "plain" and isinstance(data, str):
+        _plain(rows, msgspec.structs.replace(inner, body=data.encode()), rule)
+    else:
+        fields.read(rows, data, _leaf(message), rule)
+    for n in range(begin, len(rows.metrics)):
+        rows.times_us[n] = time_us if rows.times_us[n] is None else rows.times_us[n]
 
 
 def _bytes_of(event: Mapping[str, Any]) -> bytes:

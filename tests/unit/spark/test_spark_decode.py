@@ -335,6 +335,9 @@ def test_cloudevents_are_read_by_their_data():
     assert rows(json.dumps(event).encode(), **kind) == ({"a": (1.0, None, None, (T_MS - 10_000) * 1000)}, OK)
     event |= {"datacontenttype": "text/plain", "data": "21.5"}
     assert one(json.dumps(event).encode(), **kind) == ({"temp": 21.5}, OK)
+    assert one(b'{"data":null,"data_base64":"eyJhIjoxfQ=="}', **kind) == ({"a": 1.0}, OK)
+    assert one(b'{"data":{"a":1},"data_base64":null}', **kind) == ({"a": 1.0}, OK)
+    assert one(b'{"data":null,"data_base64":null}', **kind) == ({}, NO_METRICS)
 
 
 @pytest.mark.parametrize(
@@ -366,6 +369,7 @@ def test_the_bytes_of_cloudevents_are_read_by_their_type(data, type_, found):
         ({"data_base64": "AA==", "datacontenttype": "image/png"}, "no JSON: "),
         ({"data_base64": "e!", "datacontenttype": "application/json"}, "data_base64 of the event is no Base64"),
         ({"data_base64": "e30=", "datacontenttype": "application/cloudevents+json"}, "the event's data is an event"),
+        ({"data": {"data": 1}, "datacontenttype": "application/cloudevents+json"}, "the event's data is an event"),
         ({"data_base64": 7}, "the event has no data that can be read"),
         ({}, "the event has no data that can be read"),
         ([], "the event is no object"),
