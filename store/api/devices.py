@@ -7,9 +7,9 @@ applied where the log is read, so results can be computed again by other rules.
 
 Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
 client library, is `guest`, is the host of a peer, or is the message type in a topic name of Sparkplug, which adapters
-without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) are names. Then it is Sparkplug's edge node and
-device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more (`telemetry/site1/dev42/temp`), or
-else the address without its last level.
+without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) and decimal numbers are names. Then it is
+Sparkplug's edge node and device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more
+(`telemetry/site1/dev42/temp`), or else the address without its last level.
 
 A login is in the log as the name of its messages, and as their principal only where it speaks for another device. A
 client without a login is there by its own identifier, so that a rule that asks for the identity takes that: nothing in
@@ -30,19 +30,19 @@ _REMEMBERED_MAX = 65_536  # pairs of address and name that are remembered
 _LEVEL = 2  # of an address, counted from 0: as the adapters' `device_level`
 _SPARKPLUG = "spBv1.0"
 _VERBOSE: Final = re.IGNORECASE | re.VERBOSE
-_NOBODYS = re.compile(
+_SHARED = re.compile(r"guest | anonymous | unknown", _VERBOSE)
+_LIBRARYS = re.compile(
     r"""
-    guest | anonymous | unknown
-  | (mosq|auto|mqttjs|paho|pahomqtt|mqttx|mqtt[-_]explorer|mqttui|ctag|nodered)[-_/]?[-_0-9a-z]*[0-9][-_0-9a-z]*
+    (mosq|auto|mqttjs|paho|pahomqtt|mqttx|mqtt[-_]explorer|mqttui|ctag|nodered)[-_/]?[-_0-9a-z]*[0-9][-_0-9a-z]*
   | mosq-[0-9a-z]+ | auto-[-0-9a-z]+
     """,
     _VERBOSE,
 )
 _MADE_UP = re.compile(
     r"""
-    [0-9a-f]{17,64}                                                 # a random number; 16 digits are an EUI-64
+    (?=[0-9]*[a-f])[0-9a-f]{17,64}  # a random number; 16 digits are an EUI-64, decimal ones an ICCID
   | \{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?  # a UUID (RFC 9562)
-  | (\d{1,3}\.){3}\d{1,3}(:\d+)? | localhost | \[?[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*\]?(:\d+)?  # a host
+  | ((\d{1,3}\.){3}\d{1,3} | localhost | \[?[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*(%[-.0-9a-z]+)?\]?) (:\d+)?  # a host
     """,
     _VERBOSE,
 )
@@ -81,9 +81,9 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Returns the name in a message whose address has these levels; empty: none."""
         match self.source:
             case "identity":
-                return _asked_for(message.principal or message.device)
+                return _login(message.principal or message.device)
             case "client_id":
-                return _asked_for(message.device)
+                return _client(message.device)
             case "level":
                 return levels[self.level] if self.level < len(levels) else ""
             case "template":
@@ -124,18 +124,27 @@ class Devices:
         return found
 
 
+def _of_many(name: str) -> bool:
+    return not name or _SHARED.fullmatch(name) is not None
+
+
 def _nobodys(name: str) -> bool:
     """Returns whether a name was made up by a library, or is shared by many."""
-    return not name or _NOBODYS.fullmatch(name) is not None
+    return _of_many(name) or _LIBRARYS.fullmatch(name) is not None
 
 
 def _own(name: str) -> str:
     return "" if generated(name) else name
 
 
-def _asked_for(name: str) -> str:
-    """Returns a name that a rule asks for, as random and as much like a host as it may look."""
+def _client(name: str) -> str:
+    """Returns a client's name that a rule asks for, as random and as much like a host as it may look."""
     return "" if _nobodys(name) else name
+
+
+def _login(name: str) -> str:
+    """Returns the name of a login, which somebody chose: as much like a library's as it may look."""
+    return "" if _of_many(name) else name
 
 
 def _by_default(message: Message, levels: Sequence[str]) -> str:

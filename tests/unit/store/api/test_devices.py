@@ -31,6 +31,10 @@ def device(message: Message, *rules: DeviceRule) -> str:
             "::1",
             "[fe80::1]:5683",
             "fe80::1:2:3:4",
+            "fe80::1%eth0",
+            "[fe80::1%25en0.7]:5683",
+            "::ffff:10.0.0.7",
+            "localhost:1883",
             "f3a9c0d1e2b34567f",
             "0b9c7e7a-6f55-4a8e-9a33-6f8f6f2f1d11",
         ),
@@ -45,6 +49,7 @@ def test_names_that_libraries_make_up_are_no_devices(name):
 HARDWARE = (
     *("AA:BB:CC:DD:EE:01", "aa-bb-cc-dd-ee-01", "aabbccddee01"),  # EUI-48
     *("0011223344556677", "a81758fffe03f6c1", "00:11:22:33:44:55:66:77", "A8-17-58-FF-FE-03-F6-C1"),  # EUI-64
+    *("89490200001234567890", "8949020000123456789", "12:34:56:78:9a:bc:de:f0"),  # ICCIDs, an EUI-64
 )
 
 
@@ -112,7 +117,11 @@ def test_a_rule_that_asks_for_the_name_takes_all_but_those_of_libraries_and_of_m
         assert device(Message(address="t/s/d/x", device=name), by_client) == name
         assert device(Message(address="t/s/d/x", device="gw", principal=name), by_identity) == name
         assert device(Message(address="t/s/d/x", device=name)) == "d"
-    for name in ("", "guest", "anonymous", "mosq-Xk2JQ9yLw0aB", "mqttjs_8f3a1b2c", "paho1234567890"):
+    for name in ("mosq-Xk2JQ9yLw0aB", "mqttjs_8f3a1b2c", "paho1234567890", "auto-7", "nodered-1", "mqttx-plant3"):
+        assert device(Message(address="t/s/d/x", device=name), by_client) == "d"
+        assert device(Message(address="t/s/d/x", device=name), by_identity) == name
+        assert device(Message(address="t/s/d/x", device="gw", principal=name), by_identity) == name
+    for name in ("", "guest", "anonymous"):
         assert device(Message(address="t/s/d/x", device=name), by_client) == "d"
         assert device(Message(address="t/s/d/x", device="", principal=name), by_identity) == "d"
 
