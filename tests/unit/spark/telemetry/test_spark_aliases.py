@@ -96,7 +96,7 @@ def test_a_queue_that_lags_changes_no_newer_name(records, cuts):
 
 @pytest.mark.parametrize(("again", "metric"), [("temp", "temp"), ("hum", "alias/1")])
 def test_rows_of_a_queue_that_lags_take_no_newer_name(again, metric):
-    """Where the newer BIRTH gives the same name, it was so before."""
+    """One that gives the same name leaves it as it was before."""
     said = [("d", [(1, "temp")], []), ("d", [(1, again)], []), ("d", [], [1]), ("d", [], [1])]
     places = [(10, 16, 0), (30, 17, 0), (20, 16, 1), (40, 16, 2)]
     _, known = resolved(ALIASES.empty_table(), list(zip(said[:2], places[:2], strict=True)))
