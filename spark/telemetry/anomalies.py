@@ -15,8 +15,9 @@ sample is
 - `stuck` when it is the `STUCK`th of equal values in a row, of a series in which values usually differ.
 
 Samples of one series are judged in the order of their times, one rank after another, all series at once; where only a
-few series have so many samples, as one that is caught up with, the rest of each by itself. Every sample is judged, so
-how the log was cut into batches does not show.
+few series have so many samples, as one that is caught up with, the rest of each by itself. Every sample is judged. Of
+samples that come in order, of one queue, how the log was cut into batches does not show; others are put in order within
+a batch alone.
 """
 
 import itertools

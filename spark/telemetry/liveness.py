@@ -70,7 +70,9 @@ def observe(
     heads = records["device"].take(pa.array(groups.heads))
     at, arrays = _joined(devices, heads)
     owner = np.repeat(np.arange(len(groups.starts)), groups.sizes)
-    time, stored = (column(records, name)[groups.order] for name in ("time", "stored_at"))
+    stored = column(records, "stored_at")
+    order = groups.order[np.lexsort((stored[groups.order], owner))]  # as they came: a device may be in several queues
+    time, stored = column(records, "time")[order], stored[order]
     last = groups.starts + groups.sizes - 1
     before = arrays["last_seen"][at]
     heard = np.maximum(stored, read_to_ms * 1000)
@@ -79,28 +81,25 @@ def observe(
     fresh = before == _NONE
     arrays["first_seen"][at] = np.where(fresh, np.minimum.reduceat(stored, groups.starts), arrays["first_seen"][at])
     arrays["last_seen"][at] = np.maximum(before, newest)
-    timely = ~flags.strayed[groups.order]
+    timely = ~flags.strayed[order]
     known = arrays["last_time"][at]
     known[known > before + watermark_ms * 1000] = _NONE  # of a time ahead, in a state of an older version
     _learn_skew(arrays, at, owner, np.where(timely, stored - time, 0), timely=timely, known=known != _NONE)
     told_at = np.where(timely, time, _NONE)
     newest_before = _running_newest(owner, told_at, known)
     prints, timed = repeats.fingerprints(records)
-    prints, said_at = prints[groups.order], np.where(timed[groups.order], repeats.TIMED, time)
-    came, again = np.lexsort((stored, owner)), np.empty(len(owner), np.bool_)  # a device may be in several queues
+    prints, said_at = prints[order], np.where(timed[order], repeats.TIMED, time)
     later = newest >= before  # a queue that lags brings older records
     for name in ("address", "protocol"):
-        told = records[name].take(pa.array(groups.order[came[last]])).to_numpy(zero_copy_only=False)
+        told = records[name].take(pa.array(order[last])).to_numpy(zero_copy_only=False)
         arrays[name][at] = np.where(later, told, arrays[name][at])
-    again[came], *places = repeats.find(
-        owner[came], said_at[came], prints[came], *(arrays[name][at] for name in _PLACES)
-    )
+    again, *places = repeats.find(owner, said_at, prints, *(arrays[name][at] for name in _PLACES))
     for name, newest_ones in zip(_PLACES, places, strict=True):
         arrays[name][at] = newest_ones
     said = {
-        "late": flags.late[groups.order],
-        "ahead": flags.ahead[groups.order],
-        "rejected": flags.rejected[groups.order],
+        "late": flags.late[order],
+        "ahead": flags.ahead[order],
+        "rejected": flags.rejected[order],
         "duplicates": again,
         "out_of_order": timely & (time < newest_before),
     }
@@ -108,7 +107,7 @@ def observe(
     for name, mask in said.items():
         arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
     arrays["last_time"][at] = np.maximum(known, np.maximum.reduceat(told_at, groups.starts))
-    in_time = ~flags.gathered[groups.order]
+    in_time = ~flags.gathered[order]
     events = [
         _back(arrays, at, np.minimum.reduceat(heard, groups.starts)),
         bursts.find(arrays, at, owner[in_time], stored[in_time]),
@@ -224,16 +223,21 @@ def _learn(
 
 
 def _learn_skew(arrays: Arrays, at: Indices, owner: Indices, late_us: Indices, *, timely: Mask, known: Mask) -> None:
-    """Learns the skew of clocks: by how much records are stored after their times, of those that are in time."""
+    """Learns the skew of clocks: by how much records are stored after their times, of those that are in time.
+
+    An exponential mean of them as they came: of one queue how the log was cut into batches does not show.
+    """
     number = np.bincount(owner, timely, len(at))
-    mean = np.bincount(owner, late_us / 1e6, len(at)) / np.maximum(number, 1)
+    behind = np.cumsum(number)[owner] - np.cumsum(timely)  # records in time behind each
+    first = ~known[owner] & (behind == number[owner] - 1)
+    weight = timely * np.where(first, 1.0, WEIGHT) * (1 - WEIGHT) ** behind
     held = arrays["skew_s"][at]
-    learned = np.where(known, held + WEIGHT * (mean - held), mean)
+    learned = np.where(known, held * (1 - WEIGHT) ** number, 0.0) + np.bincount(owner, weight * late_us / 1e6, len(at))
     arrays["skew_s"][at] = np.where(number > 0, learned, held)
 
 
 def _running_newest(owner: Indices, time: npt.NDArray[np.int64], known: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Returns the newest time of each device before each of its records, in the log's order."""
+    """Returns the newest time of each device before each of its records, as these came."""
     distinct, rank = np.unique(np.concatenate([time, known]), return_inverse=True)
     of_record, of_known = rank[: len(time)], rank[len(time) :]
     width = len(distinct) + 1

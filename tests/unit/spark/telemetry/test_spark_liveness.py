@@ -10,7 +10,7 @@ pa = pytest.importorskip("pyarrow")
 import numpy as np  # noqa: E402
 
 from spark.tables.schemas import rated  # noqa: E402
-from spark.telemetry.liveness import ALIVE, DEVICES, FLAPPING, NEW, SILENT, Flags, observe, silence  # noqa: E402
+from spark.telemetry.liveness import ALIVE, DEVICES, FLAPPING, NEW, SILENT, WEIGHT, Flags, observe, silence  # noqa: E402
 from tests.support.spark.job_kit import Record, table  # noqa: E402
 
 T0 = 1_767_225_600_000
@@ -157,6 +157,24 @@ def test_times_that_are_late_or_ahead_say_nothing_of_clock_and_order(pieces):
     assert (row["records"], row["out_of_order"]) == (len(records), 1)
     assert 0.4 < row["skew_s"] < 1.0
     assert round(row["last_time"].timestamp() * 1_000) == T0 + 19_000
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 20])
+def test_skew_and_order_are_the_same_however_the_log_was_cut(pieces):
+    """Records of two queues, as they came; the batch has them queue by queue."""
+    records = [
+        Record("d", T0 + n * 1_000, n, {"a": float(n)}, T0 + n * 1_000 + 100 * n, queue=17 - n % 2) for n in range(20)
+    ]
+    records[9].time_ms -= 2_500  # behind two before it
+    devices, size = DEVICES.empty_table(), -(-len(records) // pieces)
+    for low in range(0, len(records), size):
+        devices, _ = seen(devices, sorted(records[low : low + size], key=lambda record: (record.queue, record.offset)))
+    late_s = [(record.stored_at_ms - record.time_ms) / 1_000 for record in records]
+    expected = late_s[0]
+    for one_s in late_s[1:]:
+        expected += WEIGHT * (one_s - expected)
+    assert one(devices)["skew_s"] == pytest.approx(expected)
+    assert one(devices)["out_of_order"] == 1
 
 
 def test_the_clock_of_a_device_that_is_never_in_time_is_unknown():
