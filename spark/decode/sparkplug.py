@@ -5,7 +5,9 @@
              10 int, 11 long, 12 float, 13 double, 14 boolean, 15 string
 
 A BIRTH says names and aliases, also of metrics without a value; DATA may say aliases alone. Such a row's metric is
-`alias/17` until the keeper of the births gives it its name. A metric whose name is too long stays `alias/17`.
+`alias/17` until the keeper of the names gives it its own. DATA that says both gives a name as a BIRTH does: payloads
+under addresses that are no topic names of Sparkplug do not tell which they are. A metric whose name is too long stays
+`alias/17`.
 """
 
 import struct
