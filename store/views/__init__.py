@@ -213,9 +213,10 @@ class Views:
         else:
             self._check_format()
         with self.reading() as txn:
+            # Replaced, and always before `dispatched`: any thread may look, up to there.
+            self.passed = load_passed(txn.get(_PASSED, db=self.meta) or b"")
             self.dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
             self.stored_at_ms = self._mark(txn, _STORED)
-            self.passed = load_passed(txn.get(_PASSED, db=self.meta) or b"")  # replaced, as any thread may look
 
     def _check_format(self) -> None:
         """Loads the sums, of this format; makes one without checksums this one. Raises `ViewsDamaged`, `lmdb.Error`."""
@@ -289,8 +290,8 @@ class Views:
             except lmdb.MapFullError:
                 self._grow()
             else:
-                self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 self.passed = passed
+                self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
 
     def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:

@@ -14,7 +14,7 @@ from store.format.frame import FIRST_QUEUE, LogOffset
 from store.format.ranges import RangeSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
-from store.views import layout
+from store.views import Views, layout
 from store.views.layout import load_passed, save_passed, with_gaps
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip_all
@@ -136,8 +136,8 @@ async def test_records_of_the_store_itself_are_no_messages(tmp_path):
         assert (found.messages, found.ranges) == (1, ((16, 0, 1),))
 
 
-async def test_what_the_views_have_passed_over_is_not_called_no_message(tmp_path):
-    """Three lost messages were none, as no queue had a place for them."""
+async def pass_over(tmp_path):
+    """Damages a log so that views that are opened pass two ranges over; returns the directory and these ranges."""
     data, old = tmp_path / "data", tmp_path / "old"
     async with await LocalStore.open(data, scrub_bytes_per_s=0) as store:
         for n in range(5):
@@ -152,19 +152,47 @@ async def test_what_the_views_have_passed_over_is_not_called_no_message(tmp_path
     (log,) = (data / "log").glob("*.log")
     for n in (3, 7, 8, 9, 12):
         assert flip_all(log, b"body %04d" % n) == 1
-    passed = [(frames[7].start, frames[10].start), (frames[12].start, frames[13].start)]
+    return data, [(frames[7].start, frames[10].start), (frames[12].start, frames[13].start)]
+
+
+async def look(data):
+    """Opens a store; returns the ranges that its views have passed over, and what is lost, once all damage is known."""
+    async with await LocalStore.open(data, scrub_bytes_per_s=1 << 30) as store:
+        await until(lambda: len(store.damages) == 3)
+        await store.core.until_dispatched(store.log.confirmed)
+        return list(store.core.engine.views.passed), await store.lost()
+
+
+async def test_what_the_views_have_passed_over_is_not_called_no_message(tmp_path):
+    """Three lost messages were none, as no queue had a place for them."""
+    data, passed = await pass_over(tmp_path)
     for _ in range(2):  # a restart remembers it
-        async with await LocalStore.open(data, scrub_bytes_per_s=1 << 30) as store:
-            await until(lambda: len(store.damages) == 3)
-            await store.core.until_dispatched(store.log.confirmed)
-            assert list(store.core.engine.views.passed) == passed
-            found = await store.lost()
-            assert (found.damages, found.messages, found.ranges) == (3, 1, ((16, 3, 4),))
-            assert found.unfollowed_bytes == sum(end - start for start, end in passed)
-            assert lost_words(found, dict) == (
-                "no topic, queue 16, offsets 3 to 3; "
-                f"which messages are in {found.unfollowed_bytes} bytes of them no queue knows"
-            )
+        remembered, found = await look(data)
+        assert remembered == passed
+        assert (found.damages, found.messages, found.ranges) == (3, 1, ((16, 3, 4),))
+        assert found.unfollowed_bytes == sum(end - start for start, end in passed)
+        assert lost_words(found, dict) == (
+            "no topic, queue 16, offsets 3 to 3; "
+            f"which messages are in {found.unfollowed_bytes} bytes of them no queue knows"
+        )
+
+
+async def test_who_sees_that_the_views_are_behind_damage_sees_that_they_have_passed_it_over(tmp_path, monkeypatch):
+    """A look in between found that no message was in it."""
+    data, passed = await pass_over(tmp_path)
+    seen = []
+
+    def setting(views, name, value):
+        object.__setattr__(views, name, value)
+        if name == "dispatched":
+            seen.append((value, list(getattr(views, "passed", ()))))
+
+    monkeypatch.setattr(Views, "__setattr__", setting)
+    for _ in range(2):
+        await look(data)
+    assert {len(ranges) for _, ranges in seen} == {0, 1, 2}
+    for at, ranges in seen:
+        assert ranges == [one for one in passed if one[1] <= at]
 
 
 def test_passed_ranges_that_are_too_many_become_one(monkeypatch):
