@@ -226,8 +226,8 @@ class StoppedStore:
         with TemporaryDirectory(dir=self._data_dir if self.unlocked is None else None, prefix="verify-") as directory:
             try:
                 with (
-                    opened_to_read(self._views_path) as there,
                     closing(self._replayed(Path(directory) / "views", marks.dispatched, on_progress)) as rebuilt,
+                    opened_to_read(self._views_path) as there,  # last: a process opens them once at a time
                 ):
                     return _compared(entries(there), rebuilt.entries())
             except (lmdb.Error, ViewsDamaged) as error:

@@ -111,6 +111,15 @@ async def test_offsets_stay_what_they_were(data_dir, how, monkeypatch):
             await store.queues.fetch(16, 1, max_bytes=1)
 
 
+async def test_views_of_a_damaged_log_are_verified_with_what_they_know_of_the_damage(data_dir):
+    """They were opened twice at a time, which cannot be, and so differed from all that is behind the damage."""
+    async with await LocalStore.open(data_dir) as store:
+        at = [(await append(store, frame((16, b"m%d" % i)))).frame for i in range(10)]
+    flip_log(data_dir, at[4] + HEADER.size)
+    with StoppedStore(data_dir) as store:
+        assert store.verify_views().is_sound
+
+
 async def test_an_interrupted_rebuild_goes_on_with_what_the_old_views_know(data_dir, monkeypatch):
     async with await LocalStore.open(data_dir) as store:
         at = [(await append(store, frame((16, b"m%d" % i)))).frame for i in range(10)]
