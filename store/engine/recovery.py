@@ -219,8 +219,9 @@ def replay(
 def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder, *, force: bool) -> None:
     """Copies the old views' counts of a damaged stretch, records by queue, into views made anew.
 
-    So the records behind it keep their offsets, which consumers and settlements name. Raises `NotRebuildable` where the
-    old ones do not know, or know of changes of the store's own that are lost, unless that is to be accepted.
+    So the records behind it keep their offsets, which consumers and settlements name. The new views pass over what the
+    old ones have passed over, too. Raises `NotRebuildable` where the old ones do not know, or know of changes of the
+    store's own that are lost, unless that is to be accepted.
     """
     if old.dispatched:  # frames behind it have no offsets in queues yet
         known, _ = split_at(bad, old.dispatched)
@@ -242,4 +243,5 @@ def keep_offsets(bad: BadRange, old: OldViews, views: Views, builder: RunBuilder
     if chunks is not None:
         kept = [(queue, chunk) for queue, chunk in chunks if chunk.first >= builder.end(queue).next]
         builder.pass_over(kept)
-        views.pass_over(kept, bad.end)
+        gaps = [(views.dispatched, bad.start)] if views.dispatched < bad.start else []  # of which nothing was known
+        views.pass_over(kept, gaps + old.passed(bad.start, bad.end), bad.end)

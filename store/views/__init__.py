@@ -23,6 +23,7 @@ from store.base.errors import NotRebuildable, StoreFull, ViewsDamaged
 from store.disk.space import is_for_want_of_room
 from store.format.chunks import Chunk
 from store.format.frame import LogOffset, QueueNumber
+from store.format.ranges import Range
 from store.format.records import LogTrimmed
 from store.integrity.tables import SUMS_BYTES, Table, unseal
 from store.integrity.views import ViewsHealth
@@ -39,6 +40,7 @@ from store.views.last import LastView
 from store.views.layout import (
     FORMAT,
     META,
+    PASSED,
     SEALING,
     TABLES,
     UNGUARDED,
@@ -67,7 +69,7 @@ logger = logging.getLogger(__name__)
 MAP_SIZE_BYTES = 64 << 30  # address space, not disk: the file grows as it is used
 _MARGIN = 8  # the map grows when less than an eighth of it is left
 START = LogOffset(0)
-_SUMS, _DISPATCHED, _STORED, _FIRST, _PASSED = b"sums", b"dispatched", b"stored_at_ms", b"first", b"passed"
+_SUMS, _DISPATCHED, _STORED, _FIRST = b"sums", b"dispatched", b"stored_at_ms", b"first"
 _OPENING_S = 0.25  # that opening may verify; the scrub does the rest
 
 
@@ -214,7 +216,7 @@ class Views:
             self._check_format()
         with self.reading() as txn:
             # Replaced, and always before `dispatched`: any thread may look, up to there.
-            self.passed = load_passed(txn.get(_PASSED, db=self.meta) or b"")
+            self.passed = load_passed(txn.get(PASSED, db=self.meta) or b"")
             self.dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
             self.stored_at_ms = self._mark(txn, _STORED)
 
@@ -286,7 +288,7 @@ class Views:
                     if first > self.first:
                         txn.put(_FIRST, first.to_bytes(8, "big"), db=self.meta)
                     if gaps:
-                        txn.put(_PASSED, save_passed(passed), db=self.meta)
+                        txn.put(PASSED, save_passed(passed), db=self.meta)
             except lmdb.MapFullError:
                 self._grow()
             else:
@@ -294,11 +296,18 @@ class Views:
                 self.dispatched, self.stored_at_ms, self.first = newest.end, newest.stored_at_ms, first
                 return
 
-    def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], end: LogOffset) -> None:
-        """Holds chunks of frames that cannot be read, and goes on at `end`. Raises as `apply` does."""
+    def pass_over(self, chunks: Sequence[tuple[QueueNumber, Chunk]], gaps: Sequence[Range], end: LogOffset) -> None:
+        """Holds chunks of frames that cannot be read, notes `gaps` as `passed`, and goes on at `end`.
+
+        Raises as `apply` does.
+        """
+        passed = with_gaps(self.passed, gaps) if gaps else self.passed
         with self.writing() as txn:
             self.queues.put(txn, chunks)
             txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self.meta)
+            if gaps:
+                txn.put(PASSED, save_passed(passed), db=self.meta)
+        self.passed = passed
         self.dispatched = end
 
     def old(self) -> OldViews | None:

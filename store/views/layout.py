@@ -36,6 +36,7 @@ FORMAT: Final = b"5"  # of all views together
 UNSEALED: Final = b"4"  # the one before: without checksums
 SEALING: Final = b"4>5"  # in between
 META: Final = "meta"
+PASSED: Final = b"passed"
 TABLES: Final = (
     "addresses",
     "compact",

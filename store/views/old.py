@@ -2,7 +2,8 @@
 
 While views are made anew the old ones lie beside them, in a directory of their own; an empty one where there were none
 to keep. They know how far the log was on disk, so that damage there is not taken for a torn end left by a crash; and
-how many records of which queue a damaged stretch of it holds, so that the records behind it keep their offsets.
+how many records of which queue a damaged stretch of it holds, so that the records behind it keep their offsets, and
+which of it no views have followed.
 """
 
 import logging
@@ -15,8 +16,18 @@ from store.base.errors import ViewsDamaged
 from store.disk.files import OsFiles
 from store.format.chunks import Chunk
 from store.format.frame import LogOffset, QueueNumber
+from store.format.ranges import Range
 from store.views.consume_queue import ConsumeQueueView
-from store.views.layout import FORMAT, UNSEALED, opened_to_read, plain_table, read_marks
+from store.views.layout import (
+    FORMAT,
+    META,
+    PASSED,
+    UNSEALED,
+    load_passed,
+    opened_to_read,
+    plain_table,
+    read_marks,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -86,6 +97,21 @@ class OldViews:
             logger.exception("the old views cannot be read")
             return None
         return found
+
+    def passed(self, start: LogOffset, end: LogOffset) -> list[Range]:
+        """Returns the parts between two log offsets that they have passed over; all of it where that is not known."""
+        if self._marks is None or not self.is_readable or end > self.dispatched:
+            return [(start, end)]
+        if not self._marks.is_current:  # which noted none
+            return []
+        try:
+            with opened_to_read(self._path) as env, env.begin() as raw:
+                txn, meta = plain_table(env, raw, META, FORMAT)
+                passed = load_passed(txn.get(PASSED, db=meta) or b"")
+        except (lmdb.Error, ViewsDamaged):
+            logger.exception("which ranges the old views have passed over cannot be read")
+            return [(start, end)]
+        return [(max(a, start), min(b, end)) for a, b in passed if a < end and start < b]
 
     def discard(self) -> None:
         """Removes them: they have told all they know."""

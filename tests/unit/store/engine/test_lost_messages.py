@@ -3,6 +3,7 @@
 import asyncio
 import shutil
 from random import Random
+from types import SimpleNamespace
 
 import pytest
 
@@ -10,12 +11,18 @@ from store.api.lost_words import lost_words
 from store.base.errors import StoreClosed
 from store.engine import lost
 from store.engine.lost import lost_messages
+from store.engine.recovery import keep_offsets
+from store.engine.repair import StoppedStore
+from store.format.chunks import QueueEnd
 from store.format.frame import FIRST_QUEUE, LogOffset
 from store.format.ranges import RangeSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
+from store.log.run import RunBuilder
+from store.log.segment import BadRange
 from store.views import Views, layout
 from store.views.layout import load_passed, save_passed, with_gaps
+from store.views.old import OldViews, old_path, set_aside
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip_all
 from tests.support.store.store_kit import append, begin, frame
@@ -193,6 +200,56 @@ async def test_who_sees_that_the_views_are_behind_damage_sees_that_they_have_pas
     assert {len(ranges) for _, ranges in seen} == {0, 1, 2}
     for at, ranges in seen:
         assert ranges == [one for one in passed if one[1] <= at]
+
+
+async def test_views_that_are_made_anew_remember_what_the_old_ones_have_passed_over(tmp_path):
+    """They found no messages in it, and discarded the old ones, which knew better."""
+    data, passed = await pass_over(tmp_path)
+    before = await look(data)
+    with StoppedStore(data) as store:
+        assert store.verify_views().is_sound
+    for _ in range(2):
+        set_aside(data / "views")
+        assert await look(data) == before
+    assert before[0] == passed
+    assert not old_path(data / "views").exists()
+
+
+async def test_old_views_that_know_of_nothing_lost_pass_nothing_over(tmp_path):
+    async with await LocalStore.open(tmp_path, scrub_bytes_per_s=0) as store:
+        for n in range(10):
+            await append(store, frame((16, b"body %04d" % n)))
+    (log,) = (tmp_path / "log").glob("*.log")
+    for n in (3, 5, 8):
+        assert flip_all(log, b"body %04d" % n) == 1
+    before = await look(tmp_path)
+    set_aside(tmp_path / "views")
+    assert await look(tmp_path) == before
+    assert (before[0], before[1].messages, before[1].unfollowed_bytes) == ([], 3, 0)
+
+
+def test_what_no_old_views_know_is_passed_over(tmp_path):
+    """The new ones went on behind the next damage, as if they had followed this one."""
+    old = SimpleNamespace(
+        dispatched=100, chunks=lambda start, _end: None if start < 10 else [], passed=lambda _start, _end: []
+    )
+    views, builder = Views(tmp_path), RunBuilder(lambda _queue: QueueEnd())
+    for start in (0, 10):
+        keep_offsets(BadRange(start, start + 10, "flipped"), old, views, builder, force=True)
+    assert (list(views.passed), views.dispatched) == ([(0, 10)], 20)
+    views.close()
+    views = Views(tmp_path)
+    assert list(views.passed) == [(0, 10)]
+    views.close()
+
+
+@pytest.mark.parametrize("hurt", [lambda file: flip_all(file, b"passed", within=13), lambda file: file.unlink()])
+async def test_old_views_that_cannot_be_read_may_have_passed_all_over(tmp_path, hurt):
+    data, passed = await pass_over(tmp_path)
+    await look(data)
+    assert OldViews(data / "views").passed(0, passed[1][0] + 1) == [passed[0], (passed[1][0], passed[1][0] + 1)]
+    hurt(data / "views" / "data.mdb")
+    assert OldViews(data / "views").passed(5, 9) == [(5, 9)]
 
 
 def test_passed_ranges_that_are_too_many_become_one(monkeypatch):
