@@ -48,7 +48,8 @@ from store.views.layout import (
     UNSUMMED,
     Entry,
     entries,
-    load_passed,
+    notes,
+    passed_in,
     read_marks,
     save_passed,
     with_gaps,
@@ -181,6 +182,7 @@ class Views:
             for name in TABLES
         }
         self.meta = Table(META, self.env.open_db(META.encode()), report, guarded=False)
+        self._notes = notes(self.meta.handle)
         table = self.tables
         self.queues = ConsumeQueueView(table["queues"], table["queue_ends"])
         self.configs = ConfigsView(table["configs"])
@@ -215,9 +217,10 @@ class Views:
         else:
             self._check_format()
         with self.reading() as txn:
+            dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
             # Replaced, and always before `dispatched`: any thread may look, up to there.
-            self.passed = load_passed(txn.get(PASSED, db=self.meta) or b"")
-            self.dispatched, self.first = LogOffset(self._mark(txn, _DISPATCHED)), LogOffset(self._mark(txn, _FIRST))
+            self.passed = passed_in(txn, self._notes, dispatched)
+            self.dispatched = dispatched
             self.stored_at_ms = self._mark(txn, _STORED)
 
     def _check_format(self) -> None:
@@ -288,7 +291,7 @@ class Views:
                     if first > self.first:
                         txn.put(_FIRST, first.to_bytes(8, "big"), db=self.meta)
                     if gaps:
-                        txn.put(PASSED, save_passed(passed), db=self.meta)
+                        txn.put(PASSED, save_passed(passed), db=self._notes)
             except lmdb.MapFullError:
                 self._grow()
             else:
@@ -306,7 +309,7 @@ class Views:
             self.queues.put(txn, chunks)
             txn.put(_DISPATCHED, end.to_bytes(8, "big"), db=self.meta)
             if gaps:
-                txn.put(PASSED, save_passed(passed), db=self.meta)
+                txn.put(PASSED, save_passed(passed), db=self._notes)
         self.passed = passed
         self.dispatched = end
 

@@ -14,6 +14,7 @@ Format 5 seals every value (`store.views.sealed`); format 4 did not. In the sub-
 All numbers are big-endian.
 """
 
+import logging
 from collections.abc import Iterator, Sequence
 from contextlib import closing, contextmanager
 from itertools import islice
@@ -31,6 +32,8 @@ from store.format.ranges import Range, RangeSet
 from store.integrity.ledger import DAMAGES_KEPT_COUNT_MAX
 from store.integrity.tables import Table, unseal
 from store.views.sealed import ReadTxn
+
+logger = logging.getLogger(__name__)
 
 FORMAT: Final = b"5"  # of all views together
 UNSEALED: Final = b"4"  # the one before: without checksums
@@ -113,6 +116,20 @@ def load_passed(data: bytes) -> RangeSet:
     return RangeSet(_PASSED.iter_unpack(data))
 
 
+def notes(meta: Any) -> Table:
+    """Returns a table by the handle of `meta` for `passed`: as that only informs, its damage is not the views'."""
+    return Table(META, meta, _damaged, guarded=False)
+
+
+def passed_in(txn: ReadTxn, notes: Table, end: LogOffset) -> RangeSet:
+    """Returns the ranges that views have passed over; all up to `end` where they are damaged. Raises `lmdb.Error`."""
+    try:
+        return load_passed(txn.get(PASSED, db=notes) or b"")
+    except ViewsDamaged as error:
+        logger.warning("any range may be one that the views have passed over", extra={"error": str(error)})
+        return RangeSet([(0, end)])
+
+
 def save_passed(passed: RangeSet) -> bytes:
     """Returns the value of `passed`."""
     return b"".join([_PASSED.pack(*one) for one in passed])
@@ -164,4 +181,4 @@ def plain_table(env: Any, txn: Any, name: str, format_: bytes) -> tuple[Any, Any
 
 
 def _damaged(view: str, why: str, _found_by: str = "") -> ViewsDamaged:
-    return ViewsDamaged(f"the old view {view!r} is damaged: {why}")
+    return ViewsDamaged(f"the view {view!r} is damaged: {why}")

@@ -21,13 +21,14 @@ from store.views.consume_queue import ConsumeQueueView
 from store.views.layout import (
     FORMAT,
     META,
-    PASSED,
     UNSEALED,
-    load_passed,
+    notes,
     opened_to_read,
+    passed_in,
     plain_table,
     read_marks,
 )
+from store.views.sealed import ReadTxn
 
 logger = logging.getLogger(__name__)
 
@@ -105,11 +106,11 @@ class OldViews:
         if not self._marks.is_current:  # which noted none
             return []
         try:
-            with opened_to_read(self._path) as env, env.begin() as raw:
-                txn, meta = plain_table(env, raw, META, FORMAT)
-                passed = load_passed(txn.get(PASSED, db=meta) or b"")
-        except (lmdb.Error, ViewsDamaged):
-            logger.exception("which ranges the old views have passed over cannot be read")
+            with opened_to_read(self._path) as env, env.begin() as txn:
+                meta = env.open_db(META.encode(), txn=txn, create=False)
+                passed = passed_in(ReadTxn(txn), notes(meta), self.dispatched)
+        except lmdb.Error:
+            logger.exception("the old views cannot be read")
             return [(start, end)]
         return [(max(a, start), min(b, end)) for a, b in passed if a < end and start < b]
 

@@ -252,6 +252,35 @@ async def test_old_views_that_cannot_be_read_may_have_passed_all_over(tmp_path, 
     assert OldViews(data / "views").passed(5, 9) == [(5, 9)]
 
 
+@pytest.mark.parametrize("within", [13, 3])  # of its value, of its key
+@pytest.mark.parametrize("rebuildable", [True, False])
+async def test_views_are_not_made_anew_for_damage_to_what_they_have_passed_over(tmp_path, within, rebuildable):
+    """Views that cannot be made anew were not opened."""
+    data, _ = await pass_over(tmp_path)
+    await look(data)
+    assert flip_all(data / "views" / "data.mdb", b"passed", within=within)
+    views = Views(data / "views", rebuildable=rebuildable)
+    assert not views.health.is_damaged
+    assert list(views.passed) == [(0, views.dispatched)]
+    assert not old_path(data / "views").exists()
+    views.pass_over([], [(views.dispatched, views.dispatched + 10)], LogOffset(views.dispatched + 10))
+    assert not views.health.is_damaged
+    end = views.dispatched
+    views.close()
+    views = Views(data / "views", rebuildable=rebuildable)
+    assert list(views.passed) == [(0, end)]
+    views.close()
+
+
+async def test_everything_may_have_been_passed_over_where_that_is_not_known(tmp_path):
+    data, _ = await pass_over(tmp_path)
+    _, before = await look(data)
+    assert flip_all(data / "views" / "data.mdb", b"passed", within=13)
+    _, found = await look(data)
+    assert (found.messages, found.ranges) == (before.messages, before.ranges)
+    assert found.unfollowed_bytes == found.size_bytes
+
+
 def test_passed_ranges_that_are_too_many_become_one(monkeypatch):
     monkeypatch.setattr(layout, "DAMAGES_KEPT_COUNT_MAX", 2)
     passed = with_gaps(RangeSet([(0, 10)]), [(20, 30), (40, 50), (60, 70)])
