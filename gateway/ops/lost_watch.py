@@ -145,7 +145,8 @@ class LostWatch:
             self._begin(look, group, client)
         found, why = look.found, NO_MASTER if group.master is None else NOT_REACHED if client is None else look.trouble
         newest = found if look.master_epoch == group.master_epoch else None
-        if newest is not None and (not why if lost_bytes is None else newest.size_bytes >= lost_bytes):
+        least_bytes = lost_bytes or 0
+        if newest is not None and (newest.size_bytes == lost_bytes or (not why and newest.size_bytes >= least_bytes)):
             return GroupLoss(number, newest)
         if route is None and found is None:
             why = UNHEARD

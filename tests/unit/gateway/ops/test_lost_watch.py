@@ -242,6 +242,24 @@ async def test_what_is_known_is_known_again_when_other_damage_has_come_and_gone(
     assert cluster.metrics()[-1] == 'headgate_group_lost_unknown{group="0"} 0.0'
 
 
+@pytest.mark.parametrize("hurt", [without_client, older, None])
+async def test_an_answer_of_more_damage_than_there_is_is_not_known_to_hold_while_no_look_succeeds(hurt):
+    """It stayed for as long as the looks failed."""
+    cluster = Cluster(Master(LostMessages(2, 300, 3, (LostOffsets(16, 7, 10),), 0)))
+    cluster.damage(0, 300)
+    (known,) = await cluster.said()
+    cluster.damage(0, 120)
+    assert await cluster.said() == [known]  # until the next look
+    cluster.master.answer = StoreUnreachable("no master within reach")
+    if hurt is not None:
+        hurt(cluster)
+    (words,) = await cluster.said_later()
+    assert words.startswith(f"{known}; whether that still holds is not known: ")
+    assert cluster.metrics() == ['headgate_group_lost_unknown{group="0"} 1.0']
+    cluster.damage(0, 300)
+    assert await cluster.said() == [known]
+
+
 async def test_messages_that_no_queue_names_are_not_counted_as_none():
     cluster = Cluster(Master(LostMessages(2, 120, 0, unfollowed_bytes=120)))
     (words,) = await cluster.said()
