@@ -137,7 +137,8 @@ class _LostLook:
     """The lost messages of a store: those in open damages that no other replica can repair.
 
     A look reads views in a thread. Its result stays while `_LostKey` does, for `AGAIN_S` at most, and it goes on when a
-    caller is cancelled, so however many ask, and give up, one thread reads. It ends soon when the store closes.
+    caller is cancelled, so however many ask, and give up, one thread reads. It ends soon when the store closes. After
+    that time it is the answer once more, while the next look is under way, unless the one before has failed.
     """
 
     def __init__(self, core: Core) -> None:
@@ -145,14 +146,18 @@ class _LostLook:
         self._found: tuple[_LostKey, LostMessages] = _LostKey(), NOTHING_LOST
         self._found_s = 0.0  # when that look began
         self._looking: asyncio.Task[None] | None = None  # the newest one
+        self._failed = False  # the newest look that has ended did not succeed
 
     async def messages(self) -> LostMessages:
-        """Returns them, as of the call or later. Raises `StoreError`."""
+        """Returns them, as of the call or later, or as of before where only time has passed. Raises `StoreError`."""
         for _ in range(2):  # the look under way, and one that has begun since: more damage may be found all the time
             known = self.known()
             if known is not None and (known is NOTHING_LOST or self._core.loop.time() < self._found_s + AGAIN_S):
                 return known
-            await asyncio.shield(self._look())
+            look = self._look()
+            if known is not None and not self._failed:  # the look goes on behind it, however long it takes
+                return known
+            await asyncio.shield(look)
         return self._found[1]
 
     def known(self) -> LostMessages | None:
@@ -164,7 +169,7 @@ class _LostLook:
         if self._looking is None or self._looking.done():
             self._core.check_running()
             self._looking = asyncio.create_task(self._find(), name="look for lost messages")
-            self._looking.add_done_callback(_heard)
+            self._looking.add_done_callback(self._heard)
         return self._looking
 
     async def _find(self) -> None:
@@ -179,8 +184,6 @@ class _LostLook:
         damages = tuple(one for one in core.damages if core.is_lost(one.start))
         return _LostKey(damages, min(views.dispatched, damages[-1].end)) if damages else _LostKey()
 
-
-def _heard(looking: "asyncio.Task[None]") -> None:
-    """Takes the error of a look, which those who wait for it raise: perhaps all of them have gone."""
-    if not looking.cancelled():
-        looking.exception()
+    def _heard(self, looking: "asyncio.Task[None]") -> None:
+        """Takes the error of a look, which those who wait for it raise: perhaps all of them have gone."""
+        self._failed = looking.cancelled() or looking.exception() is not None

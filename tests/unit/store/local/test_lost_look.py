@@ -29,6 +29,9 @@ class Looks:
     def end(self):
         self._ended.set()
 
+    def begin(self):
+        self._ended.clear()
+
     def __call__(self, _views, damages, check, _kept):
         self.begun += 1
         self.meanwhile()
@@ -55,6 +58,16 @@ async def store(tmp_path):
             await append(store, frame((16, b"x")))
         hurt(store, 0)
         yield store
+
+
+@pytest.fixture
+def ages(store):
+    """Returns a function that lets a look be so long ago that another one is due."""
+
+    def ages():
+        store.queues._lost._found_s -= queues.AGAIN_S
+
+    return ages
 
 
 def hurt(store, start, size=10):
@@ -176,21 +189,48 @@ async def test_frames_that_the_views_follow_later_are_looked_for_again(tmp_path,
         assert store.lost_known() is not None  # the views follow what is behind the damage
 
 
-async def test_a_look_is_repeated_after_a_time_as_queues_are_deleted(store, monkeypatch):
+async def test_a_look_is_repeated_after_a_time_as_queues_are_deleted(store, ages):
     """The messages of a deleted queue were lost ones until the damage changed."""
-    now_s = 100.0
-    monkeypatch.setattr(store.core.loop, "time", lambda: now_s)
     size = store.replication.end
     hurt(store, 0)
     await store.core.until_dispatched(size)
     assert (await store.lost()).ranges == (LostOffsets(16, 0, 1),)
     await store.queues.delete(16)
-    now_s += queues.AGAIN_S - 1
     assert (await store.lost()).messages == 1
-    now_s += 1
-    assert store.lost_known().messages == 1  # until it is known better
+    ages()
+    assert (await store.lost()).messages == store.lost_known().messages == 1  # until it is known better
+    await until(lambda: store.lost_known().messages == 0)
     assert (await store.lost()).messages == 0
-    assert store.lost_known().messages == 0
+
+
+async def test_nobody_waits_for_a_look_again_where_only_time_has_passed(store, looks, ages):
+    """A page that takes less time than a look was late each time."""
+    looks.end()
+    before = await store.lost()
+    looks.begin()
+    ages()
+    for _ in range(3):
+        assert await store.lost() is before
+    await until(lambda: looks.begun == 2)
+    hurt(store, 20)
+    asking = asyncio.create_task(store.lost())
+    looks.end()
+    assert (await asking).damages == 2
+
+
+async def test_an_answer_is_not_given_once_more_when_the_look_behind_it_has_failed(store, looks, ages):
+    looks.end()
+    before = await store.lost()
+    ages()
+    looks.fails = ViewsDamaged("a view is damaged")
+    assert await store.lost() is before
+    await until(lambda: store.queues._lost._failed)
+    looks.fails = ViewsDamaged("a view is damaged")
+    with pytest.raises(ViewsDamaged):
+        await store.lost()
+    again = await store.lost()
+    assert again is not before
+    assert again.damages == 1
 
 
 async def test_what_the_limits_of_a_queue_have_dropped_is_not_lost(tmp_path):
