@@ -282,18 +282,21 @@ class Commits:
     def expire(self, before: date) -> int:
         """Takes the rows of days before one out of the tables that have days; returns how many files gave way.
 
-        Findings of those days that are still to be published are not published any more.
+        Findings of those days that are still to be published are not published any more. One that was killed is
+        finished by the next.
         """
-        gone = {name: self._live[name].before(f"{DAY.name}={before.isoformat()}") for name in SPECS}
+        folder = f"{DAY.name}={before.isoformat()}"
+        gone = {name: self._live[name].before(folder) for name in SPECS}
+        midnight_ms = (before - date(1970, 1, 1)) // timedelta(milliseconds=1)
+        settled_ms = min(midnight_ms, self.manifest.progress.watermark_ms)
+        self._save_versions(  # first: a late record opens windows again that are gone and not told of as expired
+            unpublished=[path for path in self.manifest.unpublished if path >= folder],
+            expired_ms=max(self.manifest.expired_ms, settled_ms),
+        )
         for name, paths in gone.items():
             if paths:
                 self._write(name, [], paths, [])
-        midnight_ms = (before - date(1970, 1, 1)) // timedelta(milliseconds=1)
-        settled_ms = min(midnight_ms, self.manifest.progress.watermark_ms)
-        self._save_versions(
-            unpublished=[path for path in self.manifest.unpublished if path not in gone[FINDINGS]],
-            expired_ms=max(self.manifest.expired_ms, settled_ms),
-        )
+        self._save_versions()
         return sum(len(paths) for paths in gone.values())
 
     def _save_versions(self, **more: Any) -> None:

@@ -26,6 +26,7 @@ from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
 from spark.tables.state import save_state  # noqa: E402
+from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown  # noqa: E402
 
 DAY_MS = 86_400_000
@@ -139,6 +140,36 @@ def test_findings_that_expire_are_published_no_more(places, monkeypatch):
     commits = Commits.open(*places, settings)
     assert commits.manifest.unpublished == []
     commits.close()
+
+
+@pytest.mark.parametrize("repeated", [False, True])
+@pytest.mark.parametrize("survive", range(9))
+def test_expire_that_is_killed_at_any_step_leaves_no_half_of_a_window(places, monkeypatch, survive, repeated):
+    """Rows were gone before the manifest said so: a late record was all of its window, or the job did not start."""
+    settings = replace(SETTINGS, findings=True)
+    commits = Commits.open(*places, settings)
+    values = [20.0 + n % 7 / 8 for n in range(60)] + [500.0]
+    before = [Record("d", T0 + n * 1_000, n, {"a": value}) for n, value in enumerate(values)]
+    do_batch(commits, 0, before)
+    do_tick(commits, T0 + DAY_MS + MINUTE_MS)
+    assert commits.manifest.unpublished
+    commits.close()
+    monkeypatch.setattr(maintenance, "now_ms", lambda: T0 + 5 * DAY_MS)
+    with monkeypatch.context() as patch, contextlib.suppress(Crash):
+        crashing(patch, survive, commit="_write")
+        maintenance.expire(places[0], days=1)
+    if repeated:
+        maintenance.expire(places[0], days=1)
+        maintenance.vacuum(places[0], history_h=0)
+    commits = Commits.open(*places, settings)
+    named = commits.manifest.unpublished
+    assert bool(named) == (survive == 0 and not repeated)
+    assert all(places[0].exists(f"anomalies/{path}") for path in named)
+    late = Record("d", T0 + 20_000, 99, {"a": 9.0}, T0 + 30 * MINUTE_MS)  # it waited in the log
+    do_batch(commits, 1, [late])
+    commits.close()
+    rows = shown(plain(places[0], "windows_1m"))
+    assert rows in ([{}] if repeated else [{}, naive(before), naive([*before, late])])
 
 
 def test_compacting_forgets_no_device_of_a_job_that_remembers_for_long(places):
