@@ -222,6 +222,7 @@ class Commits:
         With `all_files` those too that attempts have left which came to nothing.
         """
         self._vacuumed_ms = now_ms()
+        self._save_versions()  # first: maintenance that was killed has replaced files of the versions named so far
         return sum(
             len(table.vacuum(self._settings.history_h, dry_run=False, enforce_retention_duration=False, full=all_files))
             for table in self._tables.values()
@@ -236,7 +237,7 @@ class Commits:
                 merged = [merge_files(plan, name, bucket, run, nth) for nth, (bucket, run) in enumerate(runs)]
                 if merged:
                     self._write(name, merged, [path for _, run in runs for path in run], [])
-        self._save_versions()
+            self._save_versions()
 
     def _plan(self, wanted: int, merges: dict[int, dict[str, list[list[str]]]]) -> PassPlan:
         progress = self.manifest.progress

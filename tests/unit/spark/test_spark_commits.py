@@ -15,6 +15,7 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
+from spark.tables import live_files  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST, JobProgress, Manifest  # noqa: E402
@@ -173,6 +174,47 @@ def test_small_files_are_merged_and_old_ones_deleted(places, monkeypatch):
     assert maintenance.vacuum(places[0]) == 0
     with pytest.raises(OutputMismatch, match="holds no tables"):
         maintenance.vacuum(Location.of(places[1]))
+
+
+def in_small_files(places) -> list[Record]:
+    """Returns records whose tables have many files of one bucket and day."""
+    records = some(120, 6, minutes=120)
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    for batch, at in enumerate(range(0, 120, 10)):
+        do_batch(commits, batch, records[at : at + 10])
+    commits.close()
+    return records
+
+
+@pytest.mark.parametrize("survive", range(2, 15, 4))
+def test_readers_find_the_files_of_the_manifest_though_compact_was_killed(places, monkeypatch, survive):
+    """It had merged tables and named them nowhere: vacuum deleted the files that readers of the manifest read."""
+    monkeypatch.setattr(live_files, "_RUN_FILES", 4)  # several rounds
+    records = in_small_files(places)
+    with monkeypatch.context() as patch:
+        crashing(patch, survive, commit="_write")
+        with pytest.raises(Crash):
+            maintenance.compact(places[0])
+    assert maintenance.vacuum(places[0], history_h=0) > 0
+    tables = Tables(places[0].url)
+    assert shown(tables.windows()) == naive(records)
+    assert total(tables.table("traffic"), "records") == 120
+
+
+def test_compact_names_the_versions_of_each_round(places, monkeypatch):
+    monkeypatch.setattr(live_files, "_RUN_FILES", 4)
+    in_small_files(places)
+    seen, real = [], Commits._plan
+
+    def plan(self, *args):
+        there = {table.name: table.version for table in maintenance.describe(places[0])}
+        seen.append(Manifest.load(places[0]).versions == there)
+        return real(self, *args)
+
+    monkeypatch.setattr(Commits, "_plan", plan)
+    maintenance.compact(places[0])
+    assert len(seen) > 1
+    assert all(seen)
 
 
 def test_a_running_job_merges_many_small_files(places, monkeypatch):
