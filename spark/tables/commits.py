@@ -37,7 +37,7 @@ from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequenc
 from spark.tables.opening import evolve, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
-from spark.tables.state import STATE, written_in
+from spark.tables.state import tidy_states
 from spark.telemetry.forgetting import Capacity
 from spark.telemetry.sessions import NEVER_MS
 
@@ -72,7 +72,7 @@ class Commits:
         self._evolve()
         self._live = {name: LiveFiles.of(table) for name, table in self._tables.items()}
         self.restless = True  # until a pass has found nothing that time alone may change
-        self._vacuumed_ms = now_ms()
+        self._vacuumed_ms = 0  # by this process
 
     @classmethod
     def maintaining(cls, place: Location, history_h: int) -> "Commits":
@@ -122,7 +122,7 @@ class Commits:
             checkpoint.mkdir(parents=True, exist_ok=True)
             lock = _locked(checkpoint if place.local is None else place.local, place.url)
             manifest = _joined(place, checkpoint, settings)
-            _tidy_states(place, manifest, alone=place.local is not None and lock is not None)
+            tidy_states(place, manifest, alone=place.local is not None and lock is not None)
             commits = cls(place, settings, manifest, lock)
             commits._retain()
             return commits
@@ -151,6 +151,7 @@ class Commits:
             )
         if wanted <= done:
             return None
+        self._vacuum_if_due()  # before the log of a table may forget what was replaced
         return self._plan(wanted, self._merges(MERGE_FILES))
 
     def begin_tick(self, clock_ms: int = 0) -> PassPlan | None:
@@ -167,6 +168,8 @@ class Commits:
         if manifest.pending_tick is None:
             if tick >= TICKS_MAX or not self.whole:
                 return None
+            self._vacuum_if_due()
+            manifest = self.manifest
             to_ms = max(progress.watermark_ms, clock_ms - self._settings.watermark_ms)
             read_to_ms = max(progress.read_to_ms, clock_ms)
             progress = msgspec.structs.replace(progress, read_to_ms=read_to_ms, watermark_ms=to_ms)
@@ -213,7 +216,11 @@ class Commits:
         for bucket, path in before.states.items():
             if manifest.states[bucket] != path:
                 self.place.remove(path)
-        if now_ms() - self._vacuumed_ms >= VACUUM_EVERY_MS:
+        self._vacuum_if_due()
+
+    def _vacuum_if_due(self) -> None:
+        """Vacuums once an hour; not while a pass is half committed, which reads files that it has replaced."""
+        if now_ms() - self._vacuumed_ms >= VACUUM_EVERY_MS and self.whole:
             self.vacuum()
 
     def vacuum(self, *, all_files: bool = False) -> int:
@@ -223,10 +230,13 @@ class Commits:
         """
         self._vacuumed_ms = now_ms()
         self._save_versions()  # first: maintenance that was killed has replaced files of the versions named so far
-        return sum(
-            len(table.vacuum(self._settings.history_h, dry_run=False, enforce_retention_duration=False, full=all_files))
-            for table in self._tables.values()
-        )
+        history_h, deleted = self._settings.history_h, 0
+        for name, table in self._tables.items():
+            try:
+                deleted += len(table.vacuum(history_h, dry_run=False, enforce_retention_duration=False, full=all_files))
+            except (DeltaError, OSError) as error:
+                raise self._failure(name, error) from error
+        return deleted
 
     def merge_all(self) -> None:
         """Merges all small files, however few. It is no pass: rows, states and the time stay as they are."""
@@ -301,9 +311,11 @@ class Commits:
         return sum(len(paths) for paths in gone.values())
 
     def _save_versions(self, **more: Any) -> None:
-        """Names the versions that maintenance has made."""
+        """Names the versions that maintenance has made, if any: nothing is replaced where nothing has changed."""
         versions = {name: table.version() for name, table in self._tables.items()}
-        self._save(msgspec.structs.replace(self.manifest, versions=versions, **more))
+        named = msgspec.structs.replace(self.manifest, versions=versions, **more)
+        if named != self.manifest:
+            self._save(named)
 
     def _merges(self, least: int) -> dict[int, dict[str, list[list[str]]]]:
         """Returns the small files that each bucket is to merge, from `least` of one day on."""
@@ -352,15 +364,19 @@ class Commits:
                 commit_properties=properties,
                 post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None),
             )
-        except CommitFailedError as error:
-            raise OutputBusy(f"another job is writing to {self.place.child(name)}: {reason(error)}") from error
         except (DeltaError, OSError) as error:
-            if "No space left" in str(error):
-                raise DiskFull(self.place.url) from error
-            raise SparkError(f"the table {self.place.child(name)} cannot be committed: {reason(error)}") from error
+            raise self._failure(name, error) from error
         table.update_incremental()
         self.place.sync_log(name, table.version())
         self._live[name].change(files, gone)
+
+    def _failure(self, name: str, error: Exception) -> SparkError:
+        """Returns the error of a commit of a table that failed."""
+        if isinstance(error, CommitFailedError):
+            return OutputBusy(f"another job is writing to {self.place.child(name)}: {reason(error)}")
+        if "No space left" in str(error):
+            return DiskFull(self.place.url)
+        return SparkError(f"the table {self.place.child(name)} cannot be committed: {reason(error)}")
 
     def _save(self, manifest: Manifest, *, won: bool = False) -> None:
         """Replaces the manifest. Raises `OutputBusy` where it is another's than the one that was read or saved last.
@@ -426,14 +442,3 @@ def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Mani
             f"{place.url} was written with another checkpoint than {checkpoint}: name that one, or another output"
         )
     return manifest
-
-
-def _tidy_states(place: Location, manifest: Manifest, *, alone: bool) -> None:
-    """Removes the states of attempts that came to nothing.
-
-    Unless this process is surely alone, those of later passes stay: another job may be about to commit them.
-    """
-    kept = {path.rpartition("/")[2] for path in manifest.states.values()}
-    for name in place.files(STATE):
-        if name not in kept and (alone or written_in(name) <= manifest.pass_):
-            place.remove(f"{STATE}/{name}")

@@ -12,6 +12,8 @@ from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
 
+_VACUUM_H = 48  # how much longer the log knows a replaced file than it is kept: the job may be stopped as long
+
 
 def open_table(place: Location, name: str, history_h: int) -> Any:
     """Returns the Delta table of a name, begun when it is not there. Raises `SparkError`."""
@@ -48,8 +50,15 @@ def retain(place: Location, name: str, table: Any, history_h: int) -> None:
 
 
 def _kept(history_h: int) -> dict[str, str]:
-    keep = f"interval {history_h} hours"
-    return {"delta.deletedFileRetentionDuration": keep, "delta.logRetentionDuration": keep}
+    """Returns the properties of a history.
+
+    A checkpoint of the log forgets the files that were replaced before the first one: nothing deletes those that are
+    forgotten before a vacuum has seen them.
+    """
+    return {
+        "delta.deletedFileRetentionDuration": f"interval {history_h + _VACUUM_H} hours",
+        "delta.logRetentionDuration": f"interval {history_h} hours",
+    }
 
 
 def evolve(place: Location, name: str, table: Any) -> bool:

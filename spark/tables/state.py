@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark.errors import OutputBusy, SparkError
-from spark.tables.files import reason
+from spark.tables.files import Location, reason
 from spark.tables.manifest import Manifest
 from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
@@ -83,7 +83,18 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
     return state._replace(sessions=_widened(state.sessions, SESSIONS), aliases=placed(_widened(state.aliases, ALIASES)))
 
 
-def written_in(name: str) -> int:
+def tidy_states(place: Location, manifest: Manifest, *, alone: bool) -> None:
+    """Removes the states of attempts that came to nothing.
+
+    Unless this process is surely alone, those of later passes stay: another job may be about to commit them.
+    """
+    kept = {path.rpartition("/")[2] for path in manifest.states.values()}
+    for name in place.files(STATE):
+        if name not in kept and (alone or _written_in(name) <= manifest.pass_):
+            place.remove(f"{STATE}/{name}")
+
+
+def _written_in(name: str) -> int:
     """Returns the pass that wrote a file of state; -1 for another file."""
     parts = name.split("-")
     return int(parts[1]) if len(parts) == 3 and parts[1].isdecimal() else -1
@@ -98,7 +109,7 @@ def _widened(table: pa.Table, schema: pa.Schema) -> pa.Table:
 
 def save_state(plan: PassPlan, bucket: int, state: BucketState) -> str:
     """Writes a state; returns its path."""
-    path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"  # see `written_in`
+    path = f"{STATE}/{bucket:04d}-{plan.pass_}-{plan.attempt}.arrow"  # see `_written_in`
     options = pa.ipc.IpcWriteOptions(compression="lz4")
     with plan.place.writing(path) as file:
         for table in (*state.windows.values(), *state.marks.values(), *state[-_OTHERS:]):

@@ -1,5 +1,6 @@
 """Commits of the telemetry job: every table, all or nothing, whatever was cut off where and tried again."""
 
+import contextlib
 import random
 import shutil
 from dataclasses import replace
@@ -17,7 +18,7 @@ from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
 from spark.tables import live_files  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
-from spark.tables.files import Location  # noqa: E402
+from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import MANIFEST, JobProgress, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.crashes import Crash, crashing  # noqa: E402
@@ -215,6 +216,63 @@ def test_compact_names_the_versions_of_each_round(places, monkeypatch):
     maintenance.compact(places[0])
     assert len(seen) > 1
     assert all(seen)
+
+
+def moved_clock(monkeypatch, hours: int) -> None:
+    """Lets commits happen so many hours ago."""
+    monkeypatch.setattr(commits_module, "now_ms", lambda: now_ms() - hours * 3_600_000)
+
+
+def test_a_running_job_deletes_files_that_were_replaced_before_a_checkpoint_of_the_log(places, monkeypatch):
+    """The checkpoint forgot what had been replaced, as soon as vacuum might delete it."""
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 10**15)
+    moved_clock(monkeypatch, 10)
+    for batch in range(53):
+        if batch == 10:
+            moved_clock(monkeypatch, 0)
+        do_batch(commits, batch, [Record("d", T0 + batch * 1_000, batch, {"a": 1.0})])
+    folder = places[0].local / "latest"
+    assert list(folder.glob("_delta_log/*.checkpoint.parquet"))
+    assert len(list(folder.glob("*.parquet"))) == 53
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 0)
+    do_batch(commits, 53, [Record("d", T0 + 60_000, 60, {"a": 1.0})])
+    commits.close()
+    assert len(list(folder.glob("*.parquet"))) == 54 - 9  # the tenth was replaced now
+
+
+@pytest.mark.parametrize("tick", [False, True])
+def test_a_start_deletes_replaced_files_before_its_first_pass(places, monkeypatch, tick):
+    """A job that is started more often than once an hour deleted none."""
+    moved_clock(monkeypatch, 10)
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    for batch in range(3):
+        do_batch(commits, batch, some(10, 1, first=10 * batch))
+    commits.close()
+    monkeypatch.undo()
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    assert (commits.begin_tick() if tick else commits.begin(3)) is not None
+    commits.close()
+    assert len(list((places[0].local / "latest").glob("*.parquet"))) == 1
+
+
+@pytest.mark.parametrize("survive", range(4, 12))
+def test_a_start_deletes_nothing_that_a_half_committed_batch_reads(places, monkeypatch, survive):
+    records = some(100, 4)
+    late = [replace(records[0], offset=100, values={"a": -1.0}, stored_ms=records[-1].stored_at_ms)]
+    moved_clock(monkeypatch, 10)
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    do_batch(commits, 0, records)
+    do_tick(commits, records[-1].stored_at_ms + MINUTE_MS)
+    with monkeypatch.context() as patch, contextlib.suppress(Crash):
+        crashing(patch, survive, commit="_commit_table")
+        do_batch(commits, 1, late)
+    commits.close()
+    monkeypatch.undo()
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    do_batch(commits, 1, late)
+    commits.close()
+    assert shown(plain(places[0], "windows_1m")) == shown(Tables(places[0].url).windows()) == naive([*records, *late])
 
 
 def test_a_running_job_merges_many_small_files(places, monkeypatch):

@@ -187,13 +187,30 @@ def test_compacting_forgets_no_device_of_a_job_that_remembers_for_long(places):
     assert replace(after, versions=manifest.versions) == manifest
 
 
+def test_maintenance_that_has_nothing_to_do_replaces_no_manifest(places, monkeypatch):
+    """In an object store it may replace one that a running job writes at the same moment."""
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, 0, [Record("d", T0, 0, {"a": 1.0})])
+    commits.close()
+
+    def save(*_):
+        raise AssertionError("nothing has changed")
+
+    monkeypatch.setattr(Manifest, "save", save)
+    assert maintenance.compact(places[0]) == 0
+    assert maintenance.vacuum(places[0]) == 0
+    assert maintenance.expire(places[0], days=36_500) == 0
+
+
 def test_another_history_counts_from_the_next_start_on(places):
     """A table kept the one that it was begun with, by which deltalake deletes the log of old versions."""
     for hours in (6, 48, 48):
         Commits.open(*places, replace(SETTINGS, history_h=hours)).close()
         maintenance.vacuum(places[0], history_h=1)  # this one is of the command alone
         table = deltalake.DeltaTable(places[0].child("latest"))
-        assert table.metadata().configuration["delta.logRetentionDuration"] == f"interval {hours} hours"
+        kept = table.metadata().configuration
+        assert kept["delta.logRetentionDuration"] == f"interval {hours} hours"
+        assert kept["delta.deletedFileRetentionDuration"] == f"interval {hours + 48} hours"
     assert table.version() == 1
 
 
