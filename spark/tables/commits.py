@@ -219,9 +219,11 @@ class Commits:
         self._vacuum_if_due()
 
     def _vacuum_if_due(self) -> None:
-        """Vacuums once an hour; not while a pass is half committed, which reads files that it has replaced."""
+        """Vacuums and tidies once an hour; not while a pass is half committed, which reads files that it replaced."""
         if now_ms() - self._vacuumed_ms >= VACUUM_EVERY_MS and self.whole:
             self.vacuum()
+            if Manifest.load(self.place) == self.manifest:  # another job's names states that this one does not know
+                tidy_states(self.place, self.manifest, alone=False)
 
     def vacuum(self, *, all_files: bool = False) -> int:
         """Deletes the files that were replaced longer ago than history is kept; returns how many.

@@ -56,11 +56,11 @@ class Location(NamedTuple):
         if self.local is not None:
             self.local.mkdir(parents=True, exist_ok=True)
 
-    def files(self, directory: str) -> list[str]:
-        """Returns the names in one of its directories; none when there is no such directory."""
+    def files(self, directory: str) -> dict[str, int]:
+        """Returns the names in one of its directories, if it is there, and when each was written, in ms since 1970."""
         filesystem, base = self._filesystem()
         selector = fs.FileSelector(f"{base}/{directory}", allow_not_found=True)
-        return sorted(info.base_name for info in filesystem.get_file_info(selector))
+        return {info.base_name: (info.mtime_ns or 0) // 1_000_000 for info in filesystem.get_file_info(selector)}
 
     def exists(self, name: str) -> bool:
         """Returns whether there is a file or directory of that name."""

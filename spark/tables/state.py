@@ -10,7 +10,7 @@ from typing import NamedTuple
 import pyarrow as pa
 
 from spark.errors import OutputBusy, SparkError
-from spark.tables.files import Location, reason
+from spark.tables.files import Location, now_ms, reason
 from spark.tables.manifest import Manifest
 from spark.tables.reports import PassPlan
 from spark.tables.schemas import WINDOW_TABLES
@@ -23,6 +23,7 @@ from spark.telemetry.sessions import SESSIONS
 from spark.telemetry.windows import LATEST, PARTIALS
 
 STATE = "state"
+_ATTEMPT_MS = 6 * 3_600_000  # longer than any pass takes
 _OTHERS = 6  # tables that are no windows' and no marks'
 
 
@@ -86,11 +87,12 @@ def load_state(plan: PassPlan, bucket: int) -> BucketState:
 def tidy_states(place: Location, manifest: Manifest, *, alone: bool) -> None:
     """Removes the states of attempts that came to nothing.
 
-    Unless this process is surely alone, those of later passes stay: another job may be about to commit them.
+    Unless this process is surely alone, those of later passes stay for hours: another job may be about to commit them.
     """
     kept = {path.rpartition("/")[2] for path in manifest.states.values()}
-    for name in place.files(STATE):
-        if name not in kept and (alone or _written_in(name) <= manifest.pass_):
+    old_ms = now_ms() - _ATTEMPT_MS
+    for name, written_ms in place.files(STATE).items():
+        if name not in kept and (alone or _written_in(name) <= manifest.pass_ or written_ms < old_ms):
             place.remove(f"{STATE}/{name}")
 
 

@@ -12,8 +12,10 @@ pytest.importorskip("moto.server")
 
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
+from spark.tables import commits as commits_module  # noqa: E402
+from spark.tables import state  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
-from spark.tables.files import Location  # noqa: E402
+from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, worked  # noqa: E402
 from tests.support.spark.object_store import bucket  # noqa: E402
@@ -152,6 +154,50 @@ def test_a_batch_that_is_committed_counts_though_another_job_began_a_tick(store,
     do_tick(again, T0 + 60 * MINUTE_MS)
     again.close()
     assert shown(plain(place, "windows_1m")) == shown(Tables(place.url, store).windows()) == naive(records(30))
+
+
+def test_states_of_attempts_that_came_to_nothing_are_removed_from_the_bucket(store, tmp_path, monkeypatch):
+    """No start may remove those of the pass that comes next, and a job in a loop of crashes left one at each."""
+    place, checkpoint = Location.of("s3://fleet/loop", store), tmp_path / "checkpoint"
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 10**15)
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 0, records(10))
+    for _ in range(3):
+        worked(commits.begin(1), SETTINGS.buckets, records(10, 10))  # killed before it is committed
+        commits.close()
+        commits = Commits.open(place, checkpoint, SETTINGS)
+    assert len(place.files("state")) == 4
+    do_batch(commits, 1, records(10, 10))
+    assert len(place.files("state")) == 4
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 0)  # an hour later
+    do_batch(commits, 2, records(10, 20))
+    assert len(place.files("state")) == 1
+    worked(commits.begin(3), SETTINGS.buckets, records(10, 30))
+    commits.close()
+    monkeypatch.setattr(state, "now_ms", lambda: now_ms() + 7 * 3_600_000)
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    assert len(place.files("state")) == 1
+    do_batch(commits, 3, records(10, 30))
+    commits.close()
+    assert shown(plain(place, "windows_1m")) == naive(records(40))
+
+
+def test_a_job_that_lags_removes_no_state_of_another_in_the_bucket(store, tmp_path, monkeypatch):
+    place, checkpoint = Location.of("s3://fleet/lags", store), tmp_path / "checkpoint"
+    first = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(first, 0, records(10))
+    shutil.copytree(checkpoint, tmp_path / "copy")
+    second = Commits.open(place, tmp_path / "copy", SETTINGS)
+    do_batch(first, 1, records(10, 10))
+    first.close()
+    monkeypatch.setattr(state, "now_ms", lambda: now_ms() + 7 * 3_600_000)
+    monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 0)
+    assert second.begin(1) is not None
+    second.close()
+    commits = Commits.open(place, checkpoint, SETTINGS)
+    do_batch(commits, 2, records(10, 20))
+    commits.close()
+    assert shown(plain(place, "windows_1m")) == naive(records(30))
 
 
 @pytest.mark.parametrize("what", ["compact", "vacuum", "expire"])
