@@ -111,8 +111,10 @@ def _sums(text: str) -> dict[str, float]:
 
 
 def _records(status: Mapping[str, Any]) -> dict[str, int]:
-    return {one["name"]: one.get("records", 0) for one in status.get("topics", ())}
+    """Returns the records of each topic all of whose queues answer."""
+    return {one["name"]: one.get("records", 0) for one in status.get("topics", ()) if not one.get("unknown")}
 
 
 def _rates(counts: Mapping[str, int], before: Mapping[str, int], passed_s: float) -> dict[str, float]:
-    return {name: max(0, count - before.get(name, 0)) / passed_s for name, count in counts.items()}
+    """Returns rates by name, none of one that was not there before; 0 where retention took more than came."""
+    return {name: max(0, count - before[name]) / passed_s for name, count in counts.items() if name in before}

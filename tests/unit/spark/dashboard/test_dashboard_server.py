@@ -194,6 +194,26 @@ def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
     assert (admin.ask().error, admin.ask().stored_rates) == ("", {})
 
 
+def test_a_topic_whose_records_were_not_all_known_has_no_rate():
+    """What came back after an outage counted as if it had just been published."""
+    known = {"name": "t", "queues": 2, "records": 1_000_000}
+    listed = [[{**known, "records": 1_000, "unknown": 1}], [known], [known, {"name": "new", "records": 5_000}]]
+    listed += [[{**known, "records": 1_000_050}, {"name": "new", "records": 5_020, "unknown": 1}]]
+    now_s = [100.0]
+
+    def answer(request):
+        if request.url.path == "/metrics":
+            return httpx.Response(200, text="")
+        return httpx.Response(200, json={"topics": listed[round(now_s[0] - 100) // 10]})
+
+    admin = AdminApi("http://gateway", transport=httpx.MockTransport(answer), clock_s=lambda: now_s[0])
+    found = []
+    for _ in listed:
+        found.append(dict(admin.ask().topic_rates))
+        now_s[0] += 10
+    assert found == [{}, {}, {"t": 0.0}, {"t": 5.0}]
+
+
 def test_sessions_are_asked_for_in_the_name_of_who_is_logged_in():
     asked = []
 
