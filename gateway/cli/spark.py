@@ -39,6 +39,17 @@ History = Annotated[
     int, typer.Option("--history", help="Hours in which replaced rows stay readable.", min=1, max=HISTORY_H_MAX)
 ]
 
+OwnHistory = Annotated[
+    int | None,
+    typer.Option(
+        "--history",
+        help="Hours in which replaced rows stay readable.",
+        min=1,
+        max=HISTORY_H_MAX,
+        show_default="that of the job",
+    ),
+]
+
 
 class SparkFailed(HeadgateError):
     """Spark is not there, or refused."""
@@ -317,14 +328,14 @@ def describe(*, output: Where = OUTPUT, storage_option: StorageOptions = None) -
 
 
 @tables.command()
-def compact(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: History = 6) -> None:
+def compact(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: OwnHistory = None) -> None:
     """Merge small files. The job must be stopped; a running one does it by itself."""
     fewer = _maintained("compact", output, storage_option, history_h=history)
     typer.echo(f"{fewer:,} files fewer")
 
 
 @tables.command()
-def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: History = 6) -> None:
+def vacuum(*, output: Where = OUTPUT, storage_option: StorageOptions = None, history: OwnHistory = None) -> None:
     """Delete files that were replaced longer ago than the history. The job must be stopped."""
     typer.echo(f"{_maintained('vacuum', output, storage_option, history_h=history):,} files deleted")
 
@@ -337,14 +348,14 @@ def expire(
     ],
     output: Where = OUTPUT,
     storage_option: StorageOptions = None,
-    history: History = 6,
+    history: OwnHistory = None,
 ) -> None:
     """Take rows of longer ago out of windows, samples, traffic, findings and quarantine. The job must be stopped."""
     gone = _maintained("expire", output, storage_option, days=days, history_h=history)
     typer.echo(f"{gone:,} files gave way; vacuum deletes them after the history")
 
 
-def _maintained(what: str, output: str, storage_option: list[str] | None, **settings: int) -> Any:
+def _maintained(what: str, output: str, storage_option: list[str] | None, **settings: int | None) -> Any:
     try:
         from spark import errors  # noqa: PLC0415 - an extra, and slow to load
         from spark.job import maintenance  # noqa: PLC0415

@@ -30,7 +30,7 @@ class Description(NamedTuple):
     columns: tuple[str, ...]
 
 
-def compact(place: Location, *, history_h: int = 6) -> int:
+def compact(place: Location, *, history_h: int | None = None) -> int:
     """Merges the small files of every table; returns how many fewer there are. Raises `SparkError`."""
     before = sum(table.files for table in describe(place))
     commits = _opened(place, history_h)
@@ -41,8 +41,11 @@ def compact(place: Location, *, history_h: int = 6) -> int:
     return before - sum(table.files for table in describe(place))
 
 
-def vacuum(place: Location, *, history_h: int = 6) -> int:
-    """Deletes files that were replaced longer ago than so many hours, or that no commit names; returns how many."""
+def vacuum(place: Location, *, history_h: int | None = None) -> int:
+    """Deletes files that were replaced longer ago than the job's history, or so many hours; returns how many.
+
+    Those that no commit names, of the same age, too.
+    """
     commits = _opened(place, history_h)
     try:
         return commits.vacuum(all_files=True)
@@ -50,7 +53,7 @@ def vacuum(place: Location, *, history_h: int = 6) -> int:
         commits.close()
 
 
-def expire(place: Location, *, days: int, history_h: int = 6) -> int:
+def expire(place: Location, *, days: int, history_h: int | None = None) -> int:
     """Takes the rows of days longer ago out of the tables that have days; returns how many files gave way.
 
     `vacuum` deletes the files once no reader may need them. Raises `BadOption` for days whose windows the job still
@@ -91,7 +94,7 @@ def describe(place: Location) -> list[Description]:
     return found
 
 
-def _opened(place: Location, history_h: int) -> Commits:
+def _opened(place: Location, history_h: int | None) -> Commits:
     commits = Commits.maintaining(place, history_h)
     if not commits.whole:
         commits.close()

@@ -34,7 +34,7 @@ from spark.tables.data_files import merge_files
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
-from spark.tables.opening import evolve, open_table, retain
+from spark.tables.opening import evolve, history_of, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import tidy_states
@@ -75,8 +75,10 @@ class Commits:
         self._vacuumed_ms = 0  # by this process
 
     @classmethod
-    def maintaining(cls, place: Location, history_h: int) -> "Commits":
-        """Opens an output for maintenance. Raises `OutputBusy` while a job runs, `OutputMismatch` without an output.
+    def maintaining(cls, place: Location, history_h: int | None = None) -> "Commits":
+        """Opens an output for maintenance, with its job's history, or another.
+
+        Raises `OutputBusy` while a job runs, `OutputMismatch` without an output.
 
         The lock of an object store is in the checkpoint, which this does not know: a job that runs is found by the
         commit that both try, or by its manifest.
@@ -96,7 +98,7 @@ class Commits:
                 buckets=manifest.buckets,
                 session_ms=NEVER_MS,
                 findings=True,  # the job publishes them at its next start, or drops them, as it is set
-                history_h=history_h,
+                history_h=history_of(place) if history_h is None else history_h,
             )
             return cls(place, settings, manifest, lock)
         except BaseException:

@@ -1,5 +1,6 @@
 """Opens the tables of an output: those that are missing are begun, those of an older version get their new columns."""
 
+import re
 from typing import Any
 
 import pyarrow as pa
@@ -11,8 +12,8 @@ from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
-
 _VACUUM_H = 48  # how much longer the log knows a replaced file than it is kept: the job may be stopped as long
+_HISTORY_H = 6  # of tables that do not say it
 
 
 def open_table(place: Location, name: str, history_h: int) -> Any:
@@ -47,6 +48,13 @@ def retain(place: Location, name: str, table: Any, history_h: int) -> None:
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {place.child(name)} cannot get another history: {reason(error)}") from error
     place.sync_log(name, table.version())
+
+
+def history_of(place: Location) -> int:
+    """Returns how many hours the tables' replaced rows stay readable, as their job has said. Raises `SparkError`."""
+    kept = open_table(place, "latest", _HISTORY_H).metadata().configuration.get("delta.logRetentionDuration", "")
+    found = re.fullmatch(r"interval (\d+) hours", kept)
+    return int(found[1]) if found else _HISTORY_H
 
 
 def _kept(history_h: int) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The tables over time: samples kept, days expired, columns added, disks that fill up."""
 
 import contextlib
+import functools
 import os
 import re
 import shutil
@@ -19,9 +20,10 @@ from typer.testing import CliRunner  # noqa: E402
 from gateway.cli.spark import SparkFailed, app  # noqa: E402
 from spark.errors import BadOption, OutputMismatch, SparkError  # noqa: E402
 from spark.job import bucket, maintenance  # noqa: E402
+from spark.tables import commits as commits_module  # noqa: E402
 from spark.tables import opening  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
-from spark.tables.files import Location  # noqa: E402
+from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import MANIFEST, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
 from spark.tables.schemas import SPECS  # noqa: E402
@@ -185,6 +187,21 @@ def test_compacting_forgets_no_device_of_a_job_that_remembers_for_long(places):
         assert set(plain(places[0], name)["device"].to_pylist()) == {"monthly", "busy"}
     after = Manifest.load(places[0])
     assert replace(after, versions=manifest.versions) == manifest
+
+
+def test_vacuum_keeps_what_the_job_keeps(places, monkeypatch):
+    """Without --history it deleted what is older than 6 hours, whatever the job's own."""
+    ran = functools.partial(CliRunner().invoke, app)
+    with monkeypatch.context() as patch:
+        patch.setattr(commits_module, "now_ms", lambda: now_ms() - 10 * 3_600_000)
+        commits = Commits.open(*places, replace(SETTINGS, history_h=48))
+        for batch in range(3):
+            do_batch(commits, batch, [Record("d", T0 + batch, batch, {"a": 1.0})])
+        commits.close()
+    arguments = ["tables", "vacuum", "--output", places[0].url]
+    assert ran(arguments).output == "0 files deleted\n"
+    assert ran([*arguments, "--history", "11"]).output == "0 files deleted\n"
+    assert ran([*arguments, "--history", "9"]).output != "0 files deleted\n"
 
 
 def test_maintenance_that_has_nothing_to_do_replaces_no_manifest(places, monkeypatch):
