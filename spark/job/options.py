@@ -4,6 +4,7 @@ import re
 from collections.abc import Callable
 from pathlib import Path
 
+import httpx
 import msgspec
 
 from spark import parsing
@@ -81,10 +82,12 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
         files = {"ca_file": self.ca_file, "cert_file": self.cert_file, "key_file": self.key_file}
         if any(files.values()) and (missing := [name for name, path in files.items() if path is None]):
             raise BadOption(missing[0], "is missing; the three files of TLS are given together or not at all")
-        for url in () if self.findings is None else self.findings.split(","):
-            if not parsing.is_url(url):
-                shown = re.sub("//[^/]*@", "//", url)  # without a password
-                raise BadOption("findings", f"cannot be {shown}: the URL of a gateway, as http://127.0.0.1:8080")
+        urls = [] if self.findings is None else self.findings.split(",")
+        if not all(parsing.is_url(url) and _is_taken(url) for url in urls):
+            shown = re.sub(
+                "//.*@", "//", ",".join(urls)
+            )  # without passwords, which may have slashes and commas in them
+            raise BadOption("findings", f"cannot be {shown}: the URL of a gateway, as http://127.0.0.1:8080")
 
     def _check_texts(self) -> None:
         parsers: dict[str, Callable[[str], object]] = {
@@ -112,3 +115,12 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             return self.checkpoint
         assert self.place.local is not None
         return self.place.local / "checkpoint"
+
+
+def _is_taken(url: str) -> bool:
+    """Returns whether the client that publishes takes a URL: it refuses hosts that no name or address can be."""
+    try:
+        httpx.URL(url)
+    except httpx.InvalidURL:
+        return False
+    return True
