@@ -385,7 +385,7 @@ class Commits:
     def _save(self, manifest: Manifest, *, won: bool = False) -> None:
         """Replaces the manifest. Raises `OutputBusy` where it is another's than the one that was read or saved last.
 
-        Who has `won` a commit of the pass is the one whose manifest counts.
+        A job that has `won` a commit of the pass does not ask: its manifest counts.
         """
         if not won and self.place.local is None and Manifest.load(self.place) != self.manifest:
             raise OutputBusy(f"another job is writing to {self.place.url}")  # no lock keeps it out (`_locked`)
