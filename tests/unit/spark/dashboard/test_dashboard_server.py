@@ -195,7 +195,7 @@ def test_the_admin_api_is_asked_at_most_once_in_two_seconds_and_gives_rates():
 
 
 def test_a_topic_whose_records_were_not_all_known_has_no_rate():
-    """What came back after an outage counted as if it had just been published."""
+    """Records that came back after an outage counted as if they had just been published."""
     known = {"name": "t", "queues": 2, "records": 1_000_000}
     listed = [[{**known, "records": 1_000, "unknown": 1}], [known], [known, {"name": "new", "records": 5_000}]]
     listed += [[{**known, "records": 1_000_050}, {"name": "new", "records": 5_020, "unknown": 1}]]
