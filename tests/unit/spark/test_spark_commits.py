@@ -172,7 +172,7 @@ def test_small_files_are_merged_and_old_ones_deleted(places, monkeypatch):
     assert shown(plain(places[0], "windows_1m")) == naive([*records, *late])
     names = set((places[0].local / "windows_1m").rglob("*.parquet"))
     assert len(names) == {table.name: table for table in maintenance.describe(places[0])}["windows_1m"].files
-    assert maintenance.vacuum(places[0]) == 0
+    assert maintenance.vacuum(places[0], history_h=6) == 0
     with pytest.raises(OutputMismatch, match="holds no tables"):
         maintenance.vacuum(Location.of(places[1]))
 
