@@ -12,7 +12,7 @@ from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
-_VACUUM_H = 48  # how much longer the log knows a replaced file than it is kept: the job may be stopped as long
+_VACUUM_H = 3  # how much longer the log knows a replaced file than it is kept: vacuum runs hourly, and at the start
 _HISTORY_H = 6  # of tables that do not say it
 
 
