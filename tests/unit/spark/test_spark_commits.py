@@ -227,7 +227,7 @@ def test_a_running_job_deletes_files_that_were_replaced_before_a_checkpoint_of_t
     """The checkpoint forgot what had been replaced, as soon as vacuum might delete it."""
     commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
     monkeypatch.setattr(commits_module, "VACUUM_EVERY_MS", 10**15)
-    moved_clock(monkeypatch, 10)
+    moved_clock(monkeypatch, 7)
     for batch in range(53):
         if batch == 10:
             moved_clock(monkeypatch, 0)

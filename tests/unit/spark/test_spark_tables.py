@@ -227,7 +227,7 @@ def test_another_history_counts_from_the_next_start_on(places):
         table = deltalake.DeltaTable(places[0].child("latest"))
         kept = table.metadata().configuration
         assert kept["delta.logRetentionDuration"] == f"interval {hours} hours"
-        assert kept["delta.deletedFileRetentionDuration"] == f"interval {hours + 48} hours"
+        assert kept["delta.deletedFileRetentionDuration"] == f"interval {hours + 3} hours"
     assert table.version() == 1
 
 

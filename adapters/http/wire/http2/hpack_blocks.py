@@ -16,7 +16,7 @@ from hpack.table import HeaderTable
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 BLOCKS_MAX: Final = 4  # remembered of each encoder
-BLOCK_FIELDS_BYTES_MAX: Final = 4_000  # whose block fits into one frame, at 30 bits a character (RFC 7541, B)
+BLOCK_FIELDS_BYTES_MAX: Final = 4_000  # that fit into a frame, at 30 bits a character (RFC 7541, B)
 
 
 class CompressionError(ProtocolError):
