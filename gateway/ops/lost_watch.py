@@ -14,7 +14,8 @@ from typing import NamedTuple
 from controller.api.client import Group
 from controller.elections.registry import GroupRoute
 from store.api.client import StoreClient
-from store.api.lost import LOST_RANGES_COUNT_MAX, NOTHING_LOST, LostList, LostMessages
+from store.api.lost import LOST_RANGES_COUNT_MAX, NOTHING_LOST, LostMessages
+from store.api.lost_status import LostList
 from store.api.lost_words import Topics, lost_list, lost_words
 from store.base import logs
 from store.base.errors import StoreError

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 
 import msgspec
 
-from store.api.lost import LostStatus
+from store.api.lost_status import LostStatus
 
 
 class Listening(msgspec.Struct, frozen=True, kw_only=True):

@@ -41,7 +41,7 @@ from gateway.sockets.batches import COMPILED
 from gateway.sockets.listening import PlainListener
 from gateway.sockets.poller import Poller
 from store.api.client import StoreClient
-from store.api.lost import LostList
+from store.api.lost_status import LostList
 from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.clock import now_ms

@@ -25,7 +25,7 @@ from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.process.store_options import store_options
 from store.api.client import StoreClient
-from store.api.lost import LostList
+from store.api.lost_status import LostList
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.errors import StoreError, StoreUnreachable, ViewsDamaged

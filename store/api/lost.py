@@ -1,6 +1,5 @@
-"""Messages that damage has taken, as a store says them and as `/status` lists them."""
+"""Messages that damage has taken, as a store says them."""
 
-from collections.abc import Sequence
 from typing import Annotated, NamedTuple
 
 import msgspec
@@ -42,22 +41,3 @@ class LostMessages(msgspec.Struct, frozen=True, array_like=True):
 
 
 NOTHING_LOST = LostMessages()
-
-
-class LostStatus(msgspec.Struct, frozen=True, kw_only=True):
-    """Messages of a queue that damage has taken: the first offset and the one behind the last.
-
-    `topic` is empty for a queue of sessions or of AMQP, and for one of a deleted topic until its messages are deleted.
-    """
-
-    topic: str
-    queue: int
-    first: int
-    next: int
-
-
-class LostList(NamedTuple):
-    """The lost messages that `/status` lists, and the number of ranges that it leaves out."""
-
-    ranges: Sequence[LostStatus] = ()
-    more: int = 0

@@ -2,7 +2,8 @@
 
 from collections.abc import Callable, Mapping, Sequence
 
-from store.api.lost import LostList, LostMessages, LostOffsets, LostStatus
+from store.api.lost import LostMessages, LostOffsets
+from store.api.lost_status import LostList, LostStatus
 
 LOST_SHOWN = 20  # ranges of lost messages in a warning; /status has more
 

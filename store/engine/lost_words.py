@@ -4,7 +4,8 @@ import asyncio
 import logging
 from typing import Protocol
 
-from store.api.lost import LostList, LostMessages
+from store.api.lost import LostMessages
+from store.api.lost_status import LostList
 from store.api.lost_words import Topics, lost_list, lost_words
 
 logger = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from controller.elections.health import group_health
 from controller.elections.registry import Heartbeat
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
-from store.api.lost import LostStatus
+from store.api.lost_status import LostStatus
 from store.base import logs
 from store.base.admin import AdminAddress, AdminServer, AdminSettings, ReadyState, process_registry
 from store.base.clock import now_ms

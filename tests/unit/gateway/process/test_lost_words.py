@@ -8,7 +8,8 @@ import pytest
 from gateway.ops.status import LogStatus, ScrubStatus
 from gateway.process.app import Gateway
 from gateway.process.backend import StoreFigures
-from store.api.lost import LostList, LostMessages, LostOffsets, LostStatus
+from store.api.lost import LostMessages, LostOffsets
+from store.api.lost_status import LostList, LostStatus
 from store.api.lost_words import LOST_SHOWN
 from store.base.admin import ReadyState
 from tests.support.process.waiting import until
