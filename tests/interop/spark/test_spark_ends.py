@@ -8,7 +8,7 @@ import subprocess
 import sys
 import threading
 import urllib.request
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import paho.mqtt.client as mqtt
@@ -183,7 +183,8 @@ def test_a_signal_to_java_too_is_a_sentence_and_the_next_start_goes_on(start, ga
     job.wait_until(lambda: tables.progress().records >= 20)
     publish(gateway, range(20))
     for pid in processes_of(job.process):
-        os.kill(pid, signal.SIGTERM)
+        with suppress(ProcessLookupError):  # a worker of Spark's that has ended since
+            os.kill(pid, signal.SIGTERM)
     assert job.process.wait(PATIENCE_S) == 0, job.said()
     job.is_gone()
     assert NOISE.search(job.said()) is None, job.said()
