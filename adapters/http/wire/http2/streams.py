@@ -100,7 +100,7 @@ class Streams:
             end = stream.ended and size == len(out)
             if out or end:
                 self._h2.send_data(exchange, bytes(out[:size]), end_stream=end)
-        except H2Error:
+        except H2Error:  # it has ended, or h2 has sent GOAWAY, behind which it sends nothing
             self.forget(exchange)
             return False
         if size > 0:
