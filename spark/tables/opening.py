@@ -12,7 +12,7 @@ from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
 
 _CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
-_VACUUM_H = 3  # how much longer the log knows a replaced file than it is kept: vacuum runs hourly, and at the start
+_KNOWN_LONGER_H = 3  # beyond the history, in the log of replaced files: vacuum runs hourly, and at the start
 _HISTORY_H = 6  # of tables that do not say it
 
 
@@ -64,7 +64,7 @@ def _kept(history_h: int) -> dict[str, str]:
     forgotten before a vacuum has seen them.
     """
     return {
-        "delta.deletedFileRetentionDuration": f"interval {history_h + _VACUUM_H} hours",
+        "delta.deletedFileRetentionDuration": f"interval {history_h + _KNOWN_LONGER_H} hours",
         "delta.logRetentionDuration": f"interval {history_h} hours",
     }
 
