@@ -174,5 +174,5 @@ def test_each_acknowledged_event_is_stored_once_as_it_was_sent(version, window, 
         here = found[f"kill/events/{number}"]
         assert set(acknowledged[number]) <= set(here) <= set(range(sent[number]))
         assert max(Counter(here).values()) == 1
-        if version is Version1:  # whose requests have an order
+        if version is Version1:  # requests of HTTP/1.1 have an order
             assert here == sorted(here)
