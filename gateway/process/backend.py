@@ -138,6 +138,30 @@ class StoreFigures:
         return said
 
     @property
+    def metadata_failed(self) -> bool:
+        """Returns whether the log of the metadata has failed; there is none here."""
+        return False
+
+    @property
+    def alive(self) -> bool:
+        """See `Backend`."""
+        return self.store.error is None and not self.metadata_failed
+
+    @property
+    def makes_views_anew(self) -> bool:
+        """See `Backend`. Where serving on is possible, a log that takes minutes to read is left to an operator."""
+        store = self.store
+        if not store.view_damages or self.metadata_failed:
+            return False
+        # Views that the log could not make whole would keep the store from opening.
+        whole = store.views_rebuildable and store.replication.first == origin_of(store.group)
+        if not whole or store.damages or store.verifying or store.full is not None or store.low:
+            return False
+        if store.error is not None:
+            return isinstance(store.error, ViewsDamaged)
+        return store.replication.end - store.replication.first <= RENEWED_BYTES_MAX
+
+    @property
     def low_disk(self) -> bool:
         """See `Backend`."""
         return self.store.low
@@ -195,23 +219,9 @@ class LocalBackend(StoreFigures):
         self.where = str(config.store.data_dir)
 
     @property
-    def alive(self) -> bool:
-        """See `Backend`."""
-        return self.store.error is None and self.controller.error is None
-
-    @property
-    def makes_views_anew(self) -> bool:
-        """See `Backend`. Where serving on is possible, a log that takes minutes to read is left to an operator."""
-        store = self.store
-        if not store.view_damages or self.controller.error is not None:
-            return False
-        # Views that the log could not make whole would keep the store from opening.
-        whole = store.views_rebuildable and store.replication.first == origin_of(store.group)
-        if not whole or store.damages or store.verifying or store.full is not None or store.low:
-            return False
-        if store.error is not None:
-            return isinstance(store.error, ViewsDamaged)
-        return store.replication.end - store.replication.first <= RENEWED_BYTES_MAX
+    def metadata_failed(self) -> bool:
+        """See `StoreFigures`."""
+        return self.controller.error is not None
 
     def troubles(self) -> Sequence[str]:
         """See `Backend`."""

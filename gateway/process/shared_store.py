@@ -51,9 +51,9 @@ class SharedStore(StoreFigures):
         return _address(self.sockets, CONTROLLER_SOCKET)
 
     @property
-    def alive(self) -> bool:
-        """False when only a restart helps."""
-        return self.store.error is None and not self.controller.failed.done()
+    def metadata_failed(self) -> bool:
+        """See `StoreFigures`."""
+        return self.controller.failed.done()
 
     def troubles(self) -> Sequence[str]:
         """Returns the reasons why it cannot serve now."""

@@ -21,6 +21,7 @@ from gateway.ops.metrics import Metrics
 from gateway.ops.status import Listening, Status
 from gateway.ownership.presence import ALIVE
 from gateway.process.app import PAGES, Load, topics_status
+from gateway.process.renewing import NewestConfig, Renewing
 from gateway.process.roles import check_workers
 from gateway.process.shared_ports import SharedPorts
 from gateway.process.shared_store import SharedStore, shared_store
@@ -35,7 +36,7 @@ from store.base import logs
 from store.base.admin import AdminServer, ReadyState
 from store.base.errors import StoreError
 from store.base.process_errors import listening_on
-from store.base.runner import ServerRun, hangups, run_server
+from store.base.runner import ServerRun, StopRequested, hangups, run_server
 from store.serving.rpc import StoreService
 
 log = logs.get(__name__)
@@ -44,11 +45,11 @@ log = logs.get(__name__)
 class Workers:
     """The gateway that all processes together are; made by `serve`."""
 
-    def __init__(self, config: Config, base: SharedStore, pool: WorkerPool) -> None:
+    def __init__(self, config: Config, base: SharedStore, count: int) -> None:
         self.config = config
         self.listening: list[Listening] = []
         self._base = base
-        self._pool = pool
+        self._pool = pool = WorkerPool(_for_workers(config, base), count, base.sockets, gone=self._worker_gone)
         self._began_s = time.monotonic()
         self._stored: dict[str, int] = {}  # by workers that are gone
         self._open = False  # every worker has served
@@ -109,7 +110,7 @@ class Workers:
             self._looking.cancel()
         await self._pool.stop()
 
-    async def gone(self, worker: Worker) -> None:
+    async def _worker_gone(self, worker: Worker) -> None:
         """Keeps the counts of a worker that has ended, and lets the others go on with its sessions at once."""
         self._metrics.gone(worker.metrics)
         if worker.status is None:
@@ -124,6 +125,21 @@ class Workers:
                     "the other workers could not be told that a worker has ended; they notice when its keys expire",
                     error=str(error),
                 )
+
+    async def follow(self, news: AsyncIterator[Config], newest: NewestConfig) -> None:
+        """Tells the workers every new configuration. Ports and all else stay as they are."""
+        try:
+            async for new in news:
+                reloaded = newest.with_reloaded(new)
+                try:
+                    self._pool.send_config(_for_workers(reloaded, self._base))
+                except WorkerMessageError as error:
+                    mistakes = [str(error)]
+                    log.error("the new configuration is invalid; the previous one stays in force", mistakes=mistakes)
+                else:
+                    newest.config = reloaded
+        except Exception:  # our own bug: the workers go on as they were told before
+            log.exception("the configuration cannot be reloaded any more: the watcher has failed")
 
     # ---- status and metrics
 
@@ -200,42 +216,32 @@ def _listening(one: ListenerConfig) -> Iterator[Listening]:
 async def _run(
     run: ServerRun, config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None
 ) -> None:
-    """Runs a gateway of several workers until it is asked to stop. SIGHUP has the configuration read again, by `load`.
+    """Runs a gateway of several workers until it is asked to stop; begins anew where views are damaged.
 
-    Raises `ServerFailed`, `ChildFailed`, `ConfigError`, `WorkerMessageError`, `StoreError`, `ControllerError`, OSError.
+    SIGHUP has the configuration read again, by `load`. Raises `ServerFailed`, `ChildFailed`, `ConfigError`,
+    `WorkerMessageError`, `StoreError`, `ControllerError`, OSError.
     """
-    news = reread(config, hangups(), load)
+    signalled = hangups()
     ports = await SharedPorts.keep(config.listeners)
     run.stack.callback(ports.close)
     config = msgspec.structs.replace(config, listeners=ports.listeners)
-    base = await run.start(run.stack.enter_async_context(shared_store(config)))
-    workers: Workers
-
-    async def gone(worker: Worker) -> None:
-        await workers.gone(worker)
-
-    pool = WorkerPool(_for_workers(config, base), count, base.sockets, gone=gone)
-    workers = Workers(config, base, pool)
-    await run.start(workers.start(run.stack))
-    run.settle()
-    log.info("ready", data=str(config.store.data_dir), workers=count)
-    if on_ready is not None:
-        on_ready(workers)
-    following = asyncio.create_task(_follow(pool, news, config, base))
-    await run.stopped.wait()
-    following.cancel()
-
-
-async def _follow(pool: WorkerPool, news: AsyncIterator[Config], config: Config, base: SharedStore) -> None:
-    """Tells the workers every new configuration. Ports and all else stay as they are."""
-    try:
-        async for new in news:
+    newest, renewing = NewestConfig(config), Renewing()
+    while not run.stopped.is_set():
+        async with contextlib.AsyncExitStack() as stack:
+            base = await run.start(stack.enter_async_context(shared_store(newest.config)))
+            workers = Workers(newest.config, base, count)
+            await run.start(workers.start(stack))
+            run.settle()
+            log.info("ready", data=str(config.store.data_dir), workers=count)
+            if on_ready is not None:
+                on_ready(workers)
+            following = asyncio.create_task(workers.follow(reread(config, signalled, load), newest))
             try:
-                pool.send_config(_for_workers(msgspec.structs.replace(config, auth=new.auth, access=new.access), base))
-            except WorkerMessageError as error:
-                log.error("the new configuration is invalid; the previous one stays in force", mistakes=[str(error)])
-    except Exception:  # our own bug: the workers go on as they were told before
-        log.exception("the configuration cannot be reloaded any more: the watcher has failed")
+                with contextlib.suppress(StopRequested):
+                    await run.start(renewing.due(base))
+            finally:
+                following.cancel()
+                await asyncio.gather(following, return_exceptions=True)
 
 
 def _for_workers(config: Config, base: SharedStore) -> Config:

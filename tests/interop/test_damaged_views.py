@@ -18,10 +18,14 @@ VALUE = b"a value that nobody else has"
 KEY = "site-one/setting"
 
 
+ALONE: tuple[str, ...] = ()
+WITH_WORKERS = ("--workers", "1")
+
+
 @pytest.fixture
-def damaged(new_gateway: Callable[..., Any]) -> tuple[Any, Path]:
+def damaged(new_gateway: Callable[..., Any], arguments: tuple[str, ...]) -> tuple[Any, Path]:
     """Returns a gateway with two keys that are in its views, and the file of the views."""
-    gateway = new_gateway().start()
+    gateway = new_gateway(*arguments).start()
     for key, value in ((KEY, VALUE), ("site-two/setting", b"fine")):
         assert httpx.put(f"{gateway.url}/kv/{key}", content=value, trust_env=False).status_code in {200, 201}
     views = gateway.data_dir / "views" / "data.mdb"
@@ -37,7 +41,9 @@ def read(gateway: Any, key: str) -> tuple[int, bytes] | None:
     return None
 
 
-@pytest.mark.parametrize(("what", "within"), [(VALUE, 7), (KEY.encode(), 3)])
+@pytest.mark.parametrize(
+    ("what", "within", "arguments"), [(VALUE, 7, ALONE), (KEY.encode(), 3, ALONE), (VALUE, 7, WITH_WORKERS)]
+)
 def test_what_a_flipped_bit_hits_is_not_served_before_the_views_are_made_anew(
     damaged: tuple[Any, Path], what: bytes, within: int
 ) -> None:
@@ -58,6 +64,7 @@ def test_what_a_flipped_bit_hits_is_not_served_before_the_views_are_made_anew(
     assert json.loads(gateway.admin("/status"))["damaged_views"] == []
 
 
+@pytest.mark.parametrize("arguments", [ALONE, WITH_WORKERS])
 def test_a_store_that_damaged_views_have_stopped_goes_on_by_itself(damaged: tuple[Any, Path]) -> None:
     gateway, views = damaged
     wait_until(lambda: read(gateway, KEY) == (200, VALUE))
