@@ -22,7 +22,8 @@ from controller.elections.registry import HEARTBEAT_MS, Heartbeat
 from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from gateway.config.config import Config
-from gateway.process.backend import StoreFigures, metadata_limits
+from gateway.process.backend import metadata_limits
+from gateway.process.store_figures import StoreFigures
 from gateway.process.store_options import store_options
 from store.base.clock import now_ms
 from store.local.local import LocalStore

@@ -11,8 +11,9 @@ from prometheus_client import CollectorRegistry
 from controller.node import run as controller_process
 from gateway.config.config import load
 from gateway.ops.metrics import Metrics
-from gateway.process.backend import ClusterBackend, StoreFigures
+from gateway.process.backend import ClusterBackend
 from gateway.process.nodes import store_settings
+from gateway.process.store_figures import StoreFigures
 from store.log.scrub import Scrubbed
 from store.node import run as store_process
 

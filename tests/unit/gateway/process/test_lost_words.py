@@ -7,7 +7,7 @@ import pytest
 
 from gateway.ops.status import LogStatus, ScrubStatus
 from gateway.process.app import Gateway
-from gateway.process.backend import StoreFigures
+from gateway.process.store_figures import StoreFigures
 from store.api.lost import LostMessages, LostOffsets
 from store.api.lost_status import LostList, LostStatus
 from store.api.lost_words import LOST_SHOWN

@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from gateway.config.config import Config
-from gateway.process.backend import RENEWED_BYTES_MAX, LocalBackend
+from gateway.process.backend import LocalBackend
 from gateway.process.renewing import AGAIN_S, NewestConfig, Renewing
+from gateway.process.store_figures import RENEWED_BYTES_MAX
 from store.base.errors import MetadataWentBack, StoreFailed, StoreFull, ViewsDamaged
 from store.format.frame import origin_of
 
