@@ -15,7 +15,7 @@ from store.remoting import RemoteStore
 
 logger = logging.getLogger(__name__)
 
-ROUTES_COUNT_MAX = 1 << 20  # queues whose group is remembered; a queue never changes its group
+ROUTES_COUNT_MAX = 1 << 16  # queues whose group is remembered, the newest; a queue never changes its group
 
 Connect = Callable[[int], StoreClient]
 T = TypeVar("T")
@@ -30,7 +30,7 @@ class StoreGroups:
         self.logs: dict[int, StoreClient] = {}
         self.home: StoreClient  # of the home group
         self._connect = connect
-        self._routes: dict[QueueNumber, int] = {}
+        self._routes: dict[QueueNumber, int] = {}  # the newest last
         self._listeners: dict[int, Callable[[StoreClient], Callable[[], None]]] = {}
         self._listener_count = 0
         self._stops: dict[tuple[int, int], Callable[[], None]] = {}  # by group and listener
@@ -78,6 +78,7 @@ class StoreGroups:
         for log in self.logs.values():
             if isinstance(log, RemoteStore):
                 log.moved()
+                log.forget_gone(self._is_gone)
 
     def _leave(self, log: StoreClient) -> None:
         close = getattr(log, "close", None)
@@ -102,16 +103,20 @@ class StoreGroups:
         """Returns whether it is known in which group a queue lies, or lay before it was forgotten."""
         return queue in self._routes or self.controller.group_of_queue(queue) is not None
 
+    def _is_gone(self, queue: QueueNumber) -> bool:
+        """Returns whether a queue is deleted. One that the controllers have named a moment ago may be unknown here."""
+        return self.controller.group_of_queue(queue) is None and queue < self.controller.known().next_queue
+
     def store_group(self, queue: QueueNumber) -> int:
-        """Returns the group of a queue, also of a forgotten one; the home group refuses an unknown one."""
+        """Returns the group of a queue, also of one forgotten lately; the home group refuses an unknown one."""
         group = self._routes.get(queue)
         if group is None:
             group = self.controller.group_of_queue(queue)
             if group is None:
                 return self.controller.home
-            if len(self._routes) >= ROUTES_COUNT_MAX:
-                self._routes.clear()
             self._routes[queue] = group
+            if len(self._routes) > ROUTES_COUNT_MAX:
+                del self._routes[next(iter(self._routes))]
         return group
 
     def of(self, queue: QueueNumber) -> StoreClient:

@@ -19,6 +19,7 @@ from typing import Any
 from controller.api.client import KnownMetadata
 from store.api.client import StoreClient
 from store.base.closing import AsyncClosing
+from store.format.frame import QueueNumber
 from store.remoting.appender import PENDING_BYTES_MAX
 from store.remoting.connection import BUDGET_S, Agree, Resolve, StoreConnection
 from store.remoting.core import Remote
@@ -31,6 +32,7 @@ from store.remoting.queues import RemoteQueues
 from store.remoting.timers import RemoteTimers
 
 CLOSE_S = 5.0  # that appends in flight have when the client is closed
+GONE_COUNT_MIN = 1_024  # queues that are remembered although they may be gone: so many do no harm
 
 
 def _clock_ms() -> int:
@@ -84,6 +86,7 @@ class RemoteStore(AsyncClosing):
         self.groups = RemoteGroups(remote)  # type: ignore[abstract]
         self.leases = RemoteLeases(remote)  # type: ignore[abstract]
         self.timers = RemoteTimers(remote, now_ms)  # type: ignore[abstract]
+        self._queues_count = 0  # that were remembered behind the last look for those that are gone
 
     @classmethod
     async def open(cls, group: int, resolve: Resolve, **options: Any) -> "RemoteStore":
@@ -112,6 +115,17 @@ class RemoteStore(AsyncClosing):
     def moved(self) -> None:
         """Asks `resolve` again, and connects to the new address if it has changed."""
         self.connection.moved()
+
+    def forget_gone(self, is_gone: Callable[[QueueNumber], bool]) -> None:
+        """Forgets deleted queues, once half of the remembered ones may be deleted: other clients delete queues, too."""
+        if self._remembered_count > 2 * self._queues_count + GONE_COUNT_MIN:
+            self.queues.forget_gone(is_gone)
+            self.connection.forget_gone(is_gone)
+            self._queues_count = self._remembered_count
+
+    @property
+    def _remembered_count(self) -> int:
+        return max(self.queues.configured_count, self.connection.leased_from_count)
 
     @property
     def group(self) -> int:

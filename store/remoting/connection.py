@@ -172,11 +172,20 @@ class StoreConnection:
 
     def note_leasing(self, queue: QueueNumber) -> None:
         """Notes a queue that is asked for messages to lease: on another connection its callers may ask again."""
-        self._leased_from[queue] = None  # no more of them than the cluster has queues
+        self._leased_from[queue] = None
 
     def forget(self, queue: QueueNumber) -> None:
         """Forgets a queue that is deleted."""
         self._leased_from.pop(queue, None)
+
+    @property
+    def leased_from_count(self) -> int:
+        """Returns how many queues were asked for messages to lease."""
+        return len(self._leased_from)
+
+    def forget_gone(self, is_gone: Callable[[QueueNumber], bool]) -> None:
+        """Forgets deleted queues."""
+        self._leased_from = {queue: None for queue in self._leased_from if not is_gone(queue)}
 
     def _notify_queues(self, queues: Sequence[QueueNumber]) -> None:
         if queues:

@@ -90,6 +90,15 @@ class RemoteQueues(QueueCalls):
         self._remote.connection.forget(queue)
         self._configs.pop(queue, None)
 
+    @property
+    def configured_count(self) -> int:
+        """Returns how many queues there are whose configurations are known here."""
+        return len(self._configs)
+
+    def forget_gone(self, is_gone: Callable[[QueueNumber], bool]) -> None:
+        """Forgets the configurations of deleted queues."""
+        self._configs = {queue: config for queue, config in self._configs.items() if not is_gone(queue)}
+
     def watch(self, listener: QueuesListener) -> Callable[[], None]:
         """See `QueueCalls.watch`. Told of leases lost with a connection too and, after it, of all queues."""
         return self._remote.connection.watch_queues(listener)

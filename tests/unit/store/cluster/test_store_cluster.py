@@ -4,10 +4,11 @@ import asyncio
 
 import pytest
 
-from controller.api.client import Group, Replica
+from controller.api.client import Group, KnownMetadata, Replica
 from store.api.log import Appended, IndexKind
 from store.api.lost import LostMessages, LostOffsets
 from store.base.errors import BadHandle, NoSuchTimer, StoreUnreachable
+from store.cluster import store_groups
 from store.cluster.cluster import ClusterStore, connect_remote
 from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
 from store.format.policy import LeasePolicy
@@ -15,7 +16,7 @@ from store.format.queue_config import QueueConfig
 from store.format.records import TimerSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
-from store.remoting import RemoteStore
+from store.remoting import RemoteStore, client
 from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, begin, bodies, frame, records_frame
@@ -32,10 +33,14 @@ class TwoGroupsController:
     def __init__(self):
         self.by_number = {}
         self.gone = set()
+        self.next_queue = 1 << 16
         self.listeners = []
 
     def group_of_queue(self, queue):
         return None if queue in self.gone else queue % 2
+
+    def known(self):
+        return KnownMetadata(next_queue=self.next_queue)
 
     def groups(self):
         return sorted(self.by_number.values(), key=lambda group: group.number)
@@ -227,6 +232,44 @@ async def test_a_queue_that_is_forgotten_is_deleted_where_it_was(cluster, contro
     await cluster.queues.delete(17)  # known from before
     await cluster.queues.delete(19)
     assert await stores[1].queues.bounds(17) == (0, 0) == await stores[1].queues.bounds(19)
+
+
+async def test_the_groups_of_the_newest_queues_are_remembered(cluster, controller, monkeypatch):
+    monkeypatch.setattr(store_groups, "ROUTES_COUNT_MAX", 4)
+    queues = range(17, 37, 2)
+    assert {cluster.store_groups.store_group(queue) for queue in queues} == {1}
+    controller.gone.update(queues)
+    assert [queue for queue in queues if cluster.store_groups.is_known(queue)] == [*queues[-4:]]
+    assert [cluster.store_groups.store_group(queue) for queue in queues] == [0] * 6 + [1] * 4
+
+
+async def test_a_client_forgets_queues_that_another_one_has_deleted(cluster, controller, monkeypatch):
+    monkeypatch.setattr(client, "GONE_COUNT_MIN", 8)
+
+    def remembered():
+        return [(len(log.queues._configs), len(log.connection._leased_from)) for log in cluster.logs.values()]
+
+    queues, kept = range(16, 80), (16, 17)
+    for queue in queues:  # one after the other, as they come and go
+        await cluster.queues.configure([QueueConfig(queue, until_settled=True)])
+        assert not await cluster.leases.take(queue, 1, max_count=1)
+        if queue not in kept:
+            controller.gone.add(queue)
+        controller.changed()
+    assert all(max(counts) <= 8 for counts in remembered()), remembered()
+    assert [cluster.queues.config(queue) for queue in kept] == [QueueConfig(one, until_settled=True) for one in kept]
+    assert [kept[n] in log.connection._leased_from for n, log in cluster.logs.items()] == [True, True]
+
+
+async def test_a_client_keeps_a_queue_that_the_controllers_have_not_told_of_yet(cluster, controller, monkeypatch):
+    monkeypatch.setattr(client, "GONE_COUNT_MIN", 0)
+    assert not await cluster.leases.take(16, 1, max_count=1)
+    controller.gone.add(16)
+    for next_queue, kept in ((16, [16]), (17, [])):
+        controller.next_queue = next_queue
+        cluster.logs[0]._queues_count = 0
+        controller.changed()
+        assert [*cluster.logs[0].connection._leased_from] == kept
 
 
 async def test_groups_come_and_go(cluster, controller, nodes, tmp_path):
