@@ -1,8 +1,12 @@
 """Queues that come and go by the ten thousand leave memory and disk where they were, in every process (`make soak`).
 
-HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 512 channels. Memory
-(RssAnon) behind the second and the third round is held to that behind the first, as Python keeps what it once had. In a
-cluster a master and a controller keep the newest of their logs for those who follow, in windows that are full only
+HEADGATE_SOAK_QUEUES durable queues are declared, bound and deleted again, three times, by 512 channels. The most memory
+(RssAnon) of the second and the third round is held to that of the first. Behind the rounds memory would say little:
+Python gives a MiB back when nothing in it is in use any more, which is chance. Behind three rounds of 40,000 queues a
+proxy held 336, 362 and 364 MiB, of which 73, 74 and 76 were in use; with all queues there it held 360, 362 and 366, and
+less than 2 % was free. So a leak of 160 bytes a queue is found at that size.
+
+In a cluster a master and a controller keep the newest of their logs for those who follow, in windows that are full only
 after many rounds: these may fill, and a leak that is smaller than they are passes here. `test_queues_forgotten.py`
 holds both, in one process, to nothing. The log is held to a few segments, as `[store]` says here when its files go.
 """
@@ -21,7 +25,7 @@ from tests.support.process.ports import PORTS
 
 QUEUES = int(os.environ.get("HEADGATE_SOAK_QUEUES", "0"))
 ROUNDS = 3
-MEMORY_MIB_MAX = 12.0  # that a process may have more behind a later round than behind the first
+MEMORY_MIB_MAX = 12.0  # by which the most that a process has in a later round may exceed that of the first
 WINDOWS_MIB = {  # of logs in memory, by role; that of Raft's log is cut when it is twice as long as it should be
     "controller": (2 * RaftSettings().cache_bytes_max + FEED_BYTES_MAX) / MIB,
     "store": TAIL_BYTES_MAX / MIB,
@@ -45,7 +49,7 @@ def check(soak):
         grown = {name: max(one[name] for one in later) - first[name] for name in first}
         windows = WINDOWS_MIB if found is soak.memory else {}
         much = [name for name in first if grown[name] > most + windows.get(name.partition("-")[0], 0.0)]
-        assert not much, f"{much} have too much: {grown} MiB more than behind the first round"
+        assert not much, f"{much} have too much: {grown} MiB more than in the first round"
     assert max(soak.disk[-1].values()) <= LOG_MIB_MAX
 
 
