@@ -82,6 +82,7 @@ def from_batch(
     now_ms: int,
     protocol: str,
     device: str,
+    principal: str | None = None,
     device_of: Callable[[str], str] | None = None,
     route: Route | None = None,
     trusted_gateway: bool = False,
@@ -93,10 +94,12 @@ def from_batch(
     """
     if route is None and not trusted_gateway and not fields:
         named = device_of or (lambda _: device)
-        plain = plain_batch(body, now_ms=now_ms, protocol=protocol, device_of=named, is_json=is_json)
+        plain = plain_batch(
+            body, now_ms=now_ms, protocol=protocol, device_of=named, principal=principal, is_json=is_json
+        )
         if plain is not None:
             return plain
-    fields.update(protocol=protocol, device=device)
+    fields.update(protocol=protocol, device=device, principal=principal)
     messages = whole_batch(each_of_batch(body, route, now_ms=now_ms, trusted_gateway=trusted_gateway, **fields))
     if device_of is not None:
         return [msgspec.structs.replace(one, device=device_of(one.address)) for one in messages]

@@ -287,7 +287,7 @@ class MqttConnection:
         if self._authentication is not None:
             self._authentication.check_patience(self.held)
         principal: Principal = outcome.value
-        self.context.anonymous = principal.anonymous
+        self.context.principal = "" if principal.anonymous else None
         self.context.device = terms.client_id if principal.anonymous else principal.device
         self.context.permissions = principal.permissions
         self._final, self._expires_ms = principal.final, principal.expires_at_ms

@@ -11,9 +11,9 @@ without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) and dec
 Sparkplug's edge node and device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more
 (`telemetry/site1/dev42/temp`), or else the address without its last level.
 
-A login is in the log as the name of its messages, and as their principal only where it speaks for another device. A
-client without a login is there by its own identifier, so that a rule that asks for the identity takes that: nothing in
-the log tells the two apart.
+A login is in the log as the name of its messages, and as their principal only where it speaks for another device. Of a
+client without a login the principal is empty, and a rule that asks for the identity finds no name. Records of versions
+that did not write this are read as those of a login.
 """
 
 import re
@@ -81,7 +81,7 @@ class DeviceRule(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_field
         """Returns the name in a message whose address has these levels; empty: none."""
         match self.source:
             case "identity":
-                return _login(message.principal or message.device)
+                return _login(message.device if message.principal is None else message.principal)
             case "client_id":
                 return _client(message.device)
             case "level":

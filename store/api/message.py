@@ -17,6 +17,12 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
 
     The topic is not a field: it follows from the address by the router, and the log row's queue names it.
     An empty `id` means "the one the log gives": readers fill in the record's position (`gateway.domain.batch`).
+
+    `principal` is the authenticated principal where that is not the device, as of a gateway that speaks for others. It
+    is None where it is the device, and for messages that a bridge has read: their device is named by its configuration.
+    It is empty where nobody has logged in: the device is the client's own name, or was found in the address. Records of
+    older versions have None for such clients, too. Adapters set it from what the gateway has authenticated, and never
+    from what a client says.
     """
 
     address: str  # levels joined by "/", never empty
@@ -36,7 +42,7 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     reply_to: str | None = None  # an address
     correlation: bytes | None = None
     traceparent: str | None = None
-    principal: str | None = None  # the authenticated principal, when that is not the device
+    principal: str | None = None  # the authenticated principal; None: the device; "": nobody has logged in
     properties: tuple[tuple[str, str], ...] = ()  # ordered, repeats kept
     native: dict[str, Any] | None = None  # by protocol name: data that only that protocol understands, kept as it came
 

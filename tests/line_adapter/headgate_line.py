@@ -124,7 +124,8 @@ class LineConnection(port.Adapter):
                 who = port.Authenticate(mechanism="anonymous")
             return [port.Call(request=who, token=ONLY)]
         if verb == b"PUB":
-            self._messages.append(Message(check_address(name), text, now_ms, "line", principal.device or self._peer))
+            device, who = (self._peer, "") if principal.anonymous else (principal.device, None)
+            self._messages.append(Message(check_address(name), text, now_ms, "line", device, principal=who))
             self._answers.append(b"")
             return []
         if verb == b"SUB":

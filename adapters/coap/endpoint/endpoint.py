@@ -95,11 +95,7 @@ class CoapEndpoint:
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
         self._topics = TopicWrites(
-            settings,
-            sender=self._sender,
-            exchanges=self.exchanges,
-            new_token=self._tokens.new,
-            device=lambda: self.plans.device,
+            settings, sender=self._sender, exchanges=self.exchanges, new_token=self._tokens.new, plan_of=self.plans.make
         )
         self.admission = AnonymousAdmission()
         self._publishing: dict[Token, list[Exchange]] = {}
@@ -121,7 +117,10 @@ class CoapEndpoint:
     def admit(self, principal: Principal) -> None:
         """Lets peers in as a principal; its device, if it is one, is that of their messages."""
         self.admission.granted = True
-        self.plans.belong("" if principal.anonymous or principal.trusted_gateway else principal.device)
+        if principal.anonymous or principal.trusted_gateway:  # the address names the device
+            self.plans.belong("", principal.device)
+        else:
+            self.plans.belong(principal.device, None)
 
     def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
         """Sends a response of a layer below."""
@@ -209,6 +208,7 @@ class CoapEndpoint:
                         None,
                         None,
                         plan.content_type,
+                        principal=plan.principal,
                     )
                 else:
                     exchange.silence = plan.silence

@@ -6,7 +6,7 @@ from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.messages.blocks import Uploads
 from adapters.coap.messages.mapping import MessagePlan, make_plan
-from adapters.coap.messages.request import Block, read_request
+from adapters.coap.messages.request import Block, CoapRequest, read_request
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError
@@ -23,14 +23,19 @@ class Plans:
         self._reliable = reliable
         self._uploads = uploads
         self._echo = echo
-        self.device = ""  # of the peers' messages, where they have proven to be one
+        self._device = ""  # of the peers' messages, where they have proven to be one
+        self._principal: str | None = ""  # of the peers' messages, as `Message` has it
         self.known: dict[bytes, MessagePlan] = {}
 
-    def belong(self, device: str) -> None:
-        """Sets the device of requests that are read from now on; "": the one that the address names."""
-        if device != self.device:
-            self.device = device
+    def belong(self, device: str, principal: str | None) -> None:
+        """Sets who speaks in requests that are read from now on; device "": the one that the address names."""
+        if (device, principal) != (self._device, self._principal):
+            self._device, self._principal = device, principal
             self.known.clear()
+
+    def make(self, request: CoapRequest) -> MessagePlan:
+        """Returns the plan of a request of these peers. Raises as `make_plan` does."""
+        return make_plan(request, self._settings, device=self._device, principal=self._principal)
 
     def read(self, data: bytes, end: int, exchange: Exchange, now_ms: int) -> tuple[MessagePlan, bytes] | None:
         """Returns the publish of a datagram whose token ends at `end`; None for a block that is not the last.
@@ -46,7 +51,7 @@ class Plans:
             raise TopicRequested(request, data[stop + 1 :])
         if request.block1 is None:  # else a transfer that fails has to be told so
             exchange.silence = request.silence
-        plan = make_plan(request, self._settings, device=self.device)
+        plan = self.make(request)
         body = data[stop + 1 :]
         block = request.block1
         if block is None:

@@ -47,6 +47,7 @@ class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
 
     address: str
     device: str  # "": the peer's host
+    principal: str | None = ""  # as `Message` has it
     content_type: str | None = None
     qos: int | None = None  # None: as the request is confirmable or not
     expiry_ms: int | None = None
@@ -69,7 +70,13 @@ class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
         device = self.device or host
         if self.event:
             return from_structured(
-                body, now_ms=now_ms, protocol=PROTOCOL, device=device, address=self.address, **fields
+                body,
+                now_ms=now_ms,
+                protocol=PROTOCOL,
+                device=device,
+                principal=self.principal,
+                address=self.address,
+                **fields,
             )
         fields.setdefault("time_ms", now_ms)
         return Message(
@@ -77,6 +84,7 @@ class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
             body=body,
             protocol=PROTOCOL,
             device=device,
+            principal=self.principal,
             content_type=self.content_type,
             **fields,
         )
@@ -91,16 +99,19 @@ class MessagePlan(msgspec.Struct, frozen=True, kw_only=True):
             time_ms=now_ms,
             protocol=PROTOCOL,
             device=self.device or host,
+            principal=self.principal,
             qos=int(confirmable) if self.qos is None else self.qos,
             retain=True,
             expires_at_ms=now_ms,
         )
 
 
-def make_plan(request: CoapRequest, settings: CoapOptions, *, device: str = "") -> MessagePlan:
+def make_plan(
+    request: CoapRequest, settings: CoapOptions, *, device: str = "", principal: str | None = ""
+) -> MessagePlan:
     """Reads the options of a POST, PUT or DELETE; raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.15).
 
-    `device` is the peer's, where it has proven to be one; else the address says.
+    `device` is the peer's, where it has proven to be one; else the address says. `principal` is as `Message` has it.
     """
     address = resolve(request.path, bare_paths=settings.bare_paths).address
     if address is None:
@@ -128,6 +139,7 @@ def make_plan(request: CoapRequest, settings: CoapOptions, *, device: str = "") 
     return MessagePlan(
         address=address,
         device=device or level_of(address, settings.device_level),
+        principal=principal,
         content_type=content_type,
         qos=qos,
         expiry_ms=None if expiry_s is None else expiry_s * 1000,

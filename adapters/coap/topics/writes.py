@@ -30,7 +30,7 @@ from adapters.coap.codec.wire import encode_uint
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.exchanges import Exchange, Exchanges
 from adapters.coap.exchanges.sender import Sender
-from adapters.coap.messages.mapping import MessagePlan, make_plan
+from adapters.coap.messages.mapping import MessagePlan
 from adapters.coap.messages.request import CoapRequest
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics.topic import CONTENT_FORMAT as FORMAT
@@ -72,13 +72,13 @@ class TopicWrites:
         sender: Sender,
         exchanges: Exchanges,
         new_token: Callable[[int], Token],
-        device: Callable[[], str],
+        plan_of: Callable[[CoapRequest], MessagePlan],
     ) -> None:
         self._settings = settings
         self._sender = sender
         self._exchanges = exchanges
         self._new_token = new_token
-        self._device = device  # of the peers' messages, where they have proven to be one
+        self._plan_of = plan_of
         self._writes: dict[Token, _Write] = {}
 
     def __len__(self) -> int:
@@ -198,7 +198,7 @@ class TopicWrites:
     def _plan(self, topic: Topic, content_format: int | None = None) -> MessagePlan:
         """Returns the plan of a PUT or DELETE of the topic-data."""
         path = ("ps", *[unescape_level(level) for level in topic.address.split("/")])
-        return make_plan(CoapRequest(path=path, content_format=content_format), self._settings, device=self._device())
+        return self._plan_of(CoapRequest(path=path, content_format=content_format))
 
     def _delete_of(self, exchange: Exchange) -> Next:
         def delete(outcome: Outcome, now_ms: int) -> Effect | Answer:

@@ -1,7 +1,7 @@
 """`GET /messages`: a batch of CloudEvents, by key, address or id, newest first, or of a queue, oldest first.
 
 Messages of a queue have the extensions `headgatetopic`, `headgatequeue`, `headgateoffset`, `headgatestored`,
-`headgateprotocol`, `headgatedevice` (who spoke) and `headgateprincipal`.
+`headgateprotocol`, `headgatedevice` (who spoke) and `headgateprincipal`, which is empty where nobody had logged in.
 """
 
 import re
@@ -89,6 +89,8 @@ def queue_response(request: HttpRequest, asked: ReadQueue, found: QueuedMessages
             "principal": message.principal,
         }
         said = {f"headgate{name}": clean(text) for name, text in more.items() if text}
+        if message.principal == "":
+            said["headgateprincipal"] = ""
         place = {"headgatequeue": str(asked.queue), "headgateoffset": str(offset)}
         batch.append({**to_document(message), **place, "headgatestored": format_ms(stored_at_ms), **said})
     after = None if found.after is None else str(found.after)

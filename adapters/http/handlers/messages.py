@@ -214,7 +214,8 @@ def _plain(request: HttpRequest, attributes: Mapping[str, str], fields: dict[str
 
 def _common_fields(request: HttpRequest, principal: Principal, options: HttpOptions, now_ms: int) -> dict[str, Any]:
     """Returns the fields that plain messages and events have in common."""
-    fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.device}
+    who = "" if principal.anonymous else None
+    fields: dict[str, Any] = {"protocol": PROTOCOL, "device": principal.device, "principal": who}
     given: set[str] = set()
     for name, text in request.query():
         read = _QUERY.get(name)

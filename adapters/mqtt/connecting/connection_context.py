@@ -23,7 +23,6 @@ class ConnectionContext:
         "_answers",
         "_last_words",
         "_next_token",
-        "anonymous",
         "client_id",
         "device",
         "dialect",
@@ -33,6 +32,7 @@ class ConnectionContext:
         "out",
         "packet_bytes_max",
         "permissions",
+        "principal",
         "takes",
         "version",
     )
@@ -43,7 +43,7 @@ class ConnectionContext:
         self.dialect = _UNKNOWN
         self.client_id = ""
         self.device = ""
-        self.anonymous = True  # the client has not authenticated: its device is its own name for itself
+        self.principal: str | None = ""  # of its messages, as `Message` has it
         self.permissions = OPEN  # of the client
         self.durable = False  # the session outlives the connection
         self.packet_bytes_max = VARINT_MAX + 5  # the largest packet the client takes (MQTT 5.0, 3.1.2.11.4)
@@ -53,6 +53,11 @@ class ConnectionContext:
         self._answers: dict[Token, Answer] = {}
         self._last_words: list[bytes] | None = None  # packets to write once the connection is closing
         self._next_token = 0
+
+    @property
+    def anonymous(self) -> bool:
+        """Returns whether the client has not authenticated: its device is its own name for itself."""
+        return self.principal == ""
 
     def speak(self, version: Version) -> None:
         """Notes the client's version."""

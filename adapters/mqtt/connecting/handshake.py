@@ -64,7 +64,7 @@ def will_of(terms: ConnectTerms, context: ConnectionContext) -> port.Will | None
     if will is None:
         return None
     client_id = own_client_id(terms.client_id, context.device)
-    message = _message_of(will, device=context.device, client_id=client_id, now_ms=0)
+    message = _message_of(will, device=context.device, principal=context.principal, client_id=client_id)
     if context.options.sparkplug and (said := sparkplug_of(will.topic)) is not None:
         message = with_sparkplug(message, said, client_id=terms.client_id if context.anonymous else None)
     return port.Will(
@@ -74,9 +74,9 @@ def will_of(terms: ConnectTerms, context: ConnectionContext) -> port.Will | None
     )
 
 
-def _message_of(will: Will, *, device: str, client_id: str | None, now_ms: int) -> Message:
+def _message_of(will: Will, *, device: str, principal: str | None, client_id: str | None) -> Message:
     return Template.of(will.properties, client_id).message(
-        will.topic, will.payload, qos=will.qos, retain=will.retain, device=device, now_ms=now_ms
+        will.topic, will.payload, qos=will.qos, retain=will.retain, device=device, principal=principal, now_ms=0
     )
 
 
@@ -86,7 +86,7 @@ def _check_will(will: Will) -> None:
     if response_topic is not None:
         check_topic_name(response_topic)
     try:
-        _message_of(will, device="", client_id=None, now_ms=0)
+        _message_of(will, device="", principal=None, client_id=None)
     except Refusal as error:
         raise ProtocolError(ReasonCode.PAYLOAD_FORMAT_INVALID, error.detail) from None
 

@@ -100,14 +100,18 @@ class Template(msgspec.Struct, frozen=True):
             native={PROTOCOL: native} if native else None,
         )
 
-    def message(self, address: str, body: bytes, *, qos: int, retain: bool, device: str, now_ms: int) -> Message:
+    def message(
+        self, address: str, body: bytes, *, qos: int, retain: bool, device: str, principal: str | None, now_ms: int
+    ) -> Message:
         """Returns the message of a PUBLISH; `address` is a checked topic name.
 
         Raises `Refusal` (MALFORMED) when the payload is not the text, or the event, that its properties announce.
         """
         properties, fields = self.properties, self.fields
         if properties is NO_PROPERTIES:
-            return Message(address, body, now_ms, PROTOCOL, device, qos, retain, native=self.native)
+            return Message(
+                address, body, now_ms, PROTOCOL, device, qos, retain, principal=principal, native=self.native
+            )
         if self.text:
             _check_text(body)
         expiry_s = properties.message_expiry_s
@@ -120,6 +124,7 @@ class Template(msgspec.Struct, frozen=True):
                 native=dict(self.native[PROTOCOL]) if self.native else {},
                 protocol=PROTOCOL,
                 device=device,
+                principal=principal,
                 address=address,
                 qos=qos,
                 retain=retain,
@@ -146,7 +151,7 @@ class Template(msgspec.Struct, frozen=True):
             properties.response_topic,
             properties.correlation,
             fields.get("traceparent"),
-            None,
+            principal,
             self.user,
             self.native,
         )

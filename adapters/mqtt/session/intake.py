@@ -127,7 +127,7 @@ class Intake:
         `Message`'s own: 0.6 us, acknowledgement included.
         """
         context, control, topics, inflight = self.context, self._control, self.topics.known, self._inflight
-        device, limit, v5 = context.device, self.body_bytes_max, context.version == 5
+        device, principal, limit, v5 = context.device, context.principal, self.body_bytes_max, context.version == 5
         # A client whose name is not its device's is named in every message: a call more for each of them.
         plain = Message if self.native is None else partial(Message, native=self.native)
         size = len(data)
@@ -169,12 +169,12 @@ class Intake:
                     identifier = data[body - 2 : body]
                     if address is not None and body <= end and identifier != NO_ID:
                         if not v5:
-                            add(plain(address, data[body:end], now_ms, PROTOCOL, device))
+                            add(plain(address, data[body:end], now_ms, PROTOCOL, device, principal=principal))
                             add_id(identifier)
                             at = end
                             continue
                         if body < end and not data[body]:
-                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device))
+                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device, principal=principal))
                             add_id(identifier)
                             at = end
                             continue
@@ -183,11 +183,11 @@ class Intake:
                     address = topics.get(data[start + 2 : body])
                     if address is not None and body <= end:
                         if not v5:
-                            add(plain(address, data[body:end], now_ms, PROTOCOL, device, 0))
+                            add(plain(address, data[body:end], now_ms, PROTOCOL, device, 0, principal=principal))
                             at = end
                             continue
                         if body < end and not data[body]:
-                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device, 0))
+                            add(plain(address, data[body + 1 : end], now_ms, PROTOCOL, device, 0, principal=principal))
                             at = end
                             continue
                 elif first == 0x40 and length == 2 and (packet_id := data[start] << 8 | data[start + 1]):
@@ -288,7 +288,13 @@ class Intake:
             return None, identifier
         try:
             message = template.message(
-                address, reader.rest(), qos=qos, retain=bool(first & 1), device=context.device, now_ms=now_ms
+                address,
+                reader.rest(),
+                qos=qos,
+                retain=bool(first & 1),
+                device=context.device,
+                principal=context.principal,
+                now_ms=now_ms,
             )
         except Refusal as refusal:
             unfit = refusal.cause is Cause.MALFORMED  # the payload does not have the format that its properties name

@@ -69,11 +69,7 @@ def singles(reads: Sequence[tuple[SingleClient, bytes]], now_ms: int, *, connect
                 continue
             body += 1
         one.keep_alive.received_ms = now_ms
-        native = intake.native
-        message = (
-            Message(address, data[body:], now_ms, PROTOCOL, context.device)
-            if native is None
-            else Message(address, data[body:], now_ms, PROTOCOL, context.device, native=native)
-        )
+        who, native = context.principal, intake.native
+        message = Message(address, data[body:], now_ms, PROTOCOL, context.device, principal=who, native=native)
         add((Single(message, PUBACK + identifier),))
     return found

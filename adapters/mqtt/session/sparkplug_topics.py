@@ -31,7 +31,8 @@ class SparkplugTopics:
 
     def learn(self, name: bytes, template: Template, address: str) -> bool:
         """Remembers the meaning of a topic name, if it has one; `template` is that of a PUBLISH without properties."""
-        plain = template.message(address, b"", qos=0, retain=False, device=self._context.device, now_ms=0)
+        device, principal = self._context.device, self._context.principal
+        plain = template.message(address, b"", qos=0, retain=False, device=device, principal=principal, now_ms=0)
         message = self.with_sparkplug(plain)
         if message is plain:
             return False

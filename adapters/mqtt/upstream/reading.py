@@ -217,7 +217,13 @@ class MqttUpstream:
             return
         try:
             message = template.message(
-                place.address, reader.rest(), qos=qos, retain=bool(first & 1), device=place.device, now_ms=now_ms
+                place.address,
+                reader.rest(),
+                qos=qos,
+                retain=bool(first & 1),
+                device=place.device,
+                principal=None,
+                now_ms=now_ms,
             )
         except Refusal as refusal:
             self._refuse(qos, identifier, refusal.cause)

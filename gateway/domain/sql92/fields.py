@@ -36,7 +36,7 @@ FIELDS: dict[str, tuple[Kind, Eval]] = {
     "content_encoding": (Kind.TEXT, operator.attrgetter("content_encoding")),
     "protocol": (Kind.TEXT, _text_field("protocol")),
     "device": (Kind.TEXT, _text_field("device")),
-    "principal": (Kind.TEXT, operator.attrgetter("principal")),
+    "principal": (Kind.TEXT, _text_field("principal")),
     "reply_to": (Kind.TEXT, operator.attrgetter("reply_to")),
     "traceparent": (Kind.TEXT, operator.attrgetter("traceparent")),
     "qos": (Kind.NUMBER, operator.attrgetter("qos")),

@@ -77,9 +77,8 @@ def test_the_text_of_data_is_kept_as_it_came(data):
     body = b'[{"specversion":"1.0","id":"1","source":"/s","type":"t","data": ' + data + b" }]"
     [found] = read(body)
     assert found.body == data
-    assert batches.plain_batch(
-        body, now_ms=7_000, protocol="http", device_of=lambda _: "d", is_json=structured.is_json
-    ) == [found]
+    how = {"device_of": lambda _: "d", "principal": None, "is_json": structured.is_json}
+    assert batches.plain_batch(body, now_ms=7_000, protocol="http", **how) == [found]
 
 
 def test_no_more_contexts_are_kept_than_the_limit(monkeypatch):

@@ -7,8 +7,11 @@ import pytest
 pa = pytest.importorskip("pyarrow")
 pytest.importorskip("pyspark")
 
+from spark.decode.rules import DecodeRules  # noqa: E402
 from spark.errors import BadOption  # noqa: E402
 from spark.source.columns import DERIVED, TIME_MS_MAX, TYPES, RecordColumns, schema_of  # noqa: E402
+from spark.source.selection import Selection  # noqa: E402
+from store.api.devices import DeviceRule  # noqa: E402
 from store.api.message import Message  # noqa: E402
 from store.api.queues import Fetched  # noqa: E402
 from store.base.errors import CorruptFrame  # noqa: E402
@@ -88,6 +91,19 @@ def test_every_column_of_every_field():
     assert rows[1]["properties"] == rows[1]["headers"] == []
     assert rows[1]["native"] is None
     assert rows[1]["key"] is rows[1]["expires_at"] is None
+
+
+def test_a_client_without_a_login_has_an_empty_principal():
+    """A record of a version before, and a login of the speaker's own name, have none."""
+    nobody = Message(address="a/b/c/d", device="gw", principal="")
+    fetched = Fetched([placed(unplaced([(16, nobody), (16, BARE)]), 0)], [[0, 1]], 0, 2)
+    schema = schema_of(("speaker", "principal", "device"))
+    rules = DecodeRules(devices=(DeviceRule(source="identity"), DeviceRule(source="level", level=2)))
+    rows = RecordColumns(schema, rules).batch(fetched, queue=16, topic="a").to_pylist()
+    assert [(row["speaker"], row["principal"]) for row in rows] == [("gw", ""), ("", None)]
+    assert rows[0]["device"] == "c"
+    wanted = Selection(equal={"principal": frozenset({""})})
+    assert RecordColumns(schema, rules, selection=wanted).batch(fetched, queue=16, topic="a").num_rows == 1
 
 
 def test_schemas():

@@ -24,6 +24,7 @@ def test_what_a_plain_post_says() -> None:
             time_ms=driver.now_ms,
             protocol="coap",
             device="temp",
+            principal="",
             qos=1,
             content_type="application/json",
         )
@@ -145,6 +146,7 @@ def test_every_query_item() -> None:
             time_ms=1_700_000_000_123,
             protocol="coap",
             device=PEER[0],
+            principal="",
             qos=2,
             retain=True,
             id="m1",

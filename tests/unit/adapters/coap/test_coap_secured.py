@@ -45,7 +45,7 @@ def test_each_principal_acts_for_itself() -> None:
     driver.complete(effects)
     assert [peer for _, peer in driver.endpoint.take_output()] == [PEER, OTHER]
     assert driver.who == [("Publish", "dev1"), ("Publish", "gateway")]
-    assert [message.device for message in driver.stored] == ["dev1", "z"]
+    assert [(one.device, one.principal) for one in driver.stored] == [("dev1", None), ("z", "gateway")]
 
 
 def test_a_stranger_is_let_in_as_one() -> None:

@@ -198,8 +198,10 @@ def test_a_certificates_user_is_the_device_of_its_messages() -> None:
         client.principal = principal
         for _ in range(2):
             client.send(request("t/telemetry/site1/dev42"))
-        found.append([message.device for message in client.stored])
-    assert found == [["dev1"] * 2, ["plant/dev1"] * 2, ["dev42"] * 2, ["dev42"] * 2]
+        found.append([(message.device, message.principal) for message in client.stored])
+    assert found == [
+        *([("dev1", None)] * 2, [("plant/dev1", None)] * 2, [("dev42", "gateway")] * 2, [("dev42", "")] * 2),
+    ]
 
 
 def test_requests_are_answered_by_their_tokens() -> None:

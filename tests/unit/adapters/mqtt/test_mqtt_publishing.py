@@ -87,8 +87,13 @@ class Broker:
         return packet
 
 
+def message_of(properties: Properties, body: bytes) -> Message:
+    said = {"qos": 1, "retain": False, "device": "d", "principal": None}
+    return Template.of(properties).message("plant/a", body, **said, now_ms=NOW_MS)
+
+
 def event(properties: Properties = EVENT, **changes: Any) -> Message:
-    made = Template.of(properties).message("plant/a", b'{"c": 1}', qos=1, retain=False, device="d", now_ms=NOW_MS)
+    made = message_of(properties, b'{"c": 1}')
     return msgspec.structs.replace(made, **changes)
 
 
@@ -191,7 +196,7 @@ def test_an_event_in_binary_mode_is_the_event_that_it_was() -> None:
     assert set(packet.properties.user) == {*EVENT.user, ("tenant", "a")}
     user = tuple(pair for pair in packet.properties.user if pair[0] != "tenant")
     properties = Properties(content_type=packet.properties.content_type, user=user)
-    again = Template.of(properties).message("plant/a", packet.payload, qos=1, retain=False, device="d", now_ms=NOW_MS)
+    again = message_of(properties, packet.payload)
     assert to_structured(again) == to_structured(event())
 
 

@@ -29,7 +29,7 @@ from spark.tables.manifest import Manifest  # noqa: E402
 from spark.tables.schemas import SPECS, presented  # noqa: E402
 from spark.telemetry.windows import SAMPLES, partials_of  # noqa: E402
 from store.api.decoding import DecodeRule  # noqa: E402
-from store.api.devices import DeviceRule  # noqa: E402
+from store.api.devices import DeviceRule, Devices  # noqa: E402
 from tests.support.spark.message_log import MessageLog  # noqa: E402
 from tests.support.spark.sample_tables import MINUTE_MS, make_tables, samples  # noqa: E402
 
@@ -300,6 +300,13 @@ def test_an_event_is_its_message_again(event, address, body, shown):
     assert body is None or found.body == body
     assert preview(EVENT | event) == shown
     assert found.native is None
+
+
+def test_a_rule_finds_a_login_in_an_event_as_in_its_message():
+    events = [EVENT | {"headgatedevice": "gw"} | more for more in ({}, {"headgateprincipal": ""})]
+    messages = [message_of(event, ["a/b/c/d"]) for event in events]
+    rules = DeviceRule(source="identity"), DeviceRule(source="level", level=2)
+    assert Devices(rules).of(messages) == ["gw", "c"]
 
 
 def test_a_chart_shows_the_part_and_keeps_it(sources):

@@ -5,7 +5,7 @@ import pytest
 from adapters.amqp.codec.properties import Template
 from adapters.mqtt.messages.messages import NO_TEMPLATE
 from store.api.devices import DEVICE_CHARS_MAX, DeviceRule, Devices, generated
-from store.api.message import EVENT, Message
+from store.api.message import EVENT, Message, decode, encode
 
 
 def device(message: Message, *rules: DeviceRule) -> str:
@@ -127,18 +127,35 @@ def test_a_rule_that_asks_for_the_name_takes_all_but_those_of_libraries_and_of_m
 
 
 def test_an_identity_is_the_login_as_adapters_write_it():
-    """Of a login the adapters write a principal only where a trusted gateway speaks for another device."""
+    """Of a login the adapters write a principal only where a trusted gateway speaks for another device; "": nobody."""
     amqp = Template((1, False, "", *[None] * 10, (), None), False, 0, None, None, None, None, None, False)
     address, rules = "telemetry/site1/line3/temp", (DeviceRule(source="identity"), DeviceRule())
     login = amqp.message(address, b"1", device="dev42", trusted_gateway=False, now_ms=0, user="dev42")
     gateway = amqp._replace(device="sensor7").message(address, b"1", device="gw", trusted_gateway=True, now_ms=0)
-    mqtt = NO_TEMPLATE.message(address, b"1", qos=1, retain=False, device="dev43", now_ms=0)
-    assert [(m.device, m.principal) for m in (login, gateway, mqtt)] == [
-        *(("dev42", None), ("sensor7", "gw"), ("dev43", None)),
+    mqtt, nobody = [
+        NO_TEMPLATE.message(address, b"1", qos=1, retain=False, device="dev43", principal=principal, now_ms=0)
+        for principal in (None, "")
     ]
-    assert Devices(rules).of([login, gateway, mqtt]) == ["dev42", "gw", "dev43"]
+    messages = [login, gateway, mqtt, nobody]
+    assert [(m.device, m.principal) for m in messages] == [
+        *(("dev42", None), ("sensor7", "gw"), ("dev43", None), ("dev43", "")),
+    ]
+    assert Devices(rules).of(messages) == ["dev42", "gw", "dev43", "line3"]
     for source in ("identity", "property"):  # of a rule that gives no name the name in the log counts still
         assert device(login, DeviceRule(source=source, name="serial")) == "dev42"
+
+
+@pytest.mark.parametrize("name", ["pump-7", "mosq-Xk2JQ9yLw0aB", "10.0.0.7", "dev42"])
+def test_a_client_that_has_not_logged_in_has_no_identity(name):
+    """The next rule decides, or the default does. A record of before has no principal, and its name counts."""
+    address, identity = "telemetry/site1/line3/temp", DeviceRule(source="identity")
+    nobody, before = (Message(address, device=name, principal=principal) for principal in ("", None))
+    assert len(encode(nobody)) == len(encode(before))
+    assert decode(encode(nobody)).principal == ""
+    devices = Devices([identity, DeviceRule(source="level", level=1)])
+    assert devices.of([nobody, before, nobody, before]) == ["site1", name, "site1", name]
+    assert device(nobody, identity) == device(nobody)
+    assert device(nobody, DeviceRule(source="client_id")) == device(before, DeviceRule(source="client_id"))
 
 
 def test_a_property_is_read_of_each_message_and_not_remembered():

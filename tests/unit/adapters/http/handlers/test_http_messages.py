@@ -128,8 +128,9 @@ def read(client):
     plain = Message(
         "a/b", b'{"v":1}', content_type="application/json", id="2", protocol="mqtt", device="d\x01", principal="p"
     )
+    nobody = Message("a/b", id="3", principal="")
     found = QueuedMessages(
-        messages=[QueuedMessage(7, 5_001, "a", plain), QueuedMessage(9, 6_000, "a", Message("a/b", id="3"))], after=12
+        messages=[QueuedMessage(7, 5_001, "a", plain), QueuedMessage(9, 6_000, "a", nobody)], after=12
     )
     real = client.gateway.answer_effect
 
@@ -157,6 +158,7 @@ def test_a_part_of_a_queue_is_a_batch_with_offsets_and_a_link(client, read):
         "headgateprincipal": "p",
     }
     assert (first["data"], second["headgateoffset"], "headgatedevice" in second) == ({"v": 1}, "9", False)
+    assert second["headgateprincipal"] == ""
     assert answer["link"] == '</messages?address=a%2Fb&queue=16&offset=3&address=c&limit=2&after=12>; rel="next"'
     assert get(client, "/messages?queue=16&address=a/b&offset=3&after=12&from=1000&to=5000&type=t").status == 200
     assert read == [

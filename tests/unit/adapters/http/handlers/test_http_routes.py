@@ -154,6 +154,7 @@ def test_a_plain_message_with_everything(connect: Callable[..., Client]) -> None
             time_ms=1_522_949_460_000,
             protocol="http",
             device="temp",
+            principal="",
             qos=2,
             retain=True,
             id="abc",

@@ -66,6 +66,7 @@ def test_a_topic_says_type_content_and_device(driver, topic):
     for qos in (1, 0, 1):
         message = publish(driver, topic, qos=qos)
         assert (message.type, message.content_type, message.device) == (f"sparkplug.{kind}", PROTOBUF, device)
+        assert message.principal == ""
         assert publisher_of(message) == "c1"
 
 
@@ -94,7 +95,7 @@ def test_an_identity_is_the_device():
     driver.principal = Outcome(value=Principal(name="plc-7"))
     driver.connect()
     message = publish(driver, "spBv1.0/group1/NDATA/edge1")
-    assert (message.device, message.type) == ("plc-7", "sparkplug.NDATA")
+    assert (message.device, message.principal, message.type) == ("plc-7", None, "sparkplug.NDATA")
     assert publisher_of(message) == "c1"
 
 
@@ -104,6 +105,7 @@ def test_a_death_certificate_is_a_will(driver):
     assert again.asked is not None
     message = again.asked.will.message
     assert (message.type, message.content_type, message.device) == ("sparkplug.NDEATH", PROTOBUF, "edge1")
+    assert message.principal == ""
     assert isinstance(again.asked, OpenSession)
 
 

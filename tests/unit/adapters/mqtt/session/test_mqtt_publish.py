@@ -45,8 +45,8 @@ def test_a_read_is_one_effect_and_its_pubacks_follow_the_store(version):
     assert driver.send(*packets, Pingreq(), publish(b"20", 50)) == [Pingresp()]
     (effect,) = driver.take(port.Publish)
     assert [m.body for m in effect.messages] == [b"%d" % i for i in range(21)]
-    assert effect.messages[1] == Message("t/a", b"1", NOW_MS, "mqtt", "c1", 1)
-    assert effect.messages[2] == Message("t/a", b"2", NOW_MS, "mqtt", "c1", 0)
+    assert effect.messages[1] == Message("t/a", b"1", NOW_MS, "mqtt", "c1", 1, principal="")
+    assert effect.messages[2] == Message("t/a", b"2", NOW_MS, "mqtt", "c1", 0, principal="")
     acks = driver.complete(effect)
     assert acks == [Puback(packet_id=i + 1) for i in range(1, 20, 2)] + [Puback(packet_id=50)]
 
@@ -341,6 +341,7 @@ def test_properties_find_their_fields():
         key="k",
         type="T",
         traceparent="00-x",
+        principal="",
         properties=(("a", "1"), ("a", "2"), ("type", "again")),
         native={"mqtt": {"payload_format": 1, "user_order": ("a", "type", "a", "partitionkey", "type", "traceparent")}},
     )

@@ -231,6 +231,11 @@ def test_every_field_is_one_of_a_message():
         compile_where(f"{name} IS NULL").matches(Message("a"))
 
 
+def test_nobody_is_no_principal():
+    assert compile_where("principal IS NULL").picks([Message("a"), Message("a", principal="")], range(2)) == [0, 1]
+    assert not compile_where("principal = ''").matches(Message("a", principal=""))
+
+
 @pytest.mark.parametrize("text", ["", "a", "it's", "''", "a''b'"])
 def test_quoted_texts_read_back(text):
     assert compile_where(f"p = {quoted(text)}").matches(Message("a", properties=(("p", text),)))
