@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
-from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
+from adapters.cloudevents.event import NATIVE, message_of, placed, speak_for, wrap
 from adapters.cloudevents.structured import BASE64, data_type, is_json
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -207,7 +207,7 @@ def from_avro(
     check(context)
     fields.update(protocol=protocol, device=device, time_ms=now_ms)
     if trusted_gateway:
-        fields["device"] = context.get("deviceid") or device
+        speak_for(context, fields)
     return message_of(context, content, native, route, fields)
 
 

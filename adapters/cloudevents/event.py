@@ -121,10 +121,18 @@ def from_attributes(
     if content_type is not None:
         context["datacontenttype"] = content_type
     check(context)
-    device = (context.get("deviceid") or device) if trusted_gateway else device
     native = {"typed": dict(typed)} if typed else {}
-    arrival = {"protocol": protocol, "device": device, "time_ms": now_ms}
-    return message_of(context, body, native, route, {**arrival, **fields})
+    fields = {"protocol": protocol, "device": device, "time_ms": now_ms, **fields}
+    if trusted_gateway:
+        speak_for(context, fields)
+    return message_of(context, body, native, route, fields)
+
+
+def speak_for(context: Mapping[str, str], fields: dict[str, Any]) -> None:
+    """Makes the device that a trusted gateway's event names the message's, and the gateway its principal."""
+    device, gateway = context.get("deviceid"), fields["device"]
+    if device and device != gateway:
+        fields["device"], fields["principal"] = device, gateway
 
 
 def message_of(

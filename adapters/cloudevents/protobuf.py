@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
-from adapters.cloudevents.event import NATIVE, message_of, placed, wrap
+from adapters.cloudevents.event import NATIVE, message_of, placed, speak_for, wrap
 from adapters.cloudevents.structured import BASE64, BINARY, data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
@@ -92,7 +92,7 @@ def from_protobuf(
     check(context)
     fields.update(protocol=protocol, device=device, time_ms=now_ms)
     if trusted_gateway:
-        fields["device"] = context.get("deviceid") or device
+        speak_for(context, fields)
     return message_of(context, content, native, route, fields)
 
 

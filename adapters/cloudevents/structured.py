@@ -14,7 +14,7 @@ import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.batches import plain_batch
-from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, wrap
+from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, speak_for, wrap
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import answers_at
 from store.api.message import Message
@@ -171,7 +171,7 @@ def _message(
     if form is not None:
         native["data"] = form
     if trusted_gateway:
-        fields["device"] = context.get("deviceid") or fields["device"]
+        speak_for(context, fields)
     return message_of(context, body, native, route, fields)
 
 

@@ -19,18 +19,21 @@ from paho.mqtt.packettypes import PacketTypes
 from websockets.sync.client import connect as connect_websocket
 from websockets.typing import Subprotocol
 
+from controller.api.client import User
+from controller.api.commands import SetUser
+from gateway.security.auth import TRUSTED_GATEWAY
 from store.api.devices import DeviceRule, Devices
 from store.api.message import Message, decode
 from store.remoting.reader import RemoteReader
-from tests.support.coap.coap_ways import HAS_DTLS, CoapFiles, CoapWays
-from tests.support.gateway.ruled_gateway import PASSWORD, TIMEOUT_S, RuledGateway, UserClient
+from tests.support.coap.coap_ways import HAS_DTLS, CoapFiles, CoapWays, Way
+from tests.support.gateway.ruled_gateway import HASHED, PASSWORD, TIMEOUT_S, RuledGateway, UserClient
 from tests.support.mqtt.paho_client import properties
 
 pytestmark = pytest.mark.slow
 
 BODY = b'{"value": 21.5}'
 JSON = "application/json"
-USER = "ada"
+USER, RELAY = "ada", "relay"  # the second is a trusted gateway
 PIPELINED = 8
 
 Served = RuledGateway
@@ -39,7 +42,7 @@ Publish = Callable[[Served, str | None, str], int]  # by a user or none, to an a
 
 @pytest.fixture(scope="module")
 def coap_files(tmp_path_factory: pytest.TempPathFactory) -> CoapFiles:
-    return CoapFiles(tmp_path_factory.mktemp("logins") / "coap", (USER,))
+    return CoapFiles(tmp_path_factory.mktemp("logins") / "coap", (USER, RELAY))
 
 
 @pytest.fixture(scope="module")
@@ -51,6 +54,8 @@ def served(tmp_path_factory: pytest.TempPathFactory, coap_files: CoapFiles) -> I
     sections = {"listeners": listeners, "access": {"default": "allow", "rules": []}, **coap_files.sections}
     data_dir = Path(tmp_path_factory.mktemp("logins")) / "data"
     with RuledGateway(data_dir, rpc={"enabled": True, "port": 0}, **sections) as one:
+        relay = User(name=RELAY, password=HASHED, rights={TRUSTED_GATEWAY: True})
+        one.do(one.gateway.hub.controller.do(SetUser(user=relay)))
         yield one
 
 
@@ -238,3 +243,39 @@ def test_a_login_over_coap_is_told_from_an_address(coap: CoapWays, served: Serve
         assert coap.ask[way](delete).code == Code.DELETED
         device, principal = ("dev42", "") if user is None else (USER, None)
         check(stored(served, address), len(posts) + 2, device, principal, logged_in=user or "")
+
+
+@pytest.mark.parametrize("user", [RELAY, USER])
+def test_the_login_of_a_trusted_gateway_is_in_messages_of_its_devices(
+    served: Served, coap: CoapWays, user: str
+) -> None:
+    """Another user that names a device, or a login, says nothing."""
+    address = f"logins/gateways/dev42/{user}"
+    claims = {
+        "specversion": "1.0",
+        "id": "1",
+        "source": "/s",
+        "type": "t",
+        "deviceid": "dev42",
+        "headgateprincipal": "x",
+    }
+    url = f"http://127.0.0.1:{served.ports['http']}"
+    with httpx.Client(base_url=url, auth=(user, PASSWORD.decode()), timeout=TIMEOUT_S) as client:
+        for _ in range(3):
+            headers = {f"ce-{name}": text for name, text in {**claims, "subject": address}.items()}
+            assert client.post("/events", content=BODY, headers=headers).is_success
+    credentials = pika.PlainCredentials(user, PASSWORD.decode())
+    with pika.BlockingConnection(
+        pika.ConnectionParameters("127.0.0.1", served.ports["amqp"], credentials=credentials)
+    ) as connection:
+        channel = connection.channel()
+        channel.confirm_delivery()
+        for headers in ({"ce-deviceid": "dev42"}, {f"ce-{name}": text for name, text in claims.items()}):
+            channel.basic_publish("amq.topic", address.replace("/", "."), BODY, pika.BasicProperties(headers=headers))
+    schemes = [way.scheme for way in coap.ask if way.user == user]
+    for scheme in schemes:
+        post = CoapMessage(code=Code.POST, payload=BODY)
+        post.opt.uri_path = ("t", *address.split("/"))
+        assert coap.ask[Way(scheme, user)](post).code == Code.CREATED
+    who = ("dev42", RELAY) if user == RELAY else (USER, None)
+    check(stored(served, address), 5 + len(schemes), *who, logged_in=user)

@@ -162,9 +162,9 @@ def test_what_the_protocol_says_wins_and_the_event_leaves_unchanged() -> None:
 
 def test_only_a_trusted_gateway_names_the_device() -> None:
     attributes = {**MINIMAL, "deviceid": "other"}
-    assert read(attributes).device == "dev"
-    trusted = read(attributes, trusted_gateway=True)
-    assert trusted.device == "other"
+    untrusted, trusted = read(attributes), read(attributes, trusted_gateway=True)
+    assert (untrusted.device, untrusted.principal) == ("dev", None)
+    assert (trusted.device, trusted.principal) == ("other", "dev")
     assert attributes_of(trusted) == attributes
 
 

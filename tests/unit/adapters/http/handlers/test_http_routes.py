@@ -7,7 +7,7 @@ from typing import TypeAlias
 
 import pytest
 
-from adapters.cloudevents import EventRoute
+from adapters.cloudevents import EventRoute, from_structured, to_avro, to_protobuf, to_protobuf_batch
 from adapters.http import HttpOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -22,6 +22,10 @@ CE_HEADERS = tuple((f"ce-{name}", value) for name, value in EVENT.items())
 STRUCTURED = ("content-type", "application/cloudevents+json; charset=utf-8")
 BATCH = ("content-type", "application/cloudevents-batch+json")
 JSON = ("content-type", "application/json")
+
+
+def as_json(document: object) -> bytes:
+    return json.dumps(document).encode()
 
 
 @pytest.fixture(params=[Http1Client, Http2Client], ids=["h1", "h2"])
@@ -440,8 +444,35 @@ def test_a_trusted_gateway_names_the_device(connect: Callable[..., Client]) -> N
     other = type(client)(Gateway())
     other.gateway.trusted.add("alice")
     other.ask("POST", "/events", *headers, body=b"")
-    assert client.gateway.messages[0].device == "alice"
-    assert other.gateway.messages[0].device == "d7"
+    assert [(one.device, one.principal) for one in client.gateway.messages] == [("alice", None)]
+    assert [(one.device, one.principal) for one in other.gateway.messages] == [("d7", "alice")]
+
+
+@pytest.mark.parametrize("trusted", [True, False])
+@pytest.mark.parametrize("kind", ["json", "protobuf", "avro", "json-batch", "protobuf-batch", "lenient"])
+def test_the_login_of_a_trusted_gateway_is_kept_in_each_form(
+    connect: Callable[..., Client], kind: str, trusted: bool
+) -> None:
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", "headgateprincipal": "forged"}
+    claims = [{**event, "deviceid": device, "data": 1} for device in ("d7", "alice")]
+    messages = [from_structured(as_json(one), now_ms=0, protocol="", device="") for one in claims]
+    forms: dict[str, tuple[str, list[bytes]]] = {
+        "json": ("+json", [as_json(one) for one in claims]),
+        "protobuf": ("+protobuf", [to_protobuf(one) for one in messages]),
+        "avro": ("+avro", [to_avro(one) for one in messages]),
+        "json-batch": ("-batch+json", [as_json(claims)]),
+        "protobuf-batch": ("-batch+protobuf", [to_protobuf_batch(messages)]),
+        "lenient": ("-batch+json", [as_json(claims)]),
+    }
+    name, bodies = forms[kind]
+    client = connect()
+    client.gateway.trusted.update(["alice"] * trusted)
+    for body in bodies:
+        headers = ("content-type", f"application/cloudevents{name}"), _basic("alice", "secret")
+        more = (("prefer", "handling=lenient"),) if kind == "lenient" else ()
+        assert client.ask("POST", "/events", *headers, *more, body=body).status in {200, 207}
+    found = [(one.device, one.principal) for one in client.gateway.messages]
+    assert found == [("d7", "alice") if trusted else ("alice", None), ("alice", None)]
 
 
 # ---- browsers
