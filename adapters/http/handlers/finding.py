@@ -83,16 +83,17 @@ def queue_response(request: HttpRequest, asked: ReadQueue, found: QueuedMessages
     batch = []
     for offset, stored_at_ms, topic, message in found.messages:
         more = {
-            "topic": topic,
-            "protocol": message.protocol,
-            "device": message.device,
-            "principal": message.principal,
+            "headgatetopic": topic,
+            "headgateprotocol": message.protocol,
+            "headgatedevice": message.device,
+            "headgateprincipal": message.principal,
         }
-        said = {f"headgate{name}": clean(text) for name, text in more.items() if text}
+        said = {name: clean(text) for name, text in more.items() if text}
         if message.principal == "":
             said["headgateprincipal"] = ""
         place = {"headgatequeue": str(asked.queue), "headgateoffset": str(offset)}
-        batch.append({**to_document(message), **place, "headgatestored": format_ms(stored_at_ms), **said})
+        event = {name: value for name, value in to_document(message).items() if name not in more}  # the gateway's names
+        batch.append({**event, **place, "headgatestored": format_ms(stored_at_ms), **said})
     after = None if found.after is None else str(found.after)
     return _page(request, msgspec.json.encode(batch), after)
 

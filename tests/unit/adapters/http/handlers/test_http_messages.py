@@ -128,9 +128,10 @@ def read(client):
     plain = Message(
         "a/b", b'{"v":1}', content_type="application/json", id="2", protocol="mqtt", device="d\x01", principal="p"
     )
-    nobody = Message("a/b", id="3", principal="")
+    claims = ("headgatedevice", "else"), ("headgateprincipal", "else"), ("headgateoffset", "else")
+    nobody, login = (Message("a/b", id="3", principal=principal, properties=claims) for principal in ("", None))
     found = QueuedMessages(
-        messages=[QueuedMessage(7, 5_001, "a", plain), QueuedMessage(9, 6_000, "a", nobody)], after=12
+        messages=[QueuedMessage(n, 5_001, "a", one) for n, one in ((7, plain), (9, nobody), (11, login))], after=12
     )
     real = client.gateway.answer_effect
 
@@ -147,7 +148,7 @@ def read(client):
 def test_a_part_of_a_queue_is_a_batch_with_offsets_and_a_link(client, read):
     answer = get(client, "/messages?address=a%2Fb&queue=16&offset=3&address=c&limit=2")
     assert (answer.status, answer["content-type"]) == (200, "application/cloudevents-batch+json")
-    first, second = json.loads(answer.body)
+    first, second, third = json.loads(answer.body)
     assert {name: text for name, text in first.items() if name.startswith("headgate")} == {
         "headgatetopic": "a",
         "headgatequeue": "16",
@@ -159,6 +160,10 @@ def test_a_part_of_a_queue_is_a_batch_with_offsets_and_a_link(client, read):
     }
     assert (first["data"], second["headgateoffset"], "headgatedevice" in second) == ({"v": 1}, "9", False)
     assert second["headgateprincipal"] == ""
+    assert {name for name in third if name.startswith("headgate")} == {
+        f"headgate{one}" for one in ("topic", "queue", "offset", "stored")
+    }  # its publisher says none of them
+    assert third["headgateoffset"] == "11"
     assert answer["link"] == '</messages?address=a%2Fb&queue=16&offset=3&address=c&limit=2&after=12>; rel="next"'
     assert get(client, "/messages?queue=16&address=a/b&offset=3&after=12&from=1000&to=5000&type=t").status == 200
     assert read == [
