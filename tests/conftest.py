@@ -20,6 +20,11 @@ from tests.support.process.ports import release_ports
 
 os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # tests may import gRPC before `store`, which says why
 
+# Spark begins faster, and leaves more of the processors to others, where Java neither optimizes what runs once nor
+# collects garbage in parallel.
+for options in ("SPARK_LAUNCHER_OPTS", "SPARK_SUBMIT_OPTS"):
+    os.environ.setdefault(options, "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC")
+
 # Collecting makes some million objects, and all of them stay: no search for cycles finds one among them.
 gc.disable()
 

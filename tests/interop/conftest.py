@@ -4,10 +4,6 @@ import pytest
 
 from tests.support.gateway.ruled_gateway import amqp, mqtt, served  # noqa: F401 - fixtures
 
-# Spark begins faster, and leaves more of the processors to others, where Java neither optimizes what runs once nor
-# collects garbage in parallel.
-JAVA_OPTIONS = {"spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC"}
-
 
 @pytest.fixture(scope="session")
 def spark_session(tmp_path_factory):
@@ -16,9 +12,7 @@ def spark_session(tmp_path_factory):
     from spark.job.session import build_session
 
     try:
-        session = build_session(
-            "tests", shuffle_partitions=2, local_dir=tmp_path_factory.mktemp("spark"), settings=JAVA_OPTIONS
-        )
+        session = build_session("tests", shuffle_partitions=2, local_dir=tmp_path_factory.mktemp("spark"))
     except MissingJdk as error:
         pytest.skip(str(error))
     yield session
