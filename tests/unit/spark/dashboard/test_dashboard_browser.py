@@ -96,50 +96,102 @@ class HttpPort:
         return httpx.Response(201, json={"id": "7.0", "position": "7.0"})
 
 
-@contextmanager
-def served(where, transport, port=None):
-    admin = AdminApi("http://gateway:8088", transport=transport)
-    port = GatewayApi("http://gateway:8080", transport=httpx.MockTransport(port or HttpPort()))
-    app = application(Sources(TelemetryTables(where), admin, gateway=port))
-    with socket.create_server(("127.0.0.1", 0)) as listening:
-        server = wsgi_server(app, listening)
-        thread = threading.Thread(target=server.run)
-        thread.start()
+def empty(environ, start_response):
+    """Answers the page that keeps the browser's process."""
+    start_response("200 OK", [("content-type", "text/plain")])
+    return [b""]
+
+
+class Served:
+    """One server for all tests, whose address stays: a browser's process compiles the scripts of an address once."""
+
+    def __init__(self):
+        self.shown = empty  # the WSGI application of the test
+        self.url = ""
+
+    @property
+    def server(self):
+        return self
+
+    def __call__(self, environ, start_response):
+        return self.shown(environ, start_response)
+
+    @contextmanager
+    def running(self):
+        with socket.create_server(("127.0.0.1", 0)) as listening:
+            server = wsgi_server(self, listening)
+            thread = threading.Thread(target=server.run)
+            thread.start()
+            self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
+            try:
+                yield self
+            finally:
+                server.trigger.pull_trigger(partial(wasyncore.close_all, server._map, ignore_all=True))
+                thread.join()
+                server.task_dispatcher.shutdown()
+
+    @contextmanager
+    def dashboard(self, where, transport, port=None):
+        """Shows tables, a gateway's admin API and its HTTP port at the address of the server."""
+        admin = AdminApi("http://gateway:8088", transport=transport)
+        port = GatewayApi("http://gateway:8080", transport=httpx.MockTransport(port or HttpPort()))
+        before, self.shown = self.shown, application(Sources(TelemetryTables(where), admin, gateway=port)).server
         try:
-            yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+            yield self.url
         finally:
-            server.trigger.pull_trigger(partial(wasyncore.close_all, server._map, ignore_all=True))
-            thread.join()
-            server.task_dispatcher.shutdown()
+            self.shown = before
 
 
 @pytest.fixture(scope="module")
-def dashboard(tmp_path_factory):
+def served():
+    with Served().running() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def tables(tmp_path_factory):
     where = tmp_path_factory.mktemp("tables")
     make_tables(where, round(time.time() * 1000), devices=30, minutes=90)
-    with served(where, httpx.MockTransport(gateway)) as url:
+    return where
+
+
+@pytest.fixture
+def dashboard(served, tables):
+    with served.dashboard(tables, httpx.MockTransport(gateway)) as url:
         yield url
 
 
 @pytest.fixture(scope="module")
-def chromium():
+def chromium(served):
+    """Yields a browser with one process for all pages, and a page that keeps the process, with its compiled scripts."""
     with playwright.sync_playwright() as running:
-        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox"])
-        yield browser
+        browser = running.chromium.launch(executable_path=str(CHROMIUM), args=["--no-sandbox", "--process-per-site"])
+        context = browser.new_context()
+        context.new_page().goto(f"{served.url}/")
+        yield context
         browser.close()
 
 
 @pytest.fixture(params=["light", "dark", "phone"])
-def page(chromium, request):
-    size = {"width": 390, "height": 844} if request.param == "phone" else {"width": 1280, "height": 900}
-    scheme = "dark" if request.param == "dark" else "light"
-    context = chromium.new_context(viewport=size, color_scheme=scheme)
-    context.set_default_timeout(WAIT_MS)
-    opened, errors = context.new_page(), []
-    opened.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
-    opened.on("pageerror", lambda error: errors.append(str(error)))
-    yield opened
-    context.close()
+def kind(request):
+    return request.param
+
+
+def opened(browser, kind):
+    page = browser.new_page()
+    page.set_default_timeout(WAIT_MS)
+    page.set_viewport_size({"width": 390, "height": 844} if kind == "phone" else {"width": 1280, "height": 900})
+    page.emulate_media(color_scheme="dark" if kind == "dark" else "light")
+    return page
+
+
+@pytest.fixture
+def page(chromium, kind):
+    page, errors = opened(chromium, kind), []
+    page.on("console", lambda said: errors.append(said.text) if said.type == "error" else None)
+    page.on("pageerror", lambda error: errors.append(str(error)))
+    yield page
+    page.close()
     assert errors == []
 
 
@@ -182,7 +234,7 @@ def test_every_page_shows_what_is_in_the_tables(dashboard, page):
     shows(page, "There is no such page")
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
 def test_the_fleet_is_searched_sorted_and_paged(dashboard, page):
     page.goto(f"{dashboard}/fleet")
     shows(page, "sensor-000")
@@ -203,12 +255,12 @@ def test_the_fleet_is_searched_sorted_and_paged(dashboard, page):
     shows(page, "Last values")
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
-def test_what_is_missing_is_said_in_words(tmp_path, page):
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
+def test_what_is_missing_is_said_in_words(served, tmp_path, page):
     def refused(request):
         raise httpx.ConnectError("Connection refused")
 
-    with served(tmp_path / "none", httpx.MockTransport(refused)) as url:
+    with served.dashboard(tmp_path / "none", httpx.MockTransport(refused)) as url:
         page.goto(f"{url}/")
         shows(page, "No tables yet", "headgate spark telemetry", "The gateway is not reached", "Connection refused")
         page.goto(f"{url}/device/x")
@@ -223,7 +275,7 @@ def test_what_is_missing_is_said_in_words(tmp_path, page):
         page.goto("about:blank")
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
 def test_the_explorer_says_why_a_query_was_not_run(dashboard, page):
     page.goto(f"{dashboard}/explorer")
     page.get_by_label("SQL").fill("SELECT * FROM read_text('/etc/hostname')")
@@ -231,11 +283,11 @@ def test_the_explorer_says_why_a_query_was_not_run(dashboard, page):
     shows(page, "The query was not run", "file system operations are disabled")
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
-def test_messages_are_shown_by_offset_and_commands_sent(tmp_path, page):
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
+def test_messages_are_shown_by_offset_and_commands_sent(served, tmp_path, page):
     make_tables(tmp_path, round(time.time() * 1000), devices=2, minutes=40)
     port = HttpPort()
-    with served(tmp_path, httpx.MockTransport(gateway), port) as url:
+    with served.dashboard(tmp_path, httpx.MockTransport(gateway), port) as url:
         page.goto(f"{url}/device/sensor-000?metric=temperature")
         shows(page, "Newest samples of temperature")
         page.locator("a[href*='message=']").first.click()
@@ -276,11 +328,12 @@ def span_ms(page):
     )
 
 
-def test_a_part_of_a_chart_that_is_drawn_over_shows_its_messages_and_is_a_link(tmp_path, page):
+@pytest.mark.parametrize("kind", ["light", "phone"], indirect=True)
+def test_a_part_of_a_chart_that_is_drawn_over_shows_its_messages_and_is_a_link(served, tmp_path, page, kind):
     now_ms = round(time.time() * 1000)
     make_tables(tmp_path, now_ms, devices=2, minutes=80)
     log = MessageLog(samples(now_ms, 2, 80))
-    with served(tmp_path, httpx.MockTransport(gateway), log) as url:
+    with served.dashboard(tmp_path, httpx.MockTransport(gateway), log) as url:
         page.goto(f"{url}/device/sensor-000?metric=temperature&range=6h")
         shows(page, "Drag over a part of the chart to see its messages.")
         drag(page, 0.2, 0.3)
@@ -298,7 +351,7 @@ def test_a_part_of_a_chart_that_is_drawn_over_shows_its_messages_and_is_a_link(t
         shows(page, "Message at queue 16, offset ")
         link, words = page.url, title.inner_text()
 
-        other = page.context.new_page()
+        other = opened(page.context, kind)
         other.goto(link)
         shows(other, words, "Message at queue 16, offset ", "First page")
         other.locator(".js-plotly-plot .scatterlayer .trace").nth(2).wait_for(state="attached")
@@ -318,7 +371,7 @@ def test_a_part_of_a_chart_that_is_drawn_over_shows_its_messages_and_is_a_link(t
     assert {asked["queue"] for asked in log.asked} == {"16"}
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
 def test_anomalies_are_chosen_by_device_and_kind_and_exported(dashboard, page):
     page.goto(f"{dashboard}/anomalies?kind=silent")
     shows(page, "nothing was heard for 90 s")
@@ -334,7 +387,7 @@ def test_anomalies_are_chosen_by_device_and_kind_and_exported(dashboard, page):
     shows(page, "Last values")
 
 
-@pytest.mark.parametrize("page", ["light"], indirect=True)
+@pytest.mark.parametrize("kind", ["light"], indirect=True)
 def test_the_camera_above_a_chart_saves_it_as_png(dashboard, page, tmp_path):
     page.goto(f"{dashboard}/device/sensor-003?metric=humidity&range=6h")
     shows(page, "Last values")
