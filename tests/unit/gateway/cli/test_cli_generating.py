@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("pyarrow")
 pytest.importorskip("deltalake")
 
+from gateway.cli.commands import main
 from spark.generator.labels import RUN, read_labels
 from spark.tables.commits import Commits, CommitSettings
 from spark.tables.files import Location
@@ -34,6 +35,14 @@ def headgate(*args: str) -> tuple[int, str, str]:
     with started(*args) as process:
         out, err = process.communicate(timeout=120)
     return process.returncode, out.decode(), err.decode()
+
+
+def ended(monkeypatch, capfd, *args: str) -> tuple[int, str]:
+    """Runs a command in this process, and returns its exit status and what it said on standard error."""
+    monkeypatch.setattr(sys, "argv", ["headgate", "spark", *args])
+    with pytest.raises(SystemExit) as status:
+        main()
+    return status.value.code, capfd.readouterr().err
 
 
 def stored(gateway, topic: str) -> list:
@@ -94,7 +103,8 @@ def test_a_run_that_is_interrupted_has_labels_until_then(shared_gateway, tmp_pat
     assert all(one.end_ms - one.start_ms < 600_000 for one in some)
 
 
-def test_errors_are_one_line_each(shared_gateway, tmp_path):
+@pytest.mark.filterwarnings("ignore:Initializing messages with an mtype:DeprecationWarning")  # of aiocoap
+def test_errors_are_one_line_each(shared_gateway, tmp_path, monkeypatch, capfd):
     url = shared_gateway.url
     labels = ("--labels", str(tmp_path / "labels.jsonl"))
     port = free_port()
@@ -130,7 +140,7 @@ def test_errors_are_one_line_each(shared_gateway, tmp_path):
         ),
         (("score", str(tmp_path / "none.jsonl"), "--tables", str(tmp_path)), 1, "none.jsonl cannot be read: No such"),
     ):
-        found, _, err = headgate(*args)
+        found, err = ended(monkeypatch, capfd, *args)
         assert (found, err.count("\n")) == (code, 1), err
         assert said in err
 
