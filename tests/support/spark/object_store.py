@@ -10,6 +10,15 @@ from contextlib import contextmanager
 from pathlib import Path
 
 START_S = 90
+# As `moto.server` serves it, but for its search, at each request, for the service that is meant.
+SERVER = """
+import sys
+
+from moto.moto_server.werkzeug_app import MotoRequestHandler, create_backend_app
+from werkzeug.serving import run_simple
+
+run_simple("127.0.0.1", int(sys.argv[1]), create_backend_app("s3"), threaded=True, request_handler=MotoRequestHandler)
+"""
 
 
 @contextmanager
@@ -20,8 +29,7 @@ def bucket(name: str, log: Path) -> Iterator[dict[str, str]]:
     with socket.create_server(("127.0.0.1", 0)) as listening:
         port = listening.getsockname()[1]
     with log.open("wb") as out:
-        command = [sys.executable, "-m", "moto.server", "-H", "127.0.0.1", "-p", str(port)]
-        server = subprocess.Popen(command, stdout=out, stderr=out)
+        server = subprocess.Popen([sys.executable, "-c", SERVER, str(port)], stdout=out, stderr=out)
     url, until = f"http://127.0.0.1:{port}", time.monotonic() + START_S
     try:
         while True:
