@@ -285,7 +285,7 @@ def settled_long_ago(places) -> None:
         commits.close()
 
 
-@pytest.mark.parametrize("survive", range(4, 12))
+@pytest.mark.parametrize("survive", range(9, 24, 2))  # the first commit of a table is the thirteenth step
 def test_a_start_deletes_nothing_that_a_half_committed_batch_reads(begun, places, monkeypatch, survive):
     records = some(100, 4)
     late = [replace(records[0], offset=100, values={"a": -1.0}, stored_ms=records[-1].stored_at_ms)]
