@@ -2,7 +2,7 @@
 
 The kernel shares a port with every process of the same user, so two gateways by mistake would share theirs. Against
 that the process that starts the others takes each port for itself first, and keeps those of TCP, on which it never
-listens: it opens them to be shared when they are its own.
+listens: it opens them to be shared when they are its own. Those of UDP nobody has while no worker runs.
 """
 
 import asyncio

@@ -224,8 +224,7 @@ async def _run(
     signalled = hangups()
     ports = await SharedPorts.keep(config.listeners)
     run.stack.callback(ports.close)
-    config = msgspec.structs.replace(config, listeners=ports.listeners)
-    newest, renewing = NewestConfig(config), Renewing()
+    newest, renewing = NewestConfig(msgspec.structs.replace(config, listeners=ports.listeners)), Renewing()
     while not run.stopped.is_set():
         async with contextlib.AsyncExitStack() as stack:
             base = await run.start(stack.enter_async_context(shared_store(newest.config)))

@@ -18,8 +18,8 @@ class Message(msgspec.Struct, frozen=True, array_like=True, gc=False):
     The topic is not a field: it follows from the address by the router, and the log row's queue names it.
     An empty `id` means "the one the log gives": readers fill in the record's position (`gateway.domain.batch`).
 
-    `principal` is the authenticated principal where that is not the device, as of a gateway that speaks for others. It
-    is None where it is the device, and for messages that a bridge has read: their device is named by its configuration.
+    `principal` is the trusted gateway that speaks for another device, by its authenticated name. It is None where the
+    device speaks for itself, and for messages that a bridge has read: their device is named by its configuration.
     It is empty where nobody has logged in: the device is the client's own name, or was found in the address. Records of
     older versions have None for such clients, too. Adapters set it from what the gateway has authenticated, and never
     from what a client says.

@@ -3,6 +3,7 @@
 import asyncio
 import inspect
 import logging
+from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from operator import attrgetter
 from typing import Any, TypeVar
@@ -15,7 +16,7 @@ from store.remoting import RemoteStore
 
 logger = logging.getLogger(__name__)
 
-ROUTES_COUNT_MAX = 1 << 16  # queues whose group is remembered, the newest; a queue never changes its group
+ROUTES_COUNT_MAX = 1 << 16  # queues whose group is remembered, those in use; a queue never changes its group
 
 Connect = Callable[[int], StoreClient]
 T = TypeVar("T")
@@ -30,7 +31,7 @@ class StoreGroups:
         self.logs: dict[int, StoreClient] = {}
         self.home: StoreClient  # of the home group
         self._connect = connect
-        self._routes: dict[QueueNumber, int] = {}  # the newest last
+        self._routes: OrderedDict[QueueNumber, int] = OrderedDict()  # what was asked for last is last
         self._listeners: dict[int, Callable[[StoreClient], Callable[[], None]]] = {}
         self._listener_count = 0
         self._stops: dict[tuple[int, int], Callable[[], None]] = {}  # by group and listener
@@ -72,7 +73,8 @@ class StoreGroups:
         for number in sorted(self.logs.keys() - there):
             for stopped in [one for one in self._stops if one[0] == number]:
                 self._stops.pop(stopped)()
-            self._routes = {queue: group for queue, group in self._routes.items() if group != number}
+            for queue in [queue for queue, group in self._routes.items() if group == number]:
+                del self._routes[queue]
             self._leave(self.logs.pop(number))
         self.home = self.logs[self.controller.home]
         for log in self.logs.values():
@@ -109,14 +111,17 @@ class StoreGroups:
 
     def store_group(self, queue: QueueNumber) -> int:
         """Returns the group of a queue, also of one forgotten lately; the home group refuses an unknown one."""
-        group = self._routes.get(queue)
+        routes = self._routes
+        group = routes.get(queue)
+        if group is not None:
+            routes.move_to_end(queue)
+            return group
+        group = self.controller.group_of_queue(queue)
         if group is None:
-            group = self.controller.group_of_queue(queue)
-            if group is None:
-                return self.controller.home
-            self._routes[queue] = group
-            if len(self._routes) > ROUTES_COUNT_MAX:
-                del self._routes[next(iter(self._routes))]
+            return self.controller.home
+        routes[queue] = group
+        if len(routes) > ROUTES_COUNT_MAX:
+            routes.popitem(last=False)
         return group
 
     def of(self, queue: QueueNumber) -> StoreClient:

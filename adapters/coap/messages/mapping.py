@@ -136,10 +136,11 @@ def make_plan(
             if field in fields:
                 raise ProtocolError(BAD_REQUEST, f"{name}: is given by the CloudEvent already")
     qos, expiry_s, delay_s = said.get("qos"), said.get("expiry"), said.get("delay")
+    device = device or level_of(address, settings.device_level)
     return MessagePlan(
         address=address,
-        device=device or level_of(address, settings.device_level),
-        principal=principal,
+        device=device,
+        principal=None if principal and principal == device else principal,
         content_type=content_type,
         qos=qos,
         expiry_ms=None if expiry_s is None else expiry_s * 1000,

@@ -40,12 +40,16 @@ def test_each_principal_acts_for_itself() -> None:
     driver = SecuredDriver(last=LAST)
     driver.endpoint.joined(PEER, Principal(name="dev1"))
     driver.endpoint.joined(OTHER, Principal(name="gateway", trusted_gateway=True))
-    datagrams = [request("t/x/y/z", mid=n) for n in range(2)]
-    effects = [*driver.endpoint.receive([(datagrams[0], PEER), (datagrams[1], OTHER)], now_ms=driver.now_ms)]
-    driver.complete(effects)
-    assert [peer for _, peer in driver.endpoint.take_output()] == [PEER, OTHER]
+    datagrams = [
+        (request("t/x/y/z", mid=0), PEER),
+        (request("t/x/y/z", mid=1), OTHER),
+        (request("t/x/y/gateway", mid=2), OTHER),
+    ]
+    driver.complete([*driver.endpoint.receive(datagrams, now_ms=driver.now_ms)])
+    assert [peer for _, peer in driver.endpoint.take_output()] == [PEER, OTHER, OTHER]
     assert driver.who == [("Publish", "dev1"), ("Publish", "gateway")]
-    assert [(one.device, one.principal) for one in driver.stored] == [("dev1", None), ("z", "gateway")]
+    said = [(one.device, one.principal) for one in driver.stored]
+    assert said == [("dev1", None), ("z", "gateway"), ("gateway", None)]
 
 
 def test_a_stranger_is_let_in_as_one() -> None:
