@@ -24,9 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from deltalake import CommitProperties, PostCommitHookProperties, Transaction
+from deltalake import CommitProperties, Transaction
 from deltalake.exceptions import CommitFailedError, DeltaError
-from deltalake.transaction import AddAction, RemoveAction
 
 from spark.errors import DiskFull, OutputBusy, OutputMismatch, SparkError
 from spark.tables.counters import counts_after, progress_after, traffic_after
@@ -34,10 +33,11 @@ from spark.tables.data_files import merge_files
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
 from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
-from spark.tables.opening import evolve, history_of, open_table, retain
+from spark.tables.opening import KNOWN_LONGER_H, evolve, history_of, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
 from spark.tables.state import tidy_states
+from spark.tables.table_log import COMMITTING, QUIET, added, forget_versions, removed
 from spark.telemetry.forgetting import Capacity
 from spark.telemetry.sessions import NEVER_MS
 
@@ -126,7 +126,7 @@ class Commits:
             manifest = _joined(place, checkpoint, settings)
             tidy_states(place, manifest, alone=place.local is not None and lock is not None)
             commits = cls(place, settings, manifest, lock)
-            commits._retain()
+            commits._retain(settings.history_h)
             return commits
         except BaseException as error:
             if lock is not None:
@@ -228,16 +228,20 @@ class Commits:
                 tidy_states(self.place, self.manifest, alone=False)
 
     def vacuum(self, *, all_files: bool = False) -> int:
-        """Deletes the files that were replaced longer ago than history is kept; returns how many.
+        """Deletes files replaced longer ago than history is kept, and the log of before; returns how many files.
 
         With `all_files` those too that attempts have left which came to nothing.
         """
         self._vacuumed_ms = now_ms()
+        self._retain(None)  # a vacuum's own commits clean the log, unless the table says no
         self._save_versions()  # first: maintenance that was killed has replaced files of the versions named so far
         history_h, deleted = self._settings.history_h, 0
+        how = {"dry_run": False, "enforce_retention_duration": False, "post_commithook_properties": QUIET}
         for name, table in self._tables.items():
             try:
-                deleted += len(table.vacuum(history_h, dry_run=False, enforce_retention_duration=False, full=all_files))
+                deleted += len(table.vacuum(history_h, full=all_files, **how))
+                before_ms = self._vacuumed_ms - history_h * 3_600_000
+                forget_versions(self.place, name, self.manifest.versions[name], before_ms)
             except (DeltaError, OSError) as error:
                 raise self._failure(name, error) from error
         return deleted
@@ -289,10 +293,10 @@ class Commits:
             for name, table in self._tables.items():
                 evolve(self.place, name, table)
 
-    def _retain(self) -> None:
+    def _retain(self, history_h: int | None) -> None:
         if self.whole:
             for name, table in self._tables.items():
-                retain(self.place, name, table, self._settings.history_h)
+                retain(self.place, name, table, history_h)
 
     def expire(self, before: date) -> int:
         """Takes the rows of days before one out of the tables that have days; returns how many files gave way.
@@ -356,9 +360,9 @@ class Commits:
     def _write(self, name: str, files: list[NewFile], gone: list[str], transactions: list[Transaction]) -> None:
         """Commits files to add and files that give way. Raises `OutputBusy` and `SparkError`."""
         table, spec, stamp = self._tables[name], SPECS[name], now_ms()
-        actions: list[AddAction | RemoveAction] = [_add(file, stamp) for file in files]
-        actions += [RemoveAction(path, True, stamp, None, _partition(path)) for path in gone]
+        actions = [*(added(file, stamp) for file in files), *(removed(path, stamp) for path in gone)]
         properties = CommitProperties(app_transactions=transactions, max_commit_retries=0)
+        vacuumed = stamp - self._vacuumed_ms <= KNOWN_LONGER_H * 3_600_000  # so a checkpoint forgets no file before it
         try:
             table.create_write_transaction(
                 actions,
@@ -366,7 +370,7 @@ class Commits:
                 spec.schema,
                 spec.partition_by,
                 commit_properties=properties,
-                post_commithook_properties=PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=None),
+                post_commithook_properties=COMMITTING if vacuumed else QUIET,
             )
         except (DeltaError, OSError) as error:
             raise self._failure(name, error) from error
@@ -396,16 +400,6 @@ class Commits:
 def no_tables(place: Location) -> OutputMismatch:
     """Returns the error of a place where no job has written."""
     return OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
-
-
-def _partition(path: str) -> dict[str, str]:
-    folder, _, _ = path.rpartition("/")
-    return {DAY.name: folder.partition("=")[2]} if folder else {}
-
-
-def _add(file: NewFile, stamp: int) -> AddAction:
-    partition = {} if file.day is None else {DAY.name: file.day}
-    return AddAction(file.path, file.size, partition, stamp, True, file.stats)
 
 
 def _locked(directory: Path, url: str) -> int | None:

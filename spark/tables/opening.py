@@ -10,9 +10,11 @@ from deltalake.exceptions import DeltaError
 from spark.errors import OutputMismatch, SparkError
 from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
+from spark.tables.table_log import QUIET
 
-_CONFIGURATION = {"delta.checkpointInterval": "50", "delta.enableExpiredLogCleanup": "true"}
-_KNOWN_LONGER_H = 3  # beyond the history, in the log of replaced files: vacuum runs hourly, and at the start
+_CONFIGURATION = {"delta.checkpointInterval": "50"}
+_UNCLEANED = {"delta.enableExpiredLogCleanup": "false"}  # by commits: see `spark.tables.table_log`
+KNOWN_LONGER_H = 3  # beyond the history, in the log of replaced files; for so long a vacuum is good for checkpoints
 _HISTORY_H = 6  # of tables that do not say it
 
 
@@ -37,13 +39,16 @@ def open_table(place: Location, name: str, history_h: int) -> Any:
         raise SparkError(f"the table {url} cannot be opened: {reason(error)}") from error
 
 
-def retain(place: Location, name: str, table: Any, history_h: int) -> None:
-    """Gives a table that was begun with another one this history: how long its versions stay readable."""
-    wanted = _kept(history_h)
+def retain(place: Location, name: str, table: Any, history_h: int | None) -> None:
+    """Gives a table that was begun with another one this history: how long its versions stay readable.
+
+    None: it keeps the one it has. No commit cleans the log any more of a table of an older version.
+    """
+    wanted = _UNCLEANED if history_h is None else _kept(history_h)
     if wanted.items() <= table.metadata().configuration.items():
         return
     try:
-        table.alter.set_table_properties(wanted)
+        table.alter.set_table_properties(wanted, post_commithook_properties=QUIET)
         table.update_incremental()
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {place.child(name)} cannot get another history: {reason(error)}") from error
@@ -64,7 +69,8 @@ def _kept(history_h: int) -> dict[str, str]:
     forgotten before a vacuum has seen them.
     """
     return {
-        "delta.deletedFileRetentionDuration": f"interval {history_h + _KNOWN_LONGER_H} hours",
+        **_UNCLEANED,
+        "delta.deletedFileRetentionDuration": f"interval {history_h + KNOWN_LONGER_H} hours",
         "delta.logRetentionDuration": f"interval {history_h} hours",
     }
 
@@ -85,7 +91,7 @@ def evolve(place: Location, name: str, table: Any) -> bool:
     if not missing:
         return False
     try:
-        table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields)
+        table.alter.add_columns(Schema.from_arrow(pa.schema(missing)).fields, post_commithook_properties=QUIET)
         table.update_incremental()
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {place.child(name)} cannot get new columns: {reason(error)}") from error

@@ -1,0 +1,49 @@
+"""The Delta log of a table: what a commit does to it, and the removal of old versions.
+
+No commit deletes from the log. Delta's own clean-up keeps the newest version and those written within the history:
+where a table had rested for longer, that is not the version that the manifest names until a pass is whole, and
+which a repeated pass reads.
+"""
+
+from typing import Any, Final
+
+from deltalake import DeltaTable, PostCommitHookProperties
+from deltalake.transaction import AddAction, RemoveAction
+
+from spark.tables.files import Location
+from spark.tables.reports import NewFile
+from spark.tables.schemas import DAY
+
+COMMITTING: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
+QUIET: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)  # it forgets no file
+_LOG: Final = "_delta_log"
+_DIGITS: Final = 20  # of the version in a name
+
+
+def added(file: NewFile, stamp_ms: int) -> AddAction:
+    """Returns the action of a file that is added."""
+    partition = {} if file.day is None else {DAY.name: file.day}
+    return AddAction(file.path, file.size, partition, stamp_ms, True, file.stats)
+
+
+def removed(path: str, stamp_ms: int) -> RemoveAction:
+    """Returns the action of a file that gives way."""
+    folder, _, _ = path.rpartition("/")
+    return RemoveAction(path, True, stamp_ms, None, {DAY.name: folder.partition("=")[2]} if folder else {})
+
+
+def forget_versions(place: Location, name: str, named: int, before_ms: int) -> None:
+    """Deletes the log of a table as far as nobody needs it.
+
+    The versions that were current at `before_ms` or later stay, and those from `named` on.
+    """
+    written = place.files(f"{name}/{_LOG}")
+    commits = {int(file[:_DIGITS]): ms for file, ms in written.items() if file[_DIGITS:] == ".json"}
+    checkpoints = [int(file[:_DIGITS]) for file in written if file[_DIGITS:].startswith(".checkpoint")]
+    current = min((version for version, ms in commits.items() if ms >= before_ms), default=named + 1) - 1
+    kept = min(named, current)
+    checkpoint = max((version for version in checkpoints if version <= kept), default=None)
+    if checkpoint is None or checkpoint <= min(commits, default=checkpoint):
+        return
+    table: Any = DeltaTable(place.child(name), version=kept, storage_options=dict(place.options))
+    table.cleanup_metadata()  # of the versions before it, by the table's own history
