@@ -13,15 +13,16 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.job.limits import KeptState, drop_stale, make_room
+from spark.job.slices import log_order, slices, with_short_texts
 from spark.tables.data_files import OPEN, SETTLED, merge_files, take_settled, write_rows
 from spark.tables.manifest import TrafficRow
 from spark.tables.reports import BucketReport, NewFile, PassPlan, QueueCount
 from spark.tables.schemas import SPECS, WINDOW_TABLES, partials_from, presented, rated, timed
 from spark.tables.state import BucketState, load_state, save_state
-from spark.telemetry import aliases, anomalies, lateness, liveness, marks, sessions
+from spark.telemetry import aliases, anomalies, lateness, liveness, marks, repeats, sessions
 from spark.telemetry.events import EVENTS, finding_at
 from spark.telemetry.forgetting import refused_devices, refused_samples
-from spark.telemetry.groups import codes, column, group
+from spark.telemetry.groups import codes, column, group, rows_at
 from spark.telemetry.lateness import (
     AHEAD,
     FINDING,
@@ -51,6 +52,7 @@ RECORD_COLUMNS = (
     *("topic", "queue", "offset", "position", "address", "device", "time", "stored_at", "protocol"),
     *("samples", "aliases", "quality", "reason", "rejected", "content_type"),
 )
+_OF_RECORDS = ["topic", "queue", "offset", "address", "device", "time", "stored_at", "protocol", "quality"]
 
 
 class _Tables(NamedTuple):
@@ -67,27 +69,25 @@ def work(plan: PassPlan, bucket: int, records: pa.Table | None) -> BucketReport:
     found = _Tables([], [], {})
     queues: list[QueueCount] = []
     traffic: list[TrafficRow] = []
-    samples = SAMPLES.empty_table()
-    after, events, room, mine = state, EVENTS.empty_table(), KeptState(state), None
+    after, events, room, mine, minutes = state, EVENTS.empty_table(), KeptState(state), None, None
     if records is not None and records.num_rows:
-        records = records.sort_by([("queue", "ascending"), ("offset", "ascending")]).combine_chunks()
-        quality = _judged(plan, records)
-        room = make_room(plan, state, records["device"].filter(pa.array(quality != FINDING)))
+        records = with_short_texts(records)
+        order = log_order(records)
+        told = records.select(_OF_RECORDS).take(pa.array(order))
+        quality = _judged(plan, told)
+        room = make_room(plan, state, told["device"].filter(pa.array(quality != FINDING)))
         after = room.state
-        _refuse(plan, after, records["device"], quality)
+        _refuse(plan, after, told["device"], quality)
         counted = ~np.isin(quality, (FINDING, TOO_MANY_DEVICES))
         if counted.any():
-            mine = records if counted.all() else records.filter(pa.array(counted))
-            found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, _rejected(mine)))
-            absorbed = _absorbed(plan, after, mine, quality[counted])
-            after, samples, events = absorbed.state, absorbed.samples, absorbed.events
+            mine = told if counted.all() else told.filter(pa.array(counted))
+            absorbed = _absorbed(plan, bucket, after, _Some(records, order[counted], mine, quality[counted]), found)
+            after, minutes, events = absorbed.state, absorbed.minutes, absorbed.events
             quality[counted] = absorbed.quality
-            if absorbed.rows is not None:
-                found.files.extend(write_rows(plan, "samples", SETTLED, bucket, absorbed.rows))
-        queues, traffic = _queues(records), _traffic(records, quality)
+        queues, traffic = _queues(told), _traffic(told, quality)
     devices, silent = liveness.silence(after.devices, plan.read_to_ms)
     found.files.extend(write_rows(plan, "anomalies", SETTLED, bucket, pa.concat_tables([events, silent])))
-    windows, all_marks, corrected = _windows(plan, bucket, state, samples, found)
+    windows, all_marks, corrected = _windows(plan, bucket, state, minutes, found)
     still_open = _sessions(plan, bucket, state.sessions, mine, found)
     merge(plan, bucket, found.files, found.removed)
     after = after._replace(windows=windows, marks=all_marks, devices=devices, sessions=still_open)
@@ -111,13 +111,31 @@ def work(plan: PassPlan, bucket: int, records: pa.Table | None) -> BucketReport:
     )
 
 
+class _Some(NamedTuple):
+    """Records that count, in the log's order."""
+
+    records: pa.Table  # all of the bucket, as they came
+    order: npt.NDArray[np.int64]  # those that count, among them
+    told: pa.Table  # their columns `_OF_RECORDS`
+    quality: npt.NDArray[np.object_]
+
+
 class _Absorbed(NamedTuple):
     """The outcome of some records: all but the windows."""
 
     state: BucketState
-    samples: pa.Table  # for windows
+    minutes: pa.Table | None  # windows of the samples
     events: pa.Table  # of devices and series
     quality: npt.NDArray[np.object_]  # of each record
+
+
+class _Slice(NamedTuple):
+    """The outcome of a slice of the records."""
+
+    state: BucketState
+    samples: pa.Table  # for windows
+    strange: pa.Table  # events of series
+    quality: npt.NDArray[np.object_]
     rows: pa.Table | None  # of the table `samples`, where it is kept
 
 
@@ -128,7 +146,43 @@ def _refuse(plan: PassPlan, state: BucketState, names: pa.ChunkedArray, quality:
     quality[mine[refused]] = TOO_MANY_DEVICES
 
 
-def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Absorbed:
+def _absorbed(plan: PassPlan, bucket: int, state: BucketState, some: _Some, found: _Tables) -> _Absorbed:
+    """Takes in records: their samples slice by slice, what is of devices at once."""
+    quality, minutes = some.quality.copy(), None
+    prints, timed = np.empty(len(quality), np.int64), np.empty(len(quality), np.bool_)
+    bad, strange = [], []
+    for nth, at in enumerate(slices(some.records, some.order)):
+        part = rows_at(some.records, some.order[at]).combine_chunks()
+        one = _slice(plan, state, part, quality[at])
+        state, quality[at] = one.state, one.quality
+        prints[at], timed[at] = repeats.fingerprints(part)
+        if one.samples.num_rows:
+            more = partials_of(one.samples)
+            minutes = more if minutes is None else absorb(minutes, more)
+        bad.append(_rejected(part))
+        strange.append(one.strange)
+        if one.rows is not None:
+            found.files.extend(write_rows(plan, "samples", SETTLED, bucket, one.rows, nth=nth))
+    found.files.extend(write_rows(plan, "quarantine", SETTLED, bucket, pa.concat_tables(bad)))
+    own = _verdicts(plan, some.told, np.full(len(quality), OK, object))
+    flags = liveness.Flags(
+        late=np.isin(quality, (LATE, TOO_OLD)),
+        ahead=quality == AHEAD,
+        rejected=np.asarray(pc.is_valid(some.records["rejected"]))[some.order],
+        strayed=own != OK,
+        gathered=np.isin(own, (LATE, TOO_OLD)),
+    )
+    devices, back = liveness.observe(
+        state.devices, some.told, flags, (prints, timed), read_to_ms=plan.read_to_ms, watermark_ms=plan.watermark_ms
+    )
+    events = strange[0] if len(strange) == 1 else anomalies.in_order(pa.concat_tables(strange))
+    events, known = unreported(state.reported, events, plan.settled_ms)
+    after = state._replace(devices=devices, reported=known)
+    return _Absorbed(after, minutes, pa.concat_tables([back, events]), quality)
+
+
+def _slice(plan: PassPlan, state: BucketState, records: pa.Table, quality: npt.NDArray[np.object_]) -> _Slice:
+    """Takes in the samples of some records."""
     everything, names = _samples(records, state.aliases)
     verdicts = _verdicts(plan, everything, np.full(everything.num_rows, OK, object))
     told, owners = _flat(records, "samples")
@@ -143,25 +197,12 @@ def _absorbed(plan: PassPlan, state: BucketState, records: pa.Table, quality: np
     numbers = np.asarray(pc.is_valid(everything["value"]))
     samples = everything.filter(pa.array(np.isin(verdicts, IN_WINDOWS) & numbers)).select(SAMPLES.names)
     latest = _newest(state.latest, everything.filter(pa.array(np.isin(verdicts, IN_LATEST))))
-    own = _verdicts(plan, records, np.full(records.num_rows, OK, object))
-    flags = liveness.Flags(
-        late=np.isin(quality, (LATE, TOO_OLD)),
-        ahead=quality == AHEAD,
-        rejected=np.asarray(pc.is_valid(records["rejected"])),
-        strayed=own != OK,
-        gathered=np.isin(own, (LATE, TOO_OLD)),
-    )
-    devices, back = liveness.observe(
-        state.devices, records, flags, read_to_ms=plan.read_to_ms, watermark_ms=plan.watermark_ms
-    )
     rows = None
     if plan.samples:
         rows = _sample_rows(records, everything, np.where(verdicts == TOO_MANY_DEVICES, TOO_MANY_METRICS, verdicts))
     in_time = everything.filter(pa.array((verdicts == OK) & numbers)).select(SAMPLES.names)
     series, strange = anomalies.detect(state.series, in_time)
-    strange, known = unreported(state.reported, strange, plan.settled_ms)
-    after = state._replace(latest=latest, aliases=names, devices=devices, series=series, reported=known)
-    return _Absorbed(after, samples, pa.concat_tables([back, strange]), quality, rows)
+    return _Slice(state._replace(latest=latest, aliases=names, series=series), samples, strange, quality, rows)
 
 
 def _replace(plan: PassPlan, bucket: int, before: BucketState, after: BucketState, found: _Tables) -> None:
@@ -199,11 +240,13 @@ def merge(plan: PassPlan, bucket: int, files: list[NewFile], removed: dict[str, 
 
 
 def _windows(
-    plan: PassPlan, bucket: int, state: BucketState, samples: pa.Table, found: _Tables
+    plan: PassPlan, bucket: int, state: BucketState, minutes: pa.Table | None, found: _Tables
 ) -> tuple[dict[str, pa.Table], dict[str, pa.Table], int]:
-    """Returns the windows still open and the marks, by table, and how many windows were opened again."""
+    """Returns the windows still open and the marks, by table, and how many windows were opened again.
+
+    `minutes` are windows of the pass's samples, None: there are none.
+    """
     windows, all_marks, corrected = dict(state.windows), dict(state.marks), 0
-    minutes = partials_of(samples) if samples.num_rows else None
     for table, width in WINDOW_TABLES.items():
         merged, reopened = windows[table], 0
         if minutes is not None:
@@ -263,7 +306,7 @@ def _samples(records: pa.Table, known: pa.Table) -> tuple[pa.Table, pa.Table]:
     metric, alias = told["metric"], told["alias"]
     births, givers = _flat(records, "aliases")
     if len(givers) or alias.null_count < len(alias):
-        named = _named(records.select(plain).take(givers), births)
+        named = _named(records.select([name for name in plain if name in aliases.NAMED.names]).take(givers), births)
         metric, known = aliases.resolve(known, named, _named(kept, told))
     made = {
         "metric": metric,

@@ -41,6 +41,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Path | None = None
     gateway_ca_file: Path | None = None  # PEM; the authorities of a gateway of `findings` with https
     records_max: int = 500_000  # in one micro-batch
+    bytes_max: int = 128 << 20  # of records in one micro-batch, about
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
     buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun
@@ -64,7 +65,8 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
             raise BadOption("tick_s", f"must be a number of seconds, {MIN_TICK_S:g} at least")
         self._check_texts()
         self._check_reach()
-        for name in ("records_max", "cores", "buckets", "history_h", "devices_max", "series_max", "metrics_max"):
+        of_state = ("buckets", "history_h", "devices_max", "series_max", "metrics_max")
+        for name in ("records_max", "bytes_max", "cores", *of_state):
             if getattr(self, name) < 1:
                 raise BadOption(name, "must be at least 1")
         if self.forget_s < self.late_s + self.watermark_s:

@@ -215,6 +215,7 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "columns": ",".join(RECORD_COLUMNS),
         "startingOffsets": options.starting_offsets,
         "maxRecordsPerTrigger": str(options.records_max),
+        "maxBytesPerTrigger": str(options.bytes_max),
         "retrySeconds": str(options.retry_s),
         "rules": load_rules(options.rules).encode() if options.rules is not None else "",
         "caFile": str(options.ca_file or ""),

@@ -1,5 +1,6 @@
 """The mean size of a queue's records, by samples, to keep a micro-batch's limit in bytes."""
 
+from contextlib import closing
 from typing import Final
 
 from store.base.errors import CorruptFrame, OffsetOutOfRange
@@ -7,6 +8,7 @@ from store.format.frame import ROWS_DTYPE
 from store.remoting.reader import RemoteReader
 
 RECORDS: Final = 200  # of one sample
+SAMPLE_BYTES: Final = 4 << 20  # after which a sample ends sooner
 UNKNOWN_BYTES: Final = 200.0  # of a record that cannot be read
 TURNS: Final = 16  # micro-batches that a sample is good for
 
@@ -35,9 +37,12 @@ def _sampled(store: RemoteReader, queue: int, offset: int) -> float:
     end = min(offset + RECORDS, int(store.bounds([queue])[queue].next))
     count = size = 0
     try:
-        for frame, rows, _ in store.fetch(queue, offset, end):
-            size += int(frame.rows["len"][rows].sum()) + ROWS_DTYPE.itemsize * len(rows)
-            count += len(rows)
+        with closing(store.fetch(queue, offset, end)) as frames:
+            for frame, rows, _ in frames:
+                size += int(frame.rows["len"][rows].sum()) + ROWS_DTYPE.itemsize * len(rows)
+                count += len(rows)
+                if size >= SAMPLE_BYTES:
+                    break
     except (OffsetOutOfRange, CorruptFrame):  # the reader reports it with a remedy
         pass
     return size / count if count else UNKNOWN_BYTES

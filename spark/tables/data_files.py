@@ -29,12 +29,12 @@ _STATS_TEXT_MAX = 64  # characters of a text in the statistics
 _ROW_GROUP_ROWS = 128_000
 
 
-def write_rows(plan: PassPlan, table: str, kind: str, bucket: int, rows: pa.Table) -> list[NewFile]:
-    """Writes rows of a table, a file for each day where it is partitioned."""
+def write_rows(plan: PassPlan, table: str, kind: str, bucket: int, rows: pa.Table, *, nth: int = 0) -> list[NewFile]:
+    """Writes rows of a table, a file for each day where it is partitioned; `nth` tells those of one pass apart."""
     if not rows.num_rows:
         return []
     spec = SPECS[table]
-    name = f"{kind}-{bucket:04d}-{plan.pass_}-{plan.attempt}.parquet"
+    name = f"{kind}-{bucket:04d}-{plan.pass_}-{plan.attempt}{f'-s{nth}' if nth else ''}.parquet"
     if not spec.by_day:
         return [_write(plan.place, table, name, None, rows)]
     days = pc.cast(pc.floor_temporal(rows[spec.time], unit="day"), pa.date32())

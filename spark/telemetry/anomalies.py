@@ -199,6 +199,11 @@ def _events(samples: pa.Table, found: list[_Found]) -> pa.Table:
         score=scores,
         sentence=[_sentence(*each) for each in words],
     )
+    return in_order(events)
+
+
+def in_order(events: pa.Table) -> pa.Table:
+    """Returns events by time, device, metric and kind."""
     return events.sort_by([(name, "ascending") for name in ("time", "device", "metric", "kind")])
 
 

@@ -10,6 +10,8 @@ import pyarrow.compute as pc
 
 Indices: TypeAlias = npt.NDArray[np.int64]
 _KEY_MAX = 1 << 62
+_WHOLE_BYTES = 256 << 20  # of a table that is copied at once; the texts of an array may have 2 GiB
+_PIECE_ROWS = 65_536
 
 
 class Groups(NamedTuple):
@@ -28,11 +30,44 @@ class Groups(NamedTuple):
 def codes(values: pa.ChunkedArray | pa.Array) -> tuple[Indices, int]:
     """Returns an integer for each value, in the values' order, and how many there are. A null is a value, the last."""
     if isinstance(values, pa.ChunkedArray):
+        if values.nbytes >= _WHOLE_BYTES:
+            return _codes_of_chunks(values)
         values = values.combine_chunks()
     encoded = values.dictionary_encode(null_encoding="encode")
     rank = np.empty(len(encoded.dictionary), np.int64)
     rank[np.asarray(pc.sort_indices(encoded.dictionary))] = np.arange(len(rank))
     return rank[np.asarray(encoded.indices)], len(rank)
+
+
+def _codes_of_chunks(values: pa.ChunkedArray) -> tuple[Indices, int]:
+    """Returns the same of texts that are too many for one array."""
+    chunks = values.dictionary_encode(null_encoding="encode").chunks  # of one dictionary
+    rank = np.empty(len(chunks[0].dictionary), np.int64)
+    rank[np.asarray(pc.sort_indices(chunks[0].dictionary))] = np.arange(len(rank))
+    return rank[np.concatenate([np.asarray(chunk.indices) for chunk in chunks])], len(rank)
+
+
+def rows_at(table: pa.Table, at: Indices) -> pa.Table:
+    """Returns the rows of a table at some places, each at most once: piece by piece where its texts are too many."""
+    if table.nbytes < _WHOLE_BYTES:
+        return table.take(pa.array(at))
+    batches = table.to_batches()
+    starts = np.cumsum([0, *(batch.num_rows for batch in batches)])
+    pieces = [_gathered(batches, starts, at[low : low + _PIECE_ROWS]) for low in range(0, len(at), _PIECE_ROWS)]
+    return pa.concat_tables([table.schema.empty_table(), *pieces])
+
+
+def _gathered(batches: Sequence[pa.RecordBatch], starts: Indices, at: Indices) -> pa.Table:
+    order = np.argsort(at, kind="stable")
+    bounds = np.searchsorted(at[order], starts)
+    found = [
+        batch.take(pa.array(at[order[low:high]] - start))
+        for batch, start, low, high in zip(batches, starts[:-1], bounds[:-1], bounds[1:], strict=True)
+        if high > low
+    ]
+    back = np.empty(len(at), np.int64)
+    back[order] = np.arange(len(at))
+    return pa.Table.from_batches(found).take(pa.array(back))
 
 
 def group(keys: Sequence[tuple[Indices, int]]) -> Groups:

@@ -57,12 +57,19 @@ class Flags(NamedTuple):
 
 
 def observe(
-    devices: pa.Table, records: pa.Table, flags: Flags, *, read_to_ms: int = 0, watermark_ms: int
+    devices: pa.Table,
+    records: pa.Table,
+    flags: Flags,
+    said: tuple[Indices, Mask],
+    *,
+    read_to_ms: int = 0,
+    watermark_ms: int,
 ) -> tuple[pa.Table, pa.Table]:
     """Returns the devices after some records, sorted by queue and offset.
 
-    With them the events of those that were silent before, and of those that send more than usual. `read_to_ms` is the
-    time up to which every queue had been read before: a record that was stored earlier, as by a clock that was set
+    With them the events of those that were silent before, and of those that send more than usual. `said` are the
+    records' fingerprints, and which have samples with times of their own (`spark.telemetry.repeats`). `read_to_ms` is
+    the time up to which every queue had been read before: a record that was stored earlier, as by a clock that was set
     back, counts as heard at that time. So no device is found silent at one time twice. `watermark_ms` is how far ahead
     of the store's clock a time may be.
     """
@@ -87,7 +94,7 @@ def observe(
     _learn_skew(arrays, at, owner, np.where(timely, stored - time, 0), timely=timely, known=known != _NONE)
     told_at = np.where(timely, time, _NONE)
     newest_before = _running_newest(owner, told_at, known)
-    prints, timed = repeats.fingerprints(records)
+    prints, timed = said
     prints, said_at = prints[order], np.where(timed[order], repeats.TIMED, time)
     later = newest >= before  # a queue that lags brings older records
     for name in ("address", "protocol"):
@@ -96,7 +103,7 @@ def observe(
     again, *places = repeats.find(owner, said_at, prints, *(arrays[name][at] for name in _PLACES))
     for name, newest_ones in zip(_PLACES, places, strict=True):
         arrays[name][at] = newest_ones
-    said = {
+    counted = {
         "late": flags.late[order],
         "ahead": flags.ahead[order],
         "rejected": flags.rejected[order],
@@ -104,7 +111,7 @@ def observe(
         "out_of_order": timely & (time < newest_before),
     }
     arrays["records"][at] += groups.sizes
-    for name, mask in said.items():
+    for name, mask in counted.items():
         arrays[name][at] += np.add.reduceat(mask.astype(np.int64), groups.starts)
     arrays["last_time"][at] = np.maximum(known, np.maximum.reduceat(told_at, groups.starts))
     in_time = ~flags.gathered[order]

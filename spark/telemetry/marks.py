@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from spark.telemetry.groups import codes, column, group
+from spark.telemetry.groups import codes, column, group, rows_at
 from spark.telemetry.windows import INSTANT
 
 MARKS = pa.schema([("device", pa.string()), ("metric", pa.string()), ("until", INSTANT)])  # the newest settled start
@@ -26,7 +26,7 @@ def advance(marks: pa.Table, settled: pa.Table) -> pa.Table:
     both = pa.concat_tables([marks, more])
     groups = group([codes(both["device"]), codes(both["metric"])])
     until = np.maximum.reduceat(column(both, "until")[groups.order], groups.starts)
-    heads = both.take(pa.array(groups.heads))
+    heads = rows_at(both, groups.heads)
     return heads.set_column(2, MARKS.field("until"), pa.array(until, INSTANT))
 
 
@@ -48,7 +48,7 @@ def behind(windows: pa.Table, still_open: pa.Table, marks: pa.Table) -> npt.NDAr
     candidates = np.flatnonzero(np.asarray(pc.less_equal(windows["start"], pc.max(marks["until"]))))
     if not len(candidates):
         return found
-    some = windows.take(pa.array(candidates))
+    some = rows_at(windows.select(["device", "metric", "start"]), candidates)
     names = pa.concat_arrays([c for t in (some, still_open, marks) for c in t["device"].chunks])
     metrics = pa.concat_arrays([c for t in (some, still_open, marks) for c in t["metric"].chunks])
     (device, _), (metric, bound) = codes(names), codes(metrics)

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from spark.telemetry import digest
-from spark.telemetry.groups import Groups, codes, column, flatten, group, lists
+from spark.telemetry.groups import Groups, codes, column, flatten, group, lists, rows_at
 
 WINDOW_MS = 60_000
 OPEN_MAX = 1_000_000  # windows of one bucket and width that wait for more late samples
@@ -109,7 +109,7 @@ def latest_of(latest: pa.Table, more: pa.Table) -> pa.Table:
     both = pa.concat_tables([latest, more])
     groups = group([codes(both["device"]), codes(both["metric"])])
     by = [column(both, name) for name in _ORDER]
-    return both.take(pa.array(_extremes(groups, by, last=True)))
+    return rows_at(both, _extremes(groups, by, last=True))
 
 
 def _merged(rows: pa.Table) -> pa.Table:
@@ -120,9 +120,9 @@ def _merged(rows: pa.Table) -> pa.Table:
     span = int(start.max()) - least + 1
     groups = group([codes(rows["device"]), codes(rows["metric"]), (start - least, span)])
     if len(groups.starts) == rows.num_rows:
-        return rows.take(pa.array(groups.order))
+        return rows_at(rows, groups.order)
     several = groups.sizes > 1
-    single = rows.take(pa.array(groups.heads[~several]))
+    single = rows_at(rows, groups.heads[~several])
     within = np.repeat(several, groups.sizes)
     sizes = groups.sizes[several]
     starts = np.cumsum(sizes) - sizes
@@ -130,7 +130,7 @@ def _merged(rows: pa.Table) -> pa.Table:
     both = pa.concat_tables([single, merged])
     at = np.empty(len(groups.starts), np.int64)
     at[np.concatenate([np.flatnonzero(~several), np.flatnonzero(several)])] = np.arange(len(at))
-    return both.take(pa.array(at))
+    return rows_at(both, at)
 
 
 def _sums(rows: pa.Table, groups: Groups) -> pa.Table:
@@ -142,8 +142,8 @@ def _sums(rows: pa.Table, groups: Groups) -> pa.Table:
     spread = m2 + count * (total / count - np.repeat(mean, groups.sizes)) ** 2
     first = _extremes(groups, [column(rows, f"first_{name}") for name in _ORDER], last=False)
     last = _extremes(groups, [column(rows, f"last_{name}") for name in _ORDER], last=True)
-    picked_first, picked_last = rows.select(_FIRST).take(pa.array(first)), rows.select(_LAST).take(pa.array(last))
-    heads = rows.select(["device", "metric", "start"]).take(pa.array(groups.heads))
+    picked_first, picked_last = rows_at(rows.select(_FIRST), first), rows_at(rows.select(_LAST), last)
+    heads = rows_at(rows.select(["device", "metric", "start"]), groups.heads)
     lengths, means = flatten(rows, "means")
     merged = _digests(rows, groups, digest.Digests(lengths, means, flatten(rows, "weights")[1]))
     made = {

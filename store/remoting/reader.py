@@ -6,7 +6,7 @@ are checked end to end: both checksums of every frame, and every row's queue.
 """
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -146,7 +146,9 @@ class RemoteReader:
             finally:
                 call.cancel()
 
-    def fetch(self, queue: int, start: int, end: int | None = None) -> Iterator[tuple[Frame, Sequence[int], int]]:
+    def fetch(
+        self, queue: int, start: int, end: int | None = None
+    ) -> Generator[tuple[Frame, Sequence[int], int], None, None]:
         """Yields the same, a frame at a time: the frame, its rows of the queue, and the first one's queue offset."""
         for chunk in self.fetch_chunks(queue, start, end):
             offset = int(chunk.offset)

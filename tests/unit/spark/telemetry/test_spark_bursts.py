@@ -10,6 +10,7 @@ import numpy as np  # noqa: E402
 from spark.telemetry import bursts  # noqa: E402
 from spark.telemetry.bursts import COUNT_MIN, RATE_SPIKE, WARM_COUNT  # noqa: E402
 from spark.telemetry.liveness import DEVICES, Flags, observe  # noqa: E402
+from spark.telemetry.repeats import fingerprints  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, table  # noqa: E402
 
 T0 = 1_767_225_600_000
@@ -34,8 +35,8 @@ def run(records: list[Record], pieces: int = 1, late: bool = False):
         for n, record in enumerate(some):
             record.offset = at + n
         none = np.zeros(len(some), bool)
-        flags = Flags(none, none, none, none, ~none if late else none)
-        devices, events = observe(devices, table(some), flags, watermark_ms=0)
+        rows, flags = table(some), Flags(none, none, none, none, ~none if late else none)
+        devices, events = observe(devices, rows, flags, fingerprints(rows), watermark_ms=0)
         found += [event for event in events.to_pylist() if event["kind"] == RATE_SPIKE]
     return devices, found
 
@@ -87,7 +88,8 @@ def test_a_state_of_before_bursts_is_taken_over():
     older = before.drop_columns(["minute", "minute_count", "minutes", "burst", "burst_before", "rate", "rate_spread"])
     some = minutes("d", [10], 3)
     none = np.zeros(len(some), bool)
-    (row,) = observe(older, table(some), Flags(none, none, none, none, none), watermark_ms=0)[0].to_pylist()
+    rows, flags = table(some), Flags(none, none, none, none, none)
+    (row,) = observe(older, rows, flags, fingerprints(rows), watermark_ms=0)[0].to_pylist()
     assert (row["records"], row["minute_count"], row["minutes"]) == (40, 10, 0)
 
 

@@ -11,6 +11,7 @@ import numpy as np  # noqa: E402
 
 from spark.tables.schemas import rated  # noqa: E402
 from spark.telemetry.liveness import ALIVE, DEVICES, FLAPPING, NEW, SILENT, WEIGHT, Flags, observe, silence  # noqa: E402
+from spark.telemetry.repeats import fingerprints  # noqa: E402
 from tests.support.spark.job_kit import Record, table  # noqa: E402
 
 T0 = 1_767_225_600_000
@@ -22,7 +23,8 @@ def seen(devices, records: list[Record], strayed: Collection[int] = ()):
     count = len(records)
     none = np.zeros(count, bool)
     flags = Flags(none, none, none, strayed=np.array([r.offset in strayed for r in records]), gathered=none)
-    return observe(devices, table(records), flags, watermark_ms=WATERMARK_MS)
+    rows = table(records)
+    return observe(devices, rows, flags, fingerprints(rows), watermark_ms=WATERMARK_MS)
 
 
 def one(devices, name: str = "d") -> dict:
