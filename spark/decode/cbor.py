@@ -8,9 +8,8 @@ its items are counted.
 import struct
 from typing import Final
 
-from spark.decode.values import Undecodable
+from spark.decode.values import ITEMS_MAX, Undecodable
 
-ITEMS_MAX: Final = 262_144  # of a body, nested ones included: 1 us each, and some 70 bytes
 _DEPTH_MAX: Final = 32
 _KEY_MAX: Final = 1 << 64  # integers' own limit; of bignums any number may have the same hash
 _BREAK = object()

@@ -6,7 +6,7 @@ to now (4.5.3), that is to the message's time.
 
 from typing import Any, Final
 
-from spark.decode.values import METRIC_CHARS_MAX, TIME_US_MAX, Rows, Undecodable
+from spark.decode.values import ITEMS_MAX, METRIC_CHARS_MAX, TIME_US_MAX, Rows, Undecodable
 
 _RELATIVE_S: Final = 1 << 28
 _LABELS: Final = {  # CBOR's integers for JSON's labels (RFC 8428, table 4)
@@ -33,9 +33,13 @@ def read(rows: Rows, pack: object, time_ms: int) -> None:
     if not isinstance(pack, list):
         raise Undecodable("SenML is an array of records")
     name, unit, base_s, base_value, base_sum = "", None, 0.0, 0.0, 0.0
+    left = ITEMS_MAX
     for given in pack:
         if not isinstance(given, dict):
             raise Undecodable("a SenML record is an object")
+        left -= 1 + 2 * len(given)
+        if left < 0:
+            raise Undecodable(f"SenML has more than {ITEMS_MAX} items")
         record = {_LABELS.get(key, key): value for key, value in given.items()}
         name = _text(record, "bn", name)[: METRIC_CHARS_MAX + 1]  # a longer one makes every name too long
         unit = _text(record, "bu", unit or "") or None

@@ -14,7 +14,7 @@ import struct
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, Final
 
-from spark.decode.values import METRIC_CHARS_MAX, Rows, Undecodable
+from spark.decode.values import ITEMS_MAX, METRIC_CHARS_MAX, Rows, Undecodable
 
 ALIAS: Final = "alias/"
 
@@ -27,19 +27,22 @@ def read(rows: Rows, data: bytes, time_ms: int) -> None:
     """Adds a payload's metrics. Raises `Undecodable`."""
     stamp = time_ms
     metrics: list[bytes] = []
-    for field, kind, value in _fields(data):
+    left = [ITEMS_MAX]
+    for field, kind, value in _fields(data, left):
         if field == 1 and kind == 0:
             stamp = value
         elif field == 2 and kind == 2:
             metrics.append(value)
     for metric in metrics:
-        _metric(rows, metric, stamp)
+        if rows.full and rows.named:
+            return
+        _metric(rows, metric, stamp, left)
 
 
-def _metric(rows: Rows, data: bytes, stamp_ms: int) -> None:
+def _metric(rows: Rows, data: bytes, stamp_ms: int, left: list[int]) -> None:
     name, value = "", None
     told: dict[int, Any] = {2: None, 3: stamp_ms, 4: 0, 7: 0}  # alias, timestamp, data type, whether it is null
-    for field, kind, raw in _fields(data):
+    for field, kind, raw in _fields(data, left):
         if field == 1 and kind == 2:
             name = _text(raw)
         elif field in told and kind == 0:
@@ -62,10 +65,16 @@ def _metric(rows: Rows, data: bytes, stamp_ms: int) -> None:
         rows.alias(alias)
 
 
-def _fields(data: bytes) -> Iterator[tuple[int, int, Any]]:
-    """Yields a protobuf message's fields: number, wire type, and the varint or the bytes."""
+def _fields(data: bytes, left: list[int]) -> Iterator[tuple[int, int, Any]]:
+    """Yields a protobuf message's fields: number, wire type, and the varint or the bytes.
+
+    `left` has how many may still come in the whole payload.
+    """
     at, end = 0, len(data)
     while at < end:
+        left[0] -= 1
+        if left[0] < 0:
+            raise Undecodable(f"protobuf has more than {ITEMS_MAX} fields")
         key, at = _varint(data, at)
         field, kind = key >> 3, key & 7
         if kind == 0:

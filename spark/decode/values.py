@@ -1,5 +1,6 @@
 """The rows that a body is decoded to, and the limits on one body."""
 
+ITEMS_MAX = 262_144  # of a body, nested ones included: in CBOR 1 us each, and some 70 bytes
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
 NAMES_MAX = 1_024  # of aliases, that one message gives; the rest stay unnamed
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
@@ -84,6 +85,11 @@ class Rows:
         self.reasons.append(reason)
         self.bounds.append(len(self.metrics))
         self._names_begin = len(self.names)
+
+    @property
+    def named(self) -> bool:
+        """Returns whether the message has given as many names as count."""
+        return len(self.names) - self._names_begin >= NAMES_MAX
 
     @property
     def full(self) -> bool:

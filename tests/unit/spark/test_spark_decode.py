@@ -272,6 +272,15 @@ def test_senml_ends_where_no_more_records_count():
     assert (len(read[0]), read[1]) == (METRICS_MAX, TOO_MANY)
 
 
+def test_items_of_senml_are_counted():
+    """A pack without a value was read to its end: 16 MiB took seconds."""
+    for record, items in (({"u": "K"}, 3), ({}, 1)):
+        fits = [{"bn": "a"}, *[record] * (cbor.ITEMS_MAX // items - 3)]
+        senml.read(Rows(), fits, T_MS)
+        with pytest.raises(Undecodable, match="more than 262144 items"):
+            senml.read(Rows(), [*fits, *[record] * 3], T_MS)
+
+
 def test_decimals_are_of_two_integers():
     """RFC 8949, 3.4.4."""
     assert cbor.decode(bytes.fromhex("c48221196ab3")) == 273.15

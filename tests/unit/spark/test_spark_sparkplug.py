@@ -3,8 +3,11 @@
 import math
 import struct
 
+import pytest
+
+from spark.decode import sparkplug
 from spark.decode.samples import Decoder
-from spark.decode.values import BAD_BODY, METRIC_CHARS_MAX, METRICS_MAX, NAMES_MAX, OK, TOO_MANY
+from spark.decode.values import BAD_BODY, ITEMS_MAX, METRIC_CHARS_MAX, METRICS_MAX, NAMES_MAX, OK, TOO_MANY
 from store.api.message import Message
 from tests.support.spark.decode_kit import T_MS, one, rows
 
@@ -86,3 +89,22 @@ def test_a_birth_names_more_aliases_than_it_has_samples_and_not_for_ever_more():
     read = Decoder().read([Message(address="spBv1.0/g/NBIRTH/e", body=body, time_ms=T_MS)] * 2)
     assert (read.bounds, read.quality) == ([0, METRICS_MAX, 2 * METRICS_MAX], [TOO_MANY] * 2)
     assert read.names == [(message, n, f"m{n}") for message in range(2) for n in range(NAMES_MAX)]
+
+
+@pytest.mark.parametrize("nulls", [0, 40])
+def test_fields_of_a_payload_are_counted(nulls):
+    """16 MiB of them took seconds, in a batch that all devices wait for."""
+    metric = field(1, 2, b"a") + field(7, 0, 1) * nulls
+    fits = field(2, 2, metric) * (ITEMS_MAX // (2 + nulls))
+    address = "spBv1.0/g/NDATA/e"
+    assert one(fits, address=address)[1] != BAD_BODY
+    read = Decoder().read([Message(address=address, body=fits * 2, time_ms=T_MS)])
+    assert (read.quality, read.reasons) == ([BAD_BODY], ["protobuf has more than 262144 fields"])
+
+
+def test_a_payload_ends_where_no_more_metrics_and_names_count(monkeypatch):
+    read, real = [], sparkplug._metric
+    monkeypatch.setattr(sparkplug, "_metric", lambda *args: (read.append(1), real(*args)))
+    body = payload(*(field(1, 2, b"m%d" % n) + field(2, 0, n) + field(11, 0, n) for n in range(3 * NAMES_MAX)))
+    assert one(body, address="spBv1.0/g/NBIRTH/e")[1] == TOO_MANY
+    assert len(read) == NAMES_MAX
