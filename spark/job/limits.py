@@ -45,7 +45,8 @@ def drop_stale(plan: PassPlan, state: BucketState) -> KeptState:
         series += int(old.sum())
     named_max = max(plan.capacity.metrics, NAMES_MAX)  # no less than one BIRTH gives
     if state.aliases.num_rows > named_max:
-        state = state._replace(aliases=trimmed_aliases(state.aliases, named_max))
+        names = trimmed_aliases(state.aliases, named_max, max(plan.capacity.series, NAMES_MAX))
+        state = state._replace(aliases=names)
     return KeptState(_pruned(state, all_spare=bool(devices or series)), devices, series)
 
 

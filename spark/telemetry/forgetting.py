@@ -103,15 +103,22 @@ def has_series(rows: pa.Table, known: pa.Table) -> Mask:
     return found
 
 
-def trimmed_aliases(aliases: pa.Table, count_max: int) -> pa.Table:
-    """Returns the names of aliases, at most so many of each device; those that were given last stay."""
+def trimmed_aliases(aliases: pa.Table, count_max: int, all_max: int) -> pa.Table:
+    """Returns the names of aliases, so many of each device and in all at most; those that were given last stay."""
     device, devices = codes(aliases["device"])
-    if not aliases.num_rows or np.bincount(device, minlength=devices).max() <= count_max:
-        return aliases
-    order = np.lexsort([*(column(aliases, name) for name in ("offset", "queue", "stored_at")), device])
     sizes = np.bincount(device, minlength=devices)
-    from_end = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(order))  # 1: the newest of its device
-    return aliases.take(pa.array(np.sort(order[from_end <= count_max])))
+    if aliases.num_rows and sizes.max() > count_max:
+        order = np.lexsort([*_given(aliases), device])
+        from_end = np.repeat(np.cumsum(sizes), sizes) - np.arange(len(order))  # 1: the newest of its device
+        aliases = aliases.take(pa.array(np.sort(order[from_end <= count_max])))
+    if aliases.num_rows > all_max:
+        aliases = aliases.take(pa.array(np.sort(np.lexsort(_given(aliases))[-all_max:])))
+    return aliases
+
+
+def _given(aliases: pa.Table) -> list[npt.NDArray[np.int64]]:
+    """Returns the place where each name was given, the most significant part last."""
+    return [column(aliases, name) for name in ("offset", "queue", "stored_at")]
 
 
 def _ranks(code: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

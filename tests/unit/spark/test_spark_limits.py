@@ -172,6 +172,21 @@ def test_aliases_of_a_device_are_limited(opening):
     }
 
 
+def test_aliases_in_all_are_limited(opening):
+    """A BIRTH without values makes no series: names of made-up devices grew to 1,024 for each that may be known."""
+    commits = opening(series_max=3 * NAMES_MAX)
+    for batch in range(5):
+        birth = {f"m{n}": (None, n) for n in range(NAMES_MAX)}
+        do_batch(commits, batch, [Record(f"d{batch}", T0 + batch, batch, birth)])
+        assert sizes(commits)["aliases"] == min(batch + 1, 3) * NAMES_MAX
+    data = {"alias/7": (5.0, 7)}
+    do_batch(commits, 5, [Record(f"d{n}", T0 + 5 + n, 5 + n, data) for n in range(5)])
+    assert {row["device"]: row["metric"] for row in rows(commits, "latest")} == {
+        **dict.fromkeys(("d0", "d1"), "alias/7"),
+        **dict.fromkeys(("d2", "d3", "d4"), "m7"),
+    }
+
+
 def test_windows_that_wait_for_late_samples_are_limited():
     samples = pa.table(
         {
