@@ -39,8 +39,9 @@ class DiskFull(SparkError):
 
     def __str__(self) -> str:
         return (
-            f"the disk of {self.url} is full: No space left on device. Free some, with `headgate spark tables expire` "
-            "and `vacuum` for example, and start the job again: it goes on with the batch it had, and nothing is lost"
+            f"the disk of {self.url} is full: No space left on device. Free some of it, and start the job again: it "
+            "goes on with the batch it had, and nothing is lost. `headgate spark tables expire` and `vacuum` make room "
+            "where no batch is half committed"
         )
 
 

@@ -1,11 +1,12 @@
 """Aliases of Sparkplug's metrics: numbers that a device's BIRTH gave names, and its DATA uses alone.
 
 They are kept for each device, with the place of the BIRTH: by the store's clock, in one queue by offset. A row has the
-name that the newest BIRTH at or before it gave, so how the log was cut into batches does not show; one with an unknown
-alias keeps its metric `alias/17`.
+name that the newest BIRTH at or before it gave, so of one queue how the log was cut into batches does not show; one
+with an unknown alias keeps its metric `alias/17`.
 
 Of each alias the newest name alone is kept, and since when it has it. So a queue that is read behind another one
-changes no name that a newer BIRTH gave; its rows of before that name keep `alias/17`.
+changes no name that a newer BIRTH gave; its rows of before that name keep `alias/17`. A name that another queue gives
+at an earlier time, as by a clock that is behind, counts for the records of its own batch alone.
 """
 
 import numpy as np

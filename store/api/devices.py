@@ -7,9 +7,10 @@ applied where the log is read, so results can be computed again by other rules.
 
 Without a rule, or where no rule that matches gives a name, it is the name in the log unless that was made up by a
 client library, is `guest`, is the host of a peer, or is the message type in a topic name of Sparkplug, which adapters
-without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) and decimal numbers are names. Then it is
-Sparkplug's edge node and device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or more
-(`telemetry/site1/dev42/temp`), or else the address without its last level.
+without Sparkplug take for a device. Addresses of hardware (MAC, EUI-64) and decimal numbers are names, also with an F
+behind them, as modems give an ICCID; other names of hexadecimal digits and colons (`a:b:c`) are taken for a host's.
+Then it is Sparkplug's edge node and device (Sparkplug 3.0.0, chapter 4), or level 2 of an address of four levels or
+more (`telemetry/site1/dev42/temp`), or else the address without its last level.
 
 A login is in the log as the name of its messages, and as their principal only where it speaks for another device. Of a
 client without a login the principal is empty, and a rule that asks for the identity finds no name. Records of versions
@@ -40,7 +41,8 @@ _LIBRARYS = re.compile(
 )
 _MADE_UP = re.compile(
     r"""
-    (?=[0-9]*[a-f])[0-9a-f]{17,64}  # a random number; 16 digits are an EUI-64, decimal ones an ICCID
+    (?=[0-9]*[a-f])(?![0-9]{17,19}f\Z)[0-9a-f]{17,64}  # a random number; 16 digits are an EUI-64, and decimal ones
+                                                       # an ICCID, which modems fill up with an F
   | \{?[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}\}?  # a UUID (RFC 9562)
   | ((\d{1,3}\.){3}\d{1,3} | localhost | \[?[0-9a-f]*:[0-9a-f:.]*:[0-9a-f:.]*(%[-.0-9a-z]+)?\]?) (:\d+)?  # a host
     """,
