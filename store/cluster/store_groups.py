@@ -31,7 +31,7 @@ class StoreGroups:
         self.logs: dict[int, StoreClient] = {}
         self.home: StoreClient  # of the home group
         self._connect = connect
-        self._routes: OrderedDict[QueueNumber, int] = OrderedDict()  # what was asked for last is last
+        self._routes: OrderedDict[QueueNumber, int] = OrderedDict()  # the group asked for last is last
         self._listeners: dict[int, Callable[[StoreClient], Callable[[], None]]] = {}
         self._listener_count = 0
         self._stops: dict[tuple[int, int], Callable[[], None]] = {}  # by group and listener
