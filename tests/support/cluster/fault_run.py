@@ -6,6 +6,7 @@ import itertools
 import logging
 import os
 import random
+import signal
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 import httpx
 
 from gateway.process.local_cluster import ClusterProcess, LocalCluster
+from store.integrity.views import DEATHS_MAX
 from tests.support.cluster.faults import Fault
 from tests.support.cluster.readiness import ControllerReadiness, Readiness, StoreReadiness
 from tests.support.cluster.resenders import RESENDERS, Resender, misplaced
@@ -22,6 +24,7 @@ from tests.support.cluster.small_disks import LITTLE_ROOM_BYTES
 from tests.support.histories.kv_workload import Conflict, KvClient
 from tests.support.histories.linearizability import NotDone, Recording, check_history
 
+LMDB_SOURCE = "mdb.c:"  # in the words of an assertion that has ended a process
 QUIET_S = 120.0  # until everything works again, beside other tests; nobody waits so long where all is well
 STOP_S = 15.0
 REST_S = 0.1  # after a refusal
@@ -194,6 +197,7 @@ class FaultRun:
         self.done: list[str] = []
         self.silences: dict[str, float] = {}
         self.key_errors: Counter[str] = Counter()
+        self.aborted: Counter[str] = Counter()  # processes that LMDB has ended since the last fault began
         self._label = label
         self.readiness = Readiness([proxy.name for proxy in self.proxies], cluster.ready)
         stores = [node.name for node in cluster.nodes if node.role == "store"]
@@ -261,6 +265,7 @@ class FaultRun:
         """Keeps the publishers at work for a time, and then until a condition holds; returns whether it did."""
         began = time.monotonic()
         while True:
+            self._start_aborted()
             for one in self.publishers:
                 one.keep_going()
             await asyncio.sleep(0.02)
@@ -276,6 +281,18 @@ class FaultRun:
             if now - began > seconds + self.quiet_s:
                 return False
 
+    def _start_aborted(self) -> None:
+        """Starts processes again that LMDB has ended over damaged views, as a supervisor does: as often as is promised.
+
+        In this thread: a process ends with the thread that has started it.
+        """
+        for name, child in list(self.cluster.children.items()):
+            if child.process.poll() != -signal.SIGABRT or LMDB_SOURCE not in child.last_words():
+                continue
+            if self.aborted[name] < DEATHS_MAX:
+                self.aborted[name] += 1
+                self.cluster.start(name)
+
     async def all_going(self) -> list[str]:
         """Keeps all publishers at work until each has one more acknowledgement; returns the names of those without."""
         counts = {one.name: one.count for one in self.publishers}
@@ -288,6 +305,7 @@ class FaultRun:
         """Begins a fault, and ends it after its time. Fails when the cluster does not recover."""
         self.said[fault.kind] += 1
         self.done.append(fault.what)
+        self.aborted.clear()
         where = f"seed {self.seed}, fault {len(self.done)}, {fault.what}"
         try:
             await self._beside(fault.begin, fault.what)
@@ -308,7 +326,8 @@ class FaultRun:
         standing = await self.all_going()
         assert not standing, f"{where}: {standing} stand still; before: {self.done[-6:-1]}"
         self._turn_the_page()
-        print(f"{len(self.done)}: {fault.what}; silent for {self.silences[fault.what]:.1f} s", flush=True)
+        again = f"; started again over damaged views: {dict(self.aborted)}" if self.aborted else ""
+        print(f"{len(self.done)}: {fault.what}; silent for {self.silences[fault.what]:.1f} s{again}", flush=True)
 
     async def _until_over(self, fault: Fault) -> str:
         """Waits until nothing of a fault lasts any more; returns what does all the same."""
