@@ -289,7 +289,7 @@ class FaultRun:
         for name, child in list(self.cluster.children.items()):
             if child.process.poll() != -signal.SIGABRT or LMDB_SOURCE not in child.last_words():
                 continue
-            if self.aborted[name] < DEATHS_MAX:
+            if self.aborted[name] <= DEATHS_MAX:  # once while it served
                 self.aborted[name] += 1
                 self.cluster.start(name)
 
