@@ -100,7 +100,7 @@ class Decoder:
                 except Exception as error:  # noqa: BLE001 - as in `_slow`
                     _reject(rows, error)
                 else:
-                    rows.end()
+                    rows.end(body_bytes=len(message.body))
         return rows
 
     def _slow(self, rows: Rows, message: Message, way: str, rule: DecodeRule) -> None:
@@ -115,7 +115,7 @@ class Decoder:
         except Exception as error:  # noqa: BLE001 - whatever is wrong with one record, the job goes on with the next
             _reject(rows, error)
         else:
-            rows.end()
+            rows.end(body_bytes=len(message.body))
 
     def _learn(self, message: Message) -> tuple[str, DecodeRule]:
         """Returns the way to read messages of an address and content type."""

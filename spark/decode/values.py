@@ -2,6 +2,8 @@
 
 ITEMS_MAX = 262_144  # of a body, nested ones included: in CBOR 1 us each, and some 70 bytes
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
+TEXTS_FACTOR, TEXTS_BYTES = 8, 4_096  # names, states and units of a message: 8 times its body and 4 KiB at most
+FEW_METRICS = 8  # so many may have any texts
 NAMES_MAX = 1_024  # of aliases, that one message gives; the rest stay unnamed
 METRIC_CHARS_MAX = 256  # a field with a longer name is skipped
 TEXT_CHARS_MAX = 1_024  # of a state; the rest is cut off
@@ -69,22 +71,38 @@ class Rows:
         if len(self.names) - self._names_begin < NAMES_MAX:
             self.names.append((len(self.bounds) - 1, alias - ((alias >> 63) << 64), metric))
 
-    def end(self, quality: str | None = None, reason: str | None = None) -> None:
-        """Ends a message. Without `quality` it follows from its rows."""
+    def end(self, quality: str | None = None, reason: str | None = None, *, body_bytes: int = 0) -> None:
+        """Ends a message, of a body of so many bytes. Without `quality` it follows from its rows."""
         begin = self.bounds[-1]
         if quality in (BAD_BODY, ENCODED):
             for column in self._columns:
                 del column[begin:]
             del self.names[self._names_begin :]
         count = len(self.metrics) - begin
-        if count > self._metrics_max:
+        most = self._metrics_max
+        if count > FEW_METRICS:
+            most = min(most, self._fitting(begin, body_bytes))
+        if count > most:
             for column in self._columns:
-                del column[begin + self._metrics_max :]
+                del column[begin + most :]
             quality = TOO_MANY
         self.quality.append(quality or (OK if count else NO_METRICS))
         self.reasons.append(reason)
         self.bounds.append(len(self.metrics))
         self._names_begin = len(self.names)
+
+    def _fitting(self, begin: int, body_bytes: int) -> int:
+        """Returns how many rows from `begin` on have texts of a length that the body accounts for.
+
+        A body can give one name to all its rows, so that they take a hundred times its bytes.
+        """
+        left = TEXTS_FACTOR * body_bytes + TEXTS_BYTES
+        columns = (self.metrics, self.texts, self.units)
+        for count, texts in enumerate(zip(*(column[begin:] for column in columns), strict=True)):
+            left -= sum([len(text) if text.isascii() else 4 * len(text) for text in texts if text is not None])
+            if left < 0:
+                return max(count, FEW_METRICS)
+        return len(self.metrics) - begin
 
     @property
     def named(self) -> bool:

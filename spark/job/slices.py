@@ -43,7 +43,7 @@ def slices(records: pa.Table, order: Indices) -> list[Indices]:
     """
     counts = sum((_lengths(pc.list_value_length(records[name])) for name in _LISTS), np.zeros(1, np.int64))[order]
     copied = sum((_lengths(pc.binary_length(records[name])) for name in _COPIED), np.zeros(1, np.int64))[order]
-    copied *= counts
+    copied *= np.maximum(counts, 1)
     if counts.sum() <= SAMPLES_MAX and records.nbytes + copied.sum() <= BYTES_MAX:
         return [np.arange(len(order))]
     came = _as_stored(records, order)

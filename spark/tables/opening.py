@@ -10,9 +10,9 @@ from deltalake.exceptions import DeltaError
 from spark.errors import OutputMismatch, SparkError
 from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
-from spark.tables.table_log import QUIET
+from spark.tables.table_log import CHECKPOINT_INTERVAL, QUIET
 
-_CONFIGURATION = {"delta.checkpointInterval": "50"}
+_CONFIGURATION = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
 _UNCLEANED = {"delta.enableExpiredLogCleanup": "false"}  # by commits: see `spark.tables.table_log`
 KNOWN_LONGER_H = 3  # beyond the history, in the log of replaced files; for so long a vacuum is good for checkpoints
 _HISTORY_H = 6  # of tables that do not say it

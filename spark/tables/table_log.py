@@ -16,6 +16,7 @@ from spark.tables.schemas import DAY
 
 COMMITTING: Final = PostCommitHookProperties(create_checkpoint=True, cleanup_expired_logs=False)
 QUIET: Final = PostCommitHookProperties(create_checkpoint=False, cleanup_expired_logs=False)  # it forgets no file
+CHECKPOINT_INTERVAL: Final = 50  # commits, from one checkpoint to the next
 _LOG: Final = "_delta_log"
 _DIGITS: Final = 20  # of the version in a name
 
@@ -33,17 +34,22 @@ def removed(path: str, stamp_ms: int) -> RemoveAction:
 
 
 def forget_versions(place: Location, name: str, named: int, before_ms: int) -> None:
-    """Deletes the log of a table as far as nobody needs it.
+    """Deletes the log of a table as far as nobody needs it, behind a vacuum.
 
-    The versions that were current at `before_ms` or later stay, and those from `named` on.
+    The versions that were current at `before_ms` or later stay, and those from `named` on. Where a checkpoint is
+    overdue, one is made first.
     """
+    options = dict(place.options)
     written = place.files(f"{name}/{_LOG}")
     commits = {int(file[:_DIGITS]): ms for file, ms in written.items() if file[_DIGITS:] == ".json"}
     checkpoints = [int(file[:_DIGITS]) for file in written if file[_DIGITS:].startswith(".checkpoint")]
+    if max(commits, default=0) - max(checkpoints, default=0) > CHECKPOINT_INTERVAL:
+        # A commit of a vacuum makes none, and may be the one that was due.
+        DeltaTable(place.child(name), storage_options=options).create_checkpoint()
     current = min((version for version, ms in commits.items() if ms >= before_ms), default=named + 1) - 1
     kept = min(named, current)
     checkpoint = max((version for version in checkpoints if version <= kept), default=None)
     if checkpoint is None or checkpoint <= min(commits, default=checkpoint):
         return
-    table: Any = DeltaTable(place.child(name), version=kept, storage_options=dict(place.options))
+    table: Any = DeltaTable(place.child(name), version=kept, storage_options=options)
     table.cleanup_metadata()  # of the versions before it, by the table's own history

@@ -19,6 +19,8 @@ from spark.decode.values import (
     METRICS_MAX,
     NO_METRICS,
     OK,
+    TEXTS_BYTES,
+    TEXTS_FACTOR,
     TOO_MANY,
     UNIT_CHARS_MAX,
     Rows,
@@ -56,6 +58,23 @@ def test_bodies_without_samples():
 def test_a_text_that_is_not_utf_8_says_so():
     read = Decoder().read([Message(address="t", body=b"\xff\xfe", content_type="text/plain")])
     assert (read.quality, read.reasons[0][:9]) == ([BAD_BODY], "no UTF-8:")
+
+
+@pytest.mark.parametrize(
+    ("body", "content_type"),
+    [
+        (json.dumps({"\U0001f321" * 250: [1] * METRICS_MAX}, ensure_ascii=False).encode(), None),
+        (json.dumps([{"bn": "x" * 250, "n": "a", "v": 1}, *[{"v": 1}] * 200]).encode(), "application/senml+json"),
+    ],
+)
+def test_texts_of_a_message_do_not_outgrow_its_body(body, content_type):
+    """One name for all its rows took a hundred times the bytes of the body, and a batch the memory of its worker."""
+    read = Decoder().read([Message(address="t", body=body, content_type=content_type)])
+    assert read.quality == [TOO_MANY]
+    size = sum(len(name.encode()) for name in read.metrics)
+    assert TEXTS_FACTOR * len(body) < size + 1_024 <= TEXTS_FACTOR * len(body) + TEXTS_BYTES + 1_024
+    usual = json.dumps({"motor temperature of hall": {f"sensor {n}": "on" for n in range(30)}}).encode()
+    assert Decoder().read([Message(address="t", body=usual)]).quality == [OK]
 
 
 def test_what_cannot_be_decoded_says_why():

@@ -12,19 +12,19 @@ from store.format.frame import ROWS_DTYPE
 
 
 class Store:
-    """It has a thousand records of one size, each in a frame of its own."""
+    """It has records, each in a frame of its own, of one size up to an offset, and of another one from there on."""
 
-    def __init__(self, size: int) -> None:
-        self.size, self.fetched, self.closed = size, 0, False
+    def __init__(self, size: int, *, count: int = 500, later: tuple[int, int] = (0, 0)) -> None:
+        self.size, self.count, self.later, self.fetched, self.closed = size, count, later, 0, False
 
     def bounds(self, queues: list[int]) -> dict:
-        return {queue: SimpleNamespace(first=0, next=1_000) for queue in queues}
+        return {queue: SimpleNamespace(first=0, next=self.count) for queue in queues}
 
     def fetch(self, _queue: int, start: int, end: int):
-        rows = np.zeros(1, ROWS_DTYPE)
-        rows["len"] = self.size
         try:
             for offset in range(start, end):
+                rows = np.zeros(1, ROWS_DTYPE)
+                rows["len"] = self.size if not 0 < self.later[0] <= offset else self.later[1]
                 self.fetched += 1
                 yield SimpleNamespace(rows=rows), [0], offset
         finally:
@@ -38,3 +38,10 @@ def test_a_sample_ends_after_some_records_or_bytes(size, frames):
     sizes.turn()
     assert sizes.of(store, 16, 3) == size + ROWS_DTYPE.itemsize
     assert (store.fetched, store.closed) == (frames, True)
+
+
+@pytest.mark.parametrize("larger_from", [500, 9_000])
+def test_larger_records_behind_the_first_ones_count(larger_from):
+    store, sizes = Store(100, count=10_000, later=(larger_from, 20_000)), RecordSizes()
+    sizes.turn()
+    assert sizes.of(store, 16, 3) == 20_000 + ROWS_DTYPE.itemsize

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
-from spark.tables import opening  # noqa: E402
+from spark.tables import opening, table_log  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import Manifest  # noqa: E402
@@ -169,6 +169,20 @@ def test_a_log_of_a_long_run_stays_short_and_keeps_the_history(places, monkeypat
     for version in range(current, versions[-1] + 1):
         assert deltalake.DeltaTable(places[0].child("latest"), version=version).to_pyarrow_table().num_rows == 1
     assert_readable(places[0], of_batches(40))
+
+
+def test_a_vacuum_makes_the_checkpoint_that_is_overdue(places, monkeypatch):
+    """Its own commits may fall on each version that was to have one; then no log was ever cleaned."""
+    monkeypatch.setattr(commits_module, "COMMITTING", table_log.QUIET)
+    monkeypatch.setattr(table_log, "CHECKPOINT_INTERVAL", INTERVAL)
+    commits = Commits.open(*places, SETTINGS)
+    for batch in range(2 * INTERVAL):
+        do_batch(commits, batch, of_batch(batch))
+    assert not list(log_of(places[0]).glob("*.checkpoint*"))
+    commits.vacuum()
+    commits.close()
+    assert list(log_of(places[0]).glob("*.checkpoint*"))
+    assert_readable(places[0], of_batches(2 * INTERVAL))
 
 
 def test_a_checkpoint_behind_no_vacuum_forgets_no_file_to_delete(places, monkeypatch):
