@@ -45,6 +45,7 @@ async def test_a_controller_that_lost_its_memory_does_not_vote(tmp_path):
     a, b, c = controllers.all.values()
     try:
         controllers.start()
+        await until((b.data_dir / "raft" / "cluster").exists)
         b.kill()
         topic = await create(controllers, "committed", 1, 3)
         a.kill()

@@ -116,6 +116,6 @@ def test_names_of_an_older_version_are_before_all_others():
 def test_the_names_given_last_stay():
     records = [("d", [(9, "nine")], []), ("d", [(n, "m") for n in (1, 5)], []), ("e", [(7, "e")], [])]
     _, known = resolved(ALIASES.empty_table(), one_queue(*records, ("d", [(8, "eight")], [])))
-    assert trimmed_aliases(known, 4) is known
-    assert set(names_of(trimmed_aliases(known, 3))) == {("d", 1), ("d", 5), ("d", 8), ("e", 7)}
-    assert set(names_of(trimmed_aliases(known, 1))) == {("d", 8), ("e", 7)}
+    assert trimmed_aliases(known, 4, 100) is known
+    assert set(names_of(trimmed_aliases(known, 3, 100))) == {("d", 1), ("d", 5), ("d", 8), ("e", 7)}
+    assert set(names_of(trimmed_aliases(known, 1, 100))) == {("d", 8), ("e", 7)}
