@@ -71,8 +71,8 @@ class Rows:
         if len(self.names) - self._names_begin < NAMES_MAX:
             self.names.append((len(self.bounds) - 1, alias - ((alias >> 63) << 64), metric))
 
-    def end(self, quality: str | None = None, reason: str | None = None, *, body_bytes: int = 0) -> None:
-        """Ends a message, of a body of so many bytes. Without `quality` it follows from its rows."""
+    def end(self, quality: str | None = None, reason: str | None = None, *, body_bytes: int | None = None) -> None:
+        """Ends a message, whose texts a body of so many bytes bounds. Without `quality` it follows from its rows."""
         begin = self.bounds[-1]
         if quality in (BAD_BODY, ENCODED):
             for column in self._columns:
@@ -80,7 +80,7 @@ class Rows:
             del self.names[self._names_begin :]
         count = len(self.metrics) - begin
         most = self._metrics_max
-        if count > FEW_METRICS:
+        if body_bytes is not None and count > FEW_METRICS:
             most = min(most, self._fitting(begin, body_bytes))
         if count > most:
             for column in self._columns:
