@@ -80,7 +80,7 @@ class _Term:
         self.over: asyncio.Future[NotMaster] = asyncio.get_running_loop().create_future()
         self.refusal: NotMaster | None = None  # set first: nothing more is begun
         self.intakes: set[Intake] = set()
-        self.sessions: set[ServingSession] = set()
+        self.sessions: dict[ServingSession, None] = {}  # in the order in which they began
         self.unlisten = terms.store.log.tail(self._grown)
 
     def _grown(self, frames: Sequence[Frame]) -> None:
@@ -224,7 +224,7 @@ class NodeService:
         async with self._stream(CALLS, context) as (term, begun):
             session = ServingSession(term.terms, self._owners, METHODS, term.waiters)
             silence, grown = Silence(SILENCE_S), asyncio.Event()
-            term.sessions.add(session)
+            term.sessions[session] = None
             try:
                 with term.growth.wakes(grown):
                     await _while_serving(
@@ -235,7 +235,7 @@ class NodeService:
                         _check_silence(silence),
                     )
             finally:
-                term.sessions.discard(session)
+                term.sessions.pop(session, None)
                 closing = asyncio.create_task(session.close(), name="end of a session")
                 self._closing.add(closing)
                 closing.add_done_callback(self._closed)

@@ -8,6 +8,7 @@ done after as long as the process's disk takes, or, if it dies before, by chance
 
 import asyncio
 import heapq
+import itertools
 from collections.abc import Callable
 from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
@@ -50,6 +51,23 @@ class _Timer(_Handle):
         return self._when
 
 
+class _Numbered:
+    """Hashes by its number, so that a set has one order in every process that plays a seed, not that of addresses."""
+
+    number: int
+
+    def __hash__(self) -> int:
+        return self.number
+
+
+class _Future(_Numbered, asyncio.Future):
+    pass
+
+
+class _Task(_Numbered, asyncio.Task):
+    pass
+
+
 class JointLoop(asyncio.BaseEventLoop):
     """Time stands in `now_s`. `after_each` is given the names of those to whom something has happened at a moment."""
 
@@ -57,6 +75,7 @@ class JointLoop(asyncio.BaseEventLoop):
         super().__init__()
         self.now_s = 0.0
         self.steps = 0
+        self._numbers = itertools.count()
         self._due: list[tuple[float, int, _Timer]] = []  # a heap; of the same time in order
         self._count = 0
         self.changed: dict[str, None] = {}
@@ -117,6 +136,18 @@ class JointLoop(asyncio.BaseEventLoop):
         if self.changed:
             changed, self.changed = self.changed, {}
             self.after_each(changed)
+
+    def create_future(self) -> _Future:
+        future = _Future(loop=self)
+        future.number = next(self._numbers)
+        return future
+
+    def task_of(self, coroutine, name, context) -> _Task:
+        """Begins a task that has a number."""
+        task = _Task.__new__(_Task)
+        task.number = next(self._numbers)  # first: what begins is put into a set
+        task.__init__(coroutine, loop=self, name=name, context=context)
+        return task
 
     def call_later(self, delay, callback, *args, context=None):
         return self.call_at(self.now_s + delay, callback, *args, context=context)
@@ -256,7 +287,7 @@ class Process:
 
 
 def _new_task(loop, coroutine, *, name=None, context=None):
-    task = asyncio.Task(coroutine, loop=loop, name=name, context=context)
+    task = loop.task_of(coroutine, name, context)
     here = HERE.get() if context is None else context.get(HERE)
     if here is not None:
         here.adopt(task)
