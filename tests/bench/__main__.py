@@ -45,6 +45,7 @@ PROGRAMS = {
     "end-to-end": "tests.bench.spark.spark_end_to_end",
     "filters": "tests.bench.gateway.filters",
     "leases": "tests.bench.gateway.leases",
+    "slow-sync": "tests.bench.gateway.slow_sync",
     "sinks": "tests.bench.gateway.push_sinks",
     "subscribers": "tests.bench.gateway.subscribers",
     "telemetry": "tests.bench.spark.spark_telemetry",

@@ -61,6 +61,12 @@ class RabbitMQ:
         """The port of AMQP."""
         return self.port
 
+    @property
+    def pid(self) -> int:
+        """The process of Erlang, which scripts have started."""
+        assert self._process is not None
+        return int(subprocess.check_output(["pgrep", "--session", str(self._process.pid), "beam.smp"]))
+
     def start(self) -> "RabbitMQ":
         """Starts the server, and waits until it takes connections."""
         with self._log.open("ab") as log:
