@@ -21,6 +21,7 @@ from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import MANIFEST, JobProgress, Manifest  # noqa: E402
 from spark.tables.reader import Tables  # noqa: E402
+from spark.tables.schemas import WINDOW_TABLES  # noqa: E402
 from tests.support.spark.crashes import Crash, crashing  # noqa: E402
 from tests.support.spark.job_kit import MINUTE_MS, Record, do_batch, do_tick, naive, shown, total, worked  # noqa: E402
 
@@ -289,7 +290,8 @@ def settled_long_ago(places) -> None:
 @pytest.mark.parametrize("survive", range(9, 24, 2))  # the first commit of a table is the thirteenth step
 def test_a_start_deletes_nothing_that_a_half_committed_batch_reads(begun, places, monkeypatch, survive):
     records = some(100, 4)
-    late = [replace(records[0], offset=100, values={"a": -1.0}, stored_ms=records[-1].stored_at_ms)]
+    stored = records[-1].stored_at_ms + 5 * MINUTE_MS  # behind the watermark, so that the state has the window again
+    late = [replace(records[0], offset=100, values={"a": -1.0}, stored_ms=stored)]
     begun(settled_long_ago, places)
     moved_clock(monkeypatch, 10)
     commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
@@ -300,8 +302,12 @@ def test_a_start_deletes_nothing_that_a_half_committed_batch_reads(begun, places
     monkeypatch.undo()
     commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
     do_batch(commits, 1, late)
-    commits.close()
     assert shown(plain(places[0], "windows_1m")) == shown(Tables(places[0].url).windows()) == naive([*records, *late])
+    later = [replace(late[0], offset=101, values={"a": -2.0})]  # it writes the windows of the repeated batch's state
+    do_batch(commits, 2, later)
+    commits.close()
+    for name, width in WINDOW_TABLES.items():
+        assert shown(plain(places[0], name)) == naive([*records, *late, *later], width)
 
 
 def test_a_running_job_merges_many_small_files(places, monkeypatch):
