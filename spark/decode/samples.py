@@ -83,6 +83,7 @@ class Decoder:
                         value = float(value)  # noqa: PLW2901  # the field as a metric
                     metrics.append(name if name != _VALUE else message.address.rpartition("/")[2] or _VALUE)
                     values.append(value)
+                short = short and (_VALUE not in parsed or len(message.address) <= METRIC_CHARS_MAX)
             if short:
                 count = len(metrics) - bounds[-1]
                 nothing = [None] * count

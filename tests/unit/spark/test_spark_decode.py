@@ -77,6 +77,15 @@ def test_texts_of_a_message_do_not_outgrow_its_body(body, content_type):
     assert Decoder().read([Message(address="t", body=usual)]).quality == [OK]
 
 
+@pytest.mark.parametrize("body", [b'{"value": 21.5}', b'{"value": "on"}', b"21.5"])
+def test_a_level_of_an_address_that_is_too_long_for_a_name_is_none(body):
+    """A number's name had no limit: each was a series, of 65,000 characters in every table and state."""
+    addresses = [f"t/{'x' * chars}" for chars in (256, 257, 65_000)]
+    read = Decoder().read([Message(address=address, body=body) for address in (*addresses, f"{addresses[1]}/t")])
+    assert [len(name) for name in read.metrics] == [256, 1]
+    assert read.quality == [OK, NO_METRICS, NO_METRICS, OK]
+
+
 def test_what_cannot_be_decoded_says_why():
     read = Decoder().read([Message(address="t", body=b"oops"), Message(address="t", body=b"{}", content_encoding="br")])
     assert read.reasons[0].startswith("no JSON: ")
