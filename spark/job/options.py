@@ -41,7 +41,7 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     key_file: Path | None = None
     gateway_ca_file: Path | None = None  # PEM; the authorities of a gateway of `findings` with https
     records_max: int = 500_000  # in one micro-batch
-    bytes_max: int = 64 << 20  # of records in one micro-batch, about
+    bytes_max: int = 64 << 20  # of records in one micro-batch
     retry_s: float = 60.0  # how long an absent store is waited for
     cores: int = 2
     buckets: int = 4  # parts of the state, worked on side by side: fixed when the output is begun

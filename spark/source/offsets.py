@@ -75,12 +75,11 @@ def advance(
     bounds: Mapping[int, Bounds],
     limit: int | None,
     *,
-    limit_bytes: int | None = None,
-    size_of: Callable[[int, int], float] = lambda _queue, _offset: 0.0,
+    fitting: Callable[[list[OffsetRange]], Mapping[int, int]] | None = None,
 ) -> dict[int, int]:
     """Returns the end of the micro-batch after `start`: that of every queue, or about `limit` records in all.
 
-    `limit_bytes` is the same in bytes, as far as `size_of`, a record's mean size from an offset of a queue on, tells.
+    `fitting` returns ends of ranges, none behind its range's, that another limit allows.
 
     A limit is shared out in proportion to the records that wait in each queue, so that no queue runs ahead of the
     others in time, and at least one each, so that none stands still: it may be exceeded by one record a queue. A queue
@@ -96,16 +95,13 @@ def advance(
         waiting[queue] = b.next - max(begin, b.first)
         end[queue] = int(b.next)
     total = sum(waiting.values())
-    if limit_bytes is not None:
-        size = sum(count * size_of(queue, bounds[queue].next - count) for queue, count in waiting.items() if count)
-        if size > limit_bytes:
-            limit = min(limit or total, max(1, int(total * limit_bytes / size)))
-    if limit is None or total <= limit:
-        return end
-    for queue, count in waiting.items():
-        if count:
-            share = max(1, count * limit // total)
-            end[queue] = int(bounds[queue].next) - count + share
+    if limit is not None and total > limit:
+        for queue, count in waiting.items():
+            if count:
+                end[queue] -= count - max(1, count * limit // total)
+    if fitting is not None:
+        begins = {queue: int(bounds[queue].next) - count for queue, count in waiting.items() if count}
+        end |= fitting([OffsetRange(queue, begin, end[queue]) for queue, begin in begins.items()])
     return end
 
 

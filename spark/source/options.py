@@ -45,7 +45,7 @@ class SourceOptions(msgspec.Struct, frozen=True, kw_only=True):
     endingOffsets: Location = LATEST  # noqa: N815  # batch only
     endingTimestamp: int | None = None  # noqa: N815  # batch only; records stored before it
     maxRecordsPerTrigger: int | None = None  # noqa: N815  # records in one micro-batch
-    maxBytesPerTrigger: int | None = None  # noqa: N815  # of records in one micro-batch, about
+    maxBytesPerTrigger: int | None = None  # noqa: N815  # of records in one micro-batch
     maxOffsetsPerPartition: int = 500_000  # noqa: N815  # records in one task
     minPartitions: int = 1  # noqa: N815  # tasks, where there are as many records
     maxBytesPerFetch: int = wire.CHUNK_BYTES  # noqa: N815  # of one gRPC message, about

@@ -20,6 +20,7 @@ Only confirmed records are ever read, so no failover can take back records that 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from functools import partial
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -38,7 +39,7 @@ from spark.source import offsets
 from spark.source.columns import RecordColumns
 from spark.source.options import EARLIEST, LATEST, At, Location, SourceOptions
 from spark.source.pushdown import PushedBounds
-from spark.source.record_sizes import RecordSizes
+from spark.source.record_sizes import ends_within
 from spark.source.selection import DEVICE, Selection
 from store.api.queues import Bounds
 from store.base.errors import CorruptFrame, OffsetOutOfRange
@@ -226,7 +227,6 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         super().__init__(options, schema)
         self._target: dict[int, Bounds] | None = None  # set once: the ends that `availableNow` reads up to
         self._newest: dict[int, int] = {}
-        self._sizes = RecordSizes()
         self._progress: GroupProgress | None = None
 
     def __getstate__(self) -> dict[str, Any]:
@@ -259,11 +259,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         self._report(begin, all_read=all(begin.get(queue, 0) >= at for queue, at in self._newest.items()))
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else None
         size = None if isinstance(limit, ReadAllAvailable) else self._options.maxBytesPerTrigger
-        self._sizes.turn()
-        end = offsets.advance(
-            begin, bounds, count, limit_bytes=size, size_of=lambda queue, at: self._sizes.of(self._store, queue, at)
-        )
-        return offsets.encode(end)
+        fitting = None if size is None else partial(ends_within, self._store, limit_bytes=size)
+        return offsets.encode(offsets.advance(begin, bounds, count, fitting=fitting))
 
     def reportLatestOffset(self) -> dict[str, int]:  # noqa: N802  # Spark's name
         """Returns the end of every queue when it was last looked at, to measure the query's progress against."""

@@ -1,56 +1,81 @@
-"""The mean size of a queue's records, by samples, to keep a micro-batch's limit in bytes."""
+"""The sizes of the records that wait, to keep a micro-batch's limit in bytes.
 
-from contextlib import closing
-from typing import Final
+They are read, not estimated: what a sample of them has missed would be planned in one micro-batch, which Spark repeats
+for good where it does not fit into memory.
+"""
 
+from contextlib import closing, suppress
+from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from spark.source.offsets import OffsetRange
 from store.base.errors import CorruptFrame, OffsetOutOfRange
 from store.format.frame import ROWS_DTYPE
 from store.remoting.reader import RemoteReader
 
-RECORDS: Final = 200  # of one sample; of a queue where many wait, one each at the beginning, middle and end
-SAMPLE_BYTES: Final = 4 << 20  # after which a sample ends sooner
-UNKNOWN_BYTES: Final = 200.0  # of a record that cannot be read
-TURNS: Final = 16  # micro-batches that a sample is good for
+_HALVINGS = 40
 
 
-class RecordSizes:
-    """Samples of the queues; each is taken again after some micro-batches."""
+class _Sizes(NamedTuple):
+    """The records of a range, as far as they have been looked at."""
 
-    def __init__(self) -> None:
-        self._turn = 0
-        self._found: dict[int, tuple[int, float]] = {}  # by queue: the turn, and the mean in bytes
+    range: OffsetRange
+    sums: npt.NDArray[np.int64]  # of the sizes of the first record, the first two, and so on
 
-    def turn(self) -> None:
-        """Begins another micro-batch."""
-        self._turn += 1
+    def of_part(self, part: float) -> int:
+        """Returns the bytes of a part of the range; of records that cannot be read there are none."""
+        count = min(self.taken(part), len(self.sums))
+        return int(self.sums[count - 1]) if count else 0
 
-    def of(self, store: RemoteReader, queue: int, offset: int) -> float:
-        """Returns the mean size in bytes of the records from an offset on; there must be at least one.
-
-        Of several samples the largest mean counts.
-        """
-        turn, size = self._found.get(queue, (-TURNS, 0.0))
-        if self._turn - turn >= TURNS:
-            size = _sampled(store, queue, offset)
-            self._found[queue] = (self._turn, size)
-        return size
+    def taken(self, part: float) -> int:
+        """Returns the records of a part of the range, at least one."""
+        return max(1, int((self.range.end - self.range.start) * part))
 
 
-def _sampled(store: RemoteReader, queue: int, offset: int) -> float:
-    next_ = int(store.bounds([queue])[queue].next)
-    places = [offset] if next_ - offset <= 3 * RECORDS else [offset, (offset + next_) // 2, next_ - RECORDS]
-    return max(_mean(store, queue, at, min(at + RECORDS, next_)) for at in places)
+def ends_within(store: RemoteReader, ranges: list[OffsetRange], limit_bytes: int) -> dict[int, int]:
+    """Returns an end for each range, none of which is empty, so that they have at most `limit_bytes` in all.
+
+    All are cut at the same part of their records, so that no queue runs ahead of the others in time, and keep one
+    record at least, so that none stands still.
+    """
+    found: list[_Sizes] = []
+    part = 1.0
+    for one in ranges:
+        sums = _sums(store, one, found, part, limit_bytes)
+        found.append(_Sizes(one, sums))
+        part = _fitting(found, part, limit_bytes)
+    return {of.range.queue: of.range.start + of.taken(part) for of in found}
 
 
-def _mean(store: RemoteReader, queue: int, offset: int, end: int) -> float:
+def _sums(
+    store: RemoteReader, one: OffsetRange, others: list[_Sizes], part: float, limit_bytes: int
+) -> npt.NDArray[np.int64]:
+    """Reads the sizes of a range's records, up to a part of them, or until those and the others' are too many."""
+    sums = [np.zeros(0, np.int64)]
     count = size = 0
-    try:
-        with closing(store.fetch(queue, offset, end)) as frames:
-            for frame, rows, _ in frames:
-                size += int(frame.rows["len"][rows].sum()) + ROWS_DTYPE.itemsize * len(rows)
-                count += len(rows)
-                if size >= SAMPLE_BYTES:
-                    break
-    except (OffsetOutOfRange, CorruptFrame):  # the reader reports it with a remedy
-        pass
-    return size / count if count else UNKNOWN_BYTES
+    whole = one.end - one.start
+    upto = one.start + max(1, int(whole * part))
+    with suppress(OffsetOutOfRange, CorruptFrame), closing(store.fetch_sizes(one.queue, one.start, upto)) as chunks:
+        for chunk in chunks:  # of an error the reader tells, with a remedy
+            sums.append(size + np.cumsum(chunk.sizes + ROWS_DTYPE.itemsize))
+            count += len(chunk.sizes)
+            size = int(sums[-1][-1])
+            if size + sum(of.of_part(count / whole) for of in others) > limit_bytes:
+                break
+    return np.concatenate(sums)
+
+
+def _fitting(found: list[_Sizes], most: float, limit_bytes: int) -> float:
+    """Returns the largest part, `most` at most, of whose records there are no more than `limit_bytes`."""
+    if sum(of.of_part(most) for of in found) <= limit_bytes:
+        return most
+    low, high = 0.0, most
+    for _ in range(_HALVINGS):
+        part = (low + high) / 2
+        if sum(of.of_part(part) for of in found) <= limit_bytes:
+            low = part
+        else:
+            high = part
+    return low

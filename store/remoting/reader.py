@@ -7,6 +7,7 @@ are checked end to end: both checksums of every frame, and every row's queue.
 
 import time
 from collections.abc import Callable, Generator, Iterator, Sequence
+from functools import partial
 from types import TracebackType
 from typing import Any, TypeVar
 
@@ -26,6 +27,7 @@ KEEPALIVE_MS, KEEPALIVE_TIMEOUT_MS = 20_000, 10_000  # a stream whose server van
 
 _AGAIN = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.RESOURCE_EXHAUSTED, grpc.StatusCode.DEADLINE_EXCEEDED})
 AnswerT = TypeVar("AnswerT")
+ChunkT = TypeVar("ChunkT", Fetched, wire.ChunkSizes)
 
 
 class RemoteReader:
@@ -126,6 +128,15 @@ class RemoteReader:
         Ends when all of them have come. Raises `OffsetOutOfRange` when they are not all there, `CorruptFrame`,
         `BadAnswer`, `StoreUnreachable`, `RemoteFailure`.
         """
+        return self._chunks(queue, start, end, partial(wire.decode_chunk, queue=queue))
+
+    def fetch_sizes(self, queue: int, start: int, end: int) -> Generator[wire.ChunkSizes, None, None]:
+        """Yields the sizes of records, many at a time. Raises the same, but for damage that it does not look for."""
+        return self._chunks(queue, start, end, wire.decode_sizes)
+
+    def _chunks(
+        self, queue: int, start: int, end: int | None, decode: Callable[[bytes], ChunkT]
+    ) -> Generator[ChunkT, None, None]:
         if end is None:
             end = self.bounds([queue])[queue].next
         patience = _RetryLimit(self.target, self._retry_s)
@@ -133,7 +144,7 @@ class RemoteReader:
             call = self._stream(wire.encode(wire.FetchRequest(queue, start, end, self._chunk_bytes)))
             try:
                 for data in call:
-                    chunk = wire.decode_chunk(data, queue=queue)
+                    chunk = decode(data)
                     if chunk.offset != start or not start < chunk.next <= end:
                         raise wire.BadAnswer(f"offsets {chunk.offset} to {chunk.next} came where {start} was due")
                     yield chunk

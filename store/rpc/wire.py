@@ -15,11 +15,12 @@ metadata (`ERRORS`), which `revive` turns into the same exception again.
 
 from collections.abc import Mapping, Sequence
 from struct import Struct
-from typing import Annotated, Final
+from typing import Annotated, Final, NamedTuple
 
 import grpc
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from controller.api.client import ControllerError, UnknownTopic
 from store.api.queues import Fetched
@@ -44,7 +45,7 @@ from store.base.errors import (
     ViewsDamaged,
 )
 from store.base.streams import ErrorTable
-from store.format.frame import FRAME_BYTES_MAX, HEADER, ROW, Frame, QueueOffset
+from store.format.frame import FRAME_BYTES_MAX, HEADER, ROW, ROWS_DTYPE, Frame, QueueOffset
 
 SERVICE = "headgate.store.v1.Store"
 TOPICS, BOUNDS, OFFSET_AT_TIME, FETCH, HEALTH = "Topics", "Bounds", "OffsetAtTime", "Fetch", "Health"
@@ -62,6 +63,9 @@ Size = Annotated[int, msgspec.Meta(ge=0, le=0xFFFF_FFFF)]
 
 _LENGTH = Struct("<I")
 _FOUR = np.arange(4)
+_LEN_AT = 8  # where a row has its record's size
+assert ROWS_DTYPE.names is not None
+assert ROWS_DTYPE.names[:3] == ("queue", "pos", "len")
 encode = msgspec.msgpack.Encoder().encode
 
 
@@ -156,14 +160,7 @@ def decode_chunk(data: bytes, *, queue: int) -> Fetched:
     Raises `BadAnswer` when the bytes are no chunk and `CorruptFrame` when a frame differs from the one that its
     producer built.
     """
-    if len(data) < _LENGTH.size or len(data) < (body := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
-        raise BadAnswer(f"a chunk of {len(data)} bytes is cut short")
-    try:
-        header = _decode_header(memoryview(data)[_LENGTH.size : body])
-    except msgspec.MsgspecError as error:
-        raise BadAnswer(f"a chunk's header: {error}") from error
-    if len(header.rows) != 4 * sum(count for _, _, count in header.frames):
-        raise BadAnswer("a chunk's rows are not as many as its frames claim")
+    header, body = _header_of(data)
     rows = np.frombuffer(header.rows, "<u4")
     frames: list[Frame] = []
     picks: list[Sequence[int]] = []
@@ -188,6 +185,45 @@ def decode_chunk(data: bytes, *, queue: int) -> Fetched:
         raise BadAnswer(f"a chunk has rows that are not of queue {queue}")
     offset = QueueOffset(header.offset)
     return Fetched(frames, picks, offset, QueueOffset(offset + taken))
+
+
+class ChunkSizes(NamedTuple):
+    """The sizes of a queue's records `offset` (inclusive) to `next` (exclusive) in bytes, before compression."""
+
+    offset: QueueOffset
+    next: QueueOffset
+    sizes: npt.NDArray[np.int64]
+
+
+def decode_sizes(data: bytes) -> ChunkSizes:
+    """Decodes no more of a message of `encode_chunk` than its records' sizes, without a look at any checksum.
+
+    Some 1 us a frame, a tenth of `decode_chunk`. Raises `BadAnswer`.
+    """
+    header, body = _header_of(data)
+    rows = np.frombuffer(header.rows, "<u4").astype(np.int64)
+    frames = np.array(header.frames, np.int64).reshape(-1, 3)
+    starts = body + np.cumsum(frames[:, 1]) - frames[:, 1] + HEADER.size
+    at = np.repeat(starts, frames[:, 2]) + rows * ROW.size + _LEN_AT
+    if body + frames[:, 1].sum() != len(data):
+        raise BadAnswer(f"a chunk of {len(data)} bytes is not as long as its frames")
+    if len(at) and at.max() + _FOUR.size > len(data):
+        raise BadAnswer("a chunk selects rows that its frames do not have")
+    sizes = np.frombuffer(data, np.uint8)[at[:, None] + _FOUR].view("<u4").ravel().astype(np.int64)
+    return ChunkSizes(QueueOffset(header.offset), QueueOffset(header.offset + len(sizes)), sizes)
+
+
+def _header_of(data: bytes) -> tuple[ChunkHeader, int]:
+    """Returns the header of a message of `encode_chunk`, and where the frames begin. Raises `BadAnswer`."""
+    if len(data) < _LENGTH.size or len(data) < (body := _LENGTH.size + _LENGTH.unpack_from(data)[0]):
+        raise BadAnswer(f"a chunk of {len(data)} bytes is cut short")
+    try:
+        header = _decode_header(memoryview(data)[_LENGTH.size : body])
+    except msgspec.MsgspecError as error:
+        raise BadAnswer(f"a chunk's header: {error}") from error
+    if len(header.rows) != 4 * sum(count for _, _, count in header.frames):
+        raise BadAnswer("a chunk's rows are not as many as its frames claim")
+    return header, body
 
 
 # ---- errors

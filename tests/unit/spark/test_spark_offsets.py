@@ -125,14 +125,15 @@ def test_ranges_are_split_into_partitions_by_their_lengths():
     assert offsets.ranges({16: 7}, {16: 7}, records_max=10, pieces_min=50) == []
 
 
-def test_a_limit_in_bytes_is_one_in_records_of_their_mean_size():
-    bounds = {16: Bounds(0, 900), 17: Bounds(0, 100)}
-    sizes = {16: 10.0, 17: 100.0}
-    end = offsets.advance({}, bounds, None, limit_bytes=1_900, size_of=lambda queue, _: sizes[queue])
-    assert end == {16: 90, 17: 10}
-    assert offsets.advance({}, bounds, None, limit_bytes=1, size_of=lambda queue, _: sizes[queue]) == {16: 1, 17: 1}
-    assert offsets.advance({}, bounds, 50, limit_bytes=1_900, size_of=lambda queue, _: sizes[queue]) == {16: 45, 17: 5}
-    assert offsets.advance({}, bounds, None, limit_bytes=20_000, size_of=lambda q, _: sizes[q]) == {16: 900, 17: 100}
+def test_another_limit_cuts_what_the_limit_in_records_leaves():
+    bounds, asked = {16: Bounds(0, 900), 17: Bounds(20, 120), 18: Bounds(5, 5)}, []
+
+    def fitting(ranges):
+        asked.extend(ranges)
+        return {16: 45, 17: 25}
+
+    assert offsets.advance({16: 0, 18: 5, 19: 7}, bounds, 100, fitting=fitting) == {16: 45, 17: 25, 18: 5, 19: 7}
+    assert asked == [OffsetRange(16, 0, 90), OffsetRange(17, 20, 30)]
 
 
 def test_new_queues_begin_at_zero_and_old_ones_go_on():

@@ -1,6 +1,8 @@
 """The gRPC service and its blocking client, over real sockets."""
 
+import contextlib
 import random
+from functools import partial
 
 import grpc
 import msgspec
@@ -101,6 +103,18 @@ def test_chunks_hold_many_frames_and_about_as_many_bytes_as_asked(served):
     assert len(chunks) > 10
     assert all(len(chunk.frames) > 10 for chunk in chunks[:-1])
     assert max(sum(len(frame.data) for frame in chunk.frames) for chunk in chunks) <= wire.CHUNK_BYTES_MIN
+
+
+def test_sizes_of_records_come_without_their_frames(served):
+    count = len(fill(served, 4_000, body=300)[16]) - 16
+    with RemoteReader(served.target, chunk_bytes=wire.CHUNK_BYTES_MIN) as reader:
+        end = 7 + count
+        records = [frame.record(row) for frame, rows, _ in reader.fetch(16, 7, end) for row in rows]
+        chunks = list(reader.fetch_sizes(16, 7, end))
+        assert [size for chunk in chunks for size in chunk.sizes.tolist()] == [len(record) for record in records]
+        assert (len(chunks) > 10, chunks[0].offset, chunks[-1].next) == (True, 7, end)
+        with pytest.raises(OffsetOutOfRange):
+            list(reader.fetch_sizes(16, 7, 1_000_000))
 
 
 def test_out_of_range_comes_back_as_the_store_raised_it(served, reader):
@@ -253,8 +267,12 @@ def test_chunk_round_trip():
     assert (got.offset, got.next) == (10, 12)
     assert [list(rows) for rows in got.rows] == [[1, 3]]
     assert got.frames[0].data == want.frames[0].data
+    sizes = wire.decode_sizes(data)
+    assert (sizes.offset, sizes.next) == (10, 12)
+    assert sizes.sizes.tolist() == [len(want.frames[0].record(row)) for row in (1, 3)]
     empty = Fetched([], [], 3, 3)
     assert wire.decode_chunk(wire.encode_chunk(empty), queue=1) == empty
+    assert len(wire.decode_sizes(wire.encode_chunk(empty)).sizes) == 0
 
 
 def test_chunk_of_another_queue_is_refused():
@@ -267,16 +285,18 @@ def test_damaged_chunks_raise_one_of_two_errors():
     for cut in range(len(data)):
         with pytest.raises((wire.BadAnswer, CorruptFrame)):
             wire.decode_chunk(data[:cut], queue=16)
-    with pytest.raises(wire.BadAnswer):
-        wire.decode_chunk(data + b"x", queue=16)
+        with pytest.raises(wire.BadAnswer):
+            wire.decode_sizes(data[:cut])
+    for decode_ in (partial(wire.decode_chunk, queue=16), wire.decode_sizes):
+        with pytest.raises(wire.BadAnswer):
+            decode_(data + b"x")
     chance = np.random.default_rng(7)
     for _ in range(300):
         bent = bytearray(data)
         bent[int(chance.integers(len(bent)))] ^= int(chance.integers(1, 256))
-        try:
-            wire.decode_chunk(bytes(bent), queue=16)
-        except (wire.BadAnswer, CorruptFrame):
-            continue
+        for decode_ in (partial(wire.decode_chunk, queue=16), wire.decode_sizes):
+            with contextlib.suppress(wire.BadAnswer, CorruptFrame):
+                decode_(bytes(bent))
 
 
 def test_errors_keep_their_kind_on_the_wire():
