@@ -42,7 +42,8 @@ def forget_versions(place: Location, name: str, named: int, before_ms: int) -> N
     options = dict(place.options)
     written = place.files(f"{name}/{_LOG}")
     commits = {int(file[:_DIGITS]): ms for file, ms in written.items() if file[_DIGITS:] == ".json"}
-    checkpoints = [int(file[:_DIGITS]) for file in written if file[_DIGITS:].startswith(".checkpoint")]
+    whole = [file for file in written if file.endswith(".parquet")]  # others are what a kill has left of one
+    checkpoints = [int(file[:_DIGITS]) for file in whole if file[_DIGITS:].startswith(".checkpoint")]
     if max(commits, default=0) - max(checkpoints, default=0) > CHECKPOINT_INTERVAL:
         # A commit of a vacuum makes none, and may be the one that was due.
         DeltaTable(place.child(name), storage_options=options).create_checkpoint()

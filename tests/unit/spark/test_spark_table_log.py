@@ -185,6 +185,21 @@ def test_a_vacuum_makes_the_checkpoint_that_is_overdue(places, monkeypatch):
     assert_readable(places[0], of_batches(2 * INTERVAL))
 
 
+def test_a_checkpoint_that_was_cut_off_is_none(places, monkeypatch):
+    """A kill leaves its file under a name of its own, as the table's writer begins it."""
+    monkeypatch.setattr(commits_module, "COMMITTING", table_log.QUIET)
+    monkeypatch.setattr(table_log, "CHECKPOINT_INTERVAL", INTERVAL)
+    commits = Commits.open(*places, SETTINGS)
+    for batch in range(2 * INTERVAL):
+        do_batch(commits, batch, of_batch(batch))
+    log = log_of(places[0])
+    (log / f"{commits._tables['windows_1m'].version():020d}.checkpoint.parquet#1").write_bytes(b"PAR1")
+    commits.vacuum()
+    commits.close()
+    assert list(log.glob("*.checkpoint.parquet"))
+    assert_readable(places[0], of_batches(2 * INTERVAL))
+
+
 def test_a_checkpoint_behind_no_vacuum_forgets_no_file_to_delete(places, monkeypatch):
     """A start whose batch is half committed vacuums behind it; its commits made a checkpoint before."""
     with monkeypatch.context() as patch:
