@@ -1,5 +1,7 @@
 """The rows that a body is decoded to, and the limits on one body."""
 
+from collections.abc import Iterator
+
 ITEMS_MAX = 262_144  # of a body, nested ones included: in CBOR 1 us each, and some 70 bytes
 METRICS_MAX = 256  # of one message; the rest of its fields is skipped
 TEXTS_FACTOR, TEXTS_BYTES = 8, 4_096  # names, states and units of a message: 8 times its body and 4 KiB at most
@@ -97,12 +99,21 @@ class Rows:
         A body can give one name to all its rows, so that they take a hundred times its bytes.
         """
         left = TEXTS_FACTOR * body_bytes + TEXTS_BYTES
-        columns = (self.metrics, self.texts, self.units)
-        for count, texts in enumerate(zip(*(column[begin:] for column in columns), strict=True)):
-            left -= sum([len(text) if text.isascii() else 4 * len(text) for text in texts if text is not None])
+        for count, size in enumerate(self._text_sizes(begin)):
+            left -= size
             if left < 0:
                 return max(count, FEW_METRICS)
         return len(self.metrics) - begin
+
+    @property
+    def text_bytes(self) -> int:
+        """Returns the bytes of all names, states and units."""
+        return sum(self._text_sizes(0))
+
+    def _text_sizes(self, begin: int) -> Iterator[int]:
+        """Yields the bytes of each row's texts in UTF-8."""
+        for texts in zip(*(column[begin:] for column in (self.metrics, self.texts, self.units)), strict=True):
+            yield sum([len(text if text.isascii() else text.encode()) for text in texts if text is not None])
 
     @property
     def named(self) -> bool:
