@@ -4,7 +4,7 @@
     cloudevents   the event's attributes and data; a message that never was an event is wrapped, as for readers by HTTP
     senml         the resolved records of a pack (RFC 8428, 4.6), JSON or CBOR
 
-A body that is not of its format leaves `data` null and says why in `data_error`; nothing is dropped.
+A body that is not of its format leaves `data` null and says why in `data_error`; no message is dropped.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -27,13 +27,14 @@ from pyspark.sql.types import (
 
 from spark.decode import cbor, senml
 from spark.decode.fields import time_us_of
-from spark.decode.values import BAD_BODY, Rows, Undecodable
+from spark.decode.values import BAD_BODY, TEXTS_BYTES, Rows, Undecodable
 from spark.errors import BadOption
 from spark.source.json_types import Json
 from store.api.message import EVENT, Message
 
 DATA, DATA_ERROR = "data", "data_error"
 REASON_CHARS_MAX: Final = 200
+TEXTS_FACTOR: Final = 64  # names, texts and units of SenML: so many times its bytes, and those below, at most
 
 _TEXT = StringType()
 _TEXTS = MapType(_TEXT, _TEXT)
@@ -178,6 +179,8 @@ def _senml(message: Message) -> list[dict[str, Any]]:
     rows.end()
     if rows.quality[0] == BAD_BODY:
         raise Undecodable(rows.reasons[0] or "no SenML")
+    if rows.text_bytes > TEXTS_FACTOR * len(message.body) + TEXTS_BYTES:
+        raise Undecodable(f"SenML's names and texts take more than {TEXTS_FACTOR} times its bytes")
     columns = zip(rows.metrics, rows.units, rows.values, rows.texts, rows.times_us, strict=True)
     return [
         {

@@ -190,3 +190,13 @@ def test_senml_has_every_record_of_a_long_pack():
     pack = b"[" + b",".join(b'{"n":"m%d","v":%d}' % (n, n) for n in range(2_000)) + b"]"
     (row,) = rows([Message(address="a", body=pack, content_type="application/senml+json")], "senml")
     assert [one["value"] for one in row["data"]] == [float(n) for n in range(2_000)]
+
+
+def test_senml_whose_texts_outgrow_the_pack_has_a_reason():
+    """A base name was in each record: of 256 KiB of CBOR it made 256 MiB, and of some packs more than Arrow holds."""
+    name = "\N{THERMOMETER}" * 256
+    first = b"\xa3\x21\x79\x04\x00" + name.encode() + b"\x24\x01\x02\x01"  # bn, bv, v
+    packs = [b"\x9f" + first + b"\xa0" * count + b"\xff" for count in (50, 10_000)]
+    few, many = rows([Message(address="a", body=body, content_type="application/senml+cbor") for body in packs], "senml")
+    assert [one["name"] for one in few["data"]] == [name] * 51
+    assert (many["data"], many["data_error"]) == (None, "SenML's names and texts take more than 64 times its bytes")
