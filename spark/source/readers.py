@@ -21,6 +21,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from typing import TYPE_CHECKING, Any, Final
 
 import pyarrow as pa
@@ -38,6 +39,7 @@ from spark.errors import BadOption, DataLoss
 from spark.source import offsets
 from spark.source.columns import RecordColumns
 from spark.source.options import EARLIEST, LATEST, At, Location, SourceOptions
+from spark.source.parts import parts
 from spark.source.pushdown import PushedBounds
 from spark.source.record_sizes import ends_within
 from spark.source.selection import DEVICE, Selection
@@ -137,16 +139,16 @@ class _Reader:
         return [QueueRange(r.queue, r.start, r.end, topics.get(r.queue, ""), n) for n, r in enumerate(found)]
 
     def _read(self, partition: QueueRange) -> Iterator[pa.RecordBatch]:
-        """Yields the records of a range, a chunk at a time."""
+        """Yields the records of a range, a part of a chunk at a time."""
         columns = self._columns()
         queue, at, end = partition.queue, partition.start, partition.end
         behind_s: float | None = None
         with self._connect(partition.number) as store:
             while at < end:
                 try:
-                    for chunk in store.fetch_chunks(queue, at, end):
-                        yield columns.batch(chunk, queue=queue, topic=partition.topic)
-                        at = int(chunk.next)
+                    for part in chain.from_iterable(map(parts, store.fetch_chunks(queue, at, end))):
+                        yield columns.batch(part, queue=queue, topic=partition.topic)
+                        at = int(part.next)
                 except OffsetOutOfRange as error:
                     if error.next < end and at >= error.first:  # another node knows of more: this one will learn of it
                         behind_s = time.monotonic() if behind_s is None else behind_s

@@ -197,6 +197,8 @@ def test_senml_whose_texts_outgrow_the_pack_has_a_reason():
     name = "\N{THERMOMETER}" * 256
     first = b"\xa3\x21\x79\x04\x00" + name.encode() + b"\x24\x01\x02\x01"  # bn, bv, v
     packs = [b"\x9f" + first + b"\xa0" * count + b"\xff" for count in (50, 10_000)]
-    few, many = rows([Message(address="a", body=body, content_type="application/senml+cbor") for body in packs], "senml")
+    few, many = rows(
+        [Message(address="a", body=body, content_type="application/senml+cbor") for body in packs], "senml"
+    )
     assert [one["name"] for one in few["data"]] == [name] * 51
     assert (many["data"], many["data_error"]) == (None, "SenML's names and texts take more than 64 times its bytes")
