@@ -28,7 +28,7 @@ from store.api.decoding import DecodeRule
 from store.api.message import Message
 
 UNEXPECTED: Final = "unexpected "  # begins the reason of a record over which a reader stumbled: a bug of ours
-_REMEMBERED_MAX: Final = 65_536
+_REMEMBERED_MAX, _REMEMBERED_CHARS_MAX = 65_536, 1_024  # pairs of address and content type, and of each
 _VALUE: Final = "value"
 _SPARKPLUG: Final = "spBv1.0/"
 _BY_TYPE: Final = {
@@ -130,9 +130,10 @@ class Decoder:
         elif not way:
             way = "flat" if rule is None else "fields"
         found = way, rule or DecodeRule()
-        if len(self._known) >= _REMEMBERED_MAX:
-            self._known.clear()
-        self._known[message.address, message.content_type] = found
+        if len(message.address) + len(message.content_type or "") <= _REMEMBERED_CHARS_MAX:
+            if len(self._known) >= _REMEMBERED_MAX:
+                self._known.clear()
+            self._known[message.address, message.content_type] = found
         return found
 
 

@@ -28,6 +28,7 @@ from store.api.message import EVENT, Message
 
 DEVICE_CHARS_MAX: Final = 256  # a longer name is cut
 _REMEMBERED_MAX = 65_536  # pairs of address and name that are remembered
+_REMEMBERED_CHARS_MAX = 1_024  # of such a pair
 _LEVEL = 2  # of an address, counted from 0: as the adapters' `device_level`
 _SPARKPLUG = "spBv1.0"
 _VERBOSE: Final = re.IGNORECASE | re.VERBOSE
@@ -119,7 +120,8 @@ class Devices:
         matching = [rule for rule, pattern in self._rules if matches(pattern, levels)]
         name = next((name for rule in matching if (name := rule.find(message, levels))), "")
         found = (name or _by_default(message, levels))[:DEVICE_CHARS_MAX]
-        if all(rule.by_address for rule in matching):
+        said = len(message.address) + len(message.device) + len(message.principal or "")
+        if said <= _REMEMBERED_CHARS_MAX and all(rule.by_address for rule in matching):
             if len(self._known) >= _REMEMBERED_MAX:
                 self._known.clear()
             self._known[message.address, message.device, message.principal] = found

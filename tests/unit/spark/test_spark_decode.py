@@ -28,6 +28,7 @@ from spark.decode.values import (
 )
 from spark.errors import BadOption
 from store.api.decoding import DecodeRule
+from store.api.devices import Devices
 from store.api.message import Message
 from tests.support.spark.decode_kit import T_MS, Tagged, encode_cbor, one, rows
 
@@ -85,6 +86,17 @@ def test_a_level_of_an_address_that_is_too_long_for_a_name_is_none(body):
     read = Decoder().read([Message(address=address, body=body) for address in (*addresses, f"{addresses[1]}/t")])
     assert [len(name) for name in read.metrics] == [256, 1]
     assert read.quality == [OK, NO_METRICS, NO_METRICS, OK]
+
+
+def test_long_addresses_and_content_types_are_not_remembered():
+    """65,536 of them are: 4 GiB of addresses of 65,000 characters, in a query over many."""
+    decoder, devices = Decoder(), Devices()
+    messages = [Message(address=f"{n}/{'x' * 2_000}", body=b'{"a":1}') for n in range(3)]
+    messages += [Message(address="t", body=b'{"a":1}', content_type="x" * 2_000), Message(address="t", body=b'{"a":1}')]
+    for _ in range(2):
+        assert decoder.read(messages).metrics == ["a"] * 5
+        assert devices.of(messages) == ["0", "1", "2", "t", "t"]
+    assert (len(decoder._known), len(devices._known)) == (1, 1)
 
 
 def test_what_cannot_be_decoded_says_why():
