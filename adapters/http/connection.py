@@ -137,7 +137,7 @@ class HttpConnection(Adapter):
 
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:
         """Takes an outcome: messages are durable, a question is answered, a sender is known, or a stream begins."""
-        if self._streams is not None and self._streams.begun(token, outcome.value):
+        if self._streams is not None and self._streams.begun(token, outcome.value, now_ms=now_ms):
             return ()
         self._begin_turn(now_ms)
         if (published := self._published.pop(token, None)) is not None:

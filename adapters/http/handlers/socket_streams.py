@@ -3,7 +3,7 @@
 from typing import Final
 
 from adapters.cloudevents import to_structured
-from adapters.http.handlers.sse import EventStreams
+from adapters.http.handlers.sse import EventStream, EventStreams
 from adapters.http.wire.event_socket import PING, text_frame
 from gateway.domain.batch import Batch, LostRange
 
@@ -14,6 +14,9 @@ class SocketStreams(EventStreams):
     """The event stream of one WebSocket."""
 
     heartbeat = PING
+
+    def send_beginning(self, stream: EventStream, now_ms: int) -> None:
+        """Says nothing: the binding has no positions."""
 
     def encoded(self, batch: Batch, index: int, elsewhere: bytes) -> bytes:
         """Returns a message as a frame, encoded once for all its subscribers."""

@@ -3,8 +3,10 @@
 An event's id is the message's position in the log, its data one CloudEvent in JSON. A client that comes back with
 `Last-Event-ID` resumes behind that position, or, where the log has been replaced and has no such position, with the
 messages from now on. Where there are several logs, an id says besides where the stream goes on in each of the others:
-`5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. The streams
-of one HTTP/2 connection share one cursor: where one of them has no room all of them wait, until it has or is given up.
+`5f.3,1000000000000.0`; a log that an id says nothing of has joined since, and is read from its beginning. A stream
+begins with an id that names no event, but where it begins in each log: `,5f.4,1000000000000.0`. So a client that loses
+its connection before the first event misses none. The streams of one HTTP/2 connection share one cursor: where one of
+them has no room all of them wait, until it has or is given up.
 """
 
 from collections.abc import Iterator, Sequence
@@ -32,9 +34,15 @@ ORIGIN: Final = Position(LogOffset(0), 0)
 
 
 def read_id(text: str) -> Cursor:
-    """Returns where to go on behind the event of an id. Raises ValueError for an id that this gateway has not given."""
-    last, *others = [Position.parse(part) for part in text.split(",")]
-    cursor = (Position(last.frame, last.row + 1), *others)
+    """Returns where to go on behind the event of an id, or from the beginning of a stream that an id names.
+
+    Raises ValueError for an id that this gateway has not given.
+    """
+    last, *others = text.split(",")
+    cursor = tuple([Position.parse(part) for part in others])
+    if last:
+        at = Position.parse(last)
+        cursor = (Position(at.frame, at.row + 1), *cursor)
     if len(by_log(cursor)) < len(cursor):
         raise ValueError(f"two positions in one log: {text!r}")
     return cursor
@@ -86,12 +94,18 @@ class EventStreams:
             for sub, pattern, token in zip(stream.subs, asked.patterns, tokens, strict=True)
         ]
 
-    def begun(self, token: Token, cursor: Cursor) -> bool:
-        """Notes where a stream begins in each log; returns False for a token that is no stream's."""
+    def begun(self, token: Token, cursor: Cursor, *, now_ms: int) -> bool:
+        """Notes where a stream begins in each log, and sends that; returns False for a token that is no stream's."""
         stream = self._beginning.pop(token, None)
         if stream is not None:
             stream.following = by_log(cursor)
+            self.send_beginning(stream, now_ms)
         return stream is not None
+
+    def send_beginning(self, stream: EventStream, now_ms: int) -> None:
+        """Sends the id of a stream's beginning, which a client has until the first event has come."""
+        positions = ",".join([str(at) for _, at in sorted(stream.following.items())])
+        self._transport.send(stream.exchange, b"id: ,%b\n\n" % positions.encode(), now_ms=now_ms)
 
     def remove(self, exchange: Exchange) -> EventStream | None:
         """Ends the stream of a response that has ended."""

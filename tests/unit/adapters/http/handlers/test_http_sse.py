@@ -106,6 +106,21 @@ def test_a_client_goes_on_behind_what_it_has_seen() -> None:
     assert [event["id"] for event in events(client.answer(stream).body)] == ["64.2"]
 
 
+def test_a_client_that_has_seen_nothing_goes_on_where_its_stream_began() -> None:
+    """Otherwise it misses messages that are published between its first two connections."""
+    ends = (Position(LogOffset(0x40), 3), Position(SECOND, 0))
+    client = Http2Client(Gateway(ends=ends))
+    stream = subscribe(client, "#")
+    client.read(client.gateway.adapter.take_output())
+    opening = client.answer(stream).body
+    assert events(opening) == [], "it is no event"
+    seen = opening.decode().partition("id: ")[2].partition("\n\n")[0]
+    again = Gateway(ends=ends)
+    subscribe(Http1Client(again), "#", last=seen)
+    (effect,) = again.subscriptions.values()
+    assert effect.start == ends
+
+
 @pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
 def test_a_client_that_has_seen_more_than_there_is_gets_what_comes_now(client_type: type) -> None:
     client = client_type(Gateway())
@@ -291,7 +306,9 @@ def test_a_client_goes_on_in_every_log(two_logs: Gateway) -> None:
     assert [effect.token is None for effect in two_logs.subscriptions.values()] == [False, True]
 
 
-@pytest.mark.parametrize("text", ["64.0,", ",64.0", "64.0,64.1", "64.0, 65.0", "64.0,x", f"64.0,{1 << 63:x}.0"])
+@pytest.mark.parametrize(
+    "text", ["64.0,", ",", ",64.0,64.1", "64.0,64.1", "64.0, 65.0", "64.0,x", f"64.0,{1 << 63:x}.0"]
+)
 def test_what_is_no_id_of_several_logs(two_logs: Gateway, text: str) -> None:
     answer = two_logs.feed(request("GET", "/subscribe?filter=a", ("last-event-id", text)))
     (refused,) = parse_responses(answer)
