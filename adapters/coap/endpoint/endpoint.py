@@ -80,7 +80,7 @@ class CoapEndpoint:
         self._sender = Sender(settings, mids, random=random)
         self._tokens = Tokens(settings.ack_delay_ms)
         self.transfers = transfers or BlockTransfers(settings)
-        self.reads = Reads(settings, self.transfers.snapshots, reliable=reliable)
+        self.reads = Reads(settings, self.transfers, reliable=reliable)
         parts = settings, self.reads, self._sender
         self.observers = Observers(*parts, new_token=self._tokens.quick, random=random, reliable=reliable)
         self._echo = EchoVerifier(settings, random=random, reliable=reliable)

@@ -1,12 +1,12 @@
 """The reading of a POST, PUT or DELETE: its options once for all that have the same, its body out of blocks."""
 
-from adapters.coap.codec.registry import BLOCK1, REQUEST_ENTITY_TOO_LARGE
+from adapters.coap.codec.registry import REQUEST_ENTITY_TOO_LARGE
 from adapters.coap.codec.wire import MessageFormatError, encode_options, read_options
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.messages.blocks import Uploads
 from adapters.coap.messages.mapping import MessagePlan, make_plan
-from adapters.coap.messages.request import Block, CoapRequest, read_request
+from adapters.coap.messages.request import CoapRequest, read_request
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError
@@ -53,8 +53,7 @@ class Plans:
             exchange.silence = request.silence
         plan = self.make(request)
         body = data[stop + 1 :]
-        block = request.block1
-        if block is None:
+        if request.block1 is None:
             if len(body) > self._settings.max_body_bytes:
                 raise ProtocolError(
                     REQUEST_ENTITY_TOO_LARGE, f"a body is at most {self._settings.max_body_bytes} bytes"
@@ -66,7 +65,5 @@ class Plans:
                 self.known[data[end:stop]] = plan
             return plan, body
         whole = self._uploads.add(exchange.peer, request, body, now_ms)
-        if block.number == 0 and not block.bert:  # where smaller blocks may be asked for (RFC 7959, 2.5)
-            block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
-        exchange.tail = encode_options([(BLOCK1, block.encode())])
+        exchange.tail = encode_options([self._uploads.acknowledged(request)])
         return None if whole is None else (plan, whole)

@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 
 import msgspec
 
-from adapters.coap.codec.registry import IPATCH, MAX_AGE
-from adapters.coap.codec.wire import Packet, encode_options
+from adapters.coap.codec.registry import CONTINUE, FETCH, IPATCH, MAX_AGE
+from adapters.coap.codec.wire import Packet, encode_options, read_options
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange, Exchanges
@@ -82,12 +82,20 @@ class Readings:
         if packet.code == IPATCH and is_for_topics(request.path, self._settings):
             self._echo.check_fresh(exchange.peer, request.echo, now_ms)
             raise TopicRequested(request, packet.payload)
-        exchange.silence = request.silence
+        in_blocks = packet.code == FETCH and request.block1 is not None
+        if not in_blocks:  # else a transfer that fails has to be told so
+            exchange.silence = request.silence
         room = self._echo.room(exchange.peer, request.echo, size_bytes, now_ms)
-        if room is not None and request.observe == 0:
+        if room is not None and (request.observe == 0 or in_blocks):
             raise self._echo.challenge(exchange.peer, now_ms)
         begun = self._reads.begin(exchange.peer, packet.code, request, packet.payload, now_ms)
+        exchange.silence = request.silence
+        if in_blocks:
+            exchange.tail = encode_options([self._reads.uploads.acknowledged(request)])
         if isinstance(begun, Answer):
+            if begun.code == CONTINUE:
+                self._exchanges.open(exchange)
+                self._exchanges.remember([exchange], now_ms)
             self._answer(exchange, begun, room, now_ms)
             return None
         read, question = begun
@@ -164,6 +172,8 @@ class Readings:
 
         A request for an Echo is never retransmitted, so it also replaces a response that would be (RFC 9175, 2.4).
         """
+        if answer.options and exchange.tail:  # of a request in blocks
+            answer = answer._replace(options=(*answer.options, *read_options(exchange.tail, 0)[0]))
         if room is not None:
             size_bytes = HEADER_BYTES + len(encode_options(answer.options)) + 1 + len(answer.payload)
             if exchange.acked or size_bytes > room:

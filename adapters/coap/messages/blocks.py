@@ -10,9 +10,9 @@ from collections import OrderedDict
 from dataclasses import dataclass
 from typing import Generic, TypeAlias, TypeVar
 
-from adapters.coap.codec.registry import BAD_REQUEST, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
+from adapters.coap.codec.registry import BAD_REQUEST, BLOCK1, REQUEST_ENTITY_INCOMPLETE, REQUEST_ENTITY_TOO_LARGE
 from adapters.coap.codec.wire import Option
-from adapters.coap.messages.request import CoapRequest
+from adapters.coap.messages.request import Block, CoapRequest
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, ProtocolError, Refusal
 from gateway.port.adapter import Peer
@@ -150,8 +150,20 @@ class _Transfers(Generic[B]):
 class Uploads(_Transfers[bytearray]):
     """Bodies that arrive in Block1, in order, each acted upon as a whole (RFC 7959, 2.5)."""
 
-    def add(self, peer: Peer, request: CoapRequest, payload: bytes, now_ms: int) -> bytes | None:
+    def acknowledged(self, request: CoapRequest) -> Option:
+        """Returns the Block1 of the response to a block, which may ask for smaller ones (RFC 7959, 2.5)."""
+        block = request.block1
+        assert block is not None
+        if block.number == 0 and not block.bert:
+            block = block._replace(exponent=min(block.exponent, Block.of_size(self._settings.block_size).exponent))
+        return BLOCK1, block.encode()
+
+    def add(
+        self, peer: Peer, request: CoapRequest, payload: bytes, now_ms: int, *, read_again: bool = False
+    ) -> bytes | None:
         """Takes one block; the whole body once it is there, else None.
+
+        With `read_again` the body is held on, so that its last block may be repeated, as one of the first to give way.
 
         Raises `ProtocolError`: 4.00 for a block that is not as long as it says, 4.08 when one before it is missing,
         4.13 for too large a body; `Refusal` (OVERLOAD) when a limit for transfers is reached.
@@ -173,6 +185,9 @@ class Uploads(_Transfers[bytearray]):
                 raise Refusal(Cause.OVERLOAD, "too many transfers in blocks")
             return None
         body = self.get(peer, request.key, now_ms)
+        if read_again and body is not None and body[block.offset :] == payload and not block.more:
+            self.done(peer, request.key)
+            return bytes(body)
         if body is None or len(body) != block.offset:
             self.drop(peer, request.key)
             raise ProtocolError(REQUEST_ENTITY_INCOMPLETE, f"Block1: a block before number {block.number} is missing")
@@ -182,7 +197,7 @@ class Uploads(_Transfers[bytearray]):
         body += payload
         if block.more:
             return None
-        self.drop(peer, request.key)
+        (self.done if read_again else self.drop)(peer, request.key)
         return bytes(body)
 
 

@@ -12,6 +12,7 @@ from adapters.coap.codec.registry import (
     BLOCK2,
     CONTENT,
     CONTENT_FORMAT,
+    CONTINUE,
     ETAG,
     FETCH,
     GET,
@@ -22,15 +23,14 @@ from adapters.coap.codec.registry import (
     NOT_FOUND,
     PRECONDITION_FAILED,
     REQUEST_ENTITY_INCOMPLETE,
-    REQUEST_ENTITY_TOO_LARGE,
     SIZE2,
     UNSUPPORTED_CONTENT_FORMAT,
     VALID,
 )
 from adapters.coap.codec.wire import Option, encode_uint
 from adapters.coap.exchanges.answers import Answer
-from adapters.coap.messages.blocks import BodySnapshot, Snapshots
-from adapters.coap.messages.request import Block, CoapRequest, Target, resolve
+from adapters.coap.messages.blocks import BlockTransfers, BodySnapshot
+from adapters.coap.messages.request import ROOTS, Block, CoapRequest, Target, resolve
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.reading.links import address_prefix, link_list, read_filter, topic_links
 from adapters.coap.topics.reads import TopicRead, representation, take_page, topic_read
@@ -72,20 +72,26 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 class Reads:
     """The answers to GET requests. `begin` asks the gateway, `finish` makes the response of the answer."""
 
-    def __init__(self, settings: CoapOptions, snapshots: Snapshots, *, reliable: bool = False) -> None:
+    def __init__(self, settings: CoapOptions, transfers: BlockTransfers, *, reliable: bool = False) -> None:
         """Takes whether no response can be lost on its way, so that none is asked for again."""
         self._settings = settings
         self._reliable = reliable
         self.block_size: int = settings.block_size  # bytes of the largest block sent
-        self.snapshots = snapshots
+        self.snapshots, self.uploads = transfers.snapshots, transfers.uploads
 
     def begin(
         self, peer: Peer, code: int, request: CoapRequest, payload: bytes, now_ms: int
     ) -> Answer | tuple[Read, Request[Any]]:
         """Returns a later block of a response that is kept, or the request to the gateway.
 
-        Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05, 4.06, 4.13, 4.15).
+        2.31 is the answer to a block of a FETCH that is not the last. Raises `ProtocolError` (4.00, 4.02, 4.04, 4.05,
+        4.06, 4.08, 4.13, 4.15) and, for such blocks, `Refusal` (OVERLOAD).
         """
+        if code == FETCH and request.block1 is not None and self._is_fetched(request.path):
+            whole = self.uploads.add(peer, request, payload, now_ms, read_again=True)
+            if whole is None:
+                return Answer(CONTINUE)
+            payload = whole
         if code in {GET, FETCH} and is_for_topics(request.path, self._settings):
             held = self._held(peer, request, now_ms, payload)
             asked = None if held is not None else topic_read(code, request, payload, self._settings)
@@ -117,6 +123,10 @@ class Reads:
         read = Read(peer=peer, request=request, target=target, observable=observable, each=each)
         return read, LastValue(address=target.address)
 
+    def _is_fetched(self, path: tuple[str, ...]) -> bool:
+        """Returns whether a FETCH has a body there."""
+        return (len(path) == 1 and path[0] in ROOTS) or is_for_topics(path, self._settings)
+
     def _held(self, peer: Peer, request: CoapRequest, now_ms: int, payload: bytes = b"") -> Answer | None:
         """Returns a later block of a body that is at hand; None for another request.
 
@@ -144,8 +154,6 @@ class Reads:
         if request.accept not in {None, self._settings.cloudevents_batch_format}:
             number = self._settings.cloudevents_batch_format
             raise ProtocolError(NOT_ACCEPTABLE, f"Accept: values of a filter are of Content-Format {number}")
-        if request.block1 is not None and (request.block1.more or request.block1.number):
-            raise ProtocolError(REQUEST_ENTITY_TOO_LARGE, "a filter comes in one message")
         limit, after = self._page(request.query)
         held = self._held(peer, request, now_ms, payload)
         if held is not None:
@@ -259,8 +267,8 @@ class Reads:
         if number is None and kind is not None:
             number = number_of(kind, message.content_encoding)
         if request.accept is not None and request.accept != number:
-            has = f"Content-Format {number}" if number is not None else repr(kind)
-            raise ProtocolError(NOT_ACCEPTABLE, f"Accept: the message is of {has}")
+            has = kind if number is None else f"Content-Format {number}"
+            raise ProtocolError(NOT_ACCEPTABLE, f"Accept: the message is of {has or 'no Content-Format'}")
         return message.body, number
 
     def _answer(self, read: Read, body: bytes, options: tuple[Option, ...], now_ms: int) -> Answer:

@@ -7,7 +7,6 @@ from adapters.coap.codec.registry import (
     FETCH,
     NOT_ACCEPTABLE,
     NOT_FOUND,
-    REQUEST_ENTITY_TOO_LARGE,
     UNSUPPORTED_CONTENT_FORMAT,
 )
 from adapters.coap.messages.request import CoapRequest
@@ -51,7 +50,7 @@ def topic_read(
     """Returns a request with a topic's path or the collection's, and the question for the gateway.
 
     None where the collection is asked for something else: addresses, or values. Raises `ProtocolError` (4.00, 4.06,
-    4.13, 4.15).
+    4.15).
     """
     fetches, id_ = code == FETCH, id_of(request.path)
     if is_collection(request.path):
@@ -62,8 +61,6 @@ def topic_read(
     wanted = LINK_FORMAT if id_ is None else settings.topic_format
     if request.accept not in {None, wanted}:
         raise ProtocolError(NOT_ACCEPTABLE, f"Accept: this is of Content-Format {wanted}")
-    if request.block1 is not None and (request.block1.more or request.block1.number):
-        raise ProtocolError(REQUEST_ENTITY_TOO_LARGE, "what a FETCH asks for comes in one message")
     namespace = settings.topics_namespace
     if id_ is None:
         properties = read_properties(payload, settings) if fetches else None

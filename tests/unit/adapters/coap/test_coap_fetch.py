@@ -6,8 +6,21 @@ from typing import Any
 
 import pytest
 
-from adapters.coap.codec.registry import ACCEPT, ACK, BLOCK1, BLOCK2, CON, CONTENT_FORMAT, FETCH, NON, OBSERVE
+from adapters.coap.codec.registry import (
+    ACCEPT,
+    ACK,
+    BLOCK1,
+    BLOCK2,
+    CON,
+    CONTENT_FORMAT,
+    ECHO,
+    FETCH,
+    NO_RESPONSE,
+    NON,
+    OBSERVE,
+)
 from adapters.coap.codec.wire import Packet, encode, encode_uint, read_uint
+from adapters.coap.messages.blocks import READ_MS
 from adapters.coap.messages.request import Block
 from adapters.coap.observe.observation import WAITING_COUNT_MAX
 from gateway.domain.errors import Cause, Refusal
@@ -83,6 +96,88 @@ def test_a_large_batch_is_read_in_blocks_as_it_was(later: str) -> None:
     assert len(driver.calls) == 1
 
 
+FILTER = "telemetry/+/device-with-a-long-name/#"
+
+
+def part(driver: Driver, number: int, **parts: Any) -> list[Packet]:
+    """Sends a block of a filter, in 16 bytes; returns what is sent back."""
+    payload = FILTER[number * 16 : number * 16 + 16].encode()
+    block = (BLOCK1, Block(number, number < 2, 0).encode())
+    options = (block, *parts.pop("options", ()))
+    return driver.exchange(request("t", FETCH, mid=parts.pop("mid", number), payload=payload, options=options, **parts))
+
+
+def test_a_filter_comes_in_blocks() -> None:
+    driver = Driver(page=page(*[value(f"a/{n}", "x" * 200) for n in range(20)]))
+    answers = [answer for number in range(3) for answer in part(driver, number)]
+    assert [dotted(answer.code) for answer in answers] == ["2.31", "2.31", "2.05"]
+    assert [Block.decode(options_of(answer)[BLOCK1], "") for answer in answers] == [
+        Block(0, True, 0),
+        Block(1, True, 0),
+        Block(2, False, 0),
+    ]
+    assert driver.calls == [LastValues(pattern=FILTER, limit=1_000)]
+    assert Block.decode(options_of(answers[2])[BLOCK2], "") == Block(0, True, 6)
+    following = fetch(driver, "", mid=9, options=((BLOCK2, Block(1, False, 6).encode()),))
+    assert len(following.payload) == 1024
+    assert BLOCK1 not in options_of(following)
+    assert len(driver.calls) == 1
+
+
+@pytest.mark.parametrize("max_age_s", [0, 5])
+def test_blocks_of_a_filter_that_are_repeated(max_age_s: int) -> None:
+    """A response that tells how long it may be cached is not kept: the filter is."""
+    driver = Driver({"max_age_s": max_age_s}, page=page(value("a/1", "x")))
+    answers = [part(driver, number) for number in (0, 0, 1, 1, 2, 2)]
+    assert answers[0] == answers[1]
+    assert answers[2] == answers[3]
+    assert answers[4] == answers[5]
+    (again,) = part(driver, 2, mid=7)
+    assert is_ack(again, "2.05", mid=7)
+    assert {call.pattern for call in driver.calls} == {FILTER}
+    driver.tick(READ_MS)
+    (late,) = part(driver, 2, mid=8)
+    assert is_ack(late, "4.08", mid=8)
+
+
+def test_a_block_of_a_filter_is_missing() -> None:
+    driver = Driver()
+    part(driver, 0)
+    (answer,) = part(driver, 2)
+    assert is_ack(answer, "4.08", mid=2)
+    assert driver.calls == []
+
+
+def test_a_filter_in_blocks_is_observed_once_it_is_whole() -> None:
+    driver = Driver(page=page(value("a/1", "x")))
+    for number in range(2):
+        part(driver, number, options=(REGISTER,))
+        assert driver.subscribed() == []
+    (answer,) = part(driver, 2, options=(REGISTER,))
+    assert OBSERVE in options_of(answer)
+    assert driver.subscribed() == [FILTER]
+    assert part(driver, 2, options=(REGISTER,)) == [answer]
+    (notification,) = driver.deliver(value("telemetry/1/device-with-a-long-name/t", "y"))
+    assert BLOCK1 not in options_of(notification)
+
+
+def test_no_responses_to_a_filter_in_blocks_but_those_that_ask_for_more() -> None:
+    driver = Driver()
+    answers = [part(driver, number, options=((NO_RESPONSE, b"\x02"),)) for number in range(3)]
+    assert [[dotted(answer.code) for answer in one] for one in answers] == [["2.31"], ["2.31"], ["0.00"]]
+
+
+def test_an_endpoint_is_verified_before_its_filter_is_held() -> None:
+    driver = Driver({"amplification_max": 3}, page=page(value("a/1", "x" * 200)))
+    (asked,) = part(driver, 0)
+    assert is_ack(asked, "4.01", mid=0)
+    echo = (ECHO, options_of(asked)[ECHO])
+    part(driver, 0, mid=10, options=(echo,))
+    part(driver, 1)
+    (answer,) = part(driver, 2)
+    assert is_ack(answer, "2.05", mid=2)
+
+
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
@@ -94,7 +189,7 @@ def test_a_large_batch_is_read_in_blocks_as_it_was(later: str) -> None:
         ("4.00", {"query": ("limit=1001",)}),
         ("4.00", {"query": ("other=1",)}),
         ("4.06", {"options": ((ACCEPT, encode_uint(50)),)}),
-        ("4.13", {"options": ((BLOCK1, Block(0, True, 6).encode()),)}),
+        ("4.00", {"options": ((BLOCK1, Block(0, True, 6).encode()),)}),  # with 3 bytes
         ("4.15", {"content_format": 50}),
     ],
 )

@@ -142,8 +142,11 @@ def test_accept() -> None:
     answer = driver.get("t/a", mid=2, options=((ACCEPT, b"\x3c"),))
     assert is_ack(answer, "4.06", mid=2)
     assert answer.payload.startswith(b"Accept:")
-    driver.last = Message(address="a", id="1", content_type="application/x-mine")
-    assert is_ack(driver.get("t/a", mid=3, options=((ACCEPT, b"\x32"),)), "4.06", mid=3)
+    for mid, kind, said in ((3, "application/x-mine", b"application/x-mine"), (4, None, b"no Content-Format")):
+        driver.last = Message(address="a", id="1", content_type=kind)
+        answer = driver.get("t/a", mid=mid, options=((ACCEPT, b"\x32"),))
+        assert is_ack(answer, "4.06", mid=mid)
+        assert answer.payload == b"Accept: the message is of " + said
 
 
 @pytest.mark.parametrize(
