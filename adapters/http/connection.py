@@ -34,6 +34,7 @@ from gateway.port.adapter import (
     Deliverable,
     Deliveries,
     Effect,
+    GiveUp,
     Outcome,
     Publish,
     Random,
@@ -56,8 +57,7 @@ class HttpConnection(Adapter):
     """
 
     def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget, random: Random) -> None:
-        self._info, self._random = info, random
-        self._share = ConnectionBudget(arriving, options)
+        self._info, self._random, self._share = info, random, ConnectionBudget(arriving, options)
         self._options, self.singles_max = options, min(options.max_pipelined, SINGLES_MAX)
         self.transport: Transport | None = None
         self._streams: EventStreams | None = None
@@ -68,8 +68,7 @@ class HttpConnection(Adapter):
         self._now_ms = 0
         self.active_ms: int | None = None  # when something last happened
         self._closed = False
-        self._tokens = 0
-        self._subs = 0
+        self._tokens = self._subs = 0
         self._blocked = False  # fewer deliveries were taken than offered
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
@@ -321,9 +320,10 @@ class HttpConnection(Adapter):
         if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:
             self._effects += [Unsubscribe(sub=sub) for sub in stream.subs]
             self._resume()
-        for held in (self._keys, self._commands):
+        for held in (self._keys, self._commands, self._requests):
             if held is not None:
                 held.gone(exchange)
+        self._effects += [GiveUp(token=token) for token, one in self._asked.items() if one.exchange == exchange]
         self._identities.gone(exchange)
 
     def _drained(self, exchange: Exchange) -> None:

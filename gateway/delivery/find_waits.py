@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Awaitable, Callable
 
+from gateway.base.waits import Connected, Waits
 from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
 from store.base.errors import StoreError
@@ -21,14 +22,24 @@ class FindWaits:
     def __init__(self, store: StoreClient) -> None:
         self._store = store
         self._stopped = asyncio.Event()
+        self.waits = Waits()
         self._waits = 0  # <= WAITS_COUNT_MAX
 
     def stop(self) -> None:
         """Ends all waits: each search is answered now."""
         self._stopped.set()
 
-    async def find(self, request: FindMessages, find: Find) -> FoundMessages:
-        """Returns a search's results, at once or within the request's time to wait. Raises the errors of `find`."""
+    async def find(
+        self, request: FindMessages, find: Find, *, connection: Connected, number: int | None
+    ) -> FoundMessages:
+        """Returns a search's results, at once or within the request's time to wait. Raises the errors of `find`.
+
+        `number` is the request's of its connection, by which `waits` may give it up.
+        """
+        with self.waits.waiting(connection, number, asyncio.Event()) as wanted:
+            return await self._find(request, find, lambda: wanted() and not connection.ended)
+
+    async def _find(self, request: FindMessages, find: Find, wanted: Callable[[], bool]) -> FoundMessages:
         loop = asyncio.get_running_loop()
         until_s = loop.time() + request.wait_ms / 1_000
         ends, next_s = self._ends() if request.wait_ms else (), loop.time() + FIND_S
@@ -37,7 +48,7 @@ class FindWaits:
             return found
         self._waits += 1
         try:
-            while not (found.messages or found.after is not None or self._stopped.is_set()):
+            while wanted() and not (found.messages or found.after is not None or self._stopped.is_set()):
                 left_s = until_s - loop.time()
                 if left_s <= 0:
                     break

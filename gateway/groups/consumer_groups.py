@@ -12,6 +12,7 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.base.waits import Connected, Waits
 from gateway.domain.access import Permissions
 from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
@@ -74,21 +75,21 @@ FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are
 log = logs.get(__name__)
 
 
-class Connected(Protocol):
-    """A connection."""
+class GroupConnection(Connected, Protocol):
+    """A connection, and its protocol."""
 
     protocol: str
 
-    @property
-    def gone(self) -> bool:
-        """Returns whether the connection has ended, so that no answer can be sent."""
-
 
 class GroupClient(NamedTuple):
-    """A client that asks, and its connection; one connection may carry the requests of several clients in turn."""
+    """A client that asks, and its connection; one connection may carry the requests of several clients in turn.
 
-    connection: Connected
+    `number` is that of the request in its connection.
+    """
+
+    connection: GroupConnection
     principal: Principal
+    number: int | None = None
 
 
 class _RenewedMember(NamedTuple):
@@ -111,6 +112,7 @@ class ConsumerGroups:
         self._lost_ends = LostEnds(self._controller, self._clock)
         self._renewed: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
         self._forget_from = FORGOTTEN_FROM_COUNT
+        self.waits = Waits()  # of requests for messages, of groups of both kinds
         self._stopping = False
         self._controller.watch(self._wakes.wake_all)
 
@@ -269,7 +271,10 @@ class ConsumerGroups:
         name, member = request.group, request.member
         asked = cursor = request.after or GroupCursor(0, {})
         until_s = self._clock() + request.wait_ms / 1_000
-        with self._wakes.listening(name) if request.wait_ms else nullcontext(asyncio.Event()) as woken:
+        with (
+            self._wakes.listening(name) if request.wait_ms else nullcontext(asyncio.Event()) as woken,
+            self.waits.waiting(asker.connection, asker.number, woken) as wanted,
+        ):
             while True:
                 woken.clear()
                 group = await self._settle(asker, name, member, asked)
@@ -289,7 +294,7 @@ class ConsumerGroups:
                             raise error
                 cursor = cursor_of(group, member, cursor, read.positions)
                 left_s = until_s - self._clock()
-                if read.messages or left_s <= 0 or self._stopping or asker.connection.gone:
+                if read.messages or left_s <= 0 or self._stopping or not wanted() or asker.connection.ended:
                     queues, revoked = owned(group, member)
                     if read.messages and group.header is not None:
                         self.environment.delivered(

@@ -143,7 +143,11 @@ class LeaseGroups:
         """See `ReceiveMessages`."""
         _check_lease_s(request.lease_s)
         until_s = self._clock() + request.wait_ms / 1_000
-        with self._listening(request.group) as woken:
+        connection = asker.connection
+        with (
+            self._listening(request.group) as woken,
+            self._groups.waits.waiting(connection, asker.number, woken) as wanted,
+        ):
             while True:
                 woken.clear()
                 record = await self._record(asker, request.group)
@@ -153,15 +157,17 @@ class LeaseGroups:
                     self._waiting[woken] = queues
                     ends = await self._ends(queues)
                 found = await self._take(request, record, queues)
-                if asker.connection.gone:
+                if not wanted():
                     self._give_back(record, found)
                     return ()
                 left_s = until_s - self._clock()
                 if found or left_s <= 0 or self._groups.stopping:
                     if found:
-                        self._environment.delivered(asker.connection.protocol, record.topic, len(found))
+                        self._environment.delivered(connection.protocol, record.topic, len(found))
                     return found
                 await self._groups.reader.wait(ends, woken, min(left_s, LOOK_S))
+                if not wanted() or connection.ended:
+                    return ()
 
     @contextmanager
     def _listening(self, group: str) -> Iterator[asyncio.Event]:

@@ -173,6 +173,12 @@ class Call(Value, frozen=True, kw_only=True):
     who: Principal | None = None  # asks; as in `Publish`
 
 
+class GiveUp(Value, frozen=True, kw_only=True):
+    """The answer to a `Call` is not wanted any more: it is not waited for, and nothing is leased for it."""
+
+    token: Token
+
+
 class Close(Value, frozen=True, kw_only=True):
     """Write the rest of `take_output`, then close. `reason` is for the log; "" when all is well."""
 
@@ -192,7 +198,18 @@ class HandOver(Value, frozen=True, kw_only=True):
 
 
 Effect: TypeAlias = (
-    Publish | Subscribe | Unsubscribe | Settled | Consume | SettleLeased | Ready | Cancel | Call | Close | HandOver
+    Publish
+    | Subscribe
+    | Unsubscribe
+    | Settled
+    | Consume
+    | SettleLeased
+    | Ready
+    | Cancel
+    | Call
+    | GiveUp
+    | Close
+    | HandOver
 )
 
 

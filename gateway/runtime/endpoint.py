@@ -35,6 +35,7 @@ from gateway.port.adapter import (
     Deliverable,
     Deliveries,
     Effect,
+    GiveUp,
     HandOver,
     Leased,
     Outcome,
@@ -314,6 +315,10 @@ class Endpoint:
     def _call(self, effect: Call) -> None:
         self.hub.call(self, effect)
 
+    def _give_up(self, effect: GiveUp) -> None:
+        for waits in (self.hub.groups.waits, self.hub.finds.waits):
+            waits.give_up(self, effect.token)
+
     def _close(self, effect: Close) -> None:
         if effect.again and (client := self.principal.permissions.identity.client_id):
             self.hub.reconnect_penalty.note(self.reconnecting_client(client), effect.reason, now_ms=now_ms())
@@ -407,6 +412,7 @@ _HANDLERS: dict[type, Any] = {
     Ready: Endpoint._ready,  # noqa: SLF001
     Cancel: Endpoint._cancel,  # noqa: SLF001
     Call: Endpoint._call,  # noqa: SLF001
+    GiveUp: Endpoint._give_up,  # noqa: SLF001
     Close: Endpoint._close,  # noqa: SLF001
     HandOver: lambda endpoint, effect: endpoint.hand_over(effect),
 }

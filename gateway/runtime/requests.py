@@ -22,7 +22,7 @@ from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
 from gateway.groups.lease_groups import LeaseGroups
 from gateway.kv.kv import KeyClient, KeyValues
-from gateway.port.adapter import DONE, Authenticate, Call, CancelTimer, Challenge, Outcome, Request
+from gateway.port.adapter import DONE, Authenticate, Call, CancelTimer, Challenge, Outcome, Request, Token
 from gateway.port.bodies import BeginBody, PublishBody, ReadPart, StoredBody, StorePart
 from gateway.port.groups import (
     CommitOffsets,
@@ -117,11 +117,12 @@ _CURSORS: Final = "\0cursors of "  # with a user's name, the name of its cursors
 
 
 class RequestContext(NamedTuple):
-    """The connection that asks, the principal that it asks for, and the hub."""
+    """The connection that asks, the principal that it asks for, and the hub; `token` is the request's own."""
 
     hub: Hub
     endpoint: Endpoint
     who: Principal
+    token: Token | None = None
 
     @property
     def permissions(self) -> Permissions:
@@ -143,7 +144,7 @@ class Served(NamedTuple):
 
 async def answer(hub: Hub, endpoint: Endpoint, call: Call) -> Any:
     """Returns the answer to a request, of the type that its class names. Raises `Refusal` or `StoreError`."""
-    request, asked = call.request, RequestContext(hub, endpoint, call.who or endpoint.principal)
+    request, asked = call.request, RequestContext(hub, endpoint, call.who or endpoint.principal, call.token)
     served = served_by(request)
     if asked.permissions.access is None:
         return await served.answer(asked, request)
@@ -194,9 +195,8 @@ async def _authenticate(asked: RequestContext, request: Authenticate) -> Princip
 
 
 async def _open_context(asked: RequestContext, request: OpenContext) -> OpenedContext:
-    hub, endpoint = asked.hub, asked.endpoint
-    principal_of = partial(vouched_principal, hub, protocol=endpoint.protocol)
-    return await hub.contexts.open(endpoint, request, principal_of)
+    principal_of = partial(vouched_principal, asked.hub, protocol=asked.endpoint.protocol)
+    return await asked.hub.contexts.open(asked.endpoint, request, principal_of)
 
 
 async def _next_lost_contexts(asked: RequestContext, request: NextLostContexts) -> Sequence[str]:
@@ -258,7 +258,7 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
     async def find() -> FoundMessages:
         return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **restricted)
 
-    return await hub.finds.find(request, find)
+    return await hub.finds.find(request, find, connection=asked.endpoint, number=asked.token)
 
 
 async def _read_queue(asked: RequestContext, request: ReadQueue) -> QueuedMessages:
@@ -315,13 +315,13 @@ def _answers(
 def _groups(
     method: Callable[[ConsumerGroups, GroupClient, R], Awaitable[T]],
 ) -> Callable[[RequestContext, R], Awaitable[T]]:
-    return lambda asked, request: asked.hub.groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
+    return lambda asked, request: asked.hub.groups.answer(method, GroupClient(*asked[1:]), request)
 
 
 def _lease_groups(
     method: Callable[[LeaseGroups, GroupClient, R], Awaitable[T]],
 ) -> Callable[[RequestContext, R], Awaitable[T]]:
-    return lambda asked, request: asked.hub.lease_groups.answer(method, GroupClient(asked.endpoint, asked.who), request)
+    return lambda asked, request: asked.hub.lease_groups.answer(method, GroupClient(*asked[1:]), request)
 
 
 def _push(method: Callable[[PushRegistry, Principal, R], Awaitable[T]]) -> Callable[[RequestContext, R], Awaitable[T]]:

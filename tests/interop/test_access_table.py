@@ -453,7 +453,7 @@ EFFECTS = {
     "Subscribe": "Permissions.check_filter by the adapter, and each address by the fan-out",
     "Consume": "access_requests.check_consume, and the pump",
     "Call": "the right named in gateway.runtime.requests",
-    **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "Close"], "its own"),
+    **dict.fromkeys(["Unsubscribe", "Settled", "SettleLeased", "Ready", "Cancel", "GiveUp", "Close"], "its own"),
     "HandOver": "the next adapter's: to it the peer is a stranger again (`Connection.hand_over`)",
 }
 # The parts of the gateway that publish, move or subscribe in somebody's name, and whose rights count when.

@@ -3,8 +3,8 @@
     PUT    /groups/{group}          201 {"group","topic","terms"}, 200 where it exists, 409 where it has other terms
     POST   /groups/{group}/receive  200 messages, each with a handle: {"max","wait","lease_s"}
     POST   /groups/{group}/ack      200, once durable: {"done","refused"}; 207 where some were refused
-    POST   /groups/{group}/nack     the same: messages are given back, to be leased again after "delay_s" POST
-    /groups/{group}/extend   the same and {"handles"}: their leases end "lease_s" from now
+    POST   /groups/{group}/nack     the same: messages are given back, to be leased again after "delay_s"
+    POST   /groups/{group}/extend   the same and {"handles"}: their leases end "lease_s" from now
 
 Messages are JSON with the handle, the number of deliveries, queue and offset of each, or, where Accept asks for it, a
 batch of CloudEvents with these as the extensions `headgatehandle`, `headgatedeliveries`, `headgatequeue` and

@@ -123,6 +123,13 @@ class Requests:
         self.turn.extendleft(reversed(waiting))
         self.body_bytes += _body_bytes(waiting)
 
+    def gone(self, exchange: Exchange) -> None:
+        """Removes the requests of an exchange whose response is not wanted any more."""
+        for waiting in (self.turn, *self._senders.values()):
+            for one in [one for one in waiting if one.exchange == exchange]:
+                waiting.remove(one)
+                self.body_bytes -= len(one.request.body)
+
     def drop_bodies(self) -> Sequence[Pending]:
         """Removes and returns the requests that have bodies."""
         dropped: list[Pending] = []

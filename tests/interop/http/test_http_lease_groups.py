@@ -65,6 +65,23 @@ def test_receivers_share_the_work_and_poison_becomes_a_dead_letter(
     assert (letter.headers["ce-deadletteraddress"], letter.headers["ce-deadlettergroup"]) == (f"{topic}/13", topic)
 
 
+@pytest.mark.parametrize("http2", [False, True])
+def test_nothing_is_leased_to_a_client_that_has_given_up_waiting(gateway: GatewayProcess, http2: bool) -> None:
+    """By HTTP/1.1 it closes its connection, by HTTP/2 it resets its stream as well."""
+    name = f"left{http2}"
+    target = f"/groups/{name}/receive"
+    with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+        client.put(f"/groups/{name}", json={"topic": name, "lease_s": 3_600})
+        with (
+            httpx.Client(base_url=gateway.url, timeout=1, trust_env=False, http1=not http2, http2=http2) as impatient,
+            pytest.raises(httpx.ReadTimeout),
+        ):
+            impatient.post(target, json={"wait": 60})
+        client.post(f"/topics/{name}/a", content="1", headers={"content-type": "application/json"})
+        (found,) = post(client, target, wait=30)["messages"]
+        assert (found["event"]["data"], found["deliveries"]) == (1, 1)
+
+
 def test_what_is_acknowledged_stays_so_after_kill_9_and_what_is_leased_comes_back(gateway: GatewayProcess) -> None:
     with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
         client.put("/groups/killed", json={"topic": "killed", "lease_s": 3_600})

@@ -8,15 +8,18 @@ import pytest
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Request
+from gateway.port.adapter import Request, Token
 from gateway.runtime.requests import RequestContext, served_by
 
 ANYBODY = Principal(name="")
 
 
-def ask(connection: Any, request: Request[Any], *, who: Principal = ANYBODY, **parts: Any) -> Awaitable[Any]:
+def ask(
+    connection: Any, request: Request[Any], *, who: Principal = ANYBODY, token: Token | None = None, **parts: Any
+) -> Awaitable[Any]:
     """Answers a request; `parts` are those parts of the hub that it needs: `keys`, `groups`, `queues`."""
-    return served_by(request).answer(RequestContext(SimpleNamespace(**parts), connection, who), request)  # type: ignore[arg-type]
+    hub: Any = SimpleNamespace(**parts)
+    return served_by(request).answer(RequestContext(hub, connection, who, token), request)
 
 
 async def refusal_of(work: Awaitable[Any]) -> Refusal:

@@ -12,7 +12,7 @@ from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
 from gateway.groups.environment import GroupEnvironment
 from gateway.groups.settings import GroupsConfig
-from gateway.port.adapter import Request
+from gateway.port.adapter import Request, Token
 from gateway.port.groups import (
     CommitOffsets,
     GroupCursor,
@@ -63,7 +63,7 @@ class Connection:
     """A connection."""
 
     protocol = "http"
-    gone = False
+    gone = ended = False
 
 
 ANYBODY = Principal(name="")
@@ -93,8 +93,14 @@ class GroupsProxy:
         task.add_done_callback(self.tasks.discard)
         return task
 
-    async def ask(self, request: Request[Any], of: Principal = ANYBODY) -> Any:
-        return await ask(Connection(), request, who=of, groups=self.groups)
+    async def ask(
+        self,
+        request: Request[Any],
+        of: Principal = ANYBODY,
+        connection: Connection | None = None,
+        token: Token | None = None,
+    ) -> Any:
+        return await ask(connection or Connection(), request, who=of, token=token, groups=self.groups)
 
     async def refused(self, request: Request[Any], of: Principal = ANYBODY) -> Refusal:
         return await refusal_of(self.ask(request, of))

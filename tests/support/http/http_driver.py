@@ -28,6 +28,7 @@ from gateway.port.adapter import (
     ConnectionInfo,
     Deliveries,
     Effect,
+    GiveUp,
     Outcome,
     Publish,
     Settled,
@@ -167,7 +168,7 @@ class Gateway:
             elif isinstance(effect, Call):
                 self.act(self.adapter.completed(effect.token, self.answer_effect(effect), now_ms=self.now_ms))
             else:
-                assert isinstance(effect, Settled)
+                assert isinstance(effect, Settled | GiveUp)
 
     def _store(self, messages: Sequence[Message]) -> Outcome:
         refused = {i: self.refusals[m.address] for i, m in enumerate(messages) if m.address in self.refusals}

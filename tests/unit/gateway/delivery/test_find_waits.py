@@ -11,6 +11,7 @@ from gateway.port.reads import FindMessages
 from store.api.message import Message
 from store.local.local import LocalStore
 from tests.support.gateway.find_frames import frame
+from tests.support.gateway.groups_rig import Connection
 from tests.support.store.store_kit import append
 
 pytestmark = pytest.mark.anyio
@@ -22,13 +23,13 @@ async def store(tmp_path):
         yield store
 
 
-def searching(store, waits, **asked):
+def searching(store, waits, connection=None, number=None, **asked):
     request = FindMessages(key="d", **asked)
 
     async def find():
         return await find_messages(store, request, now_ms=0, indexed=lambda _kind, _text: True)
 
-    return asyncio.ensure_future(waits.find(request, find))
+    return asyncio.ensure_future(waits.find(request, find, connection=connection or Connection(), number=number))
 
 
 async def test_what_comes_is_found(store):
@@ -55,3 +56,18 @@ async def test_the_end_of_a_wait(store, monkeypatch):
         waits.stop()
         assert (await waiting).messages == []
         assert (await searching(store, waits, wait_ms=60_000)).messages == []
+
+
+async def test_nobody_waits_for_who_has_left(store, monkeypatch):
+    monkeypatch.setattr(find_waits, "WAITS_COUNT_MAX", 3)
+    waits = FindWaits(store)
+    ended, gone, other = Connection(), Connection(), Connection()
+    async with asyncio.timeout(60):
+        waiting = [searching(store, waits, one, 7, wait_ms=60_000) for one in (ended, gone, other)]
+        await asyncio.sleep(0.01)
+        ended.ended = gone.gone = True
+        waits.waits.give_up(other, 7)
+        assert [(await one).messages for one in waiting] == [[], [], []]
+        found = searching(store, waits, wait_ms=60_000)
+        await append(store, frame(Message("a/1", b"1", device="d")))
+        assert [message.body for message in (await found).messages] == [b"1"], "their places are free"

@@ -27,7 +27,7 @@ from gateway.port.groups import (
 )
 from store.base.errors import OffsetOutOfRange
 from store.local.local import LocalStore
-from tests.support.gateway.groups_rig import FIRST, GroupsProxy, Topics, bodies, publish
+from tests.support.gateway.groups_rig import FIRST, Connection, GroupsProxy, Topics, bodies, publish
 from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
@@ -172,6 +172,21 @@ async def test_who_waits_hears_of_a_message_and_of_the_end(two):
     one.groups.stop()
     async with asyncio.timeout(60):
         assert bodies(await waiting) == []
+
+
+async def test_a_member_that_has_left_is_not_waited_for(two):
+    _, one, _ = two
+    me = await one.join()
+    connection = Connection()
+    request = PollGroup(group="g", member=me, wait_ms=60_000)
+    waiting = asyncio.ensure_future(one.ask(request, connection=connection, token=3))
+    await asyncio.sleep(0.01)
+    one.groups.waits.give_up(connection, 3)
+    async with asyncio.timeout(30):
+        assert bodies(await waiting) == []
+    connection.ended = True
+    async with asyncio.timeout(30):
+        assert bodies(await one.ask(request, connection=connection)) == []
 
 
 async def test_a_topic_that_comes_to_be_is_read(two):

@@ -59,8 +59,8 @@ class LeasesProxy(GroupsProxy):
         )
         self.lease_groups = LeaseGroups(self.groups, letters=LeaseLetters(mover))
 
-    async def ask(self, request, of=ANYBODY, connection=None):
-        parts = {"groups": self.groups, "lease_groups": self.lease_groups}
+    async def ask(self, request, of=ANYBODY, connection=None, token=None):
+        parts = {"groups": self.groups, "lease_groups": self.lease_groups, "token": token}
         return await ask(connection or Connection(), request, who=of, **parts)
 
     async def create(self, group="g", topic="t", start="earliest", **terms):
@@ -307,6 +307,60 @@ async def test_a_receiver_that_has_gone_gives_back_what_it_was_leased(rig):
     gone = Connection()
     gone.gone = True
     assert not await one.ask(ReceiveMessages(group="g"), connection=gone)
+    (got,) = await one.receive()
+    assert got.deliveries == 1
+
+
+async def test_nothing_is_leased_to_a_receiver_that_has_left_while_it_waited(rig, monkeypatch):
+    """Its connection may look alive: most peers that close their half of one are gone."""
+    one = rig.proxy()
+    await one.create()
+    looked, wait = asyncio.Event(), one.groups.reader.wait
+
+    async def noted(*given):
+        looked.set()
+        await wait(*given)
+
+    async def waiting_receiver(proxy, connection, number):
+        """Returns a receiver that has found nothing and waits."""
+        looked.clear()
+        request = ReceiveMessages(group="g", wait_ms=60_000)
+        waiting = asyncio.ensure_future(proxy.ask(request, connection=connection, token=number))
+        await looked.wait()
+        return waiting
+
+    monkeypatch.setattr(one.groups.reader, "wait", noted)
+    left, other = Connection(), Connection()
+    waiting = await waiting_receiver(one, left, 1)
+    left.ended = True
+    await rig.publish(bodies={A: [b"1"]})
+    assert await waiting == ()
+    (got,) = await one.receive()
+    assert got.deliveries == 1
+    assert await one.settle(got) == [None]
+    waiting, going_on = [await waiting_receiver(one, other, number) for number in (7, 9)]
+    one.groups.waits.give_up(other, 7)
+    one.groups.waits.give_up(other, 7)
+    assert await waiting == ()
+    await rig.publish(bodies={A: [b"2"]})
+    (got,) = await going_on
+    assert (got.message.body, got.deliveries) == (b"2", 1)
+
+
+async def test_a_receiver_that_gives_up_while_it_is_leased_messages_gives_them_back(rig, monkeypatch):
+    one, connection = rig.proxy(), Connection()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create()
+    take = rig.store.leases.take
+
+    async def slow(*given, **named):
+        found = await take(*given, **named)
+        one.groups.waits.give_up(connection, 7)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store.leases, "take", slow)
+        assert await one.ask(ReceiveMessages(group="g"), connection=connection, token=7) == ()
     (got,) = await one.receive()
     assert got.deliveries == 1
 

@@ -7,6 +7,7 @@ import pytest
 
 from adapters.http.handlers.waiting import ASKED_MAX
 from gateway.domain.errors import Cause, Refusal
+from gateway.port.adapter import GiveUp
 from gateway.port.groups import (
     CreateLeaseGroup,
     DescribeGroup,
@@ -151,6 +152,34 @@ def test_a_group_is_shown_with_its_terms_and_one_with_members_without(client: An
     assert "terms" not in shown
     assert shown["queues"] == [{"queue": 16, "offset": 5, "first": 0, "end": 9, "member": "m", "lag": 4}]
     assert client.gateway.asked == [DescribeGroup(group="g")] * 2
+
+
+def test_a_receiver_whose_stream_is_reset_gives_up() -> None:
+    """Else the next message would be leased to nobody."""
+    client = Http2Client(GroupsGateway())
+    ask(client, (), "POST", "/groups/f/receive")
+    client.gateway.hold = True
+    streams = [client.send("POST", f"/groups/{name}/receive") for name in "gh"]
+    client.flush()
+    first, _ = client.gateway.held
+    client.h2.reset_stream(streams[0])
+    client.flush()
+    assert client.gateway.effects[-1] == GiveUp(token=first.token)
+    client.read(client.gateway.release())
+    assert client.answer(streams[1]).json == {"messages": []}
+    assert sum(isinstance(effect, GiveUp) for effect in client.gateway.effects) == 1
+
+
+def test_a_receiver_whose_stream_is_reset_before_its_turn_never_begins() -> None:
+    client = Http2Client(GroupsGateway())
+    ask(client, (), "POST", "/groups/f/receive")
+    client.gateway.hold = True
+    streams = [client.send("POST", "/groups/g/receive") for _ in range(ASKED_MAX + 1)]
+    client.flush()
+    client.h2.reset_stream(streams[-1])
+    client.flush()
+    client.read(client.gateway.release())
+    assert len(client.gateway.asked) == 1 + ASKED_MAX
 
 
 def test_receivers_that_wait_take_no_more_room_than_readers() -> None:
