@@ -95,7 +95,7 @@ class CoapEndpoint:
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
         self._topics = TopicWrites(
-            settings, sender=self._sender, exchanges=self.exchanges, new_token=self._tokens.new, plan_of=self.plans.make
+            settings, sender=self._sender, exchanges=self.exchanges, new_token=self._tokens.new, plans=self.plans
         )
         self.admission = AnonymousAdmission()
         self._publishing: dict[Token, list[Exchange]] = {}

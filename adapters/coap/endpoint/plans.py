@@ -64,6 +64,16 @@ class Plans:
                     self.known.clear()
                 self.known[data[end:stop]] = plan
             return plan, body
-        whole = self._uploads.add(exchange.peer, request, body, now_ms)
-        exchange.tail = encode_options([self._uploads.acknowledged(request)])
+        whole = self.body(request, body, exchange, now_ms)
         return None if whole is None else (plan, whole)
+
+    def body(self, request: CoapRequest, part: bytes, exchange: Exchange, now_ms: int) -> bytes | None:
+        """Returns a request's body, which may come in blocks; None for a block that is not the last.
+
+        Raises `ProtocolError` and, for blocks, `Refusal` (OVERLOAD).
+        """
+        if request.block1 is None:
+            return part
+        whole = self._uploads.add(exchange.peer, request, part, now_ms)
+        exchange.tail = encode_options([self._uploads.acknowledged(request)])
+        return whole

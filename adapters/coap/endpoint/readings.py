@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 import msgspec
 
 from adapters.coap.codec.registry import CONTINUE, FETCH, IPATCH, MAX_AGE
-from adapters.coap.codec.wire import Packet, encode_options, read_options
+from adapters.coap.codec.wire import Packet, encode_options
 from adapters.coap.exchanges.answers import Answer
 from adapters.coap.exchanges.echo import EchoVerifier
 from adapters.coap.exchanges.exchanges import Exchange, Exchanges
@@ -172,8 +172,6 @@ class Readings:
 
         A request for an Echo is never retransmitted, so it also replaces a response that would be (RFC 9175, 2.4).
         """
-        if answer.options and exchange.tail:  # of a request in blocks
-            answer = answer._replace(options=(*answer.options, *read_options(exchange.tail, 0)[0]))
         if room is not None:
             size_bytes = HEADER_BYTES + len(encode_options(answer.options)) + 1 + len(answer.payload)
             if exchange.acked or size_bytes > room:

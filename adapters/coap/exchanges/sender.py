@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from adapters.coap.codec.registry import ACK, BAD_OPTION, CON, CONTINUE, EMPTY, NON, RST
-from adapters.coap.codec.wire import MessageFormatError, encode_options
+from adapters.coap.codec.wire import MessageFormatError, encode_options, read_options
 from adapters.coap.exchanges.answers import Answer, EchoRequired, refused, unwanted, wrong
 from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.message_ids import MessageIds
@@ -11,6 +11,8 @@ from adapters.coap.exchanges.separate import SeparateResponses
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import ProtocolError, Refusal
 from gateway.port.adapter import Peer, Random
+
+SUCCESS = 2  # the class of codes
 
 
 class Sender:
@@ -54,7 +56,10 @@ class Sender:
             if exchange.confirmable and not exchange.acked:
                 self.acknowledge(exchange)
             return
-        body = encode_options(answer.options) if answer.options else exchange.tail
+        options = answer.options
+        if options and exchange.tail and answer.code >> 5 == SUCCESS:
+            options = (*options, *read_options(exchange.tail, 0)[0])
+        body = encode_options(options) if options else exchange.tail
         if answer.payload:
             body += b"\xff" + answer.payload
         peer, tag = exchange.peer, exchange.tag

@@ -6,13 +6,14 @@ DELETE a topic              read the key; publish a deletion of the topic-data; 
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from adapters.coap.codec.registry import (
     BAD_OPTION,
     CHANGED,
     CONFLICT,
     CONTENT_FORMAT,
+    CONTINUE,
     CREATED,
     DELETE,
     DELETED,
@@ -23,7 +24,6 @@ from adapters.coap.codec.registry import (
     NOT_FOUND,
     POST,
     PUT,
-    REQUEST_ENTITY_TOO_LARGE,
     UNSUPPORTED_CONTENT_FORMAT,
 )
 from adapters.coap.codec.wire import encode_uint
@@ -55,6 +55,16 @@ from store.api.message import Message
 Next: TypeAlias = Callable[[Outcome, int], Effect | Answer]  # takes an outcome and the time
 
 
+class TopicPlans(Protocol):
+    """The reading of requests' options and bodies."""
+
+    def make(self, request: CoapRequest) -> MessagePlan:
+        """Returns the plan of a request that publishes."""
+
+    def body(self, request: CoapRequest, part: bytes, exchange: Exchange, now_ms: int) -> bytes | None:
+        """Returns a request's body, which may come in blocks; None for a block that is not the last."""
+
+
 class _Write(NamedTuple):
     """A request in flight, and what follows from the outcome that it waits for."""
 
@@ -72,13 +82,13 @@ class TopicWrites:
         sender: Sender,
         exchanges: Exchanges,
         new_token: Callable[[int], Token],
-        plan_of: Callable[[CoapRequest], MessagePlan],
+        plans: TopicPlans,
     ) -> None:
         self._settings = settings
         self._sender = sender
         self._exchanges = exchanges
         self._new_token = new_token
-        self._plan_of = plan_of
+        self._plans = plans
         self._writes: dict[Token, _Write] = {}
 
     def __len__(self) -> int:
@@ -91,14 +101,20 @@ class TopicWrites:
 
     def begin(self, exchange: Exchange, code: int, request: CoapRequest, body: bytes, now_ms: int) -> Sequence[Effect]:
         """Returns the first step of a request; nothing where it is answered with its error."""
-        exchange.silence = request.silence
+        if request.block1 is None:  # else a transfer that fails has to be told so
+            exchange.silence = request.silence
         try:
-            step = self._first(exchange, code, request, body, now_ms)
+            whole = self._plans.body(request, body, exchange, now_ms)
+            step = None if whole is None else self._first(exchange, code, request, whole, now_ms)
         except (ProtocolError, Refusal) as error:
             self._sender.fail(exchange, error, now_ms)
             return ()
         self._exchanges.open(exchange)
         self._exchanges.remember([exchange], now_ms)
+        if step is None:
+            self._sender.answer(exchange, Answer(CONTINUE), now_ms)
+            return ()
+        exchange.silence = request.silence
         return (step,)
 
     def completed(self, token: Token, outcome: Outcome, now_ms: int) -> Sequence[Effect] | None:
@@ -121,8 +137,6 @@ class TopicWrites:
     def _first(self, exchange: Exchange, code: int, request: CoapRequest, body: bytes, now_ms: int) -> Effect:
         if request.condition is not None:
             raise ProtocolError(BAD_OPTION, "conditions are not for topics")
-        if request.block1 is not None and (request.block1.more or request.block1.number):
-            raise ProtocolError(REQUEST_ENTITY_TOO_LARGE, "the properties of a topic come in one message")
         number = self._settings.topic_format
         if code != DELETE:
             if request.content_format not in {None, number}:
@@ -198,7 +212,7 @@ class TopicWrites:
     def _plan(self, topic: Topic, content_format: int | None = None) -> MessagePlan:
         """Returns the plan of a PUT or DELETE of the topic-data."""
         path = ("ps", *[unescape_level(level) for level in topic.address.split("/")])
-        return self._plan_of(CoapRequest(path=path, content_format=content_format))
+        return self._plans.make(CoapRequest(path=path, content_format=content_format))
 
     def _delete_of(self, exchange: Exchange) -> Next:
         def delete(outcome: Outcome, now_ms: int) -> Effect | Answer:
