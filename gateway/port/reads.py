@@ -68,10 +68,14 @@ class Retained(Request[RetainedPage], frozen=True, kw_only=True):
 
 
 class ListAddresses(Request[Sequence[str]], frozen=True, kw_only=True):
-    """Asks for addresses that were published to and begin with a prefix, sorted."""
+    """Asks for addresses that were published to and begin with a prefix, sorted.
+
+    Where there are `limit`, more may follow: ask with the last one as `after`.
+    """
 
     prefix: str = ""
     limit: int = 1_000
+    after: str = ""
 
 
 class FoundMessages(Value, frozen=True, kw_only=True):

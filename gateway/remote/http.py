@@ -132,13 +132,18 @@ class RemoteGateway:
 
     def addresses(self, prefix: str = "") -> list[str]:
         """Returns addresses that have a last value, sorted."""
-        with self._trouble():
-            answer = _check(self._client.get("/topics", params={"prefix": prefix}))
-        try:
-            found = msgspec.json.decode(answer.content)
-            return [str(one) for one in (found["addresses"] if isinstance(found, dict) else found)]
-        except (msgspec.DecodeError, KeyError, TypeError) as error:
-            raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+        found: list[str] = []
+        target: str | None = f"/topics?{_encoded({'prefix': prefix})}"
+        while target is not None:
+            with self._trouble():
+                answer = _check(self._client.get(target))
+            try:
+                page = msgspec.json.decode(answer.content)
+                found += [str(one) for one in (page["addresses"] if isinstance(page, dict) else page)]
+            except (msgspec.DecodeError, KeyError, TypeError) as error:
+                raise RemoteRefused(answer.status_code, f"{self.url} does not answer as a gateway does") from error
+            target = answer.links.get("next", {}).get("url")
+        return found
 
     def status(self) -> Status:
         """Returns the gateway's status; `url` is its admin port's."""

@@ -269,7 +269,7 @@ async def _read_queue(asked: RequestContext, request: ReadQueue) -> QueuedMessag
 
 async def _list_addresses(asked: RequestContext, request: ListAddresses) -> Sequence[str]:
     hub = asked.hub
-    known: dict[str, Any] = {"router": hub.router, "controller": hub.controller}
+    known: dict[str, Any] = {"router": hub.router, "controller": hub.controller, "after": request.after}
     return await hub.directory.list(request.prefix, request.limit, readable=asked.permissions.reads, **known)
 
 

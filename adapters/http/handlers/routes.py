@@ -21,7 +21,7 @@ Handlers refuse a request by `Refusal` and `HttpError`.
 from collections.abc import Callable, Mapping, Sequence
 from hashlib import blake2b
 from typing import Any, Final, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, urlencode
 
 from msgspec.structs import replace
 
@@ -59,7 +59,7 @@ from adapters.http.handlers.messages import (
     read_message,
 )
 from adapters.http.handlers.once import answerable_key, event_keys, once_key
-from adapters.http.handlers.parsing.query import read_query
+from adapters.http.handlers.parsing.query import read_number, read_query
 from adapters.http.handlers.sse import read_id
 from adapters.http.wire.request import HttpError, HttpRequest, percent_decode, qualities
 from adapters.http.wire.response import Response, json_response, refused
@@ -278,11 +278,21 @@ def _tag_is(required: str, tag: str) -> bool:
 
 def list_topics(request: HttpRequest, context: HandlerContext) -> Action:
     """Lists addresses that begin with a prefix."""
-    query = read_query(request, "prefix", "limit")
-    prefix, limit = query.get("prefix", ""), query.get("limit", str(LIST_MAX))
-    if not (limit.isascii() and limit.isdigit()) or not 0 < int(limit[:9]) <= LIST_MAX:
-        raise AttributeRefusal("limit", f"is not a number from 1 to {LIST_MAX}")
-    return Ask(ListAddresses(prefix=prefix, limit=int(limit)), lambda addresses: json_response(200, addresses))
+    query = read_query(request, "prefix", "limit", "after")
+    asked = ListAddresses(
+        prefix=query.get("prefix", ""),
+        limit=read_number(query, "limit", LIST_MAX, LIST_MAX, least=1),
+        after=query.get("after", ""),
+    )
+
+    def reply(addresses: Sequence[str]) -> Response:
+        headers = []
+        if len(addresses) == asked.limit:
+            following = urlencode({**query, "after": addresses[-1]}, quote_via=quote)
+            headers.append((b"link", f'</topics?{following}>; rel="next"'.encode()))
+        return json_response(200, addresses, *headers)
+
+    return Ask(asked, reply)
 
 
 # ---- /timers

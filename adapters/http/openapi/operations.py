@@ -94,7 +94,9 @@ OPERATIONS: Final[Mapping[str, Operation]] = {
         body={EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, PROTOBUF_BATCH: {}, AVRO: {}, ANY: {}},
         headers={"idempotency-key": STRING, "prefer": STRING},
     ),
-    "GET /topics": Operation("Lists addresses.", {200: _json("Addresses")}, query={"prefix": STRING, "limit": _LIMIT}),
+    "GET /topics": Operation(
+        "Lists addresses.", {200: _json("Addresses")}, query={"prefix": STRING, "limit": _LIMIT, "after": STRING}
+    ),
     "GET /topics/{address}": Operation(
         "Reads the last value of an address, or of all addresses that a filter matches.",
         {200: {ANY: {}, EVENT: ref("Event"), BATCH: ref("Batch"), PROTOBUF: {}, AVRO: {}}, 304: _NOTHING},

@@ -85,17 +85,17 @@ class Directory:
         prefix: str,
         limit: int,
         *,
+        after: str = "",
         router: Router,
         controller: ControllerClient,
         readable: Callable[[str], bool] = lambda _address: True,
     ) -> Sequence[str]:
-        """Returns up to `limit` addresses that begin with a prefix, sorted; those of topics that are gone are left out.
+        """Returns up to `limit` addresses that begin with a prefix and follow `after`, sorted.
 
-        So are those that are not `readable`.
+        Those of topics that are gone, and those that are not `readable`, are left out.
         """
         await self.settle()
         found: list[str] = []
-        after = ""
         while len(found) < limit:
             page = await self._store.log.addresses(prefix, after=after, limit=PAGE)
             found += [

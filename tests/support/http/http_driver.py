@@ -195,6 +195,7 @@ class Gateway:
             return Outcome(value=LastValuesPage(messages=page, after=page[-1].address if more else None))
         assert isinstance(request, ListAddresses)
         found = sorted({m.address for m in self.messages if m.address.startswith(request.prefix)})
+        found = [address for address in found if address > request.after]
         return Outcome(value=found[: request.limit])
 
     def _authenticate(self, request: Authenticate) -> Outcome:

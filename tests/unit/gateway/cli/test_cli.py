@@ -329,6 +329,12 @@ def test_topics_lists_addresses(gateway):
     assert gateway.asked[0].url.params["prefix"] == "a/"
 
 
+def test_topics_lists_all_pages_of_addresses(gateway):
+    gateway.answers["/topics"] = httpx.Response(200, json=["a/b"], headers={"link": '</more>; rel="next"'})
+    gateway.answers["/more"] = httpx.Response(200, json=["a/c"])
+    assert run("topics", "/").output == "a/b\na/c\n"
+
+
 @pytest.mark.parametrize("content", [b"<html>", b"{}", b"[1"])
 def test_an_answer_of_something_else_is_said_so(gateway, content):
     gateway.answers["/status"] = httpx.Response(200, content=content)

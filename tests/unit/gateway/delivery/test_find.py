@@ -223,6 +223,8 @@ async def test_addresses_that_the_router_meets_are_listed(store):
     del controller.found["gone"]
     assert await directory.list("", 10, **asked) == ["t/a", "t/b"]
     assert await directory.list("t/", 1, **asked) == ["t/a"]
+    assert await directory.list("t/", 1, after="t/a", **asked) == ["t/b"]
+    assert await directory.list("t/", 1, after="t/b", **asked) == []
 
 
 async def test_a_list_has_the_addresses_that_were_offered_before_it(store):

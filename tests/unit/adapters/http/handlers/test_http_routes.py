@@ -380,7 +380,13 @@ def test_addresses_are_listed(connect: Callable[..., Client]) -> None:
     for address in ("b/1", "a/2", "a/1"):
         client.ask("POST", f"/topics/{address}", body=b"")
     assert client.ask("GET", "/topics").json == ["a/1", "a/2", "b/1"]
-    assert client.ask("GET", "/topics?prefix=a/&limit=1").json == ["a/1"]
+    assert client.ask("GET", "/topics")["link"] is None
+    first = client.ask("GET", "/topics?prefix=a/&limit=1")
+    assert (first.json, first["link"]) == (["a/1"], '</topics?prefix=a%2F&limit=1&after=a%2F1>; rel="next"')
+    second = client.ask("GET", "/topics?prefix=a%2F&limit=1&after=a%2F1")
+    assert (second.json, second["link"]) == (["a/2"], '</topics?prefix=a%2F&limit=1&after=a%2F2>; rel="next"')
+    third = client.ask("GET", "/topics?prefix=a%2F&limit=1&after=a%2F2")
+    assert (third.json, third["link"]) == ([], None)
     for target in ("/topics?limit=0", "/topics?limit=x", "/topics?limit=1001", "/topics?offset=1"):
         assert client.ask("GET", target).status == 400
 
