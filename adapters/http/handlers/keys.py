@@ -227,11 +227,10 @@ def transact(request: HttpRequest, context: HandlerContext) -> Action:
         raise AttributeRefusal("compare", "names a key twice, or a revision that cannot be")
     if "" in compares:
         raise AttributeRefusal("compare", "names an empty key")
-    done = TransactKeys(
-        compares=compares,
-        operations=[_operation(i, one) for i, one in enumerate(asked.operations)],
-        namespace=_namespace(query),
-    )
+    operations = [_operation(i, one) for i, one in enumerate(asked.operations)]
+    if len({one.key for one in operations}) < len(operations):
+        raise AttributeRefusal("operations", "name a key twice")
+    done = TransactKeys(compares=compares, operations=operations, namespace=_namespace(query))
     return Ask(done, lambda made: json_response(200, {"revision": made.revision, "existed": made.existed}))
 
 

@@ -252,6 +252,7 @@ def test_a_transaction(client: Any) -> None:
         b'{"operations": [], "else": []}',
         b'{"operations": [], "compare": [{"key": "a", "revision": 1}, {"key": "a", "revision": 1}]}',
         b'{"operations": [], "compare": [{"key": "a", "revision": -2}]}',
+        b'{"operations": [{"put": "a", "value": ""}, {"delete": "a"}]}',
         b'{"operations": [{"delete": "\xff"}]}',
         b'{"operations": [{"delete": ""}]}',
         b'{"operations": [{"put": "", "value": "a"}]}',
