@@ -240,20 +240,23 @@ class Pump:
 
     def _ready(self) -> list[QueueConsumer]:
         """Returns the consumers whose turn it is: those of the highest priority that have room."""
-        candidates = self.consumers
-        if self._rules().single_active:
-            candidates = self._oldest[:1] if self.active else []
-        ready = [consumer for consumer in candidates if not consumer.idle]
+        ready = [consumer for consumer in self._candidates() if not consumer.idle]
         if len(ready) > 1:
             highest = max(consumer.priority for consumer in ready)
             ready = [consumer for consumer in ready if consumer.priority == highest]
         return ready
 
+    def _candidates(self) -> list[QueueConsumer]:
+        """Returns the consumers that may have messages: of a queue with a single active one, that alone."""
+        if self._rules().single_active:
+            return self._oldest[:1] if self.active else []
+        return self.consumers
+
     def _is_preceded(self, consumer: QueueConsumer) -> bool:
         """Returns whether a consumer of a higher priority has room: it came while messages were leased for this one."""
         if consumer.priority >= self._highest:
             return False
-        return any(other.priority > consumer.priority and not other.idle for other in self.consumers)
+        return any(other.priority > consumer.priority and not other.idle for other in self._candidates())
 
     async def get(self, owner: int) -> tuple[Message, Lease] | None:
         """Leases the first message that has not expired; removes those before it. Raises `StoreError`."""

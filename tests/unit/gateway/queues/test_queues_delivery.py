@@ -496,3 +496,20 @@ async def test_a_consumer_of_a_higher_priority_that_comes_during_a_take_is_first
     go_on.set()
     assert await high.has(2) == [b"1", b"2"]
     assert await low.has(1) == [b"3"]
+
+
+async def test_a_waiting_consumer_of_a_higher_priority_takes_nothing_from_the_single_active_one(rig, monkeypatch):
+    await rig.declare(rig.conn(), "q", arguments={"x-single-active-consumer": True})
+    active, waiting = rig.conn(), rig.conn()
+
+    def given_back(*_arguments, **_options):
+        raise AssertionError("a message was leased, and not delivered")
+
+    monkeypatch.setattr(rig.store.leases, "requeue", given_back)
+    await rig.consume(active, "q", credit=1)
+    await rig.consume(waiting, "q", credit=5, priority=10)
+    await rig.publish("", "q", b"1", b"2")
+    assert await active.has(1) == [b"1"]
+    rig.ready(active, 1, named=True)
+    assert await active.has(2) == [b"1", b"2"]
+    assert not waiting.taken
