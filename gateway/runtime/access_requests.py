@@ -54,6 +54,7 @@ from gateway.port.queues import (
     UnbindExchange,
     UnbindQueue,
     address_of,
+    exchange_root,
 )
 from gateway.port.reads import ExpectAnswer, FindMessages, LastValue, LastValues, ReadQueue, Retained
 from gateway.port.shared import SHARED_PREFIX
@@ -62,6 +63,7 @@ from gateway.queues.model.bindings import ALTERNATE, PREDECLARED, Exchange, patt
 from gateway.runtime.endpoint import Hub
 from store.api.kv_rules import end_of_prefix
 
+_SEEING: tuple[Action, ...] = ("subscribe", "publish")  # the rights by which a thing may be asked for
 _RABBITMQ: Mapping[Action, str] = {"manage": "configure", "publish": "write", "subscribe": "read"}
 
 
@@ -132,9 +134,11 @@ def opens_vhost(_hub: Hub, permissions: Permissions, request: OpenVhost) -> None
 
 
 def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExchange) -> None:
-    """Needs the right to manage the exchange; an alternate exchange needs the same right as a binding to it."""
-    address = exchange_address(request.name)
-    if not _sees(permissions, address, passive=request.passive):
+    """Needs the right to manage the exchange; an alternate exchange needs the same right as a binding to it.
+
+    Whoever may publish something to an exchange, or read something of it, may ask whether it is there.
+    """
+    if not (request.passive and _sees_exchange(permissions, request.name)):
         _check_exchange(permissions, "manage", request.name)
     alternate = request.arguments.get(ALTERNATE)
     if isinstance(alternate, str) and not request.passive:
@@ -162,11 +166,12 @@ def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchang
 def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
     """Needs the right to manage the queue; for dead letters, to read it and to publish wherever they may go.
 
-    Everybody who knows the name of a queue for answers may ask whether it is there: they cannot be guessed.
+    Whoever may read a queue, or publish to it, may ask whether it is there. So may everybody who knows the name of a
+    queue for answers: they cannot be guessed.
     """
     if request.passive and local_name(request.name).startswith(REPLIES):
         return
-    if not _sees(permissions, queue_address(request.name), passive=request.passive):
+    if not (request.passive and _sees_queue(permissions, request.name)):
         _check_queue(permissions, "manage", request.name)
     exchange, key = request.arguments.get(DEAD_LETTER_EXCHANGE), request.arguments.get(DEAD_LETTER_KEY)
     if isinstance(exchange, str) and not request.passive:
@@ -180,10 +185,26 @@ def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -
                 permissions.check_all("publish", pattern)
 
 
-def _sees(permissions: Permissions, address: str, *, passive: bool) -> bool:
-    """Returns whether any right is enough for a request: with `passive` it asks for existence alone."""
-    access = permissions.access
-    return passive and access is not None and (access.may("subscribe", address) or access.may("publish", address))
+def _sees_queue(permissions: Permissions, name: str) -> bool:
+    """Returns whether a queue may be asked for: rights to read it, or to publish to it, are enough."""
+    direct = address_of(in_vhost(vhost_of(name), ""), local_name(name))
+    return _sees(permissions, queue_address(name)) or _may(permissions, "publish", direct)
+
+
+def _sees_exchange(permissions: Permissions, name: str) -> bool:
+    """Returns whether an exchange may be asked for: a right to any of its messages is enough."""
+    if local_name(name) in PREDECLARED or _sees(permissions, exchange_address(name)):
+        return True
+    access, messages = permissions.access, f"{exchange_root(name)}/#"
+    return access is not None and any(access.reaches(action, messages) for action in _SEEING)
+
+
+def _sees(permissions: Permissions, address: str) -> bool:
+    return any(_may(permissions, action, address) for action in _SEEING)
+
+
+def _may(permissions: Permissions, action: Action, address: str) -> bool:
+    return permissions.access is not None and permissions.access.may(action, address)
 
 
 def manages_queue(_hub: Hub, permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
@@ -283,7 +304,7 @@ def creates_lease_group(hub: Hub, permissions: Permissions, request: CreateLease
 def describes_group(_hub: Hub, permissions: Permissions, request: DescribeGroup) -> None:
     """Needs any right to the group."""
     address = group_address(request.group)
-    if not _sees(permissions, address, passive=True):
+    if not _sees(permissions, address):
         permissions.check("manage", address)
 
 

@@ -8,7 +8,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
 from gateway.port.adapter import Consume, ConsumerId, Request, Token
 from gateway.port.bodies import BeginBody, PublishBody
-from gateway.port.groups import CreateLeaseGroup, DeleteGroup, LeaseTerms, ListGroups, PollGroup
+from gateway.port.groups import CreateLeaseGroup, DeleteGroup, DescribeGroup, LeaseTerms, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
     BindQueue,
@@ -111,8 +111,13 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
         (DeclareExchange(name="x", kind="topic", passive=True), "publish:$exchange/x"),
         (DeclareExchange(name="x", kind="topic", passive=True), "subscribe:$exchange/x"),
         (DeclareExchange(name="x", kind="topic", passive=True), "manage:$exchange/x"),
+        (DeclareExchange(name="x", kind="topic", passive=True), "publish:$amqp/x/a/b"),
+        (DeclareExchange(name="x", kind="topic", passive=True), "subscribe:$amqp/x/#"),
+        (DeclareExchange(name=in_vhost("shop", "x"), kind="topic", passive=True), "publish:$vhost/shop/amqp/x/a"),
         (DeleteExchange(name="x"), "manage:$exchange/x"),
         (DeclareQueue(name="a/b"), "manage:$queue/a/b"),
+        (DeclareQueue(name="q", passive=True), "publish:$amqp//q"),
+        (DeclareQueue(name=in_vhost("shop", "a.b"), passive=True), "publish:$vhost/shop/amqp//a/b"),
         (DeclareQueue(name="q", passive=True), "subscribe:$queue/q"),
         (DeclareQueue(name="", exclusive=True), "manage:$queue/amq.gen/#"),
         (DeleteQueue(name="amq.gen-xyz"), "manage:$queue/amq.gen/xyz"),
@@ -146,6 +151,8 @@ def test_what_a_request_needs(request_, needs):
 
 
 def test_what_everybody_may_ask():
+    assert may(DeclareExchange(name="amq.topic", kind="topic", passive=True))
+    assert not may(DeclareExchange(name="amq.topic", kind="topic"))
     assert may(ListAddresses())
     assert may(ListGroups())
     assert may(JoinShared(names=[SharedName("g", "a/#")]))  # each filter is refused by itself
@@ -180,6 +187,17 @@ def test_a_queue_with_dead_letters_needs_what_moving_them_by_hand_needs(argument
         assert not may(request, *[one for one in needed if one != missing])
     assert not may(request, *needed[:2], "publish:$amqp/x/+", "publish:a")
     assert may(DeclareQueue(name="q", arguments=arguments, passive=True), "subscribe:$queue/q")
+
+
+@pytest.mark.parametrize("action", ["publish", "subscribe", "manage"])
+def test_any_right_to_a_group_shows_it(action):
+    assert may(DescribeGroup(group="g"), f"{action}:$group/g")
+    assert not may(DescribeGroup(group="g"), f"{action}:$group/h")
+
+
+def test_a_queue_is_not_seen_by_the_right_to_another_one():
+    for name, other in (("#", "q"), ("q", "r")):
+        assert not may(DeclareQueue(name=name, passive=True), f"publish:$amqp//{other}")
 
 
 def test_a_compare_reads_and_an_operation_writes():
