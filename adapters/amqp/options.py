@@ -63,8 +63,13 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         ),
     ] = 256 << 20
     unacknowledged_count_max: Annotated[
-        int, Meta(ge=1, description="messages a consumer without a prefetch of its own holds unacknowledged")
-    ] = 16_384
+        int,
+        Meta(
+            ge=1,
+            description="messages a consumer without a prefetch of its own holds unacknowledged, and a channel by "
+            "basic.get",
+        ),
+    ] = 65_535  # the largest prefetch that a client can ask for
     consumer_timeout_s: Annotated[
         int,
         Meta(

@@ -288,6 +288,16 @@ def test_no_prefetch_is_bounded_by_ours():
     assert peer.deliver(peer.consume(), messages(9)) == 4
 
 
+def test_no_prefetch_is_no_less_than_the_largest():
+    peer = Peer().open()
+    peer.consume(tag="1")
+    credit = peer.effects[-1].credit
+    peer.send(Basic.Qos(prefetch_count=0xFFFF), channel=1)
+    peer.frames()
+    peer.consume(tag="2")
+    assert credit == peer.effects[-1].credit == 0xFFFF
+
+
 def test_without_acknowledgements_there_is_no_bound():
     peer = Peer(unacknowledged_count_max=4).open()
     consumer = peer.consume(no_ack=True)
