@@ -290,7 +290,7 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
             token=output.expect(partial(_consuming, channel, consumer, method)),
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
-            credit=None if method.no_ack else consumer.prefetch,
+            credit=None if method.no_ack else min(consumer.prefetch, channel.prefetch_shared or consumer.prefetch),
             priority=priority,
             stream=stream,
             limited=channel.prefetch > 0,

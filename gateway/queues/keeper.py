@@ -88,7 +88,9 @@ class QueueKeeper:
         if rules.limited and rules.overflow != DROP_HEAD:
             if gate is None:
                 gate = LengthGate(
-                    touched=lambda: self._upkeep.changed(number), refused=lambda message: self._refused(number, message)
+                    touched=lambda: self._upkeep.changed(number),
+                    refused=lambda message: self._refused(number, message),
+                    room=lambda: self._room(number),
                 )
             gate.limit(rules.max_length, rules.max_bytes)
             self._router.gates.update(dict.fromkeys(queue.numbers, gate))
@@ -122,6 +124,11 @@ class QueueKeeper:
         """Notes that messages have come to a queue, or have left it."""
         if self.rules(number).watched:
             self._upkeep.changed(number)
+
+    def _room(self, number: int) -> int:
+        """Returns how many messages the consumers of a queue take at once."""
+        queue = self._queues.get(number)
+        return 0 if queue is None else queue.pump.room
 
     def _refused(self, number: int, message: Message) -> None:
         """Dead-letters a message that a full queue has not taken, where the queue's rules say so."""

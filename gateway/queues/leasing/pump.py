@@ -35,7 +35,7 @@ SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consu
 YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have just been first
 SETTLING_COUNT_MAX = 64  # settlements in flight of messages that were delivered without acknowledgement
 DELIVERY_COUNT = "x-delivery-count"  # a header: how often a message has been given back
-_UNKNOWN_WINDOW = 1 << 30  # of a consumer that has never been blocked
+_UNKNOWN = 1 << 30  # messages that a consumer takes which has never been blocked
 _LOWEST = -(1 << 63)  # of all priorities
 
 log = logs.get(__name__)
@@ -108,7 +108,7 @@ class QueueConsumer:
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
-        self.window = _UNKNOWN_WINDOW  # messages that it took the last time before it was blocked
+        self.window = _UNKNOWN  # messages that it took the last time before it was blocked
         self.probe = 1  # offered beyond the window; doubles while it is taken
 
     @property
@@ -237,6 +237,12 @@ class Pump:
     def has_ready_consumer(self) -> bool:
         """Returns whether a consumer takes every message: it meets expired ones itself."""
         return bool(self._ready())
+
+    @property
+    def room(self) -> int:
+        """Returns how many messages its consumers take at once."""
+        free = [consumer.credit for consumer in self._candidates() if not consumer.idle]
+        return sum(_UNKNOWN if credit is None else credit for credit in free)
 
     def _ready(self) -> list[QueueConsumer]:
         """Returns the consumers whose turn it is: those of the highest priority that have room."""

@@ -78,6 +78,7 @@ class StreamPump:
     """Delivers one stream, with the interface of `gateway.queues.leasing.pump.Pump`."""
 
     has_ready_consumer = True  # a stream keeps its messages: the keeper need not look for expired ones
+    room = 0  # no stream refuses messages for its length
 
     def __init__(
         self,

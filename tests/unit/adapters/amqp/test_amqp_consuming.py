@@ -261,6 +261,15 @@ def test_acknowledgements_of_others_change_the_credit_within_a_shared_prefetch()
     assert sorted((e.consumer, e.credit) for e in effects if isinstance(e, Ready)) == [(one, 3), (two, 3)]
 
 
+def test_a_new_consumer_has_no_more_credit_than_its_channel():
+    peer = Peer().open()
+    peer.send(Basic.Qos(prefetch_count=9), channel=1)
+    peer.send(Basic.Qos(prefetch_count=3, global_=True), channel=1)
+    peer.frames()
+    peer.consume()
+    assert peer.effects[-1].credit == 3
+
+
 def test_a_consumer_without_acknowledgements_has_no_credit_to_speak_of():
     peer = Peer().open()
     consumer = peer.consume(no_ack=True)

@@ -6,8 +6,8 @@ from gateway.publishing.routing.length_gates import LengthGate
 from store.api.message import Message
 
 
-def gate(**limits):
-    made = LengthGate(touched=lambda: None, refused=lambda _message: None)
+def gate(room=lambda: 0, **limits):
+    made = LengthGate(touched=lambda: None, refused=lambda _message: None, room=room)
     made.count_max, made.bytes_max = limits.get("count_max"), limits.get("bytes_max")
     return made
 
@@ -47,3 +47,16 @@ def test_a_count_that_something_has_landed_during_means_nothing():
     one.landed(1)
     assert not one.counted(settled, 0, 0)
     assert admitted(one, 1) == [False]
+
+
+@pytest.mark.parametrize(
+    ("limits", "room", "sizes", "found"),
+    [
+        ({"count_max": 1}, 2, (0, 0, 0, 0), [True, True, True, False]),
+        ({"count_max": 0}, 2, (0,), [False]),
+        ({"bytes_max": 10}, 1, (6, 6, 6), [True, True, False]),
+        ({"bytes_max": 10}, 9, (11, 10, 10), [False, True, True]),
+    ],
+)
+def test_messages_that_consumers_have_room_for_do_not_wait(limits, room, sizes, found):
+    assert admitted(gate(lambda: room, **limits), *sizes) == found

@@ -18,6 +18,7 @@ from store.base.futures import failed
 from store.format.frame import ROW, UnplacedFrame
 from store.local import recorder
 from tests.support.gateway.queues_rig import opened_queues
+from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
 
@@ -513,3 +514,33 @@ async def test_a_waiting_consumer_of_a_higher_priority_takes_nothing_from_the_si
     rig.ready(active, 1, named=True)
     assert await active.has(2) == [b"1", b"2"]
     assert not waiting.taken
+
+
+@pytest.mark.parametrize(
+    ("credit", "active", "admitted"),
+    [
+        ((), False, [True, False, False, False]),
+        ((0,), False, [True, False, False, False]),
+        ((2,), False, [True, True, True, False]),
+        ((1, 1), False, [True, True, True, False]),
+        ((1, 5), True, [True, True, False, False]),
+        ((None,), False, [True, True, True, True]),
+    ],
+)
+async def test_a_full_queue_takes_the_messages_that_its_consumers_have_room_for(rig, credit, active, admitted):
+    arguments = {"x-max-length": 1, "x-overflow": "reject-publish", "x-single-active-consumer": active}
+    await rig.declare(rig.conn(), "q", arguments=arguments)
+    for each in credit:
+        await rig.consume(rig.conn(), "q", credit=each)
+    gate = rig.router.gates[rig.queues.registry.queues["q"].number]
+    assert [gate.admit(Message("a", b"x")) for _ in range(4)] == admitted
+
+
+async def test_a_full_queue_refuses_beside_a_consumer_that_takes_nothing(rig):
+    await rig.declare(rig.conn(), "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    await rig.consume(rig.conn(credit=0), "q")
+    await rig.publish("", "q", b"1")
+    queue = rig.queues.registry.queues["q"]
+    await until(lambda: queue.pump.room == 0)
+    await rig.queues.keeper.look_after(queue.number)
+    assert not rig.router.gates[queue.number].admit(Message("a", b"2"))
