@@ -60,6 +60,7 @@ class Template(NamedTuple):
     event: EventHeaders | None  # the attributes of a CloudEvent
     structured: bool  # the body is an event in JSON; one that comes in parts is not read
     copies: tuple[str, ...] = ()  # the routing keys besides the one that it is published with
+    raw: bytes = b""  # of an event: the properties that say all this
 
     def message(
         self, address: str, body: bytes, *, device: str, trusted_gateway: bool, now_ms: int, user: str = ""
@@ -80,8 +81,12 @@ class Template(NamedTuple):
             fields["deliver_at_ms"] = now_ms + self.delay_ms
         try:
             event = self._event(body, now_ms=now_ms, device=speaks_for, address=address, fields=fields)
-        except Refusal as refusal:
-            raise _failed(refusal.detail) from refusal
+        except Refusal:  # headers of no event, or of another version: a broker for AMQP takes any
+            other = _template(self.raw, read_fields(self.raw), events=False)
+            other = other._replace(user_id=self.user_id, device=self.device)
+            return other.message(
+                address, body, device=device, trusted_gateway=trusted_gateway, now_ms=now_ms, user=user
+            )
         if event is not None:
             return event
         time_ms = now_ms if self.time_ms is None else self.time_ms
@@ -132,7 +137,7 @@ def read_properties(raw: bytes) -> Template:
     return _template(raw, read_fields(raw))
 
 
-def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
+def _template(raw: bytes, found: Mapping[str, Any], *, events: bool = True) -> Template:
     get = found.get
     expiration = get("expiration")
     if expiration is not None and _DIGITS.fullmatch(expiration) is None:
@@ -152,7 +157,8 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         if isinstance(deaths := headers.get(X_DEATH), list):
             native[DEATHS] = deaths
         native[TYPED] = {n: v for n, v in headers.items() if not isinstance(v, str) and n != X_DEATH}
-        mapped, event, others = _sort_headers(headers)
+        event = event_of(headers) if events else None
+        mapped, others = _sort_headers(headers, of_event=event is not None)
         said = _Mapped.of(mapped) if mapped else said
         if said.delay_ms:  # it is over when the message is delivered; RabbitMQ's plug-in says so by the sign
             native[PROPERTIES] = edited(native[PROPERTIES], added={_DELAY: -said.delay_ms})
@@ -199,6 +205,7 @@ def _template(raw: bytes, found: Mapping[str, Any]) -> Template:
         event=event,
         structured=structured,
         copies=copies,
+        raw=raw if event else b"",
     )
 
 
@@ -259,17 +266,16 @@ _MAPPED: Final = frozenset(
 )
 
 
-def _sort_headers(headers: Table) -> tuple[Table, EventHeaders | None, dict[str, str]]:
-    """Returns headers with a place of their own, the attributes of a CloudEvent, and all others that have a text."""
-    event = event_of(headers)
+def _sort_headers(headers: Table, *, of_event: bool) -> tuple[Table, dict[str, str]]:
+    """Returns headers with a place of their own, and all others that have a text but the attributes of an event."""
     mapped: Table = {}
     others: dict[str, str] = {}
     for name, value in headers.items():
         if name in _MAPPED:
             mapped[name] = value
-        elif (text := text_of(value)) is not None and not (event and is_attribute(name)):
+        elif (text := text_of(value)) is not None and not (of_event and is_attribute(name)):
             others[name] = text
-    return mapped, event, others
+    return mapped, others
 
 
 def _time_ms(value: object) -> int | None:

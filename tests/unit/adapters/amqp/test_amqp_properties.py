@@ -182,6 +182,35 @@ def test_a_cloudevent_is_one_by_any_prefix(prefix):
     assert given(message).headers == {**headers, "other": "o"}
 
 
+@pytest.mark.parametrize(
+    "changes",
+    [{"ce-specversion": "0.3"}, {"ce-id": ""}, {"ce-time": "soon"}, {"ce-source": None}, {"ce-expirytime": "x"}],
+)
+@pytest.mark.parametrize("prefix", ["ce-", "cloudEvents:"])
+def test_headers_of_no_event_are_those_of_a_message(prefix, changes):
+    said = {name: value for name, value in {**EVENT, **changes}.items() if value is not None}
+    headers = {name.replace("ce-", prefix): value for name, value in said.items()} | {"other": "o", "x-delay": 5}
+    message = taken(headers=headers, content_type="text/plain", message_type="own", message_id="i", app_id="app")
+    assert (message.id, message.type, message.content_type, message.body) == ("i", "own", "text/plain", b"body")
+    assert message.deliver_at_ms == NOW_MS + 5
+    assert "cloudevents" not in message.native
+    assert given(message).headers == {**headers, "x-delay": -5}
+    properties = dict(message.properties)
+    assert (properties["other"], properties[f"{prefix}ext"], properties[f"{prefix}type"]) == ("o", "e", "t.x")
+    assert ["appid", "app"] in message.native["amqp"]["shown"]
+
+
+def test_headers_of_no_event_change_nothing_about_the_user():
+    properties = commands.Basic.Properties(headers={**EVENT, "ce-specversion": "0.3"}, user_id="dev42")
+    template = read_properties(properties.marshal())
+    claimed = template.message("a", b"", device="gw", trusted_gateway=True, now_ms=1)
+    assert (claimed.device, claimed.principal) == ("dev42", "gw")
+    own = template.message("a", b"", device="id", user="dev42", trusted_gateway=False, now_ms=1)
+    assert own.device == "id"
+    with pytest.raises(ProtocolError):
+        template.message("a", b"", device="other", trusted_gateway=False, now_ms=1)
+
+
 def test_an_event_of_another_protocol_has_ce_headers():
     native = {"cloudevents": {"source": "/s", "subject": "sub", "time": None}}
     message = Message(
