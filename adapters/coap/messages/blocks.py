@@ -185,7 +185,8 @@ class Uploads(_Transfers[bytearray]):
                 raise Refusal(Cause.OVERLOAD, "too many transfers in blocks")
             return None
         body = self.get(peer, request.key, now_ms)
-        if read_again and body is not None and body[block.offset :] == payload and not block.more:
+        end = block.offset + len(payload)
+        if read_again and body is not None and not block.more and len(body) == end and body.endswith(payload):
             self.done(peer, request.key)
             return bytes(body)
         if body is None or len(body) != block.offset:

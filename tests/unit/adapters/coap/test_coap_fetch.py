@@ -148,6 +148,15 @@ def test_a_block_of_a_filter_is_missing() -> None:
     assert driver.calls == []
 
 
+def test_an_empty_block_behind_a_gap_does_not_end_a_filter() -> None:
+    """The part that is there would match something else."""
+    driver = Driver()
+    part(driver, 0)
+    (answer,) = driver.exchange(request("t", FETCH, mid=2, options=((BLOCK1, Block(2, False, 0).encode()),)))
+    assert is_ack(answer, "4.08", mid=2)
+    assert driver.calls == []
+
+
 def test_a_filter_in_blocks_is_observed_once_it_is_whole() -> None:
     driver = Driver(page=page(value("a/1", "x")))
     for number in range(2):
