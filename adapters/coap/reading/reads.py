@@ -282,7 +282,7 @@ class Reads:
             return Answer(CONTENT, (*options, *size), body)
         snapshot = BodySnapshot(body=body, options=options, asked=read.payload)
         if len(body) > min(first.size, (block or first).size):
-            self.snapshots.put(read.peer, request.key, snapshot, len(body), now_ms)
+            self.snapshots.put(read.peer, request.key, snapshot, len(body) + len(snapshot.asked), now_ms)
         return self._slice(snapshot, block or first)
 
     def _slice(self, snapshot: BodySnapshot, block: Block) -> Answer:

@@ -1,13 +1,15 @@
 """The part of CBOR (RFC 8949) that topic properties need: integers from 0, texts, byte strings, arrays and maps.
 
 Lengths are definite and values well-formed: anything else, and bytes behind the value, raise `CborError`. A map has
-each key once, which is an integer from 0.
+each key once, which is an integer from 0. A value has few parts, as each takes longer to read than it takes to send.
 """
 
+from collections.abc import Iterator
 from typing import Final, TypeAlias
 
 UINT, BYTES, TEXT, ARRAY, MAP, TAG = 0, 2, 3, 4, 5, 6  # major types (3.1)
 DEPTH_MAX: Final = 4
+PARTS_COUNT_MAX: Final = 256  # values in a value, keys of maps among them; topics have 9 properties
 _ONE_BYTE: Final = 24  # an additional information below it is the argument itself (3)
 
 Value: TypeAlias = "int | str | bytes | list[Value] | dict[int, Value]"
@@ -19,15 +21,17 @@ class CborError(ValueError):
 
 def decode(data: bytes) -> Value:
     """Returns the one value that some bytes are. Raises `CborError`."""
-    value, end = _value(data, 0, DEPTH_MAX)
+    value, end = _value(data, 0, DEPTH_MAX, iter(range(PARTS_COUNT_MAX)))
     if end != len(data):
         raise CborError("bytes follow the value")
     return value
 
 
-def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
+def _value(data: bytes, at: int, depth: int, parts: Iterator[int]) -> tuple[Value, int]:
     if not depth:
         raise CborError("the value is nested too deeply")
+    if next(parts, None) is None:
+        raise CborError(f"the value has more than {PARTS_COUNT_MAX} parts")
     kind, argument, at = _head(data, at)
     if kind == UINT:
         return argument, at
@@ -43,7 +47,7 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
     if kind == ARRAY:
         items: list[Value] = []
         while len(items) < argument:
-            item, at = _value(data, at, depth - 1)
+            item, at = _value(data, at, depth - 1, parts)
             items.append(item)
         return items, at
     if kind == TAG:
@@ -52,10 +56,10 @@ def _value(data: bytes, at: int, depth: int) -> tuple[Value, int]:
         raise CborError("neither an integer from 0, a string, an array nor a map")
     entries: dict[int, Value] = {}
     while len(entries) < argument:
-        key, at = _value(data, at, depth - 1)
+        key, at = _value(data, at, depth - 1, parts)
         if not isinstance(key, int) or key in entries:
             raise CborError("a key of a map is no integer from 0, or there twice")
-        entries[key], at = _value(data, at, depth - 1)
+        entries[key], at = _value(data, at, depth - 1, parts)
     return entries, at
 
 

@@ -96,6 +96,17 @@ def test_a_large_batch_is_read_in_blocks_as_it_was(later: str) -> None:
     assert len(driver.calls) == 1
 
 
+def test_the_filter_of_a_batch_that_is_held_counts() -> None:
+    """It is held with the batch, and may be as long."""
+    values = page(*[value(f"a/{n}", "x" * 200) for n in range(6)])
+    for filter_, code in (("#", "2.05"), ("a" * 400, "4.08")):
+        driver = Driver({"block_bytes_max": 4_200}, page=values)
+        answer = fetch(driver, filter_)
+        assert dotted(answer.code) == "2.05"
+        again = fetch(driver, "", mid=2, options=((BLOCK2, Block(1, False, 6).encode()),))
+        assert dotted(again.code) == code
+
+
 FILTER = "telemetry/+/device-with-a-long-name/#"
 
 

@@ -39,6 +39,16 @@ def test_any_bytes_are_a_value_or_none(data: bytes) -> None:
     assert cbor2.loads(data) == value
 
 
+@pytest.mark.parametrize("nested", [False, True])
+def test_a_value_of_too_many_parts_is_none(nested: bool) -> None:
+    """A million of them in one body would hold up all other clients for half a second."""
+    inner: cbor.Value = [0] * 15 if nested else 0
+    most = (cbor.PARTS_COUNT_MAX - 1) // (16 if nested else 1)
+    assert cbor.decode(cbor2.dumps([inner] * most)) == [inner] * most
+    with pytest.raises(cbor.CborError, match="parts"):
+        cbor.decode(cbor2.dumps([inner] * (most + 1)))
+
+
 @given(VALUES, st.data())
 def test_a_value_that_is_cut_short_is_none(value: cbor.Value, data: st.DataObject) -> None:
     whole = cbor.encode(value)
