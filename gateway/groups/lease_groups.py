@@ -143,7 +143,7 @@ class LeaseGroups:
         """See `ReceiveMessages`."""
         _check_lease_s(request.lease_s)
         until_s = self._clock() + request.wait_ms / 1_000
-        connection = asker.connection
+        connection, waited = asker.connection, False
         with (
             self._listening(request.group) as woken,
             self._groups.waits.waiting(connection, asker.number, woken) as wanted,
@@ -157,7 +157,7 @@ class LeaseGroups:
                     self._waiting[woken] = queues
                     ends = await self._ends(queues)
                 found = await self._take(request, record, queues)
-                if not wanted():
+                if not wanted() or (waited and connection.ended):
                     self._give_back(record, found)
                     return ()
                 left_s = until_s - self._clock()
@@ -166,6 +166,7 @@ class LeaseGroups:
                         self._environment.delivered(connection.protocol, record.topic, len(found))
                     return found
                 await self._groups.reader.wait(ends, woken, min(left_s, LOOK_S))
+                waited = True
                 if not wanted() or connection.ended:
                     return ()
 

@@ -365,6 +365,32 @@ async def test_a_receiver_that_gives_up_while_it_is_leased_messages_gives_them_b
     assert got.deliveries == 1
 
 
+async def test_a_receiver_that_leaves_as_messages_come_gives_them_back(rig, monkeypatch):
+    """It has waited, so it was not one that sends its requests and closes its half at once."""
+    one, connection = rig.proxy(), Connection()
+    await one.create()
+    looked, take, wait = asyncio.Event(), rig.store.leases.take, one.groups.reader.wait
+
+    async def noted(*given):
+        looked.set()
+        await wait(*given)
+
+    async def slow(*given, **named):
+        found = await take(*given, **named)
+        connection.ended |= bool(found)
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store.leases, "take", slow)
+        patched.setattr(one.groups.reader, "wait", noted)
+        waiting = asyncio.ensure_future(one.ask(ReceiveMessages(group="g", wait_ms=60_000), connection=connection))
+        await looked.wait()
+        await rig.publish(bodies={A: [b"1"]})
+        assert await waiting == ()
+    (got,) = await one.receive()
+    assert got.deliveries == 1
+
+
 async def test_a_handle_is_good_for_its_group_alone_and_not_after_its_deletion(rig):
     one = rig.proxy()
     await rig.publish(bodies={A: [b"1"]})
