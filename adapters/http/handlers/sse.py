@@ -105,7 +105,8 @@ class EventStreams:
     def send_beginning(self, stream: EventStream, now_ms: int) -> None:
         """Sends the id of a stream's beginning, which a client has until the first event has come."""
         positions = ",".join([str(at) for _, at in sorted(stream.following.items())])
-        self._transport.send(stream.exchange, b"id: ,%b\n\n" % positions.encode(), now_ms=now_ms)
+        if positions:  # else there is no log yet: an id of none would be refused, and browsers give up then
+            self._transport.send(stream.exchange, b"id: ,%b\n\n" % positions.encode(), now_ms=now_ms)
 
     def remove(self, exchange: Exchange) -> EventStream | None:
         """Ends the stream of a response that has ended."""

@@ -10,7 +10,7 @@ from adapters.http import HttpOptions
 from adapters.http.wire.h1 import OUTPUT_BYTES_MAX
 from adapters.http.wire.http2.streams import STREAM_BUFFER_BYTES
 from gateway.domain.batch import Batch, LostRange
-from gateway.port.adapter import Deliveries, Settled, SubscriptionId
+from gateway.port.adapter import Deliveries, Outcome, Settled, SubscriptionId
 from store.api.message import Message
 from store.format.frame import LogOffset, Position, origin_of
 from tests.support.http.http_driver import Gateway, Http1Client, Http2Client, parse_responses, request
@@ -119,6 +119,16 @@ def test_a_client_that_has_seen_nothing_goes_on_where_its_stream_began() -> None
     subscribe(Http1Client(again), "#", last=seen)
     (effect,) = again.subscriptions.values()
     assert effect.start == ends
+
+
+def test_a_stream_that_begins_in_no_log_has_no_id() -> None:
+    """The gateway would refuse it."""
+    client = Http2Client(Gateway())
+    stream = subscribe(client, "#")
+    (effect,) = client.gateway.subscriptions.values()
+    client.gateway.act(client.gateway.adapter.completed(effect.token, Outcome(value=()), now_ms=client.gateway.now_ms))
+    client.read(client.gateway.adapter.take_output())
+    assert b"id:" not in client.answer(stream).body
 
 
 @pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
