@@ -45,7 +45,7 @@ class Plans:
         if len(data) < end:
             raise MessageFormatError("the token is cut short")
         options, stop = read_options(data, end)
-        request = read_request(options, reliable=self._reliable)
+        request = read_request(options, data[1], reliable=self._reliable)
         self._echo.check_fresh(exchange.peer, request.echo, now_ms)
         if is_for_topics(request.path, self._settings):
             raise TopicRequested(request, data[stop + 1 :])

@@ -78,7 +78,7 @@ class Readings:
         A request that is repeated, and read again, neither begins nor ends an observation.
         Raises `ProtocolError`, `Refusal` and `TopicRequested`.
         """
-        request = read_request(packet.options, reliable=reliable)
+        request = read_request(packet.options, packet.code, reliable=reliable)
         if packet.code == IPATCH and is_for_topics(request.path, self._settings):
             self._echo.check_fresh(exchange.peer, request.echo, now_ms)
             raise TopicRequested(request, packet.payload)

@@ -19,7 +19,7 @@ from gateway.port.adapter import Peer
 
 SILENCE_SPARED_MS = 4_000  # a peer that lost a datagram has sent it again by then (RFC 7252, 4.8: at most 3 s)
 READ_MS = 45_000  # a request for the last block is sent again within MAX_TRANSMIT_SPAN (RFC 7252, 4.8.2)
-OPTION_BYTES = 128  # bytes that count for an option of a transfer's name besides its value
+OPTION_BYTES = 128  # bytes that count for an option, or the method, of a transfer's name besides its value
 
 Key: TypeAlias = tuple[Option, ...]
 _Name: TypeAlias = tuple[Peer, Key]

@@ -43,8 +43,10 @@ SAFE = "-._~!$'()*@:&="  # in a segment, unescaped: RFC 3986's pchar without the
 
 HOP_LIMIT_MAX = 255  # RFC 8768, 3
 
-# Transfers of one peer differ by all options but these and those that are in no cache key, like Echo (RFC 7959, 2.5;
-# RFC 9175, 3.3). Request-Tag counts, its absence too.
+_METHOD = 0  # no option has this number
+
+# Transfers of one peer differ by their method, and by all options but these and those that are in no cache key, like
+# Echo (RFC 7959, 2.5; RFC 9175, 1.1 and 3.3). Request-Tag counts, its absence too.
 _NOT_IN_KEY = frozenset({BLOCK1, BLOCK2, SIZE1, SIZE2, OBSERVE, ETAG})
 
 
@@ -129,8 +131,8 @@ class CoapRequest(msgspec.Struct, frozen=True, kw_only=True):
     key: tuple[Option, ...] = ()  # names the transfer that a block of it belongs to
 
 
-def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRequest:
-    """Checks the options of a request and reads them; `reliable` transports have larger blocks.
+def read_request(options: Sequence[Option], code: int, *, reliable: bool = False) -> CoapRequest:
+    """Checks the options of a request of a method and reads them; `reliable` transports have larger blocks.
 
     Raises `ProtocolError`: 4.02 for a critical option that is unknown, repeated against its rule, of a wrong length or
     not UTF-8; 5.05 for a proxy's options; 4.00 for a Hop-Limit out of its range (RFC 8768, 3). Elective options are
@@ -168,7 +170,10 @@ def read_request(options: Sequence[Option], *, reliable: bool = False) -> CoapRe
         condition=_condition(found),
         echo=found.get(ECHO, (b"",))[0],
         silence=_uint(found, NO_RESPONSE) or 0,
-        key=tuple(option for option in options if option[0] not in _NOT_IN_KEY and is_in_cache_key(option[0])),
+        key=(
+            (_METHOD, bytes((code,))),
+            *(option for option in options if option[0] not in _NOT_IN_KEY and is_in_cache_key(option[0])),
+        ),
     )
 
 

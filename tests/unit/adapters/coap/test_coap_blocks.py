@@ -212,7 +212,7 @@ def test_the_options_that_name_a_transfer_count() -> None:
 
 
 def test_the_limit_of_bytes_in_blocks() -> None:
-    driver = Driver({"block_bytes_max": 2_048 + 2 * (OPTION_BYTES + 1)})  # two blocks, and a path of two levels
+    driver = Driver({"block_bytes_max": 2_048 + 3 * (OPTION_BYTES + 1)})  # two blocks; a method and two levels
     assert [dotted(packet.code) for packet in driver.exchange(upload(0, True, BODY[:1024]))] == ["2.31"]
     assert [dotted(packet.code) for packet in driver.exchange(upload(1, True, BODY[:1024]))] == ["2.31"]
     (answer,) = driver.exchange(upload(2, True, BODY[:1024]))

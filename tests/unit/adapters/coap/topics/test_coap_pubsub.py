@@ -434,6 +434,25 @@ def test_a_slow_creation_is_acknowledged_and_answered_apart() -> None:
     assert driver.endpoint.outstanding == 0
 
 
+def test_requests_of_several_methods_come_in_blocks_at_once() -> None:
+    """A client may look for a topic and create one on the same path."""
+    driver = TopicDriver()
+
+    def send(code: int, number: int, properties: dict[int, Any]) -> str:
+        body = cbor2.dumps(properties)
+        block = (BLOCK1, Block(number, number == 0, 0).encode())
+        part = body[number * 16 : number * 16 + 16]
+        sent = request("ps", code, mid=code + 100 * number, content_format=TOPIC_FORMAT, options=(block,), payload=part)
+        (answer,) = driver.exchange(sent)
+        return dotted(answer.code)
+
+    wanted = {NAME: "another-long-room"}
+    assert 16 < len(cbor2.dumps(ROOM2)) <= 32
+    codes = [send(code, number, asked) for number in (0, 1) for code, asked in ((FETCH, wanted), (POST, ROOM2))]
+    assert codes == ["2.31", "2.31", "2.05", "2.01"]
+    assert len(driver.keys) == 1
+
+
 def test_properties_come_in_blocks() -> None:
     """A client with small ones may have no other way."""
     driver = TopicDriver()
