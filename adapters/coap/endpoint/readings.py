@@ -85,6 +85,8 @@ class Readings:
         in_blocks = packet.code == FETCH and request.block1 is not None
         if not in_blocks:  # else a transfer that fails has to be told so
             exchange.silence = request.silence
+        else:  # it takes the room of those that have to be fresh
+            self._echo.check_fresh(exchange.peer, request.echo, now_ms)
         room = self._echo.room(exchange.peer, request.echo, size_bytes, now_ms)
         if room is not None and (request.observe == 0 or in_blocks):
             raise self._echo.challenge(exchange.peer, now_ms)

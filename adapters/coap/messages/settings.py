@@ -55,7 +55,9 @@ class CoapOptions(msgspec.Struct, frozen=True, kw_only=True):
     echo_fresh_s: Annotated[
         int,
         Meta(
-            ge=0, le=86_400, description="POST, PUT and DELETE must have an Echo at most so old; 0: none is asked for"
+            ge=0,
+            le=86_400,
+            description="POST, PUT, DELETE and blocks of FETCH must have an Echo at most so old; 0: none is asked for",
         ),
     ] = 0
     amplification_max: Annotated[

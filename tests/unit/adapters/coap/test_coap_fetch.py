@@ -198,6 +198,18 @@ def test_an_endpoint_is_verified_before_its_filter_is_held() -> None:
     assert is_ack(answer, "2.05", mid=2)
 
 
+def test_blocks_of_a_filter_are_fresh_where_bodies_have_to_be() -> None:
+    """Else those who send from others' addresses would leave no room for bodies that are."""
+    driver = Driver({"echo_fresh_s": 10})
+    (asked,) = part(driver, 0)
+    assert is_ack(asked, "4.01", mid=0)
+    assert len(driver.endpoint.transfers.uploads) == 0
+    echo = (ECHO, options_of(asked)[ECHO])
+    answers = [dotted(part(driver, number, mid=10 + number, options=(echo,))[0].code) for number in range(3)]
+    assert answers == ["2.31", "2.31", "2.05"]
+    assert dotted(fetch(driver, mid=20).code) == "2.05", "in one message it takes no room"
+
+
 @pytest.mark.parametrize(
     ("code", "parts"),
     [
