@@ -103,8 +103,8 @@ class QueueConsumers:
     def ready(self, conn: ConsumerConnection, effect: Ready) -> None:
         """Delivers again to a consumer that takes messages again."""
         consumer = self._consumers.get(conn.id, {}).get(effect.consumer)
-        if consumer is not None and consumer.ready(effect.credit):
-            self._registry.queues[consumer.queue].pump.wake()
+        if consumer is not None:
+            self._registry.queues[consumer.queue].pump.ready(consumer, effect.credit)
 
     def cancel(self, conn: ConsumerConnection, effect: Cancel) -> None:
         """Ends a consumer; a queue that lived for its consumers alone goes with the last."""

@@ -149,6 +149,7 @@ class QueueKeeper:
         dues.append(None if asks_ms is None else self._now_ms() + asks_ms)
         gate = self._gate(queue)
         if gate is not None:
+            queue.pump.look_again()
             settled = gate.settled
             if not gate.counted(settled, *await queue.pump.head.length()):
                 self._upkeep.changed(number)

@@ -35,6 +35,7 @@ SHARE_COUNT_MIN = 16  # messages offered at once where there are very many consu
 YIELD_S = 0.003  # the head start of consumers at other proxies, where ours have just been first
 SETTLING_COUNT_MAX = 64  # settlements in flight of messages that were delivered without acknowledgement
 DELIVERY_COUNT = "x-delivery-count"  # a header: how often a message has been given back
+ROOM_COUNT_MAX = 65_535  # messages that a consumer without acknowledgements is known to take: the largest prefetch
 _UNKNOWN = 1 << 30  # messages that a consumer takes which has never been blocked
 _LOWEST = -(1 << 63)  # of all priorities
 
@@ -142,6 +143,13 @@ class QueueConsumer:
             return min(self.credit, BATCH_COUNT_MAX)
         return min(max(0, self.window - self.taken) + self.probe, BATCH_COUNT_MAX)
 
+    @property
+    def room(self) -> int:
+        """Returns how many messages it takes before it is ready again, as far as is known."""
+        if self.credit is not None:
+            return self.credit
+        return min(max(0, self.window - self.taken) + self.probe, ROOM_COUNT_MAX)
+
     def took(self, count: int, offered: int) -> None:
         """Learns from how much of an offer was taken."""
         if self.credit is not None:
@@ -211,12 +219,14 @@ class Pump:
         self._highest = _LOWEST  # priority of all consumers since there were none
         self.last_tries = LastTries(rules)
         self.active = True  # this process may deliver, of a queue with a single active consumer
+        self._room: int | None = None  # None: not known since a consumer has changed
 
     def add(self, consumer: QueueConsumer) -> None:
         """Begins to deliver to a consumer."""
         self.consumers.append(consumer)
         self._oldest.append(consumer)
         self._highest = max(self._highest, consumer.priority)
+        self._room = None
         self._wake.set()
         self._task.start(self._run)
 
@@ -227,7 +237,14 @@ class Pump:
         self._oldest.remove(consumer)
         if not self.consumers:
             self._highest = _LOWEST
+        self._room = None
         self._wake.set()
+
+    def ready(self, consumer: QueueConsumer, credit: int | None) -> None:
+        """Delivers again to a consumer that can take more."""
+        self._room = None
+        if consumer.ready(credit):
+            self._wake.set()
 
     def wake(self) -> None:
         """Wakes the pump: there may be messages to deliver."""
@@ -240,9 +257,14 @@ class Pump:
 
     @property
     def room(self) -> int:
-        """Returns how many messages its consumers take at once."""
-        free = [consumer.credit for consumer in self._candidates() if not consumer.idle]
-        return sum(_UNKNOWN if credit is None else credit for credit in free)
+        """Returns how many messages its consumers take at once: a full queue asks that for each message that comes."""
+        if self._room is None:
+            self._room = sum(consumer.room for consumer in self._candidates() if not consumer.idle)
+        return self._room
+
+    def look_again(self) -> None:
+        """Has `room` see consumers whose connections have ended, or who may not read any more."""
+        self._room = None
 
     def _ready(self) -> list[QueueConsumer]:
         """Returns the consumers whose turn it is: those of the highest priority that have room."""
@@ -351,6 +373,7 @@ class Pump:
             counts = [lease.deliveries or (1 if lease.earlier else 0) for lease in found.live]
             taken = conn.deliver(Leased(consumer.id, self._offered(found), offsets, counts, self._number))
             consumer.took(taken, len(offsets))
+            self._room = None
             if not consumer.settle_on_delivery:
                 self.last_tries.leased(found.live[:taken])
             if taken < len(offsets):

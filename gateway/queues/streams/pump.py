@@ -128,6 +128,14 @@ class StreamPump:
         self.consumers.remove(consumer)
         self._wake.set()
 
+    def ready(self, consumer: QueueConsumer, credit: int | None) -> None:
+        """Delivers again to a consumer that can take more."""
+        if consumer.ready(credit):
+            self._wake.set()
+
+    def look_again(self) -> None:
+        """Does nothing: `room` stays."""
+
     def wake(self) -> None:
         """Wakes the pump: there may be messages to deliver."""
         self._wake.set()

@@ -11,7 +11,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import ConsumerId, Token
 from gateway.port.queues import DeleteQueue, GetMessage, PurgeQueue
 from gateway.queues.leasing import pump
-from gateway.queues.leasing.pump import BATCH_COUNT_MAX, QueueConsumer
+from gateway.queues.leasing.pump import BATCH_COUNT_MAX, ROOM_COUNT_MAX, QueueConsumer
 from store.api.message import Message
 from store.base.errors import StoreOverloaded
 from store.base.futures import failed
@@ -544,3 +544,37 @@ async def test_a_full_queue_refuses_beside_a_consumer_that_takes_nothing(rig):
     await until(lambda: queue.pump.room == 0)
     await rig.queues.keeper.look_after(queue.number)
     assert not rig.router.gates[queue.number].admit(Message("a", b"2"))
+
+
+async def test_a_full_queue_has_room_for_as_many_as_a_consumer_without_acknowledgements_took_before(rig):
+    conn = rig.conn(credit=3)
+    await rig.declare(conn, "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    await rig.consume(conn, "q", settle_on_delivery=True)
+    pump = rig.queues.registry.queues["q"].pump
+    assert pump.room == ROOM_COUNT_MAX  # it has never been blocked
+    await rig.publish("", "q", *(b"%d" % n for n in range(9)))
+    await until(lambda: pump.room == 0)
+    rig.ready(conn, 0)
+    assert pump.room == 4  # what it took the last time, and one more
+    await until(lambda: pump.room == 0)
+    assert await waiting(rig) == 6
+
+
+async def test_the_room_of_many_consumers_is_not_added_up_for_every_message(rig, monkeypatch):
+    await rig.declare(rig.conn(), "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    conns = [rig.conn() for _ in range(3)]
+    for conn in conns:
+        await rig.consume(conn, "q", credit=1)
+    queue = rig.queues.registry.queues["q"]
+    gate, sums = rig.router.gates[queue.number], []
+    candidates = queue.pump._candidates
+    monkeypatch.setattr(queue.pump, "_candidates", lambda: sums.append(1) or candidates())
+    assert [gate.admit(Message("a", b"x")) for _ in range(6)] == [True] * 4 + [False] * 2
+    assert len(sums) == 1
+    rig.ready(conns[0], 2, named=True)  # it was not blocked before
+    assert [gate.admit(Message("a", b"x")) for _ in range(2)] == [True, False]
+    rig.cancel(conns[0])
+    assert queue.pump.room == 2
+    conns[1].gone = True
+    await rig.queues.keeper.look_after(queue.number)
+    assert queue.pump.room == 1
