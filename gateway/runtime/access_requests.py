@@ -186,9 +186,14 @@ def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -
 
 
 def _sees_queue(permissions: Permissions, name: str) -> bool:
-    """Returns whether a queue may be asked for: rights to read it, or to publish to it, are enough."""
+    """Returns whether a queue may be asked for: rights to read it, or to publish to it, are enough.
+
+    Nobody publishes to the queue of a shared subscription, whose messages come by its filter.
+    """
+    if _sees(permissions, queue_address(name)):
+        return True
     direct = address_of(in_vhost(vhost_of(name), ""), local_name(name))
-    return _sees(permissions, queue_address(name)) or _may(permissions, "publish", direct)
+    return not local_name(name).startswith(SHARED_PREFIX) and _may(permissions, "publish", direct)
 
 
 def _sees_exchange(permissions: Permissions, name: str) -> bool:

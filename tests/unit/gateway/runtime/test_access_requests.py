@@ -200,6 +200,13 @@ def test_a_queue_is_not_seen_by_the_right_to_another_one():
         assert not may(DeclareQueue(name=name, passive=True), f"publish:$amqp//{other}")
 
 
+def test_who_publishes_to_queues_does_not_see_those_of_shared_subscriptions():
+    request = DeclareQueue(name="$share/g/a/b", passive=True)
+    assert not may(request, "publish:$amqp//#")
+    assert not may(DeclareQueue(name=in_vhost("shop", "$share/g/a"), passive=True), "publish:$vhost/shop/amqp//#")
+    assert may(request, "subscribe:$queue/$share/g/a/b")
+
+
 def test_a_compare_reads_and_an_operation_writes():
     both = TransactKeys(compares={"a": 1}, operations=[Put("b", b"")], namespace="n")
     assert not may(both, "publish:$kv/n/b")
