@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from gateway.domain.address import address_of_subject
 from gateway.domain.vhosts import in_vhost, queue_address, vhost_of_address
-from store.api.message import COPIES, EVENT, REPLY_QUEUE, Message
+from store.api.message import COPIES, EVENT, REPLY_QUEUE, SUBJECT, Message
 
 if TYPE_CHECKING:
     from gateway.domain.access_settings import Action
@@ -34,8 +34,8 @@ def denied_name(message: Message, may: Callable[["Action", str], bool]) -> tuple
     for address in () if amqp is None else amqp.get(COPIES, ()):
         if not may("publish", address):
             return "publish", address
-    event = native.get(EVENT)
-    if event is not None and (subject := event.get("subject")) is not None and subject != message.address:
+    event = native.get(EVENT) or amqp  # readers by AMQP see headers of no event, and may take them for one
+    if event is not None and (subject := event.get(SUBJECT)) is not None and subject != message.address:
         address = address_of_subject(subject)
         if address != message.address and not may("publish", address):
             return "publish", address

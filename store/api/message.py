@@ -6,6 +6,7 @@ import msgspec
 
 EVENT = "cloudevents"  # key in `Message.native` of an event's attributes that are no fields, such as `subject`
 REPLY_QUEUE = "reply_queue"  # key in `Message.native["amqp"]`: the queue that answers are wanted in
+SUBJECT = "subject"  # key in `EVENT`, and in `Message.native["amqp"]` where headers of no event say one
 COPIES = "copies"  # key in `Message.native["amqp"]`: addresses that it is routed to queues by, besides its own
 
 

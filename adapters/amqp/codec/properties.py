@@ -34,7 +34,7 @@ from gateway.port.queues import (
     routing_of,
     text_of,
 )
-from store.api.message import REPLY_QUEUE, Message
+from store.api.message import REPLY_QUEUE, SUBJECT, Message
 
 NATIVE: Final = "amqp"
 X_DEATH: Final = "x-death"
@@ -82,7 +82,7 @@ class Template(NamedTuple):
         try:
             event = self._event(body, now_ms=now_ms, device=speaks_for, address=address, fields=fields)
         except Refusal:  # headers of no event, or of another version: a broker for AMQP takes any
-            other = _template(self.raw, read_fields(self.raw), events=False)
+            other = _template(self.raw, read_fields(self.raw), refused=self.event)
             other = other._replace(user_id=self.user_id, device=self.device)
             return other.message(
                 address, body, device=device, trusted_gateway=trusted_gateway, now_ms=now_ms, user=user
@@ -137,7 +137,7 @@ def read_properties(raw: bytes) -> Template:
     return _template(raw, read_fields(raw))
 
 
-def _template(raw: bytes, found: Mapping[str, Any], *, events: bool = True) -> Template:
+def _template(raw: bytes, found: Mapping[str, Any], *, refused: EventHeaders | None = None) -> Template:
     get = found.get
     expiration = get("expiration")
     if expiration is not None and _DIGITS.fullmatch(expiration) is None:
@@ -149,6 +149,8 @@ def _template(raw: bytes, found: Mapping[str, Any], *, events: bool = True) -> T
         native[EXPIRATION] = expiration
     if get(PRIORITY):
         native[PRIORITY] = get(PRIORITY)
+    if refused is not None and (subject := refused.attributes.get("subject")):
+        native[SUBJECT] = subject
     said, event = _NOTHING_SAID, None
     others: dict[str, str] = {}
     headers = get("headers")
@@ -157,7 +159,7 @@ def _template(raw: bytes, found: Mapping[str, Any], *, events: bool = True) -> T
         if isinstance(deaths := headers.get(X_DEATH), list):
             native[DEATHS] = deaths
         native[TYPED] = {n: v for n, v in headers.items() if not isinstance(v, str) and n != X_DEATH}
-        event = event_of(headers) if events else None
+        event = event_of(headers) if refused is None else None
         mapped, others = _sort_headers(headers, of_event=event is not None)
         said = _Mapped.of(mapped) if mapped else said
         if said.delay_ms:  # it is over when the message is delivered; RabbitMQ's plug-in says so by the sign

@@ -22,6 +22,7 @@ from adapters.amqp.publishing import (
 )
 from adapters.mqtt.messages.messages import dialect_of, publish_pieces
 from gateway.domain.errors import ProtocolError
+from gateway.domain.named import denied_name
 from gateway.port.queues import answers_at, routing_of
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import NOW_MS, Peer, publish
@@ -209,6 +210,17 @@ def test_headers_of_no_event_change_nothing_about_the_user():
     assert own.device == "id"
     with pytest.raises(ProtocolError):
         template.message("a", b"", device="other", trusted_gateway=False, now_ms=1)
+
+
+@pytest.mark.parametrize("prefix", ["ce-", "cloudEvents_"])
+@pytest.mark.parametrize("changes", [{}, {"ce-specversion": "0.3"}, {"ce-time": "soon"}, {"ce-dataschema": "relative"}])
+def test_the_subject_is_one_that_the_publisher_may_publish_to_whether_it_is_an_event_or_none(prefix, changes):
+    headers = {name.replace("ce-", prefix): value for name, value in {**EVENT, **changes}.items()}
+    headers[f"{prefix}subject"] = "closed/a"
+    message = taken(headers=headers)
+    assert ("cloudevents" in message.native) == (not changes)
+    assert denied_name(message, lambda _action, address: address != "closed/a") == ("publish", "closed/a")
+    assert denied_name(message, lambda _action, _address: True) is None
 
 
 def test_an_event_of_another_protocol_has_ce_headers():
