@@ -263,7 +263,7 @@ class Pump:
         return self._room
 
     def look_again(self) -> None:
-        """Has `room` see consumers whose connections have ended, or who may not read any more."""
+        """Adds up `room` anew when it is asked: connections may have ended, and rights been revoked."""
         self._room = None
 
     def _ready(self) -> list[QueueConsumer]:
