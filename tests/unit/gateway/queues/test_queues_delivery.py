@@ -555,7 +555,7 @@ async def test_a_full_queue_has_room_for_as_many_as_a_consumer_without_acknowled
     await rig.publish("", "q", *(b"%d" % n for n in range(9)))
     await until(lambda: pump.room == 0)
     rig.ready(conn, 0)
-    assert pump.room == 4  # what it took the last time, and one more
+    assert pump.room == 4  # the three of the last time, and one more
     await until(lambda: pump.room == 0)
     assert await waiting(rig) == 6
 
