@@ -291,6 +291,7 @@ def _begin(channel: Channel, method: Any, tag: str, queue: str, priority: int) -
             exclusive=method.exclusive,
             settle_on_delivery=method.no_ack,
             credit=None if method.no_ack else min(consumer.prefetch, channel.prefetch_shared or consumer.prefetch),
+            shares=channel.number if channel.prefetch_shared else 0,
             priority=priority,
             stream=stream,
             limited=channel.prefetch > 0,

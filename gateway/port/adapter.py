@@ -122,7 +122,8 @@ class Consume(Value, frozen=True, kw_only=True):
 
     With `settle_on_delivery` a message is settled as soon as `deliver` has taken it. `credit` is how many messages it
     can take until it is `Ready` again, None where that is not known: no more are leased for it. Consumers of a lower
-    `priority` get something only while those of a higher one have no room.
+    `priority` get something only while those of a higher one have no room. Consumers of a connection with the same
+    number in `shares`, unless that is 0, have one credit together.
     """
 
     consumer: ConsumerId
@@ -131,6 +132,7 @@ class Consume(Value, frozen=True, kw_only=True):
     exclusive: bool = False
     settle_on_delivery: bool = False
     credit: int | None = None
+    shares: int = 0
     priority: int = 0
     stream: StreamRead | None = None  # the position and filters in a stream; None: not given
     limited: bool = False  # the client has said how much it can take

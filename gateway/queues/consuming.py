@@ -81,6 +81,7 @@ class QueueConsumers:
             exclusive=effect.exclusive,
             settle_on_delivery=effect.settle_on_delivery,
             credit=effect.credit,
+            shares=effect.shares,
             priority=effect.priority,
             pattern=queue.definition.pattern,
             permissions=permissions,

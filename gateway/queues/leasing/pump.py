@@ -74,6 +74,7 @@ class QueueConsumer:
         "probe",
         "queue",
         "settle_on_delivery",
+        "shares",
         "stream",
         "taken",
         "window",
@@ -88,6 +89,7 @@ class QueueConsumer:
         exclusive: bool,
         settle_on_delivery: bool,
         credit: int | None = None,
+        shares: int = 0,
         priority: int = 0,
         pattern: str = "",
         permissions: Permissions = OPEN,
@@ -106,6 +108,7 @@ class QueueConsumer:
         self.priority = priority
         self.pattern = pattern  # that fills the queue of a shared subscription, "" for any other queue
         self.gone = False
+        self.shares = shares  # a number of its connection's: consumers with the same one have one credit; 0: none has
         self.credit = credit  # messages it can take; None: unknown, and the following learn it
         self.blocked = credit == 0  # took less than offered, or all it had credit for
         self.taken = 0  # since it was last ready
@@ -259,7 +262,7 @@ class Pump:
     def room(self) -> int:
         """Returns how many messages its consumers take at once: a full queue asks that for each message that comes."""
         if self._room is None:
-            self._room = sum(consumer.room for consumer in self._candidates() if not consumer.idle)
+            self._room = _room_of([consumer for consumer in self._candidates() if not consumer.idle])
         return self._room
 
     def look_again(self) -> None:
@@ -416,3 +419,13 @@ class Pump:
         if not settling.cancelled() and (error := settling.exception()) is not None:
             self._unsettled = error
             self._wake.set()
+
+
+def _room_of(consumers: Sequence[QueueConsumer]) -> int:
+    """Returns how many messages some consumers take: those that share their credit as many as one of them."""
+    shared: dict[tuple[int, int], int] = {}
+    for consumer in consumers:
+        if consumer.shares:
+            whose = consumer.conn.id, consumer.shares
+            shared[whose] = max(shared.get(whose, 0), consumer.room)
+    return sum(shared.values()) + sum(consumer.room for consumer in consumers if not consumer.shares)

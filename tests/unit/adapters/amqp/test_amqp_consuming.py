@@ -267,7 +267,13 @@ def test_a_new_consumer_has_no_more_credit_than_its_channel():
     peer.send(Basic.Qos(prefetch_count=3, global_=True), channel=1)
     peer.frames()
     peer.consume()
-    assert peer.effects[-1].credit == 3
+    assert (peer.effects[-1].credit, peer.effects[-1].shares) == (3, 1)
+
+
+def test_a_consumer_with_a_prefetch_of_its_own_shares_no_credit():
+    peer = Peer().open()
+    peer.consume()
+    assert peer.effects[-1].shares == 0
 
 
 def test_a_consumer_without_acknowledgements_has_no_credit_to_speak_of():

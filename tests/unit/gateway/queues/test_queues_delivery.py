@@ -560,6 +560,19 @@ async def test_a_full_queue_has_room_for_as_many_as_a_consumer_without_acknowled
     assert await waiting(rig) == 6
 
 
+async def test_consumers_that_share_their_credit_have_its_room_once(rig):
+    await rig.declare(rig.conn(), "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
+    one, other = rig.conn(), rig.conn()
+    for consumer, shares in enumerate((7, 7, 8, 0, 0), 1):
+        await rig.consume(one, "q", consumer=consumer, credit=10, shares=shares)
+    await rig.consume(other, "q", credit=10, shares=7)
+    assert rig.queues.registry.queues["q"].pump.room == 50
+    rig.ready(one, 4, consumer=1, named=True)
+    assert rig.queues.registry.queues["q"].pump.room == 50
+    rig.ready(one, 4, consumer=2, named=True)
+    assert rig.queues.registry.queues["q"].pump.room == 44
+
+
 async def test_the_room_of_many_consumers_is_not_added_up_for_every_message(rig, monkeypatch):
     await rig.declare(rig.conn(), "q", arguments={"x-max-length": 1, "x-overflow": "reject-publish"})
     conns = [rig.conn() for _ in range(3)]
