@@ -23,6 +23,7 @@ from gateway.ops.metrics import Metrics
 from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus, ViewDamageStatus
 from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
+from gateway.process.metadata_check import check_metadata
 from gateway.process.store_figures import StoreFigures, topic_names
 from gateway.process.store_options import store_options
 from store.api.client import StoreClient
@@ -279,8 +280,10 @@ async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     said = config.store
     store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
     async with store:
-        controller = LocalController.open(said.data_dir / "controller", limits=metadata_limits(config), now_ms=now_ms)
+        directory = said.data_dir / "controller"
+        controller = LocalController.open(directory, limits=metadata_limits(config), now_ms=now_ms)
         try:
+            await check_metadata(store, controller, directory)
             yield LocalBackend(config, store, controller)
         finally:
             await controller.close()

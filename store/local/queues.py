@@ -74,11 +74,11 @@ class LocalQueues:
 
     async def newest(self) -> QueueNumber:
         """Returns the greatest number of a queue that has records, or had some; 0: none had. Raises `ViewsDamaged`."""
-        views = self._core.engine.views
+        views, recent = self._core.engine.views, self._core.recent.newest_queue()
 
         def newest() -> QueueNumber:
             with views.reading() as txn:
-                return views.queues.newest(txn)
+                return max(recent, views.queues.newest(txn))
 
         return await self._core.blocking(newest)
 

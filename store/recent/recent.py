@@ -186,6 +186,12 @@ class Recent:
             self._index()
         return tuple(self._chunks.get(queue, ()))
 
+    def newest_queue(self) -> QueueNumber:
+        """Returns the greatest number of a queue with a chunk that may not be in the view yet; 0: there is none."""
+        if self._not_indexed:
+            self._index()
+        return max(self._chunks, default=QueueNumber(0))
+
     def next_offset(self, queue: QueueNumber) -> QueueOffset | None:
         """Returns the offset the queue's next record will have, None when only the view knows."""
         return self._next.get(queue)
