@@ -23,7 +23,7 @@ from gateway.ops.metrics import Metrics
 from gateway.ops.status import DamageStatus, GroupStatus, LogStatus, ScrubStatus, ViewDamageStatus
 from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
-from gateway.process.metadata_check import check_metadata
+from gateway.process.metadata_check import check_alone, check_metadata
 from gateway.process.store_figures import StoreFigures, topic_names
 from gateway.process.store_options import store_options
 from store.api.client import StoreClient
@@ -278,9 +278,10 @@ class ClusterBackend:
 async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     """Opens store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
+    directory = said.data_dir / "controller"
+    await asyncio.to_thread(check_alone, said.data_dir, directory)
     store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
     async with store:
-        directory = said.data_dir / "controller"
         controller = LocalController.open(directory, limits=metadata_limits(config), now_ms=now_ms)
         try:
             await check_metadata(store, controller, directory)

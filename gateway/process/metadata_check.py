@@ -8,10 +8,29 @@ import logging
 from pathlib import Path
 
 from controller.api.client import ControllerClient
-from store.base.errors import MetadataWentBack, ViewsDamaged
+from store.base.errors import ForeignCluster, MetadataWentBack, ViewsDamaged
+from store.disk.files import OsFiles
 from store.local.local import LocalStore
+from store.node.replica.identity import kept_identity
 
 logger = logging.getLogger(__name__)
+
+
+def check_alone(data_dir: Path, directory: Path) -> None:
+    """Checks that a data directory is no store node's, before anything is written to its log: other nodes have it, too.
+
+    `directory` is that of the metadata. A node with workers is a replica, too, and has metadata.
+
+    Raises `ForeignCluster`, OSError.
+    """
+    if directory.exists() or not data_dir.is_dir():
+        return
+    if (found := kept_identity(OsFiles(), data_dir)) is not None:
+        raise ForeignCluster(
+            f"{data_dir} is of replica {found.id} of store group {found.group} of cluster {found.cluster}: start "
+            f"headgate store on it. If it is of a node with workers, its metadata in {directory} is lost: put the "
+            f"newest copy in its place, or, where there is none, remove the files replica and replica.copy of {data_dir}"
+        )
 
 
 async def check_metadata(store: LocalStore, controller: ControllerClient, directory: Path) -> None:

@@ -23,7 +23,7 @@ from controller.node.node import ControllerNode
 from controller.node.service import ControllerService
 from gateway.config.config import Config
 from gateway.process.backend import metadata_limits
-from gateway.process.metadata_check import check_metadata
+from gateway.process.metadata_check import check_alone, check_metadata
 from gateway.process.store_figures import StoreFigures
 from gateway.process.store_options import store_options
 from store.base.clock import now_ms
@@ -71,10 +71,11 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
     Raises `StoreError`, `ControllerError`, OSError.
     """
     said = config.store
+    directory = said.data_dir / "controller"
+    await asyncio.to_thread(check_alone, said.data_dir, directory)
     options = {**store_options(said), "hold_timers": True}
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))
-        directory = said.data_dir / "controller"
         node = await ControllerNode.open(directory, limits=metadata_limits(config), now_ms=now_ms)
         stack.push_async_callback(node.close)
         await _alone(node)

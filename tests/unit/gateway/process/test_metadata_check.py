@@ -12,7 +12,7 @@ from gateway.config.config import load
 from gateway.process.backend import local_backend
 from gateway.process.shared_store import shared_store
 from store.base.clock import now_ms
-from store.base.errors import MetadataWentBack
+from store.base.errors import ForeignCluster, MetadataWentBack
 from store.cluster.cluster import ClusterStore, connect_remote
 from tests.support.store.store_kit import append, frame
 
@@ -98,3 +98,44 @@ async def test_a_queue_that_the_views_do_not_have_yet_is_known(config):
         await append(alone.store, frame((topic.queues[-1], b"1")))
         assert alone.store.core.recent.newest_queue() == topic.queues[-1]
         assert await alone.store.queues.newest() == topic.queues[-1]
+
+
+def contents(directory):
+    return {path.relative_to(directory): path.read_bytes() for path in directory.rglob("*") if path.is_file()}
+
+
+@pytest.mark.slow
+async def test_the_directory_of_a_store_node_is_refused_and_left_as_it_is(config):
+    async with shared_store(config) as base:
+        cluster = base.controller.cluster
+    shutil.rmtree(metadata(config))  # a store node has none
+    before = contents(config.store.data_dir)
+    for backend in (local_backend, shared_store):
+        with pytest.raises(
+            ForeignCluster, match=f"is of replica 1 of store group 0 of cluster {cluster}: start headgate"
+        ):
+            async with backend(config):
+                pass
+        assert contents(config.store.data_dir) == before
+
+
+@pytest.mark.slow
+async def test_a_node_with_workers_whose_metadata_is_lost_goes_on_as_the_sentences_say(config):
+    async with worker(config) as (controller, store):
+        lost = await controller.do(CreateTopic(name="a", queues=2))
+        await store.keys.put("k", b"1")
+        await append(store, frame((lost.queues[0], b"1")))
+    shutil.rmtree(metadata(config))
+    with pytest.raises(ForeignCluster, match="remove the files replica and replica"):
+        async with shared_store(config):
+            pass
+    for name in ("replica", "replica.copy"):
+        (config.store.data_dir / name).unlink()
+    await refused(config)
+    stopped = StoppedController(metadata(config), 1)
+    stopped.recover("localhost:8082", "n1")
+    stopped.close()
+    async with worker(config) as (controller, store):
+        assert (await store.keys.get("k")).value == b"1"
+        topic = await controller.do(CreateTopic(name="a", queues=2))
+        assert not set(topic.queues) & set(lost.queues)
