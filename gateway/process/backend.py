@@ -279,7 +279,7 @@ async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     """Opens store and controller in the data directory. Raises `StoreError`, `ControllerError`, OSError."""
     said = config.store
     directory = said.data_dir / "controller"
-    await asyncio.to_thread(check_alone, said.data_dir, directory)
+    await asyncio.to_thread(check_alone, config, directory)
     store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
     async with store:
         controller = LocalController.open(directory, limits=metadata_limits(config), now_ms=now_ms)

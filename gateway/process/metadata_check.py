@@ -8,6 +8,7 @@ import logging
 from pathlib import Path
 
 from controller.api.client import ControllerClient
+from gateway.config.config import Config
 from store.base.errors import ForeignCluster, MetadataWentBack, ViewsDamaged
 from store.disk.files import OsFiles
 from store.local.local import LocalStore
@@ -16,21 +17,28 @@ from store.node.replica.identity import kept_identity
 logger = logging.getLogger(__name__)
 
 
-def check_alone(data_dir: Path, directory: Path) -> None:
+def check_alone(config: Config, directory: Path) -> None:
     """Checks that a data directory is no store node's, before anything is written to its log: other nodes have it, too.
 
-    `directory` is that of the metadata. A node with workers is a replica, too, and has metadata.
+    `directory` is that of the metadata. A node with workers is a replica, too, has metadata, and names no controllers.
 
     Raises `ForeignCluster`, OSError.
     """
-    if directory.exists() or not data_dir.is_dir():
+    data_dir, with_metadata = config.store.data_dir, directory.exists()
+    if not data_dir.is_dir() or (with_metadata and not config.cluster.controllers):
         return
-    if (found := kept_identity(OsFiles(), data_dir)) is not None:
-        raise ForeignCluster(
-            f"{data_dir} is of replica {found.id} of store group {found.group} of cluster {found.cluster}: start "
-            f"headgate store on it. If it is of a node with workers, its metadata in {directory} is lost: put the "
-            f"newest copy in its place, or, where there is none, remove the files replica and replica.copy of {data_dir}"
-        )
+    if (found := kept_identity(OsFiles(), data_dir)) is None:
+        return
+    store_node = (
+        f"{data_dir} is of replica {found.id} of store group {found.group} of cluster {found.cluster}: start headgate "
+        "store on it. If it is of a node with workers, "
+    )
+    if with_metadata:
+        raise ForeignCluster(f"{store_node}take cluster.controllers out of its configuration")
+    raise ForeignCluster(
+        f"{store_node}its metadata in {directory} is lost: put the newest copy in its place, or, where there is none, "
+        f"remove the files replica and replica.copy of {data_dir}"
+    )
 
 
 async def check_metadata(store: LocalStore, controller: ControllerClient, directory: Path) -> None:

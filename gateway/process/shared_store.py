@@ -72,7 +72,7 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
     """
     said = config.store
     directory = said.data_dir / "controller"
-    await asyncio.to_thread(check_alone, said.data_dir, directory)
+    await asyncio.to_thread(check_alone, config, directory)
     options = {**store_options(said), "hold_timers": True}
     async with contextlib.AsyncExitStack() as stack:
         store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))

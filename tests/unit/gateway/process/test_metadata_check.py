@@ -139,3 +139,20 @@ async def test_a_node_with_workers_whose_metadata_is_lost_goes_on_as_the_sentenc
         assert (await store.keys.get("k")).value == b"1"
         topic = await controller.do(CreateTopic(name="a", queues=2))
         assert not set(topic.queues) & set(lost.queues)
+
+
+@pytest.mark.slow
+async def test_a_node_that_has_a_controller_and_a_store_is_refused_and_left_as_it_is(config):
+    async with shared_store(config):
+        pass
+    before = contents(config.store.data_dir)
+    controllers = {"1": "n1:8082", "2": "n2:8082", "3": "n3:8082"}
+    of_cluster = load(
+        environ={},
+        overrides={"store": {"data_dir": str(config.store.data_dir)}, "cluster": {"controllers": controllers}},
+    )
+    for backend in (local_backend, shared_store):
+        with pytest.raises(ForeignCluster, match="controllers out of its configuration"):
+            async with backend(of_cluster):
+                pass
+        assert contents(config.store.data_dir) == before
