@@ -11,7 +11,7 @@ from pathlib import Path
 from store.disk.files import Files
 
 PRESENCE_LOOK_S = 1.0  # between two looks: writes acknowledged in between, without replicas, may be lost
-LOCK, VIEWS = "LOCK", Path("views") / "data.mdb"
+LOCK, LOG, VIEWS = "LOCK", "log", Path("views") / "data.mdb"
 
 Identity = tuple[int, int] | None  # device and inode; None: there is no such file
 
@@ -41,9 +41,15 @@ class DirectoryWatch:
         return self._removed_text(path)
 
     def _removed_text(self, path: Path) -> str:
+        if path == self._data_dir / VIEWS:
+            remedy = "Restart: the views are made anew from the log"
+        elif path.parent == self._data_dir / LOG or path == self._data_dir / LOG:
+            remedy = "Put it back, or restart: what it held is then repaired from other replicas, or listed as lost"
+        else:
+            remedy = "Put the directory back, or restart with an empty one"
         return (
             f"{path} was removed or replaced while the store had it open (store.data_dir = {self._data_dir}): nothing "
-            "that is written now would be there after a restart. Put the directory back, or restart with an empty one"
+            f"that is written to it now would be there after a restart. {remedy}"
         )
 
 

@@ -28,8 +28,16 @@ def _soon(monkeypatch):
     monkeypatch.setattr("store.engine.engine.PRESENCE_LOOK_S", 0.02)
 
 
-@pytest.mark.parametrize("name", [".", "log", "views", "LOCK"])
-async def test_what_was_removed_is_said_and_nothing_is_taken_any_more(tmp_path, name):
+@pytest.mark.parametrize(
+    ("name", "remedy"),
+    [
+        (".", "Put the directory back, or restart with an empty one"),
+        ("log", "Put it back, or restart: what it held is then repaired from other replicas, or listed as lost"),
+        ("views", "Restart: the views are made anew from the log"),
+        ("LOCK", "Put the directory back, or restart with an empty one"),
+    ],
+)
+async def test_what_was_removed_is_said_and_nothing_is_taken_any_more(tmp_path, name, remedy):
     there = tmp_path / "data"
     store = await LocalStore.open(there)
     await append(store, frame((16, b"one")))
@@ -41,6 +49,7 @@ async def test_what_was_removed_is_said_and_nothing_is_taken_any_more(tmp_path, 
     words = await refused(store)
     assert "was removed or replaced while the store had it open" in words
     assert f"store.data_dir = {there}" in words
+    assert words.endswith(remedy)  # an empty directory instead would lose what is still there
     await store.close()
 
 
