@@ -85,6 +85,8 @@ class RemoteController(StateClient):
         self.index = 0  # how far the state is; 0: there is none yet
         self.distrust = ""  # why the controllers are not believed: their metadata is older than the copy here
         self.connected = False  # to any controller
+        self.leaderless = False  # the controllers that answer know no leader: nothing is elected, and no topic made
+        self._unanswered = 0  # attempts in a row at which no controller has answered
         self.trouble = ""  # why no controller is followed: of the last attempt
         self._warn_s = FIRST_WARN_S
         self._target = ""  # of the newest attempt
@@ -216,6 +218,9 @@ class RemoteController(StateClient):
         except ControllerError as error:
             if isinstance(error, MetadataForgotten):
                 self._doubt(error)
+            self._unanswered = 0 if self.connected else self._unanswered + 1
+            if self._unanswered >= len(addresses):
+                self.leaderless = False  # nothing is known of them any more
             self.trouble = f"{self._target}: {error}"
             if self._loop.time() - self._good_s > (WARN_S if self.index else self._warn_s):
                 self._good_s, self._warn_s = self._loop.time(), WARN_S
@@ -243,6 +248,7 @@ class RemoteController(StateClient):
                 async with stream.within(SILENCE_S):
                     fed: Fed = decode(await stream.read(), Fed)
                 self.connected, self.trouble = True, ""
+                self.leaderless = not fed.leader
                 aim = fed.applied or None if aim is None else aim
                 self._commander.led_by(fed.leader, fed.term)
                 if fed.part is not None:

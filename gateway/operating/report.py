@@ -54,7 +54,8 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
     console.print(_groups(found))
     for trouble in troubles(found):
         console.print(f"[red]{escape(trouble)}[/]", highlight=False, soft_wrap=True)
-    clusters = sorted({status.cluster for status in found.controllers.values() if status is not None})
+    statuses = [status for status in found.controllers.values() if status is not None]
+    clusters = sorted({status.cluster for status in statuses if status.cluster})
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
     console.print(
@@ -101,7 +102,9 @@ def show_controllers(found: ClusterReport, console: Console | None = None) -> No
             continue
         role = f"[bold]{status.role}[/]" if status.role == "leader" else status.role
         numbers = (str(status.term), str(status.applied), str(status.commit))
-        table.add_row(str(status.id), address, role, *numbers, votes.get(address, ""))
+        knows_itself = any(member.id == status.id for member in status.members)
+        counts = votes.get(address, "") if knows_itself or not votes.get(address) else "no"  # its directory is empty
+        table.add_row(str(status.id), address, role, *numbers, counts)
     (console or _console()).print(table)
 
 

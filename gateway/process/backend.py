@@ -183,7 +183,11 @@ class ClusterBackend:
 
     def warnings(self) -> Sequence[str]:
         """See `Backend`."""
-        unfollowed = [] if self.controller.connected else ["no controller answers: no elections, no new topics"]
+        unfollowed = []
+        if self.controller.leaderless:
+            unfollowed.append("the controllers have no leader: no elections, no new topics")
+        elif not self.controller.connected:
+            unfollowed.append("no controller answers: no elections, no new topics")
         expiry = expiry_warnings(self._credentials, time.time())
         watched = [] if self._watch is None else self._watch.warnings
         return [*self._health().warnings, *self._lost.words(), *unfollowed, *watched, *expiry]

@@ -173,6 +173,20 @@ async def test_reads_need_no_controller_and_commands_say_that_there_is_none(thre
     assert client.topic("a") == topic
 
 
+async def test_a_client_knows_that_the_controllers_that_answer_have_no_leader(three):
+    client = three.remote()
+    await client.ready()
+    assert not client.leaderless
+    await three.stop(1, 2)
+    await until(lambda: client.leaderless)
+    await three.start(1)
+    await until(lambda: client.connected and not client.leaderless)
+    await three.stop(3)
+    await until(lambda: client.leaderless)
+    await three.stop()
+    await until(lambda: not client.leaderless)  # none answers
+
+
 async def test_a_client_resumes_where_it_was_and_takes_a_snapshot_only_when_it_is_far_behind(three, monkeypatch):
     client = three.remote(1, 2)
     await client.do(CreateTopic(name="a", queues=1))

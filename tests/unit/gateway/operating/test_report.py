@@ -6,6 +6,7 @@ from rich.console import Console
 
 from controller.api.client import Group, GroupConfig, Replica
 from controller.elections.registry import GroupRoute, RouteReplica
+from controller.wire.status import ControllerStatus, MemberStatus
 from gateway.operating.report import ClusterReport, show
 
 REPLICAS = tuple(Replica(id=n, node=f"n{n}", address=f"10.0.0.{n}:8081") for n in (1, 2, 3))
@@ -50,3 +51,17 @@ def test_heartbeats_of_different_moments_show_no_negative_lag():
     assert lags((1_000, 1_005, 900)) == ["0", "0", "100"]
     assert lags((1_000, 1_005, 900), master=None) == ["5", "0", "105"]
     assert lags((1_000, 990, 900), silent=(1,)) == ["", "0", "90"]
+
+
+def test_a_controller_with_an_empty_directory_does_not_vote():
+    """It was said to vote, by the membership of another one, and the cluster's id had an empty one beside it."""
+    members = tuple([MemberStatus(id=id_, address=f"c{id_}:1") for id_ in (1, 2)])
+    numbers = dict.fromkeys(("term", "applied", "commit", "last", "first", "snapshot"), 1)
+    knows = ControllerStatus(id=1, role="pre-candidate", leader=None, members=members, cluster="abc", **numbers)
+    empty = ControllerStatus(id=2, role="follower", leader=None, members=(), **numbers)
+    output = io.StringIO()
+    show(ClusterReport({"c1:1": knows, "c2:1": empty, "c3:1": None}, (), {}, ()), Console(file=output, width=200))
+    lines = [line.split() for line in output.getvalue().splitlines()]
+    votes = {line[1]: line[-1] for line in lines if len(line) > 1 and line[1].startswith("c")}
+    assert (votes["c1:1"], votes["c2:1"]) == ("yes", "no")
+    assert "cluster abc; topics: 0, with 0 queues" in output.getvalue()

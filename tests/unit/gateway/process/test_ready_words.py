@@ -174,3 +174,20 @@ async def test_a_proxy_says_that_it_is_not_one_of_the_others_and_that_controller
     alone = "this proxy is not one of the others: sessions are refused"
     assert said.reasons == tuple(filter(None, [distrust, "" if present else alone]))
     assert said.ready == (present and not distrust)
+
+
+@pytest.mark.parametrize(
+    ("connected", "leaderless", "warnings"),
+    [
+        (True, False, []),
+        (True, True, ["the controllers have no leader: no elections, no new topics"]),
+        (False, True, ["the controllers have no leader: no elections, no new topics"]),  # between two of them
+        (False, False, ["no controller answers: no elections, no new topics"]),
+    ],
+)
+async def test_a_proxy_says_that_no_topic_can_be_made(connected, leaderless, warnings):
+    backend = Mock(spec=ClusterBackend)
+    backend._health = lambda: SimpleNamespace(reasons=(), warnings=())
+    backend._lost, backend._watch, backend._credentials = SimpleNamespace(words=list), None, None
+    backend.controller = SimpleNamespace(connected=connected, leaderless=leaderless)
+    assert ClusterBackend.warnings(backend) == warnings
