@@ -110,8 +110,10 @@ class Worker:
                     answer = await _body(reader)
                 finally:
                     writer.close()
-        except (OSError, EOFError, TimeoutError) as error:
-            raise WorkerSilent(f"does not answer: {error or type(error).__name__}") from error
+        except TimeoutError as error:
+            raise WorkerSilent(f"does not answer within {timeout_s:g} s") from error
+        except (OSError, EOFError) as error:
+            raise WorkerSilent(f"does not answer: {str(error) or type(error).__name__}") from error
         status = int(head.split(maxsplit=2)[1])
         if status != HTTPStatus.OK:
             raise WorkerRefused(HTTPStatus(status), answer.decode(errors="replace").strip())

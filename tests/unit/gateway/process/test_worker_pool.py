@@ -162,3 +162,15 @@ async def test_an_answer_that_is_too_large_is_none(pool, monkeypatch):
     monkeypatch.setattr(worker_pool, "PAGE_BYTES_MAX", 5)
     with pytest.raises(WorkerSilent, match="5 bytes or more"):
         await pool.workers[0].ask("/metrics")
+
+
+async def test_a_worker_that_is_stopped_is_said_not_to_answer(pool):
+    """The reason was an empty text."""
+    await pool.start()
+    worker = pool.workers[0]
+    os.kill(worker.child.pid, signal.SIGSTOP)
+    try:
+        with pytest.raises(WorkerSilent, match=r"^does not answer within 0\.2 s$"):
+            await worker.ask("/who", timeout_s=0.2)
+    finally:
+        os.kill(worker.child.pid, signal.SIGCONT)
