@@ -42,6 +42,15 @@ def members_of(statuses: Mapping[str, ControllerStatus | None]) -> Mapping[str, 
     return {member.address: member for status in leading for member in status.members}
 
 
+def clusters_of(found: ClusterReport) -> Mapping[str, Sequence[str]]:
+    """Returns the addresses of the controllers that know their cluster, by its id: there should be one."""
+    clusters: dict[str, list[str]] = {}
+    for address, status in found.controllers.items():
+        if status is not None and status.cluster:
+            clusters.setdefault(status.cluster, []).append(address)
+    return clusters
+
+
 def document(found: ClusterReport) -> Any:
     """Returns the same as one JSON object."""
     return msgspec.to_builtins({**found._asdict(), "troubles": troubles(found)}, str_keys=True)
@@ -54,12 +63,10 @@ def show(found: ClusterReport, console: Console | None = None) -> None:
     console.print(_groups(found))
     for trouble in troubles(found):
         console.print(f"[red]{escape(trouble)}[/]", highlight=False, soft_wrap=True)
-    statuses = [status for status in found.controllers.values() if status is not None]
-    clusters = sorted({status.cluster for status in statuses if status.cluster})
     queues = sum(len(topic.queues) for topic in found.topics)
     draining = [str(queue) for topic in found.topics for queue in topic.closed]
     console.print(
-        f"cluster {', '.join(clusters)}; topics: {len(found.topics)}, with {queues} queues"
+        f"cluster {', '.join(sorted(clusters_of(found)))}; topics: {len(found.topics)}, with {queues} queues"
         + (f"; being drained: {', '.join(draining)}" if draining else ""),
         highlight=False,
     )
@@ -70,6 +77,13 @@ def troubles(found: ClusterReport) -> Sequence[str]:
     members = members_of(found.controllers)
     ids = {member.id for member in members.values()}
     silent, lost = [], []
+    clusters = clusters_of(found)
+    if len(clusters) > 1:
+        where = ", ".join(f"{cluster} at {' and '.join(addresses)}" for cluster, addresses in sorted(clusters.items()))
+        lost.append(
+            f"the controllers are of several clusters, {where}: one has the directory of another cluster, or the "
+            "configuration names the controllers of both; the rest of this is of one of them"
+        )
     for address, status in found.controllers.items():
         if status is None:
             unknown = bool(members) and address not in members

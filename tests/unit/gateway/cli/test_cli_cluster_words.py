@@ -83,6 +83,17 @@ def test_a_removed_controller_is_not_said_to_lack_a_majority():
     ]
 
 
+def test_controllers_of_several_clusters_are_named():
+    """One with the directory of another cluster led alone: its groups and topics were shown, and no line said why."""
+    members = tuple(MemberStatus(id=id_, address=f"{name}:1") for id_, name in ((1, "a"), (2, "b"), (3, "c")))
+    following = msgspec.structs.replace(status_of(2), leader=1, cluster="a1")
+    leading = msgspec.structs.replace(status_of(1, "leader", members), cluster="a1")
+    foreign = msgspec.structs.replace(status_of(3, "leader", members), cluster="f9")
+    (trouble,) = troubles(ClusterReport({"a:1": leading, "b:1": following, "c:1": foreign}, (), {}, ()))
+    assert trouble.startswith("the controllers are of several clusters, a1 at a:1 and b:1, f9 at c:1: ")
+    assert troubles(ClusterReport({"a:1": leading, "b:1": following}, (), {}, ())) == []
+
+
 def test_a_controller_with_a_full_disk_is_named():
     """It lagged behind the others in the table, and no line said why."""
     members = tuple(MemberStatus(id=id_, address=f"{name}:1") for id_, name in ((1, "a"), (2, "b")))
