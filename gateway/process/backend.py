@@ -25,7 +25,7 @@ from gateway.ownership.cluster_owners import ClusterOwners
 from gateway.ownership.owners import LocalOwners, Owners
 from gateway.process.metadata_check import check_alone, check_metadata
 from gateway.process.store_figures import StoreFigures, topic_names
-from gateway.process.store_options import store_options
+from gateway.process.store_options import naming_remedy, store_options
 from store.api.client import StoreClient
 from store.api.lost_status import LostList
 from store.base import logs
@@ -284,7 +284,8 @@ async def local_backend(config: Config) -> AsyncIterator[LocalBackend]:
     said = config.store
     directory = said.data_dir / "controller"
     await asyncio.to_thread(check_alone, config, directory)
-    store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
+    with naming_remedy(said.data_dir):
+        store = await LocalStore.open(said.data_dir, group=said.group, hold_timers=True, **store_options(said))
     async with store:
         controller = LocalController.open(directory, limits=metadata_limits(config), now_ms=now_ms)
         try:

@@ -25,7 +25,7 @@ from gateway.config.config import Config
 from gateway.process.backend import metadata_limits
 from gateway.process.metadata_check import check_alone, check_metadata
 from gateway.process.store_figures import StoreFigures
-from gateway.process.store_options import store_options
+from gateway.process.store_options import naming_remedy, store_options
 from store.base.clock import now_ms
 from store.local.local import LocalStore
 from store.node.replica.identity import register
@@ -75,7 +75,9 @@ async def shared_store(config: Config) -> AsyncIterator[SharedStore]:
     await asyncio.to_thread(check_alone, config, directory)
     options = {**store_options(said), "hold_timers": True}
     async with contextlib.AsyncExitStack() as stack:
-        store = await stack.enter_async_context(await LocalStore.open(said.data_dir, group=said.group, **options))
+        with naming_remedy(said.data_dir):
+            opened = await LocalStore.open(said.data_dir, group=said.group, **options)
+        store = await stack.enter_async_context(opened)
         node = await ControllerNode.open(directory, limits=metadata_limits(config), now_ms=now_ms)
         stack.push_async_callback(node.close)
         await _alone(node)

@@ -1,8 +1,12 @@
-"""Translates the configuration into the options that a store is opened with."""
+"""Translates the configuration into the options that a store is opened with, and names the remedy where it is not."""
 
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from gateway.config.config import StoreConfig
+from store.base.errors import NotRebuildable
 from store.log.retention import RetentionLimits
 from store.timers.timers import DAY_MS, TimerLimits
 
@@ -21,3 +25,15 @@ def store_options(said: StoreConfig) -> dict[str, Any]:
             timers=said.timers_max, size_bytes=said.timers_bytes_max, horizon_ms=said.timer_horizon_days * DAY_MS
         ),
     }
+
+
+@contextlib.contextmanager
+def naming_remedy(data_dir: Path) -> Iterator[None]:
+    """Says of views that cannot be made anew what to do, where no other replica has a copy. Raises `NotRebuildable`."""
+    try:
+        yield
+    except NotRebuildable as error:
+        raise NotRebuildable(
+            f"{error}; put a copy of {data_dir} in its place, or, where there is none, accept the loss with headgate "
+            f"store rebuild-views --force {data_dir}"
+        ) from error

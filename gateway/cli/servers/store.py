@@ -91,9 +91,11 @@ def rebuild_views(
 ) -> None:
     """Throw the views away and make them from the log. Interrupted, the next start goes on where it was."""
     from gateway.cli.servers import store_report as report  # noqa: PLC0415
+    from gateway.process.store_options import naming_remedy  # noqa: PLC0415
     from store.engine.repair import StoppedStore  # noqa: PLC0415
 
     with (
+        naming_remedy(data_dir),
         StoppedStore(data_dir) as store,
         report.progress("rebuilding views", store.end - store.first) as reached,
     ):
