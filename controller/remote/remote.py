@@ -220,7 +220,7 @@ class RemoteController(StateClient):
                 self._doubt(error)
             self._unanswered = 0 if self.connected else self._unanswered + 1
             if self._unanswered >= len(addresses):
-                self.leaderless = False  # nothing is known of them any more
+                self.leaderless = False  # they may have one by now
             self.trouble = f"{self._target}: {error}"
             if self._loop.time() - self._good_s > (WARN_S if self.index else self._warn_s):
                 self._good_s, self._warn_s = self._loop.time(), WARN_S

@@ -10,7 +10,6 @@ from pathlib import Path
 from controller.api.client import ControllerClient
 from gateway.config.config import Config
 from store.base.errors import ForeignCluster, MetadataWentBack, ViewsDamaged
-from store.disk.files import OsFiles
 from store.local.local import LocalStore
 from store.node.replica.identity import kept_identity
 
@@ -27,7 +26,7 @@ def check_alone(config: Config, directory: Path) -> None:
     data_dir, with_metadata = config.store.data_dir, directory.exists()
     if not data_dir.is_dir() or (with_metadata and not config.cluster.controllers):
         return
-    if (found := kept_identity(OsFiles(), data_dir)) is None:
+    if (found := kept_identity(data_dir)) is None:
         return
     store_node = (
         f"{data_dir} is of replica {found.id} of store group {found.group} of cluster {found.cluster}: start headgate "

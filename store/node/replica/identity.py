@@ -78,7 +78,7 @@ async def register(
     with_log = opened or await asyncio.to_thread(_has_log, files, data_dir)
     await controller.barrier()
     while True:
-        found = await asyncio.to_thread(kept_identity, files, data_dir)
+        found = await asyncio.to_thread(kept_identity, data_dir, files)
         if found is not None:
             _check(found, group, controller.cluster, data_dir)
         elif with_log:  # of the records of another log the controllers need not have known
@@ -195,8 +195,9 @@ def _has_log(files: Files, data_dir: Path) -> bool:
         file.close()
 
 
-def kept_identity(files: Files, data_dir: Path) -> ReplicaIdentity | None:
+def kept_identity(data_dir: Path, files: Files | None = None) -> ReplicaIdentity | None:
     """Returns the replica whose directory it is; None: it is none's. Raises OSError."""
+    files = files if files is not None else OsFiles()
     for name in (_GIVEN, _COPY, _ASKED):
         if (found := read_small_file(files, data_dir / name, ReplicaIdentity)) is not None:
             return found
