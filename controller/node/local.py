@@ -117,6 +117,8 @@ class LocalController(StateClient):
         """Returns why commands are refused; None: they are not."""
         if self.error is not None:
             return f"the metadata's log has failed: {self.error}"
+        if self.storage.removed is not None:
+            return f"the metadata cannot be written: {self.storage.removed}"
         return None if self.driver.full is None else f"the metadata cannot be written: {self.driver.full}"
 
     async def _run(self) -> None:

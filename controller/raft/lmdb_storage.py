@@ -19,6 +19,7 @@ from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
 from store.disk.files import said_of_data_dir
 from store.disk.lmdb_file import is_broken, is_cut_short
+from store.disk.presence import identity_of
 from store.disk.space import is_for_want_of_room
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
@@ -48,6 +49,8 @@ class LmdbStorage:
         self._held = held
         self._identity = identity
         self.copied = identity.file != _file_of(env)
+        self._file = Path(env.path()) / "data.mdb"
+        self._opened = identity_of(self._file)
         self._unwritten: HardState | None = None  # a commit index that waits for something that has to be synced
 
     @classmethod
@@ -177,6 +180,16 @@ class LmdbStorage:
 
     # ---- writes by the driver
 
+    @property
+    def removed(self) -> str | None:
+        """Returns why writes would be lost now; None while the file that is open is in its place."""
+        if identity_of(self._file) == self._opened:
+            return None
+        return (
+            f"{self._file} was removed or replaced while it was open: nothing that is written now would be there after "
+            "a restart. Put the directory back, and restart"
+        )
+
     def save(self, ready: Ready) -> None:
         """Stores the state of a `Ready`, which is on disk when this returns.
 
@@ -186,6 +199,8 @@ class LmdbStorage:
         if not ready.must_sync:
             self._unwritten = hard
             return
+        if self.removed is not None:
+            raise StorageFailed(self.removed)
         with _failures(self.env.path(), StorageFailed), self.env.begin(write=True) as txn:
             held = lmdb_records.write(txn, self._held, ready, hard)
             lmdb_records.number(txn)

@@ -5,6 +5,7 @@ from contextlib import asynccontextmanager
 
 import pytest
 
+from controller.api.client import ControllerError
 from controller.api.commands import CreateTopic
 from controller.incarnations.recovery import StoppedController
 from controller.remote.remote import RemoteController
@@ -156,3 +157,25 @@ async def test_a_node_that_has_a_controller_and_a_store_is_refused_and_left_as_i
             async with backend(of_cluster):
                 pass
         assert contents(config.store.data_dir) == before
+
+
+async def test_no_topic_is_made_in_a_directory_that_was_removed_and_the_node_says_so(config):
+    """Topics were made, acknowledged, and gone after a restart."""
+    async with local_backend(config) as alone:
+        await alone.controller.do(CreateTopic(name="a", queues=1))
+        assert not alone.troubles()
+        shutil.rmtree(metadata(config))
+        (trouble,) = alone.troubles()
+        assert "was removed or replaced" in trouble
+        with pytest.raises(ControllerError):
+            await alone.controller.do(CreateTopic(name="b", queues=1))
+        assert not alone.alive  # only a restart helps
+
+
+@pytest.mark.slow
+async def test_workers_make_no_topic_in_a_directory_that_was_removed(config):
+    async with worker(config) as (controller, _store):
+        await controller.do(CreateTopic(name="a", queues=1))
+        shutil.rmtree(metadata(config))
+        with pytest.raises(ControllerError):
+            await controller.do(CreateTopic(name="b", queues=1))
