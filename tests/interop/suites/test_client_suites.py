@@ -54,10 +54,14 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[GatewayProcess]
 @pytest.mark.parametrize(("client", "least"), [("aio-pika", 600), ("aiormq", 200)])
 def test_the_suite_of_a_client_passes(broker: Any, tmp_path: Path, client: str, least: int) -> None:
     suite, beside = unpacked(client), installed_beside("client-suites", *PACKAGES)
-    ports = broker.port("amqp"), broker.port("amqps")
-    result = run(suite, beside, tmp_path / "report.xml", ports=ports, timeout_s=TIMEOUT_S)
+    options: dict[str, Any] = {
+        "ports": (broker.port("amqp"), broker.port("amqps")),
+        "own": GatewayProcess(tmp_path / "own"),
+        "timeout_s": TIMEOUT_S,
+    }
+    result = run(suite, beside, tmp_path / "report.xml", **options)
     failed = {name: why for name, why in result.failed.items() if name.partition("[")[0] not in DIFFERENT}
     if failed:  # some wait for a fifth of a second and no longer: what fails twice does not fail by chance
-        failed = run(suite, beside, tmp_path / "again.xml", *failed, ports=ports, timeout_s=TIMEOUT_S).failed
+        failed = run(suite, beside, tmp_path / "again.xml", *failed, **options).failed
     assert failed == {}
     assert len(result.passed) >= least

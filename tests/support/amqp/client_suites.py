@@ -3,6 +3,7 @@
 They, and what they need besides the clients, are kept with the virtual environment.
 """
 
+import json
 import os
 import shutil
 import subprocess
@@ -13,6 +14,9 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
+
+from tests.support.process.gateways import GatewayProcess
+from tests.support.repository.import_graph import ROOT
 
 INSTALL_TIMEOUT_S = 600
 HOME = Path(sys.prefix) / "amqp-suites"
@@ -53,13 +57,23 @@ def unpacked(package: str) -> Path:
     return home
 
 
-def run(suite: Path, beside: Path, report: Path, *arguments: str, ports: Sequence[int], timeout_s: float) -> Result:
-    """Runs a suite beside a broker with these ports, plain and TLS."""
+def run(
+    suite: Path,
+    beside: Path,
+    report: Path,
+    *arguments: str,
+    ports: Sequence[int],
+    own: GatewayProcess,
+    timeout_s: float,
+) -> Result:
+    """Runs a suite beside a broker with these ports, plain and TLS; tests that stop their broker have `own` started."""
+    said = {"command": own.command, "cwd": str(ROOT), "data": str(own.data_dir), "port": own.port("amqp")}
     environ = {
         **os.environ,
         "PYTHONPATH": str(beside),
         "HEADGATE_SUITE_PORT": str(ports[0]),
         "HEADGATE_SUITE_TLS_PORT": str(ports[1]),
+        "HEADGATE_SUITE_OWN": json.dumps(said),
     }
     options = ["-q", "-p", "no:cacheprovider", "-p", "tests.docker_client", "-o", "log_cli=false"]
     done = subprocess.run(

@@ -39,16 +39,21 @@ class GatewayProcess:
         """The HTTP listener."""
         return f"http://127.0.0.1:{self.port('http')}"
 
+    @property
+    def command(self) -> list[str]:
+        """The words that start it."""
+        return [
+            *self.wrapper,
+            *(sys.executable, "-m", "gateway.cli", "serve"),
+            *("--data-dir", str(self.data_dir), "--port-offset", str(self.offset)),
+            *self.arguments,
+        ]
+
     def start(self) -> "GatewayProcess":
         """Starts the gateway, and waits until it is ready."""
         with self.log.open("ab") as log:
             self.process = subprocess.Popen(
-                [
-                    *self.wrapper,
-                    *(sys.executable, "-m", "gateway.cli", "serve"),
-                    *("--data-dir", str(self.data_dir), "--port-offset", str(self.offset)),
-                    *self.arguments,
-                ],
+                self.command,
                 stdout=log,
                 stderr=log,
                 stdin=subprocess.DEVNULL,
