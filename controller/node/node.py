@@ -227,6 +227,11 @@ class ControllerNode(StateClient):
                 self.failed.set_result(error)
             self._changes.happened()
 
+    @property
+    def removed(self) -> str | None:
+        """Returns why writes would be lost now; None while the file of the log is in its place."""
+        return self.storage.removed if isinstance(self.storage, LmdbStorage) else None
+
     # ---- news of the log
 
     @property

@@ -59,8 +59,12 @@ class SharedStore(StoreFigures):
 
     def troubles(self) -> Sequence[str]:
         """Returns the reasons why it cannot serve now."""
-        failed = self.controller.failed
-        found = [f"the metadata's log has failed: {failed.result()}"] if failed.done() else []
+        failed, removed = self.controller.failed, self.controller.removed
+        found = []
+        if failed.done():
+            found.append(f"the metadata's log has failed: {failed.result()}")
+        elif removed is not None:
+            found.append(f"the metadata cannot be written: {removed}")
         return [*found, *super().troubles()]
 
 

@@ -179,3 +179,13 @@ async def test_workers_make_no_topic_in_a_directory_that_was_removed(config):
         shutil.rmtree(metadata(config))
         with pytest.raises(ControllerError):
             await controller.do(CreateTopic(name="b", queues=1))
+
+
+async def test_workers_are_not_ready_over_a_directory_that_was_removed_though_nothing_is_written(config):
+    async with shared_store(config) as base:
+        assert not base.troubles()
+        away = metadata(config).rename(config.store.data_dir / "away")
+        (trouble,) = base.troubles()
+        assert "was removed or replaced" in trouble
+        away.rename(metadata(config))
+        assert not base.troubles()
