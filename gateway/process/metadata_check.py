@@ -36,7 +36,7 @@ def check_alone(config: Config, directory: Path) -> None:
         raise ForeignCluster(f"{store_node}take cluster.controllers out of its configuration")
     raise ForeignCluster(
         f"{store_node}its metadata in {directory} is lost: put the newest copy in its place, or, where there is none, "
-        f"remove the files replica and replica.copy of {data_dir}"
+        f"remove the files replica, replica.copy and replica.asked of {data_dir}, as far as they are there"
     )
 
 

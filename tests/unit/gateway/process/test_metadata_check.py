@@ -127,11 +127,11 @@ async def test_a_node_with_workers_whose_metadata_is_lost_goes_on_as_the_sentenc
         await store.keys.put("k", b"1")
         await append(store, frame((lost.queues[0], b"1")))
     shutil.rmtree(metadata(config))
-    with pytest.raises(ForeignCluster, match="remove the files replica and replica"):
+    with pytest.raises(ForeignCluster, match=r"remove the files replica, replica\.copy and replica\.asked"):
         async with shared_store(config):
             pass
-    for name in ("replica", "replica.copy"):
-        (config.store.data_dir / name).unlink()
+    for name in ("replica", "replica.copy", "replica.asked"):
+        (config.store.data_dir / name).unlink(missing_ok=True)
     await refused(config)
     stopped = StoppedController(metadata(config), 1)
     stopped.recover("localhost:8082", "n1")
