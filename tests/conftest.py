@@ -12,6 +12,7 @@ import hypothesis
 import pytest
 from xdist.remote import Producer
 from xdist.scheduler import LoadFileScheduling
+from xdist.workermanage import WorkerController
 
 from tests.support.process.gateways import GatewayProcess
 from tests.support.process.logging_state import logging_restored
@@ -52,6 +53,18 @@ class ByFile(LoadFileScheduling):
     def _split_scope(self, nodeid: str) -> str:
         file = Path(super()._split_scope(nodeid))
         return str(file.parent if file.name in SHARE_A_SESSION else file)
+
+    def _reschedule(self, node: WorkerController) -> None:
+        """Gives a worker two tests at least, as it does not begin one before it knows what follows.
+
+        What a crashed worker had goes to others, and with it the files that it was done with: whoever gets one of those
+        alone would wait for ever, and the run with it.
+        """
+        super()._reschedule(node)
+        while self.workqueue and not node.shutting_down and self._pending_of(self.assigned_work[node]) < 2:
+            self._assign_work_unit(node)
+        if not self.workqueue:
+            node.shutdown()
 
 
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Producer) -> LoadFileScheduling | None:
