@@ -171,13 +171,19 @@ def test_a_log_of_a_long_run_stays_short_and_keeps_the_history(places, monkeypat
     assert_readable(places[0], of_batches(40))
 
 
-def test_a_vacuum_makes_the_checkpoint_that_is_overdue(places, monkeypatch):
-    """Its own commits may fall on each version that was to have one; then no log was ever cleaned."""
+def without_checkpoint(places, monkeypatch):
+    """Returns commits whose tables are one checkpoint behind, as none was made with them."""
     monkeypatch.setattr(commits_module, "COMMITTING", table_log.QUIET)
     monkeypatch.setattr(table_log, "CHECKPOINT_INTERVAL", INTERVAL)
     commits = Commits.open(*places, SETTINGS)
     for batch in range(2 * INTERVAL):
         do_batch(commits, batch, of_batch(batch))
+    return commits
+
+
+def test_a_vacuum_makes_the_checkpoint_that_is_overdue(places, monkeypatch):
+    """Its own commits may fall on each version that was to have one; then no log was ever cleaned."""
+    commits = without_checkpoint(places, monkeypatch)
     assert not list(log_of(places[0]).glob("*.checkpoint*"))
     commits.vacuum()
     commits.close()
@@ -187,11 +193,7 @@ def test_a_vacuum_makes_the_checkpoint_that_is_overdue(places, monkeypatch):
 
 def test_a_checkpoint_that_was_cut_off_is_none(places, monkeypatch):
     """A kill leaves its file under a name of its own, as the table's writer begins it."""
-    monkeypatch.setattr(commits_module, "COMMITTING", table_log.QUIET)
-    monkeypatch.setattr(table_log, "CHECKPOINT_INTERVAL", INTERVAL)
-    commits = Commits.open(*places, SETTINGS)
-    for batch in range(2 * INTERVAL):
-        do_batch(commits, batch, of_batch(batch))
+    commits = without_checkpoint(places, monkeypatch)
     log = log_of(places[0])
     (log / f"{commits._tables['windows_1m'].version():020d}.checkpoint.parquet#1").write_bytes(b"PAR1")
     commits.vacuum()
