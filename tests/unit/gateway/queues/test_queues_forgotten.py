@@ -15,8 +15,8 @@ from store.local.local import LocalStore
 from tests.support.gateway.queues_rig import QueuesRig
 
 COUNT = 128
-LEFT_MAX = COUNT // 2  # blocks of memory, with which a round may end that the one before it ended without
-ROUNDS_MAX = 20  # what other tests of the process have left running takes memory, too, for a time
+LEFT_MAX = COUNT // 2  # blocks of memory that one round may leave beyond the one before
+ROUNDS_MAX = 20  # other tests of the process may have left something running that takes memory for a time
 
 
 @pytest.fixture
