@@ -93,7 +93,11 @@ def names_of(said: Sequence[VhostPermission], action: str, user: str) -> tuple[N
     return tuple(found)
 
 
-_ROOTS: Final = {"manage": ("queue", "exchange"), "publish": ("amqp",), "subscribe": ("queue", "amqp")}
+_ROOTS: Final = {
+    "manage": ("queue", "exchange"),
+    "publish": ("amqp", "queue", "exchange"),  # of queues and exchanges: to bind them
+    "subscribe": ("queue", "amqp"),
+}
 
 
 def _below(vhost: str, root: str) -> Levels:

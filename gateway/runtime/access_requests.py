@@ -91,6 +91,28 @@ def _check(permissions: Permissions, action: Action, address: str, what: str) ->
     raise Refusal(Cause.FORBIDDEN, f"{_RABBITMQ[action]} access to {what} refused for user '{who}'")
 
 
+def _check_managed(permissions: Permissions, other: Action, address: str, what: str) -> bool:
+    """Checks the right to manage a thing, or another one that RabbitMQ takes for it; returns whether it was the other.
+
+    Raises `Refusal` (FORBIDDEN) unless one of them is there, or where a rule denies to manage the thing.
+    """
+    access = permissions.access
+    if access is None or access.may("manage", address):
+        return False
+    if access.explain("manage", address).origin:
+        _check(permissions, "manage", address, what)
+    _check(permissions, other, address, what)
+    return True
+
+
+def _check_queue_managed(permissions: Permissions, other: Action, name: str) -> bool:
+    return _check_managed(permissions, other, queue_address(name), f"queue {said(name)}")
+
+
+def _check_exchange_managed(permissions: Permissions, other: Action, name: str) -> bool:
+    return _check_managed(permissions, other, exchange_address(name), f"exchange {said(name)}")
+
+
 def own(_hub: Hub, _permissions: Permissions, _request: Request[Any]) -> None:
     """Needs nothing: the request is about the asker's own state."""
 
@@ -142,7 +164,7 @@ def declares_exchange(_hub: Hub, permissions: Permissions, request: DeclareExcha
         _check_exchange(permissions, "manage", request.name)
     alternate = request.arguments.get(ALTERNATE)
     if isinstance(alternate, str) and not request.passive:
-        _check_exchange(permissions, "manage", in_vhost(vhost_of(request.name), alternate))
+        _check_exchange_managed(permissions, "publish", in_vhost(vhost_of(request.name), alternate))
         for pattern in patterns(Exchange(name=request.name, kind="fanout"), ""):
             permissions.check_all("subscribe", pattern)
 
@@ -153,14 +175,18 @@ def manages_exchange(_hub: Hub, permissions: Permissions, request: DeleteExchang
 
 
 def binds_exchange(hub: Hub, permissions: Permissions, request: BindExchange) -> None:
-    """Needs the right to manage the destination, and to read all that is bound to it: others read that there."""
-    _check_exchange(permissions, "manage", request.destination)
+    """Needs the right to manage or to write to the destination, and to read all that is bound to it.
+
+    Others read that there.
+    """
+    _check_exchange_managed(permissions, "publish", request.destination)
     _check_bound(hub, permissions, request.source, request.routing_key)
 
 
-def unbinds_exchange(_hub: Hub, permissions: Permissions, request: UnbindExchange) -> None:
-    """Needs the right to manage the destination."""
-    _check_exchange(permissions, "manage", request.destination)
+def unbinds_exchange(hub: Hub, permissions: Permissions, request: UnbindExchange) -> None:
+    """Needs the right to manage the destination, or to write to it and to read all that is bound."""
+    if _check_exchange_managed(permissions, "publish", request.destination):
+        _check_bound(hub, permissions, request.source, request.routing_key)
 
 
 def declares_queue(_hub: Hub, permissions: Permissions, request: DeclareQueue) -> None:
@@ -212,19 +238,28 @@ def _may(permissions: Permissions, action: Action, address: str) -> bool:
     return permissions.access is not None and permissions.access.may(action, address)
 
 
-def manages_queue(_hub: Hub, permissions: Permissions, request: DeleteQueue | PurgeQueue) -> None:
+def manages_queue(_hub: Hub, permissions: Permissions, request: DeleteQueue) -> None:
     """Needs the right to manage the queue."""
     _check_queue(permissions, "manage", request.name)
 
 
-def unbinds(_hub: Hub, permissions: Permissions, request: UnbindQueue) -> None:
-    """Needs the right to manage the queue."""
-    _check_queue(permissions, "manage", request.queue)
+def purges(_hub: Hub, permissions: Permissions, request: PurgeQueue) -> None:
+    """Needs the right to manage the queue, or to read it: a reader can take all messages away, too."""
+    _check_queue_managed(permissions, "subscribe", request.name)
+
+
+def unbinds(hub: Hub, permissions: Permissions, request: UnbindQueue) -> None:
+    """Needs the right to manage the queue, or to write to it and to read all that is bound."""
+    if _check_queue_managed(permissions, "publish", request.queue):
+        _check_bound(hub, permissions, request.exchange, request.routing_key)
 
 
 def binds(hub: Hub, permissions: Permissions, request: BindQueue) -> None:
-    """Needs the right to manage the queue and to read all that is bound to it: a reader of the queue reads that."""
-    _check_queue(permissions, "manage", request.queue)
+    """Needs the right to manage or to write to the queue, and to read all that is bound to it.
+
+    A reader of the queue reads that.
+    """
+    _check_queue_managed(permissions, "publish", request.queue)
     _check_bound(hub, permissions, request.exchange, request.routing_key)
 
 

@@ -394,7 +394,7 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(DeleteExchange, _queues(lambda queues: queues.registry.delete_exchange), rights.manages_exchange),
         _served(DeclareQueue, _queues(lambda queues: queues.declare), rights.declares_queue),
         _served(DeleteQueue, _queues(lambda queues: queues.registry.delete_queue), rights.manages_queue),
-        _served(PurgeQueue, _queues(lambda queues: queues.purge), rights.manages_queue),
+        _served(PurgeQueue, _queues(lambda queues: queues.purge), rights.purges),
         _served(BindExchange, _queues(lambda queues: queues.registry.bind_exchange), rights.binds_exchange),
         _served(UnbindExchange, _queues(lambda queues: queues.registry.unbind_exchange), rights.unbinds_exchange),
         _served(BindQueue, _queues(lambda queues: queues.registry.bind), rights.binds),

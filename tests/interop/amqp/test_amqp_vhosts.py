@@ -10,6 +10,7 @@ import httpx
 import pika
 import pytest
 
+from gateway.domain.access_settings import own_access, rights_of
 from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from tests.support.amqp.pika_queues import TIMEOUT_S, fresh, get
 from tests.support.gateway.ruled_gateway import RuledGateway, UserClient, ruled
@@ -232,6 +233,37 @@ def test_rights_are_for_each_vhost(served: RuledGateway) -> None:
         ["write elsewhere", "letters elsewhere", "denied", "denied to read"], 403
     )
     connection.close()
+
+
+def test_who_may_write_and_read_binds_and_purges_as_in_rabbitmq(served: RuledGateway) -> None:
+    served.do(served.set_user("owner2", ruled("all:$vhost/shop/#")))
+    owner = login(served, "owner2", "shop")
+    channel = owner.channel()
+    channel.exchange_declare("bx", "topic")
+    channel.exchange_declare("by", "fanout")
+    channel.queue_declare("bq")
+    names = {"vhost": "shop", "configure": "", "write": "^b[qxy]$", "read": "^(bq|bx)$"}
+    rights = rights_of(own_access({"otherwise": "deny", "rules": [], "vhosts": [names]}))
+    served.do(served.set_user("app", dict(rights)))
+    connection = login(served, "app", "shop")
+    asked: dict[str, Callable[[Any], object]] = {
+        "bind": lambda one: one.queue_bind("bq", "bx", "a.#"),
+        "bind exchange": lambda one: one.exchange_bind("by", "bx", "a.#"),
+        "write": lambda one: (one.confirm_delivery(), one.basic_publish("bx", "a.b", b"x", mandatory=True)),
+        "purge": lambda one: one.queue_purge("bq"),
+        "unbind": lambda one: one.queue_unbind("bq", "bx", "a.#"),
+        "unbind exchange": lambda one: one.exchange_unbind("by", "bx", "a.#"),
+        "look": lambda one: one.queue_declare("bq", passive=True),
+        "declare": lambda one: one.queue_declare("bq"),
+        "delete": lambda one: one.queue_delete("bq"),
+        "bind what it may not read": lambda one: one.queue_bind("bq", "by", ""),
+        "unbind what it may not read": lambda one: one.queue_unbind("bq", "by", ""),
+    }
+    refused = {name for name, work in asked.items() if code_of(connection, work) == 403}
+    assert refused == {"declare", "delete", "bind what it may not read", "unbind what it may not read"}
+    assert channel.queue_declare("bq", passive=True).method.message_count == 0
+    for one in (connection, owner):
+        one.close()
 
 
 def test_a_vhost_is_refused_alike_whether_it_is_there_or_not(served: RuledGateway) -> None:

@@ -11,6 +11,7 @@ from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import CreateLeaseGroup, DeleteGroup, DescribeGroup, LeaseTerms, ListGroups, PollGroup
 from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
+    BindExchange,
     BindQueue,
     DeclareExchange,
     DeclareQueue,
@@ -19,6 +20,7 @@ from gateway.port.queues import (
     GetMessage,
     OpenVhost,
     PurgeQueue,
+    UnbindExchange,
     UnbindQueue,
 )
 from gateway.port.reads import FindMessages, LastValue, ListAddresses, ReadQueue
@@ -73,7 +75,9 @@ def every(kind):
     [
         (DeclareQueue(name="q"), "configure access to queue 'q' in vhost '/'"),
         (DeclareQueue(name="q", passive=True), "configure access to queue 'q' in vhost '/'"),
-        (PurgeQueue(name="q"), "configure access to queue 'q' in vhost '/'"),
+        (PurgeQueue(name="q"), "read access to queue 'q' in vhost '/'"),
+        (BindQueue(queue="q", exchange="x", routing_key=""), "write access to queue 'q' in vhost '/'"),
+        (BindExchange(source="x", destination="y", routing_key=""), "write access to exchange 'y' in vhost '/'"),
         (GetMessage(queue=in_vhost("shop", "q")), "read access to queue 'q' in vhost 'shop'"),
         (DeclareExchange(name="x", kind="topic"), "configure access to exchange 'x' in vhost '/'"),
         (DeleteExchange(name="x"), "configure access to exchange 'x' in vhost '/'"),
@@ -122,7 +126,6 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
         (DeclareQueue(name="", exclusive=True), "manage:$queue/amq.gen/#"),
         (DeleteQueue(name="amq.gen-xyz"), "manage:$queue/amq.gen/xyz"),
         (DeleteQueue(name="q"), "manage:$queue/+"),
-        (PurgeQueue(name="q"), "manage:$queue/q"),
         (UnbindQueue(queue="q", exchange="amq.topic", routing_key="a"), "manage:$queue/q"),
         (GetMessage(queue="q"), "subscribe:$queue/q"),
         (DeclareQueue(name=in_vhost("shop", "q")), "manage:$vhost/shop/queue/q"),
@@ -235,6 +238,36 @@ def test_who_binds_has_to_read_all_that_comes(exchange, key, needs):
     assert not may(request, "manage:$queue/q", "subscribe:a/b/c")
     if needs.endswith("#"):
         assert not may(request, "manage:$queue/q", f"subscribe:{needs[:-1]}+")
+
+
+@pytest.mark.parametrize("kind", [BindQueue, UnbindQueue, BindExchange, UnbindExchange])
+def test_who_may_write_to_the_destination_binds_and_unbinds_as_in_rabbitmq(kind):
+    if kind in (BindQueue, UnbindQueue):
+        request, place = kind(queue="q", exchange="orders", routing_key="eu.*"), "$queue/q"
+    else:
+        request, place = kind(destination="q", source="orders", routing_key="eu.*"), "$exchange/q"
+    assert may(request, f"publish:{place}", "subscribe:$amqp/orders/eu/+")
+    assert not may(request, f"publish:{place}")
+    assert not may(request, f"publish:{place}", "subscribe:$amqp/orders/eu/de")
+    assert not may(request, "subscribe:$amqp/orders/eu/+")
+
+
+def test_who_may_read_a_queue_may_purge_it():
+    assert may(PurgeQueue(name="q"), "manage:$queue/q")
+    assert may(PurgeQueue(name="q"), "subscribe:$queue/q")
+    assert not may(PurgeQueue(name="q"), "publish:$queue/q", "publish:$amqp//q", "subscribe:$queue/other")
+
+
+def test_who_is_denied_to_manage_a_queue_neither_binds_nor_purges_it():
+    rule = AccessRule(effect="deny", filters=("$queue/q",), actions=("manage",))
+    access = AccessRules(AccessConfig(default="allow", rules=(rule,))).access(Identity(name="ada"))
+    for request in (
+        PurgeQueue(name="q"),
+        BindQueue(queue="q", exchange="amq.topic", routing_key="a"),
+        UnbindQueue(queue="q", exchange="amq.topic", routing_key="a"),
+    ):
+        with pytest.raises(Refusal, match="configure access to queue 'q'"):
+            served_by(request).needs(Hub, Permissions(Identity(name="ada"), access), request)
 
 
 def test_a_pattern_that_begins_with_a_wildcard_takes_what_has_no_level_too():
