@@ -23,6 +23,7 @@ from store.base.errors import (
     CorruptFrame,
     FrameTooLarge,
     StoreError,
+    StoreFailed,
     StoreFull,
     StoreOverloaded,
     ViewsDamaged,
@@ -35,6 +36,7 @@ FRAME_ROWS: Final = 16_384
 _DAMAGED_TEXT: Final = (
     "data that the store needs for this is damaged on its disk; it cannot be read until it is made anew"
 )
+_FAILED_TEXT: Final = "the store's disk has failed; it takes nothing until it is started again"
 NONE_DENIED: Final[Mapping[int, Refusal]] = {}
 
 
@@ -374,6 +376,8 @@ def refusal_of(error: StoreError) -> Refusal:
     if isinstance(error, CorruptFrame):
         on = "" if error.next is None else f"; they are lost, and reading can go on at offset {error.next}"
         return Refusal(Cause.DAMAGED, f"{error}{on}")
+    if isinstance(error, StoreFailed):  # its words name files: they are for operators, and in the log
+        return Refusal(Cause.UNAVAILABLE, _FAILED_TEXT, retry_after_ms=5000)
     if isinstance(error, ViewsDamaged):  # a view's name and LMDB's own words are for operators
         return Refusal(Cause.UNAVAILABLE, _DAMAGED_TEXT, retry_after_ms=5000)
     return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5000)

@@ -389,7 +389,7 @@ class Committer:
 
     def _unknown(self, batch: _Batch) -> list[tuple[OnAppended, Appended | StoreError]]:
         """Returns the outcomes of a batch that may be on disk; a refusal for want of room may not be undone either."""
-        unknown = AppendOutcomeUnknown(str(self._broken))
+        unknown = AppendOutcomeUnknown("the store's disk failed while it was written")
         certain = self._log.flushed
         return [
             (

@@ -148,8 +148,16 @@ class StoppedStore:
         return self._data_dir / "views"
 
     def items(self, start: LogOffset | None = None, end: LogOffset | None = None) -> Iterator[Frame | BadRange]:
-        """Yields frames in log order, verified, and the ranges between that hold none. A frame begins at `start`."""
-        return self._log.scan(self.first if start is None else start, self.end if end is None else min(end, self.end))
+        """Yields frames in log order, verified, and the ranges between that hold none, from the one `start` is in.
+
+        The segment of `start` is read from its beginning: only frames tell where others begin.
+        """
+        start = self.first if start is None else max(start, self.first)
+        segment = self._log.segment_of(start)
+        begin = start if segment is None else segment.start
+        for item in self._log.scan(begin, self.end if end is None else min(end, self.end)):
+            if item.end > start:
+                yield item
 
     def _look_for_missing(self) -> None:
         marks = read_marks(self._views_path)

@@ -331,7 +331,7 @@ class CommitLog:
                 raw = segment.read(log_offset, HEADER.size)
                 header = parse_header(raw, log_offset=log_offset)
             except (CorruptFrame, FileNotFoundError) as error:
-                if self._is_damaged(log_offset, segment, suspicious=not any(raw) or looks_like_frame(raw, log_offset)):
+                if self._is_damaged(log_offset, suspicious=not any(raw) or looks_like_frame(raw, log_offset)):
                     raise CorruptFrame(log_offset, getattr(error, "why", "the segment's file is missing")) from error
                 return None
             if header is None:
@@ -343,25 +343,27 @@ class CommitLog:
                 raise CorruptFrame(log_offset, "cut short")
         except CorruptFrame:
             if log_offset >= self.first:
-                self._is_damaged(log_offset, segment, suspicious=True)
+                self._is_damaged(log_offset, suspicious=True)
             raise
         except FileNotFoundError as error:
             raise CorruptFrame(log_offset, "the segment's file is gone") from error
         return frame
 
-    def _is_damaged(self, at: LogOffset, segment: Segment, *, suspicious: bool) -> bool:
-        """Returns whether the log is damaged at a log offset that a reader has named; scans where that is not known.
+    def _is_damaged(self, at: LogOffset, *, suspicious: bool, found_by: str = "read") -> bool:
+        """Returns whether the log is damaged at a log offset that somebody has named; scans where that is not known.
 
-        A record may hold the bytes of a frame: a reader that names that place must not have sound bytes called damaged.
+        A record may hold the bytes of a frame, and a replica with another log may name any place: neither must have
+        sound bytes called damaged.
         """
         if self.damages.overlapping(at, LogOffset(at + 1)):
             return True
-        if not suspicious or at in self._known_sound:
+        segment = self.segment_of(at)
+        if not suspicious or segment is None or at in self._known_sound:
             return False
-        for item in self.scan(segment.start, segment.end):
+        for item in self.scan(segment.start, self.written):
             if item.end > at:
                 if isinstance(item, BadRange):
-                    self.damaged(item, "read")
+                    self.damaged(item, found_by)
                     return True
                 break
         if len(self._known_sound) >= KNOWN_SOUND_COUNT_MAX:
@@ -416,7 +418,8 @@ class CommitLog:
             if not isinstance(item, Frame):
                 if found:
                     break
-                self.damaged(item, "replication")
+                if not self._is_damaged(item.start, suspicious=True, found_by="replication"):
+                    raise CorruptFrame(item.start, "no frame begins there")
                 raise CorruptFrame(item.start, item.why)
             found.append(item)
         return found

@@ -104,6 +104,14 @@ def test_dump_in_json_and_between_offsets(data_dir):
     assert [json.loads(line)["position"] for line in part] == [f"{second:x}.0", f"{second:x}.1"]
 
 
+def test_dump_begins_with_the_frame_that_an_offset_is_in(data_dir):
+    lines = [json.loads(line) for line in run("dump", data_dir, "--json").stdout.splitlines()]
+    second = next(line["offset"] for line in lines if line["offset"] != lines[0]["offset"])
+    found = run("dump", data_dir, "--json", "--from", second + 1)
+    assert [json.loads(line) for line in found.stdout.splitlines()] == [one for one in lines if one["offset"] >= second]
+    assert found.exit_code == 0
+
+
 def test_dump_goes_on_behind_damage(data_dir):
     damage(data_dir)
     result = run("dump", data_dir)

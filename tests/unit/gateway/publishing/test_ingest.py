@@ -18,6 +18,7 @@ from store.base.errors import (
     AppendOutcomeUnknown,
     FrameTooLarge,
     StoreClosed,
+    StoreFailed,
     StoreFull,
     StoreOverloaded,
     TimersFull,
@@ -244,6 +245,15 @@ async def test_what_the_store_refuses_is_refused_with_its_cause(rig, error, caus
     rig.turn()
     rig.log.end_next(error)
     assert publisher.outcomes[1].error.cause is cause
+
+
+async def test_a_publisher_is_not_told_which_file_the_store_has_failed_on(rig):
+    publisher = Publisher()
+    publish(rig, publisher, 1, Message("t/1", b"x"))
+    rig.turn()
+    rig.log.end_next(StoreFailed("[Errno 5] Input/output error: '/data/store/log/0.log'"))
+    assert publisher.outcomes[1].error.cause is Cause.UNAVAILABLE
+    assert "/" not in publisher.outcomes[1].error.detail
 
 
 async def test_a_refusal_that_comes_early_is_told_in_its_turn_and_begins_another_sequence(rig):

@@ -7,7 +7,7 @@ import pytest
 
 from store.base.errors import CorruptFrame
 from store.disk.files import OsFiles
-from store.format.frame import HEADER, Frame
+from store.format.frame import HEADER, Frame, LogOffset
 from store.format.placed import Placed
 from store.log.log import CommitLog
 from store.log.segment import BadRange, OpenFiles, segment_name, segment_start
@@ -57,6 +57,23 @@ def test_there_is_no_frame_between_frames(tmp_path):
     assert log.read(-1) is None
     with pytest.raises(CorruptFrame):
         log.read(1, 64)
+    log.close()
+
+
+def test_sound_bytes_are_not_called_damaged_when_a_replica_asks_from_within_a_frame(tmp_path):
+    """Its log may be another one, whose frames begin elsewhere."""
+    log, _ = open_log(tmp_path, size=300)
+    placed = put(log, *(frame((16, b"x" * 50)) for _ in range(5)))
+    for one in placed:
+        with pytest.raises(CorruptFrame, match="no frame begins there"):
+            log.frames(LogOffset(one.start + 1), log.end, 1 << 20)
+    assert not log.damages.open()
+    assert [one.start for one in log.frames(placed[0].start, log.end, 1 << 20)] == [one.start for one in placed]
+    path = tmp_path / segment_name(placed[3].start)
+    path.write_bytes(path.read_bytes()[:-1])
+    with pytest.raises(CorruptFrame):
+        log.frames(LogOffset(placed[3].start + 2), log.end, 1 << 20)
+    assert [(one.start, one.end) for one in log.damages.open()] == [(placed[3].start, placed[3].end)]
     log.close()
 
 
