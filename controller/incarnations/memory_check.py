@@ -12,7 +12,8 @@ A memory is a directory with its incarnation. Three are in doubt:
   much as the furthest of them.
 - One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
   term and last acknowledged entry. They are asked once after every start, before it votes, and a leader's heartbeats
-  tell it later. It becomes another incarnation too.
+  tell it later. It becomes another incarnation too. So does one that went back to before it became another one: the
+  others name that, and a leader sends this one nothing.
 
 A memory of before the cluster was recovered from another controller counts nowhere any more. It has no leader to tell
 it: so it asks the others as long as it knows no leader.
@@ -264,7 +265,7 @@ class MemoryCheck:
         others = self._voters()
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Identification)]
-        lacks = next((text for one in there if (text := self._lacks(one))), None)
+        lacks = next((text for one in there if (text := self._lacks(one) or self._replaced(one))), None)
         if self._is_outdated(there):
             self._log_reason(operator_texts.RECOVERED)
         elif lacks is not None:
@@ -290,10 +291,13 @@ class MemoryCheck:
         The controllers that could have said so at the start were perhaps down, or too busy to answer in time.
         """
         found = await self._ask(self._voters())
-        if self._is_outdated([one for one in found.values() if isinstance(one, Identification)]):
+        there = [one for one in found.values() if isinstance(one, Identification)]
+        if self._is_outdated(there):
             self._doubt = MemoryDoubt.STARTED
             self._driver.prove(proven=False)
             self._log_reason(operator_texts.RECOVERED)
+        elif replaced := next((text for one in there if (text := self._replaced(one))), None):
+            await self.went_back(replaced)
         else:
             self._log_reason("")
 
@@ -316,6 +320,18 @@ class MemoryCheck:
                 f"and the directory knows term {status.term} and entry {status.last_index}"
             )
         return ""
+
+    def _replaced(self, one: Identification) -> str:
+        """Describes another incarnation of this controller that one with newer entries names; empty: none.
+
+        While this one's own entries do not name it, it has yet to be added, or knows of the other.
+        """
+        status = self._driver.status
+        me = status.membership.get(status.id)
+        newer = one.led and (one.last_term, one.last_index) > (status.last_term, status.last_index)
+        if me is None or not me.is_(status.incarnation) or not newer or one.named in {"", status.incarnation}:
+            return ""
+        return f"controller {one.id} has newer entries, and they name another incarnation of this one"
 
     async def _settle(self) -> None:
         """Ends the doubt about a copy that has caught up with a leader."""

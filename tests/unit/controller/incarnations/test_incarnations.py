@@ -228,6 +228,42 @@ async def test_a_directory_that_went_back_unseen_is_found_by_the_others(three, t
     await ready(three)
 
 
+@pytest.mark.parametrize("down", [False, True])
+async def test_a_directory_put_back_twice_joins_though_the_others_are_other_ones_too(three, tmp_path, down):
+    """The others remember nothing of an incarnation that they have replaced, and the leader is a stranger to it."""
+    await ready(three)
+    lost = (await three.followers())[0]
+    others = [id_ for id_ in three.addresses if id_ != lost]
+    await three.stop(lost)
+    files = [path for path in (tmp_path / str(lost) / "raft").iterdir() if path.is_file()]
+    old = {path: path.read_bytes() for path in files}
+    await three.start(lost)
+    await ready(three)
+    for id_ in others:
+        await three.stop(id_)
+        wipe(three, id_)
+        await three.start(id_)
+        await ready(three)
+
+    async def put_back(*stopped):
+        topic = await create(three, f"later{len(stopped)}")
+        await until(lambda: three.nodes[lost].topic(topic.name) is not None)
+        before = voters(three, others[0])[lost]
+        await three.stop(lost, *stopped)
+        for path, data in old.items():
+            path.write_bytes(data)
+        await three.start(lost)
+        if stopped:
+            await until(lambda: three.nodes[lost].driver.raft.node.proven)
+            await three.start(*stopped)
+        await until(lambda: three.nodes[lost].topic(topic.name) == topic)
+        await until(lambda: voters(three, others[0]).get(lost) not in {None, before})
+        await ready(three)
+
+    await put_back()
+    await put_back(*(others if down else ()))
+
+
 async def test_directories_from_before_there_were_incarnations_are_named(tmp_path):
     old = Controllers(tmp_path)
     members = Membership.of(*(RaftMember(id=id_, address=at) for id_, at in old.addresses.items()))
