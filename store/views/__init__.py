@@ -83,8 +83,8 @@ class _Reading:
         self._views = views
 
     def __enter__(self) -> ReadTxn:
-        txn = self._txn = self._views._begin()  # noqa: SLF001 - part of it
-        return ReadTxn(txn)
+        txn = self._txn = ReadTxn(self._views._begin())  # noqa: SLF001 - part of it
+        return txn
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: object) -> None:
         self._views._end(self._txn)  # noqa: SLF001
@@ -394,9 +394,9 @@ class Views:
             self._leave()
             raise
 
-    def _end(self, txn: Any) -> None:
+    def _end(self, txn: ReadTxn) -> None:
         try:
-            txn.commit()  # it has written nothing
+            txn.close()
         finally:
             self._leave()
 

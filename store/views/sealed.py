@@ -311,9 +311,14 @@ class ReadTxn:
             raise db.report(db.name, db.broken)
         return _Cursor(self._txn.cursor(db=db.handle), db)
 
-    def abort(self) -> None:
-        """Gives the transaction back."""
-        self._txn.abort()
+    def close(self) -> None:
+        """Gives the transaction back. Nothing can be read by it any more.
+
+        LMDB's slot for a reader is free with the last reference to its transaction, and the traceback of an error that
+        was raised meanwhile refers to this object until garbage is collected: so this object lets go of it.
+        """
+        txn, self._txn = self._txn, None
+        txn.abort()
 
     def entries(self, db: Table) -> int:
         """Returns how many entries there are."""

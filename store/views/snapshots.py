@@ -53,6 +53,6 @@ class ViewsSnapshot:
 
     def _end_if_due(self) -> None:
         if (self._lost or self._closed) and not self._reading and self._txn is not None:
-            self._txn.abort()
+            self._txn.close()
             self._txn = None
             self._forget(self)

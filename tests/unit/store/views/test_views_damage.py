@@ -58,6 +58,18 @@ async def test_a_flipped_byte_of_a_key_s_value_is_not_served(tmp_path):
         with pytest.raises(ViewsDamaged):
             await store.keys.range("", None)
         assert (await store.keys.get("other")).value == b"fine"
+
+
+async def test_errors_that_are_kept_hold_no_slot_of_a_reader(tmp_path):
+    """Their tracebacks refer to what was being read, and garbage is not collected for a while on a busy machine."""
+    async with await put(tmp_path) as store:
+        assert flip_views(tmp_path, VALUE)
+        kept = []
+        for _ in range(200):  # LMDB has 126 slots
+            with pytest.raises(ViewsDamaged) as caught:
+                await store.keys.get("key")
+            kept.append(caught)
+        assert (await store.keys.get("other")).value == b"fine"
         assert store.is_damaged
         assert [damage.view for damage in store.view_damages] == ["kv"]
 
