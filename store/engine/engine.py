@@ -410,6 +410,6 @@ class Engine:
             first = self._error is None
             self._error = self._error or error
         if first:
-            logger.critical("a write or a sync has failed: the store refuses writes until it is restarted")
+            logger.critical("a write or a sync has failed: the store refuses writes until it is restarted: %s", error)
             self._on_failed()
         self._dispatcher.wake()

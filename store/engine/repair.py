@@ -148,16 +148,19 @@ class StoppedStore:
         return self._data_dir / "views"
 
     def items(self, start: LogOffset | None = None, end: LogOffset | None = None) -> Iterator[Frame | BadRange]:
-        """Yields frames in log order, verified, and the ranges between that hold none, from the one `start` is in.
+        """Yields frames in log order, verified, and the ranges between that hold none.
 
-        The segment of `start` is read from its beginning: only frames tell where others begin.
+        From the frame that `start` is in, and without those that begin at or behind `end`. The segment of `start` is
+        read from its beginning: only frames tell where others begin.
         """
         start = self.first if start is None else max(start, self.first)
+        end = self.end if end is None else min(end, self.end)
         segment = self._log.segment_of(start)
-        begin = start if segment is None else segment.start
-        for item in self._log.scan(begin, self.end if end is None else min(end, self.end)):
+        for item in self._log.scan(start if segment is None else segment.start, self.end):
+            if item.start >= end:
+                break
             if item.end > start:
-                yield item
+                yield item if isinstance(item, Frame) else item._replace(end=min(item.end, end))
 
     def _look_for_missing(self) -> None:
         marks = read_marks(self._views_path)

@@ -334,10 +334,9 @@ class StoreReader:
     def scan(
         self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
     ) -> tuple[list[Frame], LogOffset]:
-        """Returns all frames in log order; see `LogCalls.scan`. Raises `CorruptFrame` where the first is damaged."""
+        """Returns frames in log order, from the first at or behind `start` on. Raises `CorruptFrame` for that one."""
         frames: list[Frame] = []
-        at = max(start, self.log.first)
-        size = 0
+        at, size = max(start, self.log.first), 0
         while at < end and (found := self._cache.get(at)) is not None:
             size += found.end - found.start
             if frames and size > max_bytes:
@@ -353,10 +352,14 @@ class StoreReader:
                 if item.end <= self.log.first:  # deleted meanwhile
                     at = item.end
                     continue
-                self.log.damaged(item, "read")
+                sound = self.log.sound_frame_at(item.start, "read")
+                if sound is not None and sound.start < item.start:  # a client has named the start
+                    return (frames, sound.end) if frames else self.scan(sound.end, end, max_bytes=max_bytes)
+                if sound is None:
+                    self.log.damaged(item, "read")  # more of it may be damaged than was known
                 if frames:
                     break
-                raise CorruptFrame(item.start, f"{item.why}, up to {item.end}", end=item.end)
+                raise CorruptFrame(item.start, f"{item.why}, up to {item.end}", end=None if sound else item.end)
             size += item.end - item.start
             if frames and size > max_bytes:
                 break
@@ -408,8 +411,7 @@ class StoreReader:
                     continue
                 if frames:
                     return frames, chunk.frame
-                size = chunk.frame_size_bytes
-                raise CorruptFrame(chunk.frame, error.why, end=chunk.frame + size) from error
+                raise CorruptFrame(chunk.frame, error.why, end=chunk.frame + chunk.frame_size_bytes) from error
             frames.append(frame)
         return frames, looked
 
@@ -438,8 +440,7 @@ class StoreReader:
             def stored(queue: QueueNumber, chunks: Sequence[Chunk]) -> Iterator[Chunk]:
                 if chunks and chunks[0].frame <= start:
                     return
-                limit = kept.get(queue, ALL)
-                readable = self._readable(txn, queue, chunks, limit)
+                readable = self._readable(txn, queue, chunks, kept.get(queue, ALL))
                 first = queues.search(txn, queue, lambda chunk: chunk.frame >= start and readable(chunk))
                 for chunk in queues.chunks(txn, queue, first):
                     if chunks and chunk.first >= chunks[0].first:

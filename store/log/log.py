@@ -27,13 +27,13 @@ from store.format.placed import Placed
 from store.integrity.floor import Floor
 from store.integrity.ledger import Damage, DamageLedger
 from store.log.segment import SCAN_BYTES, BadRange, OpenFiles, Segment, segment_name, segment_start, split_at
+from store.log.sound_frames import SoundFrame, SoundFrames
 
 logger = logging.getLogger(__name__)
 
 SEGMENT_SIZE_BYTES = 256 << 20
 START = LogOffset(0)
 END = LogOffset(1 << 63)  # behind every log
-KNOWN_SOUND_COUNT_MAX = 1_000
 _by_start = attrgetter("start")
 
 
@@ -77,8 +77,7 @@ class CommitLog:
         self.confirmed = self.first  # of the frames that readers may see; confirmed <= flushed
         self.corruptions: list[BadRange] = []  # met by recovery in front of valid frames
         self.damages = damages if damages is not None else DamageLedger()
-        # Log offsets inside sound frames, where a reader looked; len <= KNOWN_SOUND_COUNT_MAX.
-        self._known_sound: set[LogOffset] = set()
+        self._sound_frames = SoundFrames()
         self._floor = floor
         self._lacking: tuple[LogOffset, LogOffset] | None = None  # the end it has lost, until it is written again
 
@@ -331,9 +330,13 @@ class CommitLog:
                 raw = segment.read(log_offset, HEADER.size)
                 header = parse_header(raw, log_offset=log_offset)
             except (CorruptFrame, FileNotFoundError) as error:
-                if self._is_damaged(log_offset, suspicious=not any(raw) or looks_like_frame(raw, log_offset)):
+                suspicious = not any(raw) or looks_like_frame(raw, log_offset)
+                if not suspicious and not self.damages.overlapping(log_offset, LogOffset(log_offset + 1)):
+                    return None
+                sound = self.sound_frame_at(log_offset, "read")
+                if sound is None:
                     raise CorruptFrame(log_offset, getattr(error, "why", "the segment's file is missing")) from error
-                return None
+                return self.read(log_offset, sound.end - log_offset) if sound.start == log_offset else None
             if header is None:
                 return None
             size = header.size_bytes
@@ -343,33 +346,28 @@ class CommitLog:
                 raise CorruptFrame(log_offset, "cut short")
         except CorruptFrame:
             if log_offset >= self.first:
-                self._is_damaged(log_offset, suspicious=True)
+                self.sound_frame_at(log_offset, "read")
             raise
         except FileNotFoundError as error:
             raise CorruptFrame(log_offset, "the segment's file is gone") from error
         return frame
 
-    def _is_damaged(self, at: LogOffset, *, suspicious: bool, found_by: str = "read") -> bool:
-        """Returns whether the log is damaged at a log offset that somebody has named; scans where that is not known.
+    def sound_frame_at(self, at: LogOffset, found_by: str) -> SoundFrame | None:
+        """Returns the frame that a written log offset is in; None where the log is damaged, which is reported.
 
-        A record may hold the bytes of a frame, and a replica with another log may name any place: neither must have
-        sound bytes called damaged.
+        Reads the segment from its beginning, unless the answer is known: only frames tell where others begin. A record
+        may hold the bytes of a frame, and a client, or a replica with another log, may name any place: neither must
+        have sound bytes called damaged.
         """
         if self.damages.overlapping(at, LogOffset(at + 1)):
-            return True
-        segment = self.segment_of(at)
-        if not suspicious or segment is None or at in self._known_sound:
-            return False
-        for item in self.scan(segment.start, self.written):
-            if item.end > at:
-                if isinstance(item, BadRange):
-                    self.damaged(item, found_by)
-                    return True
-                break
-        if len(self._known_sound) >= KNOWN_SOUND_COUNT_MAX:
-            self._known_sound.clear()
-        self._known_sound.add(at)
-        return False
+            return None
+        if (segment := self.segment_of(at)) is None:  # it was deleted meanwhile
+            return SoundFrame(at, at)
+        found = self._sound_frames.find(at, self.scan(segment.start, self.written))
+        if isinstance(found, BadRange):
+            self.damaged(found, found_by)
+            return None
+        return found
 
     def scan(
         self, start: LogOffset, end: LogOffset, *, read_bytes: int = SCAN_BYTES, around: bool = True
@@ -418,9 +416,9 @@ class CommitLog:
             if not isinstance(item, Frame):
                 if found:
                     break
-                if not self._is_damaged(item.start, suspicious=True, found_by="replication"):
-                    raise CorruptFrame(item.start, "no frame begins there")
-                raise CorruptFrame(item.start, item.why)
+                sound = self.sound_frame_at(item.start, "replication")
+                inside = sound is not None and sound.start < item.start
+                raise CorruptFrame(item.start, "no frame begins there" if inside else item.why)
             found.append(item)
         return found
 

@@ -105,6 +105,12 @@ class FaultyFile:
         self._faults.syncs += 1
         self._inner.sync()
 
+    def pread(self, size: int, offset: int) -> bytes:
+        if self._faults.unreadable:
+            self._faults.unreadable -= 1
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return self._inner.pread(size, offset)
+
     def truncate(self, size: int) -> None:
         if self._faults.truncate_error:
             raise OSError(self._faults.truncate_error, os.strerror(self._faults.truncate_error))
@@ -125,6 +131,7 @@ class FaultyFiles(OsFiles):
         self.syncs = self.writes = 0
         self.before_sync = lambda: None
         self.truncate_error = 0
+        self.unreadable = 0  # reads that fail
         self.free: int | None = None  # the answer of free_bytes; None: the truth
 
     def free_bytes(self, path: Path) -> int:

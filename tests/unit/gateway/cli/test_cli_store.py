@@ -112,6 +112,14 @@ def test_dump_begins_with_the_frame_that_an_offset_is_in(data_dir):
     assert found.exit_code == 0
 
 
+def test_dump_ends_with_the_frame_that_an_offset_is_in(data_dir):
+    lines = [json.loads(line) for line in run("dump", data_dir, "--json").stdout.splitlines()]
+    second = next(line["offset"] for line in lines if line["offset"] != lines[0]["offset"])
+    found = run("dump", data_dir, "--json", "--to", second + 1)
+    assert [json.loads(line) for line in found.stdout.splitlines()] == [one for one in lines if one["offset"] <= second]
+    assert found.exit_code == 0
+
+
 def test_dump_goes_on_behind_damage(data_dir):
     damage(data_dir)
     result = run("dump", data_dir)

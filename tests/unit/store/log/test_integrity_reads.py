@@ -127,6 +127,30 @@ async def test_bytes_of_a_frame_in_a_record_are_no_damage(tmp_path):
         assert not store.is_damaged
 
 
+async def test_a_scan_that_begins_within_a_frame_goes_on_behind_it_and_calls_nothing_damaged(tmp_path):
+    """Clients of event streams name the positions where these go on."""
+    async with await LocalStore.open(tmp_path, **OPTIONS) as store:
+        inner = record(1)
+        placed = inner.header(log_offset=HEADER.size + 48, epoch=1, stored_at_ms=1) + inner.rows + inner.payload
+        at = [(await append(store, one)).frame for one in (frame((16, placed + b"more")), record(2), record(3))]
+        for start, first in ((1, 1), (at[0] + HEADER.size, 1), (at[1] + 9, 2), (at[2] - 1, 2)):
+            frames, following = await store.log.scan(Position(start, 0), None, max_bytes=1 << 20)
+            assert ([one.start for one in frames], following) == (at[first:], store.log.confirmed)
+        frames, following = await store.log.scan(Position(HEADER.size + 48, 0), None, max_bytes=1 << 20)
+        assert following == at[1], "behind the bytes of a frame that a record holds"
+        frames, following = await store.log.scan(Position(at[2] + 1, 0), None, max_bytes=1 << 20)
+        assert (frames, following) == ([], store.log.confirmed)
+        assert not store.is_damaged
+
+
+async def test_a_scan_that_begins_within_a_damaged_frame_reports_all_of_it(tmp_path):
+    hurt = (await damaged(tmp_path))[HURT]
+    async with await LocalStore.open(tmp_path, **OPTIONS) as store:
+        with pytest.raises(CorruptFrame):
+            await store.log.scan(Position(hurt.start + 5, 0), None, max_bytes=1 << 20)
+        assert [(one.start, one.end) for one in store.damages] == [(hurt.start, hurt.end)]
+
+
 @pytest.mark.slow
 async def test_a_store_says_which_offsets_of_which_queues_are_lost(tmp_path):
     frames = await damaged(tmp_path)

@@ -77,6 +77,27 @@ def test_sound_bytes_are_not_called_damaged_when_a_replica_asks_from_within_a_fr
     log.close()
 
 
+def test_damage_is_found_where_the_disk_has_failed_to_read_before(tmp_path):
+    files = FaultyFiles()
+    log, _ = open_log(tmp_path, files=files)
+    placed = put(log, *(frame((16, b"x" * 50)) for _ in range(3)))
+    at = placed[1].start
+    files.unreadable = 2  # one read: it is tried again, in pieces
+    with pytest.raises(CorruptFrame):
+        log.frames(at, log.end, 1 << 20)
+    files.unreadable = 2
+    assert log.read(at).start == at
+    assert not log.damages.open()
+    (path,) = tmp_path.iterdir()
+    data = bytearray(path.read_bytes())
+    data[at + HEADER.size + 60] ^= 1
+    path.write_bytes(data)
+    with pytest.raises(CorruptFrame, match="checksum"):
+        log.frames(at, log.end, 1 << 20)
+    assert [(one.start, one.end) for one in log.damages.open()] == [(at, placed[1].end)]
+    log.close()
+
+
 def test_a_frame_never_spans_segments(tmp_path):
     log, _ = open_log(tmp_path, size=300)
     placed = put(log, *(frame((16, b"x" * 50)) for _ in range(5)))
