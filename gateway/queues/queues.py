@@ -20,6 +20,7 @@ from gateway.port.adapter import ConsumerId, Leased, Random, SettleLeased
 from gateway.port.queues import DeclareQueue, GetMessage, Got, PurgeQueue, QueueInfo
 from gateway.publishing.bodies import Bodies
 from gateway.publishing.moving import Mover
+from gateway.publishing.publishing import refusal_of
 from gateway.publishing.routing.router import Router
 from gateway.queues.consumers import consumer_counts
 from gateway.queues.consumers.consumer_counts import ConsumerCounts, LocalConsumerCounts, SharedConsumerCounts
@@ -186,7 +187,9 @@ class NamedQueues:
             return await work
         except TopicLimit as error:
             raise Refusal(Cause.QUOTA, str(error)) from error
-        except (StoreError, ControllerError) as error:
+        except StoreError as error:
+            raise Refusal(Cause.UNAVAILABLE, refusal_of(error).detail, retry_after_ms=1_000) from error
+        except ControllerError as error:
             raise Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000) from error
 
     async def settle(self, conn: ConsumerConnection, effect: SettleLeased) -> None:

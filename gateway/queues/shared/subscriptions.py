@@ -24,6 +24,7 @@ from gateway.ownership.owner_keys import owner_key
 from gateway.ownership.owners import Owned, Owners
 from gateway.ownership.stored_entries import stored_entries
 from gateway.port.shared import JoinShared, LeaveShared, SharedName
+from gateway.publishing.publishing import refusal_of
 from gateway.queues.model.queue import Queue
 from gateway.queues.shared.registry import SharedRegistry
 from store.api.client import StoreClient
@@ -146,7 +147,9 @@ class SharedSubscriptions:
             return refusal
         except TopicLimit as error:
             return Refusal(Cause.QUOTA, str(error))
-        except (StoreError, ControllerError) as error:
+        except StoreError as error:
+            return Refusal(Cause.UNAVAILABLE, refusal_of(error).detail, retry_after_ms=1_000)
+        except ControllerError as error:
             return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=1_000)
         finally:
             self._joining[name] -= 1

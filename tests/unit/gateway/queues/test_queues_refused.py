@@ -8,7 +8,7 @@ from controller.api.client import ControllerError
 from controller.api.commands import ForgetQueue
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
-from store.base.errors import StoreOverloaded
+from store.base.errors import StoreFailed, StoreOverloaded
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -183,3 +183,12 @@ async def test_an_exchange_that_nothing_is_bound_to_goes_when_the_store_takes_it
             except Refusal:
                 break
             await asyncio.sleep(0.001)
+
+
+async def test_who_declares_a_queue_is_not_told_which_file_the_store_has_failed_on(rig, monkeypatch):
+    failed = StoreFailed("[Errno 5] Input/output error: '/data/store/log/0.log'")
+    Refusing(monkeypatch, rig.store.keys, failed, "put")
+    with pytest.raises(Refusal) as caught:
+        await rig.declare(rig.conn(), "q", durable=True)
+    assert caught.value.cause is Cause.UNAVAILABLE
+    assert "/" not in caught.value.detail

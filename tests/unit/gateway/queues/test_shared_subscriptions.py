@@ -245,12 +245,13 @@ async def test_a_queue_that_could_not_be_removed_is_removed_later(rig, monkeypat
 
 async def test_a_store_that_fails_refuses_the_member(rig, monkeypatch):
     async def fail(*_, **__):
-        raise StoreFailed("no")
+        raise StoreFailed("[Errno 5] Input/output error: '/data/store/log/0.log'")
 
     monkeypatch.setattr(rig.store.keys, "transact", fail)
     answer = await rig.join(rig.conn(), LIGHTS)
     assert isinstance(answer, Refusal)
     assert answer.cause is Cause.UNAVAILABLE
+    assert "/" not in answer.detail, "clients are told no names of files"
 
 
 async def test_joining_while_the_last_one_leaves_finds_a_queue(rig):
