@@ -97,9 +97,14 @@ def locked_queue(name: str) -> Refusal:
     return Refusal(Cause.CONFLICT, text)
 
 
+def is_hidden(conn: ConsumerConnection, queue: Queue) -> bool:
+    """Returns whether a connection is not to know of a queue: that of a shared subscription of others."""
+    return queue.shared and conn.id not in queue.members
+
+
 def check_access(conn: ConsumerConnection, queue: Queue) -> None:
-    """Raises `Refusal`: CONFLICT for another connection's own queue, FORBIDDEN for a shared subscription's."""
-    if queue.shared and conn.id not in queue.members:
-        raise Refusal(Cause.FORBIDDEN, f"queue {queue.definition.name!r} is a shared subscription's")
+    """Raises `Refusal`: CONFLICT for another connection's own queue, NOT_FOUND for one that is hidden."""
+    if is_hidden(conn, queue):
+        raise no_queue(queue.definition.name)
     if queue.owner not in (None, conn.id):
         raise locked_queue(queue.definition.name)

@@ -33,7 +33,7 @@ from gateway.queues.model.bindings import (
     Binding,
     QueueDefinition,
 )
-from gateway.queues.model.queue import Queue, check_access, locked_queue, no_queue
+from gateway.queues.model.queue import Queue, check_access, is_hidden, locked_queue, no_queue
 from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, QUEUE_TYPE, check_stream, is_other_type, is_stream
 from gateway.queues.topology.claims import PREFIX, claim, release
 from gateway.queues.topology.definitions import NOTHING, Changed
@@ -109,7 +109,7 @@ class QueueRegistry(ExchangeRegistry):
         if not _is_fresh(request):
             await self._learn_of(request.name)
         queue = self.queues.get(request.name)
-        if queue is not None:
+        if queue is not None and not is_hidden(conn, queue):
             if not request.passive or not local_name(request.name).startswith(REPLIES):
                 check_access(conn, queue)
             if not request.passive:
@@ -193,7 +193,7 @@ class QueueRegistry(ExchangeRegistry):
         """Returns how many messages waited, and the exchanges that the queue was bound to."""
         await self._learn_of(request.name)
         queue = self.queues.get(request.name)
-        if queue is None or request.name in self._doomed:
+        if queue is None or request.name in self._doomed or is_hidden(conn, queue):
             return 0, ()
         check_access(conn, queue)
         if request.if_unused and (queue.pump.consumers or await self._counts.elsewhere(request.name)):
@@ -309,7 +309,7 @@ class QueueRegistry(ExchangeRegistry):
     async def _unbind(self, conn: ConsumerConnection, request: UnbindQueue) -> None:
         await self._learn_of(request.queue)
         queue = self.queues.get(request.queue)
-        if queue is None or request.queue in self._doomed:
+        if queue is None or request.queue in self._doomed or is_hidden(conn, queue):
             return
         check_access(conn, queue)
         if not local_name(request.exchange):

@@ -7,7 +7,7 @@ import pytest
 from controller.api.commands import CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import BindQueue, DeleteQueue, GetMessage, PurgeQueue
+from gateway.port.queues import BindQueue, DeleteQueue, GetMessage, PurgeQueue, UnbindQueue
 from gateway.port.shared import JoinShared, SharedName, shared_name
 from gateway.queues.shared import subscriptions as shared_subscriptions
 from store.base.errors import StoreFailed
@@ -171,20 +171,22 @@ async def test_there_are_only_so_many(rig):
 async def test_nobody_else_can_use_or_name_such_a_queue(rig):
     member, stranger = rig.conn(), rig.conn()
     queue = await rig.join(member, LIGHTS)
-    for name in (queue, "$share/not/there"):
+    for name in (queue, "$share/not/there"):  # nor learn whether it is there
         await refused(Cause.FORBIDDEN, rig.declare(stranger, name))
-    await refused(Cause.FORBIDDEN, rig.declare(stranger, queue, passive=True))
-    await refused(Cause.FORBIDDEN, rig.consume(stranger, queue))
-    for request in (
-        DeleteQueue(name=queue),
-        PurgeQueue(name=queue),
-        GetMessage(queue=queue),
-        BindQueue(queue=queue, exchange="amq.topic", routing_key="x"),
-    ):
-        await refused(Cause.FORBIDDEN, rig.request(stranger, request))
+        await refused(Cause.NOT_FOUND, rig.declare(stranger, name, passive=True))
+        await refused(Cause.NOT_FOUND, rig.consume(stranger, name))
+        for request in (
+            PurgeQueue(name=name),
+            GetMessage(queue=name),
+            BindQueue(queue=name, exchange="amq.topic", routing_key="x"),
+        ):
+            await refused(Cause.NOT_FOUND, rig.request(stranger, request))
+        assert await rig.request(stranger, DeleteQueue(name=name)) == 0
+        await rig.request(stranger, UnbindQueue(queue=name, exchange="amq.topic", routing_key="x"))
+    assert queue in rig.names
     assert await rig.publish("", queue, b"by name") == []
     rig.shared.left(member)
-    await refused(Cause.FORBIDDEN, rig.consume(member, queue))
+    await refused(Cause.NOT_FOUND, rig.consume(member, queue))
 
 
 async def test_a_connection_without_a_session_shares_nothing(rig):
