@@ -39,7 +39,7 @@ from gateway.port.groups import (
     ReturnReceived,
     SettleReceived,
 )
-from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
+from gateway.port.kv import CountKeys, GetKey, HoldKeys, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
     TOPIC_EXCHANGE,
     BindExchange,
@@ -307,6 +307,11 @@ def transacts(_hub: Hub, permissions: Permissions, request: TransactKeys) -> Non
 def reads_keys(_hub: Hub, permissions: Permissions, request: ListKeys | WatchKeys) -> None:
     """Needs the right to read some key of the namespace."""
     permissions.check_filter(key_address(request.namespace, "#"))
+
+
+def holds_keys(_hub: Hub, permissions: Permissions, _request: HoldKeys) -> None:
+    """Needs the right to read some key: few states are held at a time, for all clients together."""
+    permissions.check_filter(key_address("+", "#"))
 
 
 def counts_keys(_hub: Hub, permissions: Permissions, request: CountKeys) -> None:

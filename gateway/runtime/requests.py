@@ -258,7 +258,8 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
     async def find() -> FoundMessages:
         return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **restricted)
 
-    return await hub.finds.find(request, find, connection=asked.endpoint, number=asked.token)
+    user = f"user {asked.who.name}" if asked.who.name else f"host {asked.endpoint.host}"
+    return await hub.finds.find(request, find, connection=asked.endpoint, number=asked.token, user=user)
 
 
 async def _read_queue(asked: RequestContext, request: ReadQueue) -> QueuedMessages:
@@ -355,8 +356,7 @@ def _served(
 REQUESTS: Mapping[type[Request[Any]], Served] = dict(
     [
         _served(Authenticate, _authenticate, rights.own),
-        # For the adapter alone, which tells its client nothing of the keys.
-        _served(FindKeys, lambda asked, request: asked.hub.contexts.find_keys(request), rights.own),
+        _served(FindKeys, lambda asked, request: asked.hub.contexts.find_keys(request), rights.own),  # no client's
         _served(OpenContext, _open_context, rights.own),  # its client has the keys, or is not heard
         _served(NextLostContexts, _next_lost_contexts, rights.own),
         _served(OpenSession, _open_session, rights.own),  # its will is checked when it is set, and when it is published
@@ -406,7 +406,7 @@ REQUESTS: Mapping[type[Request[Any]], Served] = dict(
         _served(TransactKeys, _keys(KeyValues.transact), rights.transacts),
         _served(ListKeys, _keys(KeyValues.list_keys), rights.reads_keys, on_grid=True),
         _served(CountKeys, _keys(KeyValues.count), rights.counts_keys),
-        _served(HoldKeys, _keys(KeyValues.hold), rights.own),
+        _served(HoldKeys, _keys(KeyValues.hold), rights.holds_keys),
         _served(ReleaseKeys, _keys(KeyValues.release), rights.own),
         _served(WatchKeys, _keys(KeyValues.watch), rights.reads_keys),
         _served(NextChanges, _keys(KeyValues.next_changes), rights.own),  # of a watch, which knows whose it is

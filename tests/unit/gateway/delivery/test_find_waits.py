@@ -23,13 +23,14 @@ async def store(tmp_path):
         yield store
 
 
-def searching(store, waits, connection=None, number=None, **asked):
+def searching(store, waits, connection=None, number=None, user="user x", **asked):
     request = FindMessages(key="d", **asked)
 
     async def find():
         return await find_messages(store, request, now_ms=0, indexed=lambda _kind, _text: True)
 
-    return asyncio.ensure_future(waits.find(request, find, connection=connection or Connection(), number=number))
+    connection = connection or Connection()
+    return asyncio.ensure_future(waits.find(request, find, connection=connection, number=number, user=user))
 
 
 async def test_what_comes_is_found(store):
@@ -56,6 +57,18 @@ async def test_the_end_of_a_wait(store, monkeypatch):
         waits.stop()
         assert (await waiting).messages == []
         assert (await searching(store, waits, wait_ms=60_000)).messages == []
+
+
+async def test_one_user_leaves_others_a_share_of_the_waits(store, monkeypatch):
+    monkeypatch.setattr(find_waits, "USER_WAITS_COUNT_MAX", 2)
+    waits = FindWaits(store)
+    async with asyncio.timeout(60):
+        waiting = [searching(store, waits, wait_ms=60_000) for _ in range(2)]
+        await asyncio.sleep(0.01)
+        assert (await searching(store, waits, wait_ms=60_000)).messages == [], "one too many"
+        other = searching(store, waits, user="user y", wait_ms=60_000)
+        await append(store, frame(Message("a/1", b"1", device="d")))
+        assert [len((await one).messages) for one in (other, *waiting)] == [1, 1, 1]
 
 
 async def test_nobody_waits_for_who_has_left(store, monkeypatch):

@@ -9,7 +9,7 @@ from gateway.domain.vhosts import in_vhost
 from gateway.port.adapter import Consume, ConsumerId, Request, Token
 from gateway.port.bodies import BeginBody, PublishBody
 from gateway.port.groups import CreateLeaseGroup, DeleteGroup, DescribeGroup, LeaseTerms, ListGroups, PollGroup
-from gateway.port.kv import CountKeys, GetKey, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
+from gateway.port.kv import CountKeys, GetKey, HoldKeys, ListKeys, RemoveKey, StoreKey, TransactKeys, WatchKeys
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
@@ -138,6 +138,7 @@ def test_a_request_that_nobody_has_thought_of_is_refused():
         (TransactKeys(compares={}, operations=[Put("a", b"")], namespace="n"), "publish:$kv/n/a"),
         (TransactKeys(compares={"a": 1}, operations=[Delete("a")], namespace="n"), "publish:$kv/n/a"),
         (ListKeys(namespace="n"), "subscribe:$kv/n/some"),
+        (HoldKeys(), "subscribe:$kv/n/some"),
         (WatchKeys(watch=1, namespace="n"), "subscribe:$kv/n/some"),
         (CountKeys(namespace="n"), "subscribe:$kv/n/#"),
         (CountKeys(start="a/", end="a0", namespace="n"), "subscribe:$kv/n/a/#"),
