@@ -19,7 +19,15 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.admin import delete, describe, list_groups, list_readable, reset
 from gateway.groups.environment import GroupEnvironment
-from gateway.groups.joining import QUEUES_COUNT_MAX, check_asked, check_group_name, check_reads, check_same, new_group
+from gateway.groups.joining import (
+    QUEUES_COUNT_MAX,
+    check_asked,
+    check_group_name,
+    check_reader,
+    check_reads,
+    check_same,
+    new_group,
+)
 from gateway.groups.lost_ends import LostEnds
 from gateway.groups.reader import GroupRead, QueueReader, ReadLimits
 from gateway.groups.state import (
@@ -179,7 +187,8 @@ class ConsumerGroups:
     def _check_reader(self, asker: GroupClient, group: GroupState, member: str) -> None:
         """Raises `Refusal` unless this is the asker's member of a group whose topic it may read."""
         if group.header is not None:
-            self._check_topic(asker, group.name, group.header.record.topic)
+            patterns = self.environment.patterns_of(group.header.record.topic)
+            check_reader(asker.principal.permissions, group.name, patterns)
             if group.header.record.terms is not None:
                 raise Refusal(Cause.CONFLICT, f"the group {group.name!r} leases messages, and has no members")
         _check_member(asker, group, member)

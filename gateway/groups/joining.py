@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from controller.api.client import ControllerClient
 from gateway.domain.access import Permissions
+from gateway.domain.address import group_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.assignment import STRATEGIES
 from gateway.groups.state import (
@@ -39,6 +40,15 @@ def check_group_name(name: str) -> str:
             f"a group's name is a letter or digit, then up to {NAME_CHARS_MAX - 1} letters, digits and . _ -",
         )
     return name
+
+
+def check_reader(permissions: Permissions, group: str, patterns: Sequence[str]) -> None:
+    """Raises `Refusal` (FORBIDDEN) unless an asker may read by a group, and all of its topic.
+
+    The table of requests checks the right to the group when a request begins; it may be revoked while one waits.
+    """
+    permissions.check("subscribe", group_address(group))
+    check_reads(permissions, group, patterns)
 
 
 def check_reads(permissions: Permissions, group: str, patterns: Sequence[str]) -> None:

@@ -14,7 +14,7 @@ from msgspec.structs import replace
 from gateway.domain.address import check_address
 from gateway.domain.errors import Cause, Refusal
 from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
-from gateway.groups.joining import check_group_name, check_read, check_reads, check_room, group_puts
+from gateway.groups.joining import check_group_name, check_read, check_reader, check_reads, check_room, group_puts
 from gateway.groups.lease_letters import LeaseLetters
 from gateway.groups.state import GroupRecord, group_key
 from gateway.groups.store import load_group, queues_of
@@ -127,12 +127,12 @@ class LeaseGroups:
         await asyncio.gather(*(self._store.leases.purge(QueueNumber(one), group=record.leases) for one in queues))
 
     async def _record(self, asker: GroupClient, name: str) -> GroupRecord:
-        """Returns the record of a lease group whose topic the asker may read. Raises `Refusal`."""
+        """Returns the record of a lease group that the asker may read by. Raises `Refusal`."""
         group = await load_group(self._store, name)
         if group.header is None:
             raise Refusal(Cause.NOT_FOUND, f"there is no group {name!r}")
         record = group.header.record
-        check_reads(asker.principal.permissions, name, self._environment.patterns_of(record.topic))
+        check_reader(asker.principal.permissions, name, self._environment.patterns_of(record.topic))
         if record.terms is None:
             raise Refusal(Cause.CONFLICT, f"the group {name!r} is read by members, and leases nothing")
         return record

@@ -211,7 +211,9 @@ class PushDelivery:
         """Attempts a delivery, and notes how it ended."""
         outbox, now_ms = self._outbox, self._context.now_ms
         expires_ms = one.message.expires_at_ms
-        if expires_ms is not None and expires_ms <= now_ms():
+        if not self._permissions.reads(one.message.address):  # any more: it waited for another attempt
+            outbox.passed_over(one)
+        elif expires_ms is not None and expires_ms <= now_ms():
             outbox.passed_over(one)
             self._count(expired=1)
         elif (failure := await self._sent(one)) is None:

@@ -221,7 +221,7 @@ class NamedQueues:
         for queue in list(self._registry.queues.values()):
             if queue.shared:
                 self._consumers.end_denied(queue)
-            queue.pump.wake()
+            self._changed(queue)
 
     def appended(self, queue_numbers: Iterable[int]) -> None:
         """Wakes queues whose rows have become visible."""

@@ -1,7 +1,7 @@
 """The single active consumer of a queue among several proxies: the proxy that owns a name for the queue has it.
 
-Within a proxy it is the consumer that came first. A proxy with consumers asks for the name again and again until it has
-it, and keeps it as long as it has consumers.
+Within a proxy it is the consumer that came first, of those that may read the queue. A proxy with such consumers asks
+for the name again and again until it has it, and keeps it as long as it has some.
 """
 
 from collections.abc import Callable, Coroutine
@@ -32,7 +32,7 @@ class SingleActive:
             queue.pump.active = True
             return None
         number = queue.number
-        if not queue.pump.consumers:
+        if not any(consumer.allowed for consumer in queue.pump.consumers):
             queue.pump.active = False
             await self.forget(queue)
             return None
@@ -54,7 +54,7 @@ class SingleActive:
             await owned.release()
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
-        """See `owners.OwnershipListener`: the name is kept as long as there are consumers."""
+        """See `owners.OwnershipListener`: the name is kept as long as consumers may read."""
 
     async def on_owner_lost(self, name: str, take: Callable[[], Coroutine[Any, Any, Owned]]) -> None:
         """See `owners.OwnershipListener`: the name is free for the proxy that asks for it."""

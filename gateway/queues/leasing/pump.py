@@ -278,9 +278,12 @@ class Pump:
         return ready
 
     def _candidates(self) -> list[QueueConsumer]:
-        """Returns the consumers that may have messages: of a queue with a single active one, that alone."""
+        """Returns the consumers that may have messages: of a queue with a single active one, that alone.
+
+        It is the oldest one that may read the queue: one whose right is revoked holds up no others.
+        """
         if self._rules().single_active:
-            return self._oldest[:1] if self.active else []
+            return [one for one in self._oldest if one.allowed][:1] if self.active else []
         return self.consumers
 
     def _is_preceded(self, consumer: QueueConsumer) -> bool:

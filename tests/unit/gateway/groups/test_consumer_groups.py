@@ -239,13 +239,14 @@ async def test_a_denied_user_is_not_told_which_topic_a_group_reads(two):
         assert refusal.detail == "not allowed: to read the topic of the group 'g'"
 
 
-async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoked(two):
+@pytest.mark.parametrize("left", [(), ("t/#",), ("$group/g",)])
+async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoked(two, left):
     rig, one, _ = two
-    alice = who_reads("t/#")
+    alice = who_reads("t/#", "$group/g")
     me = await one.join(of=alice)
     waiting = asyncio.ensure_future(one.refused(PollGroup(group="g", member=me, wait_ms=60_000), alice))
     await asyncio.sleep(0)
-    alice.permissions.access = who_reads().permissions.access
+    alice.permissions.access = who_reads(*left).permissions.access
     for listener in rig.topics.listeners:
         listener()
     async with asyncio.timeout(30):
@@ -254,12 +255,12 @@ async def test_a_member_that_waits_for_messages_is_told_when_its_right_is_revoke
 
 async def test_a_member_that_loses_the_right_to_its_topic_commits_nothing(two):
     rig, one, _ = two
-    alice = who_reads("t/#")
+    alice = who_reads("t/#", "$group/g")
     me = await one.join(of=alice)
     await rig.publish(bodies={A: [b"1"]}, address="t/secret")
     got = await one.ask(PollGroup(group="g", member=me), alice)
     assert bodies(got) == [(A, 0, b"1")]
-    alice.permissions.access = who_reads("t/other").permissions.access
+    alice.permissions.access = who_reads("t/other", "$group/g").permissions.access
     commit = CommitOffsets(group="g", member=me, cursor=got.after)
     for request in (PollGroup(group="g", member=me), commit):
         assert (await one.refused(request, alice)).cause is Cause.FORBIDDEN

@@ -489,7 +489,7 @@ async def test_rights(rig):
         access = AccessRules(AccessConfig(default="deny", rules=tuple(rules))).access(identity)
         return Principal(name="ada", permissions=Permissions(identity, access))
 
-    reader, group = user("subscribe:t/#"), user("subscribe:$group/g", "subscribe:t/a")
+    reader, group = user("subscribe:$group/g", "subscribe:t/#"), user("subscribe:$group/g", "subscribe:t/a")
     creating = CreateLeaseGroup(group="h", topic="t", terms=LIMITED)
     assert (await one.refused(creating, group)).cause is Cause.FORBIDDEN
     assert (await one.ask(creating, reader)).created  # the table of requests asks for the right to its dead letters
@@ -501,6 +501,25 @@ async def test_rights(rig):
     ):
         assert (await one.refused(request, group)).cause is Cause.FORBIDDEN
         await one.ask(request, reader)
+
+
+@pytest.mark.parametrize("left", ["t/#", "$group/g"])
+async def test_a_receiver_that_waits_is_told_when_a_right_is_revoked(rig, left):
+    one = rig.proxy()
+    await one.create()
+
+    def access(*filters):
+        rules = tuple(AccessRule(effect="allow", filters=(pattern,)) for pattern in filters)
+        return AccessRules(AccessConfig(default="deny", rules=rules)).access(Identity(name="ada"))
+
+    ada = Principal(name="ada", permissions=Permissions(Identity(name="ada"), access("t/#", "$group/g")))
+    waiting = asyncio.ensure_future(one.refused(ReceiveMessages(group="g", wait_ms=60_000), ada))
+    await asyncio.sleep(0)
+    ada.permissions.access = access(left)
+    for listener in rig.topics.listeners:
+        listener()
+    async with asyncio.timeout(30):
+        assert (await waiting).cause is Cause.FORBIDDEN
 
 
 # ---- histories

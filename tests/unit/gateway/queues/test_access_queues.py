@@ -78,6 +78,24 @@ async def test_a_consumer_gets_nothing_while_it_may_not_read(rig):
     assert await conn.has(2) == [b"1", b"4"]
 
 
+async def test_a_single_active_consumer_that_may_not_read_any_more_holds_up_no_others(rig):
+    one, who, two = rig.conn(), permissions("$queue/q"), rig.conn()
+    allowed, denied = who.access, permissions().access
+    await rig.declare(one, "q", arguments={"x-single-active-consumer": True})
+    await consume(rig, one, "q", who)
+    await consume(rig, two, "q", permissions("$queue/q"))
+    await rig.publish("", "q", b"1")
+    assert await one.has(1) == [b"1"]
+    who.access = denied
+    rig.queues.wake()
+    await rig.publish("", "q", b"2")
+    assert await two.has(1) == [b"2"]
+    who.access = allowed
+    rig.queues.wake()
+    await rig.publish("", "q", b"3")
+    assert await one.has(2) == [b"1", b"3"]
+
+
 @pytest.mark.parametrize("filters", [(), ("a/1",), ("a/+",), ("b/#",), ("a/1", "a/2")])
 async def test_who_may_not_read_all_of_a_filter_is_no_member_of_it(rig, filters):
     away, _ = await member(rig, "a/#")

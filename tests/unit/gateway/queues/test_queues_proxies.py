@@ -7,8 +7,10 @@ import pytest
 from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, CreateTopic
 from controller.node.local import LocalController
+from gateway.domain.access import NOTHING, OPEN, Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.vhosts import in_vhost
+from gateway.port.adapter import Consume, ConsumerId, Token
 from gateway.port.queues import (
     BindExchange,
     BindQueue,
@@ -366,6 +368,29 @@ async def test_one_proxy_has_the_single_active_consumer_until_it_is_gone(two):
 
     await until(taken_over)
     assert await second.has(2) == [b"1", b"2"]
+
+
+async def test_a_proxy_whose_consumers_may_not_read_any_more_lets_another_have_the_active_one(two):
+    _, one, other = two
+    first, second = one.conn(), other.conn()
+    who = Permissions(Identity(name="x"), None)
+    for proxy, conn, permissions in ((one, first, who), (other, second, OPEN)):
+        await proxy.declare(conn, "q", arguments={"x-single-active-consumer": True})
+        effect = Consume(consumer=ConsumerId(1), queue="q", token=Token(0))
+        await proxy.queues.consume(conn, effect, permissions)
+        await proxy.queues.keeper.look_after(proxy.queues.registry.queues["q"].number)
+    who.access = NOTHING
+    one.queues.wake()
+    number = one.queues.registry.queues["q"].number
+    assert await one.queues.keeper.look_after(number) is None
+
+    async def taken_over():
+        return await other.queues.keeper.look_after(number) is None
+
+    await until(taken_over)
+    await other.publish("", "q", b"1")
+    assert await second.has(1) == [b"1"]
+    assert not first.taken
 
 
 async def test_a_use_at_one_proxy_keeps_a_queue_from_expiring_at_another(two):
