@@ -266,8 +266,9 @@ class Router:
         """Returns whether messages can be found by a key or an address; by their ids they always can."""
         if kind is IndexKind.ID:
             return True
-        if kind is IndexKind.KEY:  # its topic is unknown
-            return any(self._row_flags(topic) & ROW_INDEX_KEY for topic in self._controller.topics())
+        if kind is IndexKind.KEY:  # its topic is unknown, and need not be there yet
+            topics = self._controller.topics()
+            return "key" in self._index or any(self._row_flags(topic) & ROW_INDEX_KEY for topic in topics)
         topic = self._controller.topic(self.topic_of(text))
         return topic is None or bool(self._row_flags(topic) & ROW_INDEX_ADDRESS)
 

@@ -203,6 +203,11 @@ def test_rows_are_flagged_as_their_topic_says():
     assert Router(TopicsController(plain={})).indexed(IndexKind.ID, "any")
 
 
+def test_messages_are_found_by_key_before_there_is_a_topic():
+    assert Router(TopicsController(), index=("key",)).indexed(IndexKind.KEY, "any")
+    assert not Router(TopicsController()).indexed(IndexKind.KEY, "any")
+
+
 async def test_addresses_that_the_router_meets_are_listed(store):
     controller, tasks = TopicsController(t={}, gone={}), []
     router = Router(controller)
