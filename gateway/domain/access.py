@@ -54,7 +54,9 @@ class Identity(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     client_id: str = ""
     device: str = ""
     protocol: str = ""
-    ruled: bool = False  # a user with rules of its own: without its user it may do nothing
+    ruled: bool = (
+        False  # a user with rules of its own, or work for one of the cluster: without its user nothing is allowed
+    )
     guest: bool = False  # let in by the password that every guest has; no rule asks for it
 
 

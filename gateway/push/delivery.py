@@ -59,7 +59,7 @@ class PushDelivery:
         self.record = record
         self.status = DeliveryStatus()
         self._context = context
-        self._permissions = permissions
+        self.permissions = permissions  # of its owner
         self._spec = spec = record.spec
         self._passes = filter_of(spec)
         self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=context.chance.uniform, now_ms=context.now_ms())
@@ -120,7 +120,7 @@ class PushDelivery:
     def _subscribe(self) -> None:
         for number, pattern in enumerate(dict.fromkeys(self._spec.config.addresses)):
             self._context.fanout.subscribe(
-                self._subscriber, SubscriptionId(number), pattern, self._settled, permissions=self._permissions
+                self._subscriber, SubscriptionId(number), pattern, self._settled, permissions=self.permissions
             )
 
     async def _end(self) -> None:
@@ -211,7 +211,7 @@ class PushDelivery:
         """Attempts a delivery, and notes how it ended."""
         outbox, now_ms = self._outbox, self._context.now_ms
         expires_ms = one.message.expires_at_ms
-        if not self._permissions.reads(one.message.address):  # any more: it waited for another attempt
+        if not self.permissions.reads(one.message.address):  # any more: it waited for another attempt
             outbox.passed_over(one)
         elif expires_ms is not None and expires_ms <= now_ms():
             outbox.passed_over(one)

@@ -53,7 +53,13 @@ class Push:
         guard, chance = SinkGuard(config), host.random
         self._kinds: dict[str, SinkKind] = {"HTTP": HttpKind()}
         self.registry = PushRegistry(
-            host.store, config, guard, self._kinds, new_id=lambda: f"{chance.getrandbits(ID_BITS):024x}", now_ms=now_ms
+            host.store,
+            config,
+            guard,
+            self._kinds,
+            new_id=lambda: f"{chance.getrandbits(ID_BITS):024x}",
+            now_ms=now_ms,
+            owner=host.access.owner,
         )
         self._manager: PushManager | None = None
         self._host = host

@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from gateway.domain.access import Permissions
+from gateway.domain.access import Identity, Permissions
 from gateway.domain.address import subscription_address
 from gateway.domain.cursor import beginning_of, cursor_of, offsets_of
 from gateway.domain.errors import Cause, Refusal
@@ -61,13 +61,16 @@ class PushRegistry:
         *,
         new_id: Callable[[], str],
         now_ms: Callable[[], int],
+        owner: Callable[[Identity], Identity] = lambda identity: identity,
     ) -> None:
+        """Takes `owner`, which returns the identity that a client's subscriptions are delivered by."""
         self._store = store
         self._config = config
         self._guard = guard
         self._kinds = kinds
         self._new_id = new_id
         self._now_ms = now_ms
+        self._owner = owner
 
     async def create(self, who: Principal, request: CreateSubscription) -> PushSubscription:
         """See `CreateSubscription`."""
@@ -80,7 +83,7 @@ class PushRegistry:
         record = SubscriptionRecord(
             id=id_,
             spec=msgspec.structs.replace(spec, id=None),
-            identity=who.permissions.identity,
+            identity=self._owner(who.permissions.identity),
             start=dict(self._start(spec)),
             created_ms=self._now_ms(),
         )
@@ -124,7 +127,7 @@ class PushRegistry:
             check_spec(new, self._guard, self._kinds)
             gone = record.gone and new.sink == record.spec.sink
             paused = record.paused and (gone or not record.gone)
-            identity = who.permissions.identity
+            identity = self._owner(who.permissions.identity)
             return msgspec.structs.replace(record, spec=new, identity=identity, gone=gone, paused=paused)
 
         return await self._change(who, request.id, changed, match=request.match)

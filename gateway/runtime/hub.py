@@ -121,7 +121,7 @@ class ProcessHub(StreamHub):
         self.access = AccessControl(
             config.access, controller, metrics, clock=time.monotonic, changed=self._access_has_changed
         )
-        self.owners = owners or LocalOwners(store)
+        self.owners, self.access.has_own = owners or LocalOwners(store), self.authenticator.has_own
         self.pauses = PauseGuard(self.owners.renew)
         self.limits, self.forwarding = config.limits, ForwardingSettings.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()

@@ -14,6 +14,7 @@ from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.lanes import Receiver
 from gateway.domain.access import OPEN, Permissions
 from gateway.port.adapter import SubscriptionId
+from gateway.push.delivery import PushDelivery
 from gateway.runtime.endpoint import Endpoint
 from gateway.runtime.turn import StreamHub
 from store.base import logs
@@ -131,6 +132,8 @@ def _permissions_of(hub: StreamHub, receiver: Receiver, sub: SubscriptionId) -> 
     """Returns the permissions of a nameless subscriber, whose subscription nothing restricted, nor could have."""
     if isinstance(receiver, AnswerWaits):
         return receiver.permissions_of(sub)
+    if isinstance(receiver, PushDelivery):
+        return receiver.permissions
     if not isinstance(receiver, Endpoint):
         return OPEN
     principal = receiver.principal

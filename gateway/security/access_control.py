@@ -42,7 +42,8 @@ class AccessControl:
         self._changed = changed
         self._permissions: WeakSet[Permissions] = WeakSet()  # all that are in use
         self._unauthenticated: dict[str, Principal] = {}  # by protocol
-        self._ruled = self._users_with_rules()
+        self.has_own: Callable[[str], bool] = lambda _name: False  # of users of the configuration, who take precedence
+        self._ruled, self._names = self._users_with_rules(), self._names_of_users()
         self._silent_until_s = 0.0
         self._unlogged = 0  # denials since the last line
         self._on_denied = self._denied  # one object for all permissions
@@ -68,6 +69,11 @@ class AccessControl:
         permissions = Permissions(identity, self._access(identity), self._on_denied)
         self._permissions.add(permissions)
         return permissions
+
+    def owner(self, identity: Identity) -> Identity:
+        """Returns the identity of a client for work that goes on without it: of the cluster's users, until they go."""
+        registered = identity.name in self._names and not self.has_own(identity.name)
+        return msgspec.structs.replace(identity, ruled=True) if registered else identity
 
     def unauthenticated(self, protocol: str) -> Principal:
         """Returns the principal of a connection that has not authenticated yet."""
@@ -105,22 +111,30 @@ class AccessControl:
             )
             return NOTHING
 
+    def _names_of_users(self) -> frozenset[str]:
+        return frozenset([user.name for user in self._controller.users()])
+
     def _users_with_rules(self) -> dict[str, User]:
         return {user.name: user for user in self._controller.users() if ACCESS in user.rights}
 
     def _look_again(self) -> None:
         """Applies changes of users, as the metadata has changed."""
         before, self._ruled = self._ruled, self._users_with_rules()
-        if before == self._ruled:
+        there, self._names = self._names, self._names_of_users()
+        if before == self._ruled and there == self._names:
             return
         names = {name for name in (*before, *self._ruled) if before.get(name) != self._ruled.get(name)}
-        gone = {name for name in names if self._controller.user(name) is None}
+        gone = names - self._names
+        names |= there ^ self._names
+        changed = before != self._ruled
         for permissions in self._permissions:
             if permissions.identity.name in names:
                 if permissions.identity.name in gone:
                     permissions.identity = msgspec.structs.replace(permissions.identity, ruled=True)
-                permissions.access = self._access(permissions.identity)
-        self._changed()
+                old, permissions.access = permissions.access, self._access(permissions.identity)
+                changed = changed or permissions.access is not old
+        if changed:
+            self._changed()
 
     def _denied(self, permissions: Permissions, action: Action, address: str, count: int) -> None:
         """Counts refusals, and logs them, not too often."""

@@ -6,9 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+import msgspec
 import pytest
 
-from tests.support.gateway.ruled_gateway import RuledGateway, fresh, ruled
+from controller.api.commands import DeleteUser
+from gateway.domain.access_settings import AccessConfig, AccessRule
+from gateway.runtime.reloading import apply
+from tests.support.gateway.ruled_gateway import RULES, RuledGateway, fresh, ruled
 from tests.support.http.webhook_sink import Delivered, WebhookSink
 from tests.support.process.waiting import wait_until
 
@@ -62,6 +66,56 @@ def test_events_that_wait_for_another_attempt_are_not_sent_to_a_sink_when_their_
         sink.wait_until(lambda: any(one.body == b"team/b" for one in sink.came))
         assert {one.body for one in sink.taken} == {b"team/a", b"team/b"}
         assert http.delete(target).status_code == 200
+
+
+def subscribe(http: httpx.Client, sink: WebhookSink, address: str) -> str:
+    """Makes a subscription, waits until it is active, and returns its path."""
+    body = {"sink": sink.url, "protocol": "HTTP", "protocolsettings": {"retrymin": 0.1, "retrymax": 0.1}}
+    made = http.post("/subscriptions", json={**body, "config": {"addresses": [address]}})
+    assert made.status_code == 201, made.text
+    target = f"/subscriptions/{made.json()['id']}"
+    wait_until(lambda: http.get(target).json()["status"]["state"] == "active")
+    return target
+
+
+def test_the_subscription_of_a_user_that_is_removed_delivers_nothing(tmp_path: Path, sink: WebhookSink) -> None:
+    """It has no connection that could be closed, and the user had no rules of its own."""
+    sink.answer, other = taken, WebhookSink(taken)
+    rules = [*RULES, {"effect": "allow", "users": ["carl"], "filters": ["team/#", "$subscription/#"]}]
+    options: dict[str, Any] = {"subscriptions": {"private_sinks": ["127.0.0.1"]}, "access": {"rules": rules}}
+    with RuledGateway(tmp_path / "data", **options) as served, served.http("admin") as admin:
+        served.do(served.set_user("carl"))
+        with served.http("carl") as carl:
+            subscribe(carl, sink, "team/#")
+        subscribe(admin, other, "team/#")
+        served.publish("team/1")
+        sink.wait_until(lambda: [one.body for one in sink.taken] == [b"team/1"])
+        served.do(served.gateway.hub.controller.do(DeleteUser(name="carl")))
+        served.publish("team/2")
+        other.wait_until(lambda: [one.body for one in other.taken][-1:] == [b"team/2"])
+        served.do(served.set_user("carl"))
+        served.publish("team/3")
+        sink.wait_until(lambda: [one.body for one in sink.taken][-1:] == [b"team/3"])
+        assert [one.body for one in sink.taken] == [b"team/1", b"team/3"]
+    other.close()
+
+
+def test_rules_that_are_new_restrict_subscriptions_of_clients_without_a_name(tmp_path: Path, sink: WebhookSink) -> None:
+    sink.answer = taken
+    options: dict[str, Any] = {
+        "subscriptions": {"private_sinks": ["127.0.0.1"]},
+        "access": {"default": "allow", "rules": []},
+    }
+    with RuledGateway(tmp_path / "data", **options) as served, served.http(None) as nameless:
+        subscribe(nameless, sink, "#")
+        served.publish("secret/1")
+        sink.wait_until(lambda: [one.body for one in sink.taken] == [b"secret/1"])
+        deny = AccessRule(effect="deny", anonymous=True, filters=("secret/#",))
+        new = msgspec.structs.replace(served.gateway.config, access=AccessConfig(default="allow", rules=(deny,)))
+        served.call(lambda: apply(served.gateway.hub, new))
+        served.publish("secret/2", "team/2")
+        sink.wait_until(lambda: [one.body for one in sink.taken][-1:] == [b"team/2"])
+        assert [one.body for one in sink.taken] == [b"secret/1", b"team/2"]
 
 
 def taken(_: Delivered) -> int:

@@ -206,3 +206,21 @@ def test_whose_user_is_gone_may_do_nothing_under_other_rules_either(rig):
     assert permissions.access is NOTHING
     rig.control.reload(AccessConfig(default="allow"))
     assert permissions.access is NOTHING
+
+
+def test_work_for_a_user_of_the_cluster_ends_with_its_user(rig):
+    """With rules or without: the connections of a removed user are closed, but a subscription with a sink goes on."""
+    rig.controller.set("bob")
+    owner = rig.control.owner(rig.permissions("bob").identity)
+    work, own = rig.control.permissions_of(owner), rig.permissions("bob")
+    before = work.access
+    assert before is own.access is not NOTHING
+    rig.controller.remove("bob")
+    assert work.access is NOTHING
+    assert own.access is before, "a connection with a token of that name, perhaps"
+    assert rig.control.permissions_of(owner).access is NOTHING, "after a restart, too"
+    rig.controller.set("bob")
+    assert work.access is before
+    rig.control.has_own = lambda name: name == "bob"
+    assert not rig.control.owner(rig.permissions("bob").identity).ruled
+    assert not rig.control.owner(rig.permissions("somebody").identity).ruled
