@@ -250,12 +250,12 @@ async def _retained(asked: RequestContext, request: Retained) -> RetainedPage:
 
 async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundMessages:
     hub, permissions = asked.hub, asked.permissions
-    restricted: dict[str, Any] = {}
-    if permissions.access is not None:
-        seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{permissions.identity.name}"))
-        restricted = {"readable": permissions.reads, "cursors": seal}
 
     async def find() -> FoundMessages:
+        restricted: dict[str, Any] = {}
+        if permissions.access is not None:  # by now: the search may have waited
+            seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{permissions.identity.name}"))
+            restricted = {"readable": permissions.reads, "cursors": seal}
         return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **restricted)
 
     user = f"user {asked.who.name}" if asked.who.name else f"host {asked.endpoint.host}"
