@@ -18,7 +18,7 @@ from store.api.log import IndexKind
 from store.api.message import Message, decode
 from store.base import logs
 from store.base.errors import CorruptFrame
-from store.format.frame import Position
+from store.format.frame import FIRST_QUEUE, Position, QueueNumber
 
 PAGE = 500  # positions asked of the store at a time
 LOOKED_MAX = 5_000  # positions looked at for one answer: with a filter that little passes, the answer may be short
@@ -140,7 +140,24 @@ async def _by_position(store: StoreClient, text: str, *, certain: bool) -> Messa
             raise Refusal(Cause.DAMAGED, f"the message at {position} is lost: {error}") from error
         log.error("a damaged message is left out", position=str(position), error=str(error))
         return None
-    return None if message is None or message.id else _with_id(message, position)
+    if message is None or message.id or not await _is_indexed(store, position):
+        return None
+    return _with_id(message, position)
+
+
+async def _is_indexed(store: StoreClient, position: Position) -> bool:
+    """Returns whether a queue has the frame at a position, which a client has named.
+
+    A record may hold the bytes of a frame: it would be a message that nobody had a right to publish.
+    """
+    frames, _ = await store.log.scan(position, None, max_bytes=1)
+    if not frames or frames[0].start != position.frame:
+        return False
+    queue = QueueNumber(int(frames[0].rows["queue"][position.row]))
+    if queue < FIRST_QUEUE:
+        return False
+    frames, _ = await store.log.scan(position, [queue], max_bytes=1)
+    return bool(frames) and frames[0].start == position.frame
 
 
 async def _read(store: StoreClient, position: Position) -> Message | None:

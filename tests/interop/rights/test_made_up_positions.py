@@ -6,6 +6,8 @@ from pathlib import Path
 import httpx
 import pytest
 
+from store.api.message import Message
+from tests.support.gateway.find_frames import frame
 from tests.support.gateway.ruled_gateway import TIMEOUT_S, RuledGateway, fresh, ruled
 
 pytestmark = pytest.mark.slow
@@ -51,3 +53,26 @@ def test_an_event_stream_goes_on_behind_a_position_within_a_frame(served: RuledG
             assert http.get("/messages", params={"key": "k", "after": f"{made_up:x}.0"}).status_code == 400
     assert admin_page(served, "/readyz") == before
     assert "headgate_log_damages 0.0" in admin_page(served, "/metrics").splitlines()
+
+
+def test_the_bytes_of_a_frame_in_a_body_are_no_message_at_another_address(tmp_path: Path) -> None:
+    """A publisher can tell from the positions of messages before where the bytes of the next one will lie."""
+    inner = frame(Message("closed/plans", b"forged"))
+    with RuledGateway(tmp_path / "data") as served:
+        bob = fresh("bob")
+        served.do(served.set_user(bob, ruled("publish:team/#")))
+        with served.http(bob) as http, served.http("admin") as admin:
+
+            def publish(body: bytes) -> int:
+                return int(http.post("/topics/team/a", content=body).json()["position"].partition(".")[0], 16)
+
+            plain = b"." * inner.size_bytes
+            _, before, last = (publish(plain) for _ in range(3))
+            segment = next((tmp_path / "data" / "log").iterdir()).read_bytes()
+            at = 2 * last - before + segment.index(plain, before) - before
+            header = inner.header(log_offset=at, epoch=1, stored_at_ms=1)
+            assert publish(header + bytes(inner.rows) + bytes(inner.payload)) == 2 * last - before
+            found = admin.get("/messages", params={"id": f"{at:x}.0"})
+            assert (found.status_code, found.json()) == (200, [])
+            found = admin.get("/messages", params={"id": f"{last:x}.0"})
+            assert [one["subject"] for one in found.json()] == ["team/a"]

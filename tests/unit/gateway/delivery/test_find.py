@@ -17,7 +17,7 @@ from gateway.publishing.routing.router import Router
 from store.api.log import IndexKind
 from store.api.message import Message
 from store.base.errors import CorruptFrame, StoreClosed
-from store.format.frame import ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
+from store.format.frame import HEADER, ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame
 from store.local.local import LocalStore
 from tests.support.gateway.find_frames import BOTH, frame
 from tests.support.store.store_kit import append
@@ -57,6 +57,18 @@ async def test_an_id_that_looks_like_a_position_is_found_by_the_index(store):
     await append(store, frame(Message("a", b"1", id="0.0")))
     assert said(await find(store, id="0.0")) == [b"1"]
     assert said(await find(store, id="ffffff.0")) == []
+
+
+async def test_the_bytes_of_a_frame_in_a_body_are_no_message(store):
+    """Or whoever may publish anywhere could have others read what it may not publish, at a position that it names."""
+    inner = frame(Message("secret/plans", b"forged"))
+    forged = inner.header(log_offset=10_000, epoch=1, stored_at_ms=1) + inner.rows + inner.payload
+    outer = frame(Message("a", forged))
+    at = HEADER.size + len(outer.rows) + bytes(outer.payload).index(forged)
+    forged = inner.header(log_offset=at, epoch=1, stored_at_ms=1) + inner.rows + inner.payload
+    first = await append(store, frame(Message("a", forged)))
+    assert said(await find(store, id=str(Position(at, 0)))) == []
+    assert said(await find(store, id=str(Position(first.frame, 0)))) == [forged]
 
 
 async def test_a_collision_is_told_apart(store):
