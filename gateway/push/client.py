@@ -59,7 +59,6 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         return await connect_checked(
             self._guard,
             host,
-            port,
             lambda address: self._inner.connect_tcp(address, port, timeout=timeout, socket_options=socket_options),
             failures=(httpcore.ConnectError, httpcore.ConnectTimeout),
         )

@@ -4,7 +4,6 @@ A name is resolved once for each connection, and the connection goes to an addre
 leads elsewhere a moment later (DNS rebinding) leads nowhere.
 """
 
-import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from ipaddress import IPv4Address, IPv6Address, IPv6Network, ip_address, ip_network
@@ -12,10 +11,10 @@ from typing import Final, TypeAlias, TypeVar
 from urllib.parse import SplitResult, urlsplit
 
 from gateway.domain.errors import Cause, Refusal
+from gateway.push.lookups import NameLookups
 from gateway.push.settings import SubscriptionsConfig
 
 SINK_CHARS_MAX: Final = 2_048
-_STREAM: Final = 1  # SOCK_STREAM
 _SECURE: Final = frozenset({"https", "mqtts", "amqps"})  # schemes over TLS
 _NAT64: Final = IPv6Network("64:ff9b::/96")  # RFC 6052: the last 32 bits are an address of IPv4
 _Address: TypeAlias = IPv4Address | IPv6Address
@@ -35,9 +34,10 @@ class SinkUnreachable(Exception):
 
 
 class SinkGuard:
-    """Says which sinks are allowed."""
+    """Says which sinks are allowed, and looks their names up."""
 
-    def __init__(self, config: SubscriptionsConfig) -> None:
+    def __init__(self, config: SubscriptionsConfig, lookups: NameLookups | None = None) -> None:
+        self.lookups = lookups or NameLookups()
         self._plain = config.plain_http
         self._networks = []
         self._names: list[str] = []
@@ -90,22 +90,25 @@ class SinkGuard:
         plain = _unwrapped(address)
         if self._is_private(host, plain):
             return True
+        if isinstance(plain, IPv6Address) and plain.is_site_local:  # deprecated (RFC 3879), and still of a site's own
+            return False
         return plain.is_global and not (plain.is_multicast or plain.is_reserved or plain.is_unspecified)
 
 
-async def resolve(guard: SinkGuard, host: str, port: int) -> list[str]:
+async def resolve(guard: SinkGuard, host: str) -> list[str]:
     """Returns the addresses of a host that may be connected to. Raises `SinkRefused`, `SinkUnreachable`."""
+    if _literal(host) is not None:
+        return guard.allowed(host, [host])
     try:
-        found = await asyncio.get_running_loop().getaddrinfo(host, port, type=_STREAM)
+        found = await guard.lookups.addresses(host)
     except (OSError, UnicodeError) as error:
         raise SinkUnreachable(f"{host} is not found: {error}") from error
-    return guard.allowed(host, list(dict.fromkeys(str(one[4][0]) for one in found)))
+    return guard.allowed(host, found)
 
 
 async def connect_checked(
     guard: SinkGuard,
     host: str,
-    port: int,
     connect: Callable[[str], Awaitable[_Connection]],
     *,
     failures: tuple[type[Exception], ...],
@@ -115,7 +118,7 @@ async def connect_checked(
     `connect` connects to an address, and raises one of `failures` where it cannot. Raises `SinkRefused`,
     `SinkUnreachable`, and the failure at the last address.
     """
-    addresses = await resolve(guard, host, port)
+    addresses = await resolve(guard, host)
     for address in addresses[:-1]:
         with contextlib.suppress(*failures):
             return await connect(address)

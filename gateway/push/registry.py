@@ -164,12 +164,11 @@ class PushRegistry:
             permissions.check_filter(pattern)
         if (dead := spec.protocolsettings.deadletter) is not None:
             permissions.check("publish", dead)
-        ports = self._kinds[spec.protocol].ports
-        url = self._guard.parse(spec.sink, ports)
+        url = self._guard.parse(spec.sink, self._kinds[spec.protocol].ports)
         assert url.hostname is not None
         try:  # each connection checks again: this one look is for who makes the subscription
             async with asyncio.timeout(RESOLVE_S):
-                await resolve(self._guard, url.hostname, url.port or ports[url.scheme])
+                await resolve(self._guard, url.hostname)
         except (TimeoutError, SinkUnreachable):
             pass  # it may be found later
 

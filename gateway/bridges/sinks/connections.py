@@ -79,7 +79,6 @@ async def open_checked(
         return await connect_checked(
             guard,
             host,
-            port,
             lambda address: asyncio.open_connection(
                 address, port, ssl=tls, server_hostname=None if tls is None else host, limit=READ_BYTES
             ),

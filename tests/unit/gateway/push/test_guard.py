@@ -5,7 +5,6 @@ import asyncio
 import pytest
 
 from gateway.domain.errors import Refusal
-from gateway.push import guard as subject
 from gateway.push.guard import SinkGuard, SinkRefused, connect_checked, resolve
 from gateway.push.settings import SubscriptionsConfig, subscription_mistakes
 
@@ -17,7 +16,7 @@ PRIVATE = [
     "127.0.0.1", "10.0.0.1", "172.16.0.1", "192.168.1.1", "169.254.169.254", "100.64.0.1", "0.0.0.0", "224.0.0.1",
     "255.255.255.255", "192.0.2.1", "198.18.0.1", "240.0.0.1", "::1", "::", "fe80::1", "fe80::1%eth0", "fd00::1",
     "ff02::1", "::ffff:127.0.0.1", "::ffff:10.0.0.1", "2002:7f00:1::", "64:ff9b::7f00:1", "64:ff9b::a00:1",
-    "2001:db8::1", "::127.0.0.1",
+    "2001:db8::1", "::127.0.0.1", "fec0::1",
 ]  # fmt: skip
 
 
@@ -84,23 +83,34 @@ def test_brokers_too_have_tls_unless_they_are_private(scheme: str) -> None:
         OPEN.parse(f"{scheme}s://10.1.0.1", schemes)
 
 
-def test_a_name_that_leads_elsewhere_the_next_time_is_checked_each_time(monkeypatch: pytest.MonkeyPatch) -> None:
+class Lookups:
+    """Finds these addresses, one list after the other."""
+
+    def __init__(self, *found: list[str]) -> None:
+        self._found = iter(found)
+
+    async def addresses(self, _host: str) -> list[str]:
+        return next(self._found)
+
+
+def test_a_name_that_leads_elsewhere_the_next_time_is_checked_each_time() -> None:
     """DNS rebinding: the address that is connected to is one that was checked, and no name."""
-    answers = iter(["93.184.216.34", "127.0.0.1"])
+    guard = SinkGuard(SubscriptionsConfig(), Lookups(["93.184.216.34"], ["127.0.0.1"]))
 
     async def both() -> None:
-        loop = asyncio.get_running_loop()
-
-        async def getaddrinfo(host, port, **_):
-            return [(2, 1, 6, "", (next(answers), port))]
-
-        monkeypatch.setattr(loop, "getaddrinfo", getaddrinfo)
-        assert await resolve(OPEN, "rebind.example.com", 443) == ["93.184.216.34"]
+        assert await resolve(guard, "rebind.example.com") == ["93.184.216.34"]
         with pytest.raises(SinkRefused):
-            await resolve(OPEN, "rebind.example.com", 443)
+            await resolve(guard, "rebind.example.com")
 
     asyncio.run(both())
-    assert subject.resolve is resolve
+
+
+def test_an_address_is_no_name_to_look_up() -> None:
+    guard = SinkGuard(SubscriptionsConfig(private_sinks=("::1",)), Lookups())
+    assert asyncio.run(resolve(guard, "93.184.216.34")) == ["93.184.216.34"]
+    assert asyncio.run(resolve(guard, "::1")) == ["::1"]
+    with pytest.raises(SinkRefused):
+        asyncio.run(resolve(guard, "127.0.0.1"))
 
 
 ADDRESSES = ("93.184.216.34", "10.0.0.1", "93.184.216.35")
@@ -112,9 +122,10 @@ ADDRESSES = ("93.184.216.34", "10.0.0.1", "93.184.216.35")
      ({"93.184.216.34": ZeroDivisionError}, "4 ZeroDivisionError")],
 )  # fmt: skip
 def test_the_first_checked_address_that_answers_is_connected_to(
-    monkeypatch: pytest.MonkeyPatch, failing: dict[str, type[Exception]], tried: str
+    failing: dict[str, type[Exception]], tried: str
 ) -> None:
     seen = []
+    guard = SinkGuard(SubscriptionsConfig(), Lookups(list(ADDRESSES)))
 
     async def connect(address: str) -> str:
         seen.append(address)
@@ -123,12 +134,8 @@ def test_the_first_checked_address_that_answers_is_connected_to(
         return address
 
     async def run() -> str:
-        async def getaddrinfo(_host, port, **_):
-            return [(2, 1, 6, "", (address, port)) for address in ADDRESSES]
-
-        monkeypatch.setattr(asyncio.get_running_loop(), "getaddrinfo", getaddrinfo)
         try:
-            assert await connect_checked(OPEN, "sink.example.com", 443, connect, failures=(OSError,)) == seen[-1]
+            assert await connect_checked(guard, "sink.example.com", connect, failures=(OSError,)) == seen[-1]
         except (OSError, ZeroDivisionError) as error:
             return f" {type(error).__name__}"
         return ""
