@@ -5,12 +5,15 @@ import contextlib
 import importlib.util
 import ssl
 import sys
-from collections.abc import Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from typing import Any, Final, NamedTuple
 
 import httpcore
+from h2.events import ConnectionTerminated
 
 from gateway.push.guard import SinkGuard, SinkRefused, SinkUnreachable, connect_checked
 from gateway.push.trust import refused_certificate
@@ -77,17 +80,33 @@ class _CheckedBackend(httpcore.AsyncNetworkBackend):
         await asyncio.sleep(seconds)
 
 
+class _ConnectionEnded(httpcore.RemoteProtocolError):
+    """Raised where a sink ends a connection of HTTP/2 before an answer that was to come on it."""
+
+
 class SinkClient:
-    """The connections to one sink, at most as many as there are attempts at a time."""
+    """The connections to one sink, at most as many as there are attempts at a time.
+
+    An exchange that does not come to its end leaves its connection useless. httpcore closes that of HTTP/1.1, and goes
+    on with that of HTTP/2: a peer that is gone without a word would be asked on it again and again, and bodies that are
+    not read would use up its window. So no later request is sent on a connection of HTTP/2 that was there then.
+    """
 
     def __init__(self, guard: SinkGuard, *, connections_max: int, tls: ssl.SSLContext) -> None:
-        self._pool = httpcore.AsyncConnectionPool(
-            ssl_context=tls,
-            max_connections=connections_max,
-            max_keepalive_connections=connections_max,
+        self._guard = guard
+        self._connections_max = connections_max
+        self._tls = tls
+        self._pool = self._new_pool()
+        self._in_use: Counter[httpcore.AsyncConnectionPool] = Counter()  # requests by pool
+
+    def _new_pool(self) -> httpcore.AsyncConnectionPool:
+        return httpcore.AsyncConnectionPool(
+            ssl_context=self._tls,
+            max_connections=self._connections_max,
+            max_keepalive_connections=self._connections_max,
             keepalive_expiry=IDLE_S,
             http2=True,
-            network_backend=_CheckedBackend(guard),
+            network_backend=_CheckedBackend(self._guard),
         )
 
     async def request(
@@ -95,43 +114,90 @@ class SinkClient:
     ) -> SinkAnswer:
         """Sends a request and waits for its answer. Raises `SinkUnreachable`, `SinkRefused`.
 
-        What the head of an answer says counts, though its body may not come to an end.
+        What the head of an answer says counts, though its body may not come to an end. A request whose connection of
+        HTTP/2 is ended by the sink, as after so many requests, is sent once more at once, on another.
         """
-        found: SinkAnswer | None = None
         times = {"connect": min(CONNECT_S, timeout_s), "read": timeout_s, "write": timeout_s, "pool": timeout_s}
+        heads: list[SinkAnswer] = []
+
+        def send(pool: httpcore.AsyncConnectionPool) -> AbstractAsyncContextManager[httpcore.Response]:
+            return pool.stream(method, url, headers=list(headers), content=body, extensions={"timeout": times})
+
         try:
-            async with (
-                asyncio.timeout(timeout_s),
-                self._pool.stream(
-                    method, url, headers=list(headers), content=body, extensions={"timeout": times}
-                ) as answer,
-            ):
-                found = SinkAnswer(answer.status, answer.headers, _retry_after_ms(answer.headers))
-                await self._read(answer)
+            async with asyncio.timeout(timeout_s):
+                try:
+                    await self._exchange(send, heads)
+                except _ConnectionEnded:
+                    await self._exchange(send, heads)
         except TimeoutError as error:
-            if found is None:
+            if not heads:
                 raise SinkUnreachable(f"no answer within {timeout_s:g} s") from error
         except (SinkRefused, SinkUnreachable):
             raise
         except (OSError, ValueError, httpcore.NetworkError, httpcore.ProtocolError, httpcore.TimeoutException) as error:
-            if found is None:
+            if not heads:
                 raise SinkUnreachable(refused_certificate(error) or str(error) or type(error).__name__) from error
-        assert found is not None
-        return found
+        return heads[0]
+
+    async def _exchange(
+        self,
+        send: Callable[[httpcore.AsyncConnectionPool], AbstractAsyncContextManager[httpcore.Response]],
+        heads: list[SinkAnswer],
+    ) -> None:
+        """Sends a request and reads its answer, whose head goes into `heads`. Raises `_ConnectionEnded` without one."""
+        pool = self._pool
+        self._in_use[pool] += 1
+        whole = False
+        try:
+            async with send(pool) as answer:
+                heads.append(SinkAnswer(answer.status, answer.headers, _retry_after_ms(answer.headers)))
+                whole = await self._read(answer)
+        except httpcore.RemoteProtocolError as error:
+            if heads or not _is_end_of_http2(error):
+                raise
+            raise _ConnectionEnded(str(error)) from error
+        finally:
+            await self._ended(pool, whole=whole)
+
+    async def _ended(self, pool: httpcore.AsyncConnectionPool, *, whole: bool) -> None:
+        """Notes the end of a request; connections that are of no use any more are closed when their last one ends."""
+        if not whole and pool is self._pool and _has_http2(pool):
+            self._pool = self._new_pool()
+        self._in_use[pool] -= 1
+        if not self._in_use[pool]:
+            del self._in_use[pool]
+            if pool is not self._pool:
+                await _close(pool)
 
     @staticmethod
-    async def _read(answer: httpcore.Response) -> None:
-        """Reads the body to its end, so that the connection can be used again, or to its limit."""
+    async def _read(answer: httpcore.Response) -> bool:
+        """Reads the body to its end, so that the connection can be used again, or to its limit: False."""
         size = 0
         async for part in answer.aiter_stream():
             size += len(part)
             if size > ANSWER_BYTES_MAX:
-                return
+                return False
+        return True
 
     async def close(self) -> None:
         """Closes all connections."""
-        with contextlib.suppress(OSError, httpcore.NetworkError):
-            await self._pool.aclose()
+        for pool in (self._pool, *self._in_use):
+            await _close(pool)
+
+
+def _has_http2(pool: httpcore.AsyncConnectionPool) -> bool:
+    return any("HTTP/2" in one.info() for one in pool.connections)
+
+
+def _is_end_of_http2(error: httpcore.RemoteProtocolError) -> bool:
+    """Returns whether it says GOAWAY, or that the peer has closed a connection of HTTP/2."""
+    what = error.args[0] if error.args else None
+    return isinstance(what, ConnectionTerminated) or what == "Server disconnected"
+
+
+async def _close(pool: httpcore.AsyncConnectionPool) -> None:
+    with contextlib.suppress(OSError, httpcore.NetworkError):
+        await pool.aclose()
 
 
 def _retry_after_ms(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
