@@ -1,8 +1,10 @@
 """The parts of a process that its subscriptions share: store, fan-out, limits, and the memory for events."""
 
 import asyncio
+import contextlib
 import random
-from collections.abc import Callable
+from collections import deque
+from collections.abc import AsyncIterator, Callable
 from typing import Any, Protocol
 
 import msgspec
@@ -61,6 +63,76 @@ class HeldBudget:
                 one.room()
 
 
+class AttemptLimit:
+    """The attempts that a process makes at a time, to all sinks. One of each subscription is always among them.
+
+    So sinks that do not answer, which may take all of the limit for as long as their time-outs last, hold up no other
+    subscription: that one attempts one event at a time. Room goes to those that wait for it in turn.
+    """
+
+    def __init__(self, count_max: int) -> None:
+        self._free = count_max  # for attempts of subscriptions that have one already
+        self._running: dict[EventHolder, int] = {}
+        self._waiting: dict[EventHolder, deque[asyncio.Future[None]]] = {}  # none is empty; the next in turn is first
+
+    @contextlib.asynccontextmanager
+    async def begun(self, holder: EventHolder) -> AsyncIterator[None]:
+        """Waits until a subscription may make one more attempt, for as long as that lasts."""
+        if not self._begin(holder):
+            await self._turn(holder)
+        try:
+            yield
+        finally:
+            self._end(holder)
+
+    def _begin(self, holder: EventHolder) -> bool:
+        """Counts one more attempt; returns False where there is no room for it."""
+        running = self._running.get(holder, 0)
+        if running:
+            if not self._free:
+                return False
+            self._free -= 1
+        self._running[holder] = running + 1
+        return True
+
+    async def _turn(self, holder: EventHolder) -> None:
+        turn: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._waiting.setdefault(holder, deque()).append(turn)
+        try:
+            await turn
+        except asyncio.CancelledError:
+            if not turn.cancelled():  # its turn had come
+                self._end(holder)
+            elif turn in (line := self._waiting.get(holder, deque())):
+                line.remove(turn)
+                if not line:
+                    del self._waiting[holder]
+            raise
+
+    def _end(self, holder: EventHolder) -> None:
+        """Counts one attempt less, and lets others begin."""
+        running = self._running.pop(holder)
+        if running > 1:
+            self._running[holder] = running - 1
+            self._free += 1
+        else:
+            self._let(holder)
+        while self._free and self._waiting:
+            self._let(next(iter(self._waiting)))
+
+    def _let(self, holder: EventHolder) -> None:
+        """Lets the first waiting attempt of a subscription begin; its others wait behind those of all others."""
+        line = self._waiting.pop(holder, deque())
+        while line:
+            turn = line.popleft()
+            if not turn.done():  # else it was cancelled
+                self._begin(holder)
+                turn.set_result(None)
+                break
+        if line:
+            self._waiting[holder] = line
+
+
 class Totals:
     """The figures of all subscriptions of a process, since it began."""
 
@@ -83,7 +155,7 @@ class PushContext(msgspec.Struct, frozen=True, kw_only=True):
     guard: SinkGuard
     budget: HeldBudget
     totals: Totals
-    attempts: asyncio.Semaphore  # over all subscriptions
+    attempts: AttemptLimit
     trust: SinkTrust
     origin: str  # of WebHook-Request-Origin
     publish: Callable[..., Any]  # `Ingest.publish`

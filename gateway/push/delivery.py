@@ -22,7 +22,7 @@ from gateway.port.adapter import Deliverable, Deliveries, SubscriptionId
 from gateway.port.push import DeliveryStatus
 from gateway.push.context import PushContext
 from gateway.push.dead_letters import PushDeadLetters
-from gateway.push.outbox import Attempt, Failure, Outbox
+from gateway.push.outbox import Attempt, Failure, Outbox, held_size
 from gateway.push.sender import EventSender, SinkKind
 from gateway.push.spec import SINK_GONE, STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
@@ -172,10 +172,11 @@ class PushDelivery:
             if not self._wants(batch, index):
                 continue
             message = batch.message(index)
-            if not budget.take(self, len(message.body), first=not outbox.held_count):
+            size = held_size(message)
+            if not budget.take(self, size, first=not outbox.held_count):
                 self._blocked = True
                 return taken
-            outbox.take(batch.position(index), message.key or message.device or message.address, message)
+            outbox.take(batch.position(index), message.key or message.device or message.address, message, size)
             self._wake.set()
         return len(deliveries.picks)
 
@@ -247,7 +248,7 @@ class PushDelivery:
         """Sends an event; None once the sink has taken it."""
         assert self._sender is not None
         try:
-            async with self._context.attempts:
+            async with self._context.attempts.begun(self):
                 return await self._sender.send(one)
         except Exception:  # our own bug, or a library's: the event is not lost to it
             log.exception("a delivery failed", subscription=self.record.id)

@@ -19,12 +19,12 @@ from typing import Final
 import msgspec
 
 from gateway.domain.cursor import Cursor, cursor_of
-from store.api.message import Message
+from store.api.message import Message, encode
 from store.base.streams import Backoff
 from store.format.frame import Position, group_of
 
 HELD_COUNT_MAX: Final = 1_024  # events of one subscription that have left the log and are not delivered
-HELD_BYTES_MAX: Final = 4 << 20  # their bodies; a single event may be larger
+HELD_BYTES_MAX: Final = 4 << 20  # of these, properties included; a single event may be larger
 BREAKER_FAILURES: Final = 5  # in a row, after which the breaker opens
 BREAKER_MIN_S, BREAKER_MAX_S = 5.0, 300.0  # its pauses
 RETRY_AFTER_MS_MAX: Final = 3_600_000  # that a sink may ask for
@@ -38,6 +38,11 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     retry_min_s: float
     retry_max_s: float
     attempts_max: int | None  # None: forever, as there is no dead letter address
+
+
+def held_size(message: Message) -> int:
+    """Returns the bytes that count for a held event: its body, and all else of its record."""
+    return len(message.body) + len(encode(msgspec.structs.replace(message, body=b"")))
 
 
 class Attempt:
@@ -56,12 +61,14 @@ class Attempt:
         "size",
     )
 
-    def __init__(self, number: int, position: Position, key: str, message: Message, backoff: Backoff) -> None:
+    def __init__(
+        self, number: int, position: Position, key: str, message: Message, *, size: int, backoff: Backoff
+    ) -> None:
         self.number = number
         self.position = position
         self.key = key
         self.message = message
-        self.size = len(message.body)
+        self.size = size  # as `held_size` says
         self.attempts = 0  # that have begun
         self.error = ""  # of the last one
         self.not_before_ms = 0
@@ -122,12 +129,12 @@ class Outbox:
 
     # ---- inputs
 
-    def take(self, position: Position, key: str, message: Message) -> None:
-        """Holds an event from the log; events come in the log's order."""
+    def take(self, position: Position, key: str, message: Message, size: int) -> None:
+        """Holds an event from the log, of a `held_size`; events come in the log's order."""
         self._numbers += 1
         policy = self._policy
         backoff = Backoff(policy.retry_min_s, policy.retry_max_s, uniform=self._uniform)
-        one = Attempt(self._numbers, position, key, message, backoff)
+        one = Attempt(self._numbers, position, key, message, size=size, backoff=backoff)
         self._held.setdefault(group_of(position.frame), {})[one.number] = one
         self.held_count += 1
         self.held_bytes += one.size

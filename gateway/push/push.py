@@ -13,7 +13,7 @@ from gateway.delivery.fanout import Fanout
 from gateway.ownership.owners import Owners
 from gateway.port.push import SinkFactory
 from gateway.publishing.ingest import Ingest
-from gateway.push.context import HeldBudget, PushContext, Totals
+from gateway.push.context import AttemptLimit, HeldBudget, PushContext, Totals
 from gateway.push.guard import SinkGuard
 from gateway.push.http_kind import HttpKind
 from gateway.push.manager import PushManager
@@ -81,7 +81,7 @@ class Push:
             guard=self._guard,
             budget=HeldBudget(config.held_bytes_max),
             totals=Totals(),
-            attempts=asyncio.Semaphore(config.attempts_max),
+            attempts=AttemptLimit(config.attempts_max),
             trust=SinkTrust(config.ca_file),
             origin=config.origin or ORIGIN,
             publish=host.ingest.publish,

@@ -45,10 +45,15 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="WebHook-Request-Origin: the name of this system for sinks; headgate if empty")
     ] = ""
     held_bytes_max: Annotated[
-        int, Meta(ge=MiB, description="events that a process holds for all sinks; more stay in the log")
+        int, Meta(ge=MiB, description="events that a process holds for all sinks, with their properties; more stay in the log")
     ] = 64 * MiB
     attempts_max: Annotated[
-        int, Meta(ge=1, le=65_536, description="deliveries that a process attempts at a time, to all sinks")
+        int,
+        Meta(
+            ge=1,
+            le=65_536,
+            description="deliveries that a process attempts at a time, besides one of each subscription",
+        ),
     ] = 1_024
 
 

@@ -6,7 +6,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gateway.push.outbox import BREAKER_FAILURES, HELD_COUNT_MAX, Attempt, Failure, Outbox, Policy
+from gateway.push.outbox import (
+    BREAKER_FAILURES,
+    HELD_BYTES_MAX,
+    HELD_COUNT_MAX,
+    Attempt,
+    Failure,
+    Outbox,
+    Policy,
+    held_size,
+)
 from store.api.message import Message
 from store.format.frame import LogOffset, Position
 from tests.support.process.examples import examples
@@ -32,7 +41,8 @@ def event(number: int, size: int = 1) -> Message:
 
 
 def take(box: Outbox, number: int, key: str, size: int = 1) -> None:
-    box.take(Position(LogOffset(number), 0), key, event(number, size))
+    message = event(number, size)
+    box.take(Position(LogOffset(number), 0), key, message, held_size(message))
 
 
 def ids(attempts: list[Attempt]) -> list[str]:
@@ -169,6 +179,13 @@ def test_the_outbox_is_full_by_count_and_by_bytes():
     large = outbox()
     take(large, 0, "a", 5 << 20)
     assert large.full
+
+
+def test_properties_fill_the_outbox_too():
+    message = Message(address="a", properties=(("long", "x" * HELD_BYTES_MAX),))
+    box = outbox()
+    box.take(Position(LogOffset(0), 0), "a", message, held_size(message))
+    assert box.full
 
 
 @pytest.mark.slow
