@@ -342,11 +342,7 @@ def message_response(message: Message, options: HttpOptions, *headers: tuple[byt
     attributes = placed(message)
     if attributes is None:
         attributes = wrap(message)
-    out = [*headers, *_INERT, *attribute_headers(message, attributes)]
-    if (reply_to := answers_at(message)) is not None:
-        out.append((b"x-reply-to", _encode_value(reply_to)))
-    if message.correlation is not None and "correlationid" not in attributes:
-        out.append((b"x-correlation-data", b64encode(message.correlation)))
+    out = [*headers, *_INERT, *attribute_headers(message, attributes), *answer_headers(message, attributes)]
     wanted = {name.lower() for name in options.property_headers}
     for name, text in message.properties:
         if name.lower() in wanted and not is_name(name):
@@ -367,6 +363,16 @@ def attribute_headers(message: Message, attributes: Mapping[str, str] | None = N
     out += [(b"ce-" + name.encode(), _encode_value(text)) for name, text in attributes.items()]
     if message.traceparent is not None and _visible(message.traceparent):
         out.append((b"traceparent", message.traceparent.encode()))
+    return out
+
+
+def answer_headers(message: Message, attributes: Mapping[str, str]) -> list[tuple[bytes, bytes]]:
+    """Returns the headers that say where an answer to a message goes, and by which correlation it is known."""
+    out: list[tuple[bytes, bytes]] = []
+    if (reply_to := answers_at(message)) is not None:
+        out.append((b"x-reply-to", _encode_value(reply_to)))
+    if message.correlation is not None and "correlationid" not in attributes:
+        out.append((b"x-correlation-data", b64encode(message.correlation)))
     return out
 
 

@@ -3,7 +3,7 @@
 from typing import Final
 
 from adapters.cloudevents import NATIVE, STRUCTURED_JSON, data_type, placed, to_structured, wrap
-from adapters.http.handlers.messages import attribute_headers
+from adapters.http.handlers.messages import answer_headers, attribute_headers
 from gateway.port.push import SinkRequest
 from store.api.message import Message
 
@@ -26,4 +26,6 @@ def sink_request(message: Message, *, structured: bool) -> SinkRequest:
     """Returns a message as an event in a request, in binary or structured mode."""
     if structured:
         return SinkRequest([_STRUCTURED], to_structured(message))
-    return SinkRequest(attribute_headers(message), message.body)
+    attributes = placed(message) or wrap(message)
+    headers = [*attribute_headers(message, attributes), *answer_headers(message, attributes)]
+    return SinkRequest(headers, message.body)

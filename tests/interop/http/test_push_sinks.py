@@ -3,6 +3,7 @@
 import hashlib
 import hmac
 import json
+import threading
 import time
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterator
@@ -510,6 +511,30 @@ def test_what_no_subscription_can_be(shared_gateway: Any, body: dict[str, Any], 
         assert answer.headers["content-type"] == "application/problem+json"
         assert words in answer.json()["detail"]
         assert client.get("/subscriptions").json() == []
+
+
+def test_sinks_that_do_not_answer_hold_up_no_other_subscription(
+    new_gateway: Callable[..., Any], tmp_path: Path, sink: WebhookSink
+) -> None:
+    file = tmp_path / "few.toml"
+    file.write_text(f"{ALLOWED}attempts_max = 4\n")
+    gateway = new_gateway("--config", str(file)).start()
+    silent, ended = WebhookSink(), threading.Event()
+    silent.answer = lambda request: 204 if ended.wait(2 * TIMEOUT_S) else 500
+    try:
+        with httpx.Client(base_url=gateway.url, timeout=TIMEOUT_S, trust_env=False) as client:
+            subscribe(client, silent, protocolsettings={"concurrency": 16, "timeout": 3_600})
+            for number in range(8):
+                publish(client, "x/y", b"1", ce_partitionkey=str(number))
+            wait_until(lambda: silent.begun >= 5, "the sink that does not answer has not all that it may have")
+            subscribe(client, sink, config={"addresses": ["good/#"]})
+            for number in range(8):
+                publish(client, "good/y", b"%d" % number, ce_partitionkey=str(number))
+            sink.wait_until(lambda: {int(one.body) for one in sink.taken} == set(range(8)))
+            assert silent.begun == 5
+    finally:
+        ended.set()
+        silent.close()
 
 
 def test_another_gateway_is_a_sink_that_consents(

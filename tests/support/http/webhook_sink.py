@@ -39,6 +39,7 @@ class WebhookSink:
         self.consent = consent
         self.rate: str | None = None
         self.asked: list[Delivered] = []
+        self.begun = 0  # requests with events that have come, though they may not be answered yet
         self.came: list[Delivered] = []
         self._changed = threading.Condition()
         sink = self
@@ -61,6 +62,8 @@ class WebhookSink:
 
             def do_POST(self) -> None:
                 request = self._request(0)
+                with sink._changed:
+                    sink.begun += 1
                 answer = sink.answer(request)
                 status, headers = answer if isinstance(answer, tuple) else (answer, {})
                 with sink._changed:

@@ -3,6 +3,8 @@
 import pytest
 
 from adapters.http import HttpOptions
+from adapters.http.handlers.sinks import sink_request
+from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client
 
 NAMED = (("ce-id", "1"), ("ce-source", "/s"), ("ce-type", "t"))
@@ -74,3 +76,19 @@ def test_a_sender_of_events_is_known_by_its_name_in_any_case(origin: str, *, gra
     client = Http1Client(Gateway(HttpOptions(webhook_origins=("sender.EXAMPLE",))))
     answer = client.ask("OPTIONS", "/events", ("webhook-request-origin", origin))
     assert answer["webhook-allowed-origin"] == (origin if granted else None)
+
+
+def test_a_sink_is_told_where_an_answer_goes():
+    """In binary mode as in structured mode, which has `replyto`."""
+    message = Message(address="commands/dev42", id="1", reply_to="answers/a b", correlation=b"\xff\x00")
+    assert (
+        dict(sink_request(message, structured=False).headers).items()
+        >= {
+            b"x-reply-to": b"answers/a%20b",
+            b"x-correlation-data": b"/wA=",
+        }.items()
+    )
+    named = Message(address="commands/dev42", id="1", correlation=b"c1")
+    headers = dict(sink_request(named, structured=False).headers)
+    assert headers[b"ce-correlationid"] == b"c1"
+    assert headers.keys().isdisjoint({b"x-reply-to", b"x-correlation-data"})
