@@ -18,6 +18,7 @@ SPECVERSION: Final = "1.0"
 CORE: Final = frozenset(
     {"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time", "data"}
 )
+ATTRIBUTES_MAX: Final = 1_000  # of one event: as many as a request may have header fields
 _REQUIRED: Final = ("specversion", "id", "source", "type")
 _NAME = re.compile("[a-z0-9]+")
 _PLANE_ENDS = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
@@ -71,8 +72,15 @@ def split(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[tuple
     return attributes, tuple(others)
 
 
+def check_count(count: int) -> None:
+    """Raises `Refusal` (TOO_LARGE) for too many attributes: each costs whoever reads the event."""
+    if count > ATTRIBUTES_MAX:
+        raise Refusal(Cause.TOO_LARGE, f"an event has at most {ATTRIBUTES_MAX} attributes")
+
+
 def check(attributes: Mapping[str, str]) -> None:
-    """Raises `Refusal` (MALFORMED) unless these are the context attributes of a CloudEvents 1.0 event."""
+    """Raises `Refusal` (MALFORMED, TOO_LARGE) unless these are the context attributes of a CloudEvents 1.0 event."""
+    check_count(len(attributes))
     for name in _REQUIRED:
         if not attributes.get(name):
             raise malformed(name, "is required" if name not in attributes else "must not be empty")

@@ -12,7 +12,7 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
+from adapters.cloudevents.attributes import CORE, OURS, Route, check, check_count, malformed
 from adapters.cloudevents.batches import plain_batch
 from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, speak_for, wrap
 from gateway.domain.errors import Cause, Refusal
@@ -151,6 +151,7 @@ def _message(
     data, data_base64 = members.pop("data", None), members.pop("data_base64", None)
     for name in OURS:  # which only the gateway says
         members.pop(name, None)
+    check_count(len(members))
     context: dict[str, str] = {}
     typed: dict[str, int | bool] = {}
     for name, raw in members.items():

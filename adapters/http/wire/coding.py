@@ -19,6 +19,8 @@ CODINGS: Final = b"deflate, gzip, zstd" if brotli is None else b"br, deflate, gz
 CODINGS_COUNT_MAX: Final = 2  # of one body, one within the other
 _WINDOW_BYTES_MAX: Final = 8 << 20  # of zstd: the largest that RFC 9659 lets a decoder require
 _PIECE_BYTES: Final = 64  # of zstd, decoded at a time
+_INFLATED_BYTES: Final = 64 << 10  # of gzip, at a time: zlib copies what is behind a member
+_PARTS_MAX: Final = 1_024  # members of gzip, frames of zstd: each takes some us, and has no less than 9 bytes
 _GZIP_LEVEL, _ZSTD_LEVEL, _BROTLI_QUALITY = 4, 3, 4
 # Types that are worth compressing: texts that we write ourselves, and that have no validator of their exact bytes.
 _COMPRESSIBLE: Final = (b"application/json", b"application/problem+json", b"application/cloudevents")
@@ -56,19 +58,31 @@ def decoded(request: HttpRequest, bytes_max: int) -> bytes:
     return body
 
 
+def _check_count(parts: int) -> None:
+    if parts > _PARTS_MAX:
+        detail = f"content-encoding: at most {_PARTS_MAX} members or frames are read"
+        raise HttpError(400, detail, attribute="content-encoding")
+
+
 def _inflated(body: bytes, bytes_max: int, window_bits: int) -> bytes:
     """Returns at most one byte more than the limit; the members of gzip one behind the other."""
     made = bytearray()
-    while body:
-        inflater = zlib.decompressobj(window_bits)
-        made += inflater.decompress(body, bytes_max + 1 - len(made))
-        if len(made) > bytes_max:
-            break
-        if not inflater.eof:
-            raise EOFError
-        body = inflater.unused_data
-        if window_bits < zlib.MAX_WBITS + 1 and body:
-            raise EOFError  # deflate has one stream
+    inflater = None
+    at = count = 0
+    while at < len(body) and len(made) <= bytes_max:
+        if inflater is None:
+            count += 1
+            _check_count(count)
+            inflater = zlib.decompressobj(window_bits)
+        piece = body[at : at + _INFLATED_BYTES]
+        made += inflater.decompress(piece, bytes_max + 1 - len(made))
+        at += len(piece) - len(inflater.unused_data)
+        if inflater.eof:
+            if window_bits <= zlib.MAX_WBITS and at < len(body):
+                raise EOFError  # deflate has one stream
+            inflater = None
+    if inflater is not None and len(made) <= bytes_max:
+        raise EOFError
     return bytes(made)
 
 
@@ -84,9 +98,11 @@ def _unzstd(body: bytes, bytes_max: int) -> bytes:
     """Returns little more than the limit at most: a piece of this size has at most 16 blocks of 128 KiB."""
     made = bytearray()
     frame = None
-    at = 0
+    at = count = 0
     while at < len(body) and len(made) <= bytes_max:
         if frame is None:
+            count += 1
+            _check_count(count)
             frame = zstandard.ZstdDecompressor(max_window_size=_WINDOW_BYTES_MAX).decompressobj()
         made += frame.decompress(body[at : at + _PIECE_BYTES])
         at += _PIECE_BYTES
