@@ -26,7 +26,8 @@ FLAG_END_HEADERS: Final = 0x04
 FRAME_BYTES_MAX: Final = 16_384  # SETTINGS_MAX_FRAME_SIZE, which we leave at its default
 PERIOD_MS: Final = 10_000
 RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
-CONTROL_FRAMES_MAX: Final = 2_000  # frames without content in a period: PING, SETTINGS, WINDOW_UPDATE, empty DATA
+CONTROL_FRAMES_MAX: Final = 2_000  # frames without content in a period: PING, SETTINGS, WINDOW_UPDATE, small DATA
+DATA_BYTES_MIN: Final = 128  # of a frame of DATA that is none of these: a frame takes some 20 us, whatever is in it
 
 
 def frame_header(length: int, kind: int, flags: int, stream: int) -> bytes:

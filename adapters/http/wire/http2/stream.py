@@ -3,10 +3,13 @@
 from typing import Final
 
 from adapters.http.wire.body import ArrivingBody
+from adapters.http.wire.http2.guard import DATA_BYTES_MIN
 from adapters.http.wire.http2.head import H2Head
 from adapters.http.wire.request import HttpRequest
 
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
+
+SMALL_FREE_COUNT: Final = 8  # small frames of DATA of a stream that do not count: most bodies are small
 
 
 class H2Stream:
@@ -24,6 +27,7 @@ class H2Stream:
         "out",
         "refused",
         "since_ms",
+        "small_count",
     )
 
     def __init__(self, head: H2Head, now_ms: int) -> None:
@@ -38,6 +42,7 @@ class H2Stream:
         self.ended = False  # `out` is complete
         self.since_ms = now_ms  # the last progress
         self.moved_bytes = 0  # since then
+        self.small_count = 0  # frames of DATA that bring little
 
     def request(self) -> HttpRequest:
         """Returns the request, and forgets its body."""
@@ -57,3 +62,11 @@ class H2Stream:
     def waits(self) -> bool:
         """True when it is the peer's turn: to send the request, or to read the response."""
         return not self.arrived or bool(self.out)
+
+
+def brings_little(stream: H2Stream | None, data: bytes) -> bool:
+    """Returns whether a frame of DATA, in the midst of a body, counts as one that brings nothing."""
+    if stream is None or not data:
+        return len(data) < DATA_BYTES_MIN
+    stream.small_count += len(data) < DATA_BYTES_MIN
+    return len(data) < DATA_BYTES_MIN and stream.small_count > SMALL_FREE_COUNT

@@ -28,7 +28,7 @@ from h2.stream import H2Stream, StreamClosedBy, StreamInputs
 from hpack.exceptions import OversizedHeaderListError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from adapters.http.wire.http2.guard import FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
+from adapters.http.wire.http2.guard import DATA_BYTES_MIN, FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
 from adapters.http.wire.http2.hpack_blocks import BlockDecoder, BlockEncoder, Fields
 
 _DATA: Final = DataFrame.type
@@ -173,8 +173,12 @@ class StrictConnection(H2Connection):
             return frames, events
         if late:
             frames = [one for one in frames if isinstance(one, WindowUpdateFrame)]
-            events = [] if frame.data else [UnknownFrameReceived(frame=frame)]
+            events = [] if len(frame.data) >= DATA_BYTES_MIN else [UnknownFrameReceived(frame=frame)]
         return frames, events
+
+    def _receive_alt_svc_frame(self, frame: Frame) -> tuple[list[Frame], list[Event]]:
+        """Skips ALTSVC, which only servers send (RFC 7838, 4), as other frames that are not known."""
+        return [], [UnknownFrameReceived(frame=frame)]
 
     def _refused(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets a stream beyond the limit, and goes on with the others (RFC 9113, 5.1.2)."""

@@ -18,7 +18,7 @@ from adapters.http.wire.cors import readable
 from adapters.http.wire.http2.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
 from adapters.http.wire.http2.head import H2Head, RepeatedHeads, whole_request
 from adapters.http.wire.http2.hpack_blocks import Fields
-from adapters.http.wire.http2.stream import H2Stream
+from adapters.http.wire.http2.stream import H2Stream, brings_little
 from adapters.http.wire.http2.streams import Streams
 from adapters.http.wire.http2.strict import StrictConnection
 from adapters.http.wire.limits import HEADS_PASSED, body_refusal
@@ -305,7 +305,7 @@ class Http2:
         if event.flow_controlled_length:
             with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
                 self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
-        if not event.data and event.stream_ended is None:
+        if event.stream_ended is None and brings_little(stream, event.data):
             self._check(allowed=self._abuse.control(self._now_ms))
         if stream is None:
             return
@@ -364,6 +364,7 @@ class Http2:
 
     def _on_goaway(self, event: h2.events.ConnectionTerminated) -> None:
         """Ends once the peer's streams are answered; until then it may open more (RFC 9113, 6.8)."""
+        self._check(allowed=self._abuse.control(self._now_ms))
         if event.error_code != ErrorCodes.NO_ERROR:
             self._failed = True  # it has closed the connection (RFC 9113, 5.4.1)
         elif not (self._leaving or self._deserted):
@@ -434,6 +435,7 @@ class Http2:
         h2.events.StreamReset: _on_reset,
         h2.events.WindowUpdated: _on_window,
         h2.events.RemoteSettingsChanged: _on_settings,
+        h2.events.SettingsAcknowledged: _on_nothing,
         h2.events.PingReceived: _on_nothing,
         h2.events.PingAckReceived: _on_nothing,
         h2.events.PriorityUpdated: _on_nothing,

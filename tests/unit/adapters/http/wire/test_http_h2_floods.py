@@ -3,7 +3,7 @@
 import h2.errors
 import h2.settings
 import pytest
-from hyperframe.frame import DataFrame, GoAwayFrame, WindowUpdateFrame
+from hyperframe.frame import AltSvcFrame, DataFrame, GoAwayFrame, SettingsFrame, WindowUpdateFrame
 
 from adapters.http import HttpOptions
 from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
@@ -78,6 +78,41 @@ def test_windows_that_let_frames_through_are_none() -> None:
         client.flush()
     assert client.goaway is None
     assert client.received[stream].ended
+
+
+@pytest.mark.parametrize("kind", ["DATA", "DATA behind our reset", "SETTINGS ACK", "GOAWAY", "ALTSVC", "padded DATA"])
+def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
+    """Each takes as much work as a large one: those of one read held up all clients for seconds."""
+    client = Http2Client(Gateway(HttpOptions(request_timeout_s=5)))
+    stream = client.send("POST", "/topics/a", body=b"x", end=False)
+    client.flush()
+    if kind == "DATA behind our reset":
+        client.read(client.gateway.tick(after_ms=5_000))
+        assert client.received[stream].reset is not None
+    frame = {
+        "DATA": DataFrame(stream, data=b"x"),
+        "DATA behind our reset": DataFrame(stream, data=b"x"),
+        "SETTINGS ACK": SettingsFrame(0, flags=["ACK"]),
+        "GOAWAY": GoAwayFrame(0, last_stream_id=0),
+        "ALTSVC": AltSvcFrame(0, origin=b"https://a.example", field=b'h3=":443"'),
+        "padded DATA": DataFrame(stream, data=b"x", pad_length=100, flags=["PADDED"]),
+    }[kind].serialize()
+    out = b"".join([client.gateway.feed(frame) for _ in range(CONTROL_FRAMES_MAX + 20)])
+    assert out.endswith(GoAwayFrame(0, last_stream_id=stream, error_code=CALM).serialize())
+    assert client.gateway.closed
+
+
+def test_small_bodies_are_no_flood() -> None:
+    """Many clients send the end of a request in a frame of its own."""
+    client = Http2Client(Gateway())
+    for number in range(CONTROL_FRAMES_MAX // 2 + 20):
+        stream = client.send("POST", "/topics/a", body=b"x", end=False)
+        client.flush()
+        client.h2.send_data(stream, b"y")
+        client.flush()
+        client.h2.send_data(stream, b"z", end_stream=True)
+        client.flush()
+        assert client.answer(stream).status == 201, number
 
 
 def test_a_body_that_comes_byte_by_byte_is_timed_out() -> None:
