@@ -95,7 +95,7 @@ class CoapFraming:
         self._protocol = protocol
         self._context = context
         self._connection = connection
-        self._parts: list[bytes] = []  # of a message whose last frame has not come
+        self._message = bytearray()  # the frames that have come of a message whose last one has not
         self._arriving_bytes = 0  # of a message that is not whole, which count
         self._closing = False  # a close frame of ours was made: messages are dropped
 
@@ -109,7 +109,7 @@ class CoapFraming:
             self.ended = str(protocol.parser_exc)
         elif protocol.close_rcvd is not None:
             self.ended = ""
-        elif not self._hold(sum(map(len, self._parts)) + len(protocol.reader.buffer)):
+        elif not self._hold(len(self._message) + len(protocol.reader.buffer)):
             self.mistake = self.mistake or (_TRY_AGAIN, "too many large messages arrive at once")
         return payload
 
@@ -122,13 +122,13 @@ class CoapFraming:
             if frame.opcode is Opcode.TEXT:
                 self.mistake = (_UNSUPPORTED, "CoAP is in binary messages")
                 continue
-            self._parts.append(bytes(frame.data))
+            self._message += frame.data
             if frame.fin:
                 try:
-                    found.append(to_frame(b"".join(self._parts)))
+                    found.append(to_frame(bytes(self._message)))
                 except FrameError as error:
                     self.mistake = (_PROTOCOL, str(error))
-                self._parts = []
+                self._message.clear()
         return b"".join(found)
 
     def data(self, payload: bytes) -> bytes:
@@ -141,7 +141,7 @@ class CoapFraming:
     def close(self, code: int, reason: str) -> bytes:
         """See `Framing`."""
         self._closing = True
-        self._parts = []
+        self._message.clear()
         return close_frame_of(self._protocol, code, reason)
 
     def release(self) -> None:

@@ -17,6 +17,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from adapters.http.wire.body import ArrivingBody
+from adapters.http.wire.http2.guard import AbuseLimiter
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, date_header, problem, reason_phrase
@@ -27,11 +28,14 @@ MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go
 SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
 SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"
+READ_BYTES: Final = 16 * 1024  # of frames that are taken at a time
+FRAME_BYTES_MIN: Final = 128  # of a frame, of a message in several, that is no flood
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of events that wait to be written
 CLOSING_MS: Final = 2_000  # that the client's close frame is waited for
 _STREAM: Final = Exchange(1)  # the request that the connection begins with
 _GOING_AWAY, _UNSUPPORTED, _INVALID, _POLICY, _TOO_BIG, _TRY_AGAIN = 1001, 1003, 1007, 1008, 1009, 1013
 _CODES: Final = {400: _INVALID, 401: _POLICY, 403: _POLICY, 413: _TOO_BIG, 422: _INVALID}
+_MESSAGES: Final = frozenset({Opcode.TEXT, Opcode.BINARY, Opcode.CONT})
 _EVENT: Final = (b"content-type", b"application/cloudevents+json")
 _NOT_OF_EVENTS: Final = frozenset(
     {b"connection", b"upgrade", b"last-event-id", b"prefer", b"idempotency-key", b"expect"}
@@ -66,6 +70,7 @@ class EventSocket:
         self._open = self._ended = self._closing = self._starved = False
         self._close_by_ms: int | None = None
         self._now_ms = now_ms
+        self._abuse = AbuseLimiter()
         self._handshake()
 
     def _handshake(self) -> None:
@@ -121,9 +126,12 @@ class EventSocket:
         self._now_ms = now_ms
         if not self._open:
             self._early += data
-        elif not self._ended:
-            self._protocol.receive_data(data)
-            self._take()
+        else:
+            for at in range(0, len(data), READ_BYTES):  # of small frames a large read has too many
+                if self._ended:
+                    break
+                self._protocol.receive_data(data[at : at + READ_BYTES])
+                self._take()
         events, self._events = self._events, []
         return events
 
@@ -210,7 +218,11 @@ class EventSocket:
     def _take(self) -> None:
         """Takes the frames' payload, and the frames that `websockets` answers by itself: pongs, and the close frame."""
         for frame in self._protocol.events_received():
-            if self._closing or not isinstance(frame, Frame):
+            if not isinstance(frame, Frame):
+                continue
+            if len(frame.data) < FRAME_BYTES_MIN and not (frame.fin and frame.opcode in _MESSAGES):
+                self._check(allowed=self._abuse.control(self._now_ms))
+            if self._closing:
                 continue
             if frame.opcode is Opcode.BINARY:
                 self._fail(_UNSUPPORTED, "cloudevents.json is in text messages")
@@ -220,6 +232,12 @@ class EventSocket:
                     self._publish(self._message.take())
         self._out += output_of(self._protocol)
         if self._protocol.close_rcvd is not None or self._protocol.parser_exc is not None:
+            self._end()
+
+    def _check(self, *, allowed: bool) -> None:
+        """Ends the connection of a peer that floods it, and waits for no word of it."""
+        if not allowed and not self._ended:
+            self._fail(_POLICY, "too many frames that bring nothing")
             self._end()
 
     def _publish(self, body: bytes) -> None:

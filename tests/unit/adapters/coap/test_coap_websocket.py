@@ -1,5 +1,6 @@
 """CoAP over WebSocket (RFC 8323, 4), spoken to by the client of `websockets`, by bytes and a clock."""
 
+import tracemalloc
 from random import Random
 from typing import Any
 
@@ -350,3 +351,17 @@ def test_what_arrives_at_once_is_bounded_over_all_connections() -> None:
     assert (
         factory.connect(ConnectionInfo(peer=PEER, local=PEER), settings, random=Random(1))._context.arriving_bytes == 0
     )
+
+
+def test_a_message_in_small_frames_takes_hardly_more_memory_than_its_bytes() -> None:
+    """As a list of its parts it took forty times what was counted."""
+    peer, count = opened(), 20_000
+    frames = Frame(Opcode.BINARY, b"\0", fin=False).serialize(mask=True)
+    frames += Frame(Opcode.CONT, b"\2", fin=False).serialize(mask=True) * count
+    tracemalloc.start()
+    try:
+        peer.adapter.receive(frames, now_ms=peer.now_ms)
+        held_bytes, _ = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    assert held_bytes < 10 * count

@@ -10,6 +10,7 @@ from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
 from adapters.http.wire.event_socket import OUTPUT_BYTES_MAX, SUBPROTOCOL, EventSocket, text_frame
+from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, problem
@@ -138,3 +139,29 @@ def test_another_version_is_told_the_one_that_is_known(version: bytes) -> None:
     assert (answer.status, answer["sec-websocket-version"], answer["upgrade"]) == (426, "13", "websocket")
     assert answer["connection"] == "close, Upgrade"
     assert socket.finished
+
+
+@pytest.mark.parametrize("kind", ["pings", "fragments", "empty fragments"])
+def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
+    """Those of one read held up all clients for a second and more."""
+    socket, client = opened()
+    client.send_text(b"x", fin=False)
+    for _ in range(10 * CONTROL_FRAMES_MAX):
+        if kind == "pings":
+            client.send_ping(b"")
+        else:
+            client.send_continuation(b"x" if kind == "fragments" else b"", fin=False)
+    assert socket.receive(said(client), now_ms=0) == [Gone(STREAM)]
+    assert socket.finished
+    assert socket.take_output().endswith(b"too many frames that bring nothing")
+    assert socket.receive(b"more", now_ms=0) == []
+
+
+def test_short_events_are_no_flood() -> None:
+    socket, client = opened()
+    for number in range(CONTROL_FRAMES_MAX + 1):
+        client.send_text(b"{}")
+        (arrived,) = socket.receive(said(client), now_ms=0)
+        assert isinstance(arrived, Arrived)
+        socket.respond(arrived.exchange, Response(status=200), now_ms=0)
+        assert not socket.finished, number
