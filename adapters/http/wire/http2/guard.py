@@ -64,13 +64,14 @@ class FrameHeaders:
     SETTINGS (3.4), and calls some wrong lengths by another error.
     """
 
-    __slots__ = ("_begun", "_block", "_head", "_left", "fault")
+    __slots__ = ("_begun", "_block", "_head", "_left", "count", "fault")
 
     def __init__(self) -> None:
         self._left = len(PREFACE)  # bytes until the next frame header
         self._head = b""  # the part of it that has come
         self._begun = False  # the first frame has come
         self._block = 0  # the stream whose header block goes on in CONTINUATION frames; 0: none does
+        self.count = 0  # frames that have begun in what `next_request` has passed
         self.fault: ErrorCodes | None = None  # of the frame that `next_request` has stopped at
 
     @property
@@ -83,7 +84,7 @@ class FrameHeaders:
 
         `fault` tells which of the last two it is.
         """
-        begins, size = at, len(data)
+        begins, size, self.count = at, len(data), 0
         while True:
             at += self._left
             if at >= size:
@@ -98,6 +99,7 @@ class FrameHeaders:
                 self._head = head
                 return size
             self._head = b""
+            self.count += 1
             length = int.from_bytes(head[:3], "big")
             self.fault = self._fault(length, head[3], head[4], int.from_bytes(head[5:], "big") & STREAM_ID_MAX)
             if self.fault is not None:

@@ -132,7 +132,7 @@ class Http2:
 
     def _feed(self, data: bytes) -> None:
         try:
-            for event in self._h2.receive_data(data):
+            for event in self._h2.events_of(data, self._frames.count):
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(self, event)

@@ -8,6 +8,7 @@ from hyperframe.frame import AltSvcFrame, DataFrame, GoAwayFrame, SettingsFrame,
 from adapters.http import HttpOptions
 from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
 from adapters.http.wire.http2.stream import PROGRESS_BYTES_MIN
+from adapters.http.wire.http2.strict import StrictConnection
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http2Client
 
@@ -100,6 +101,20 @@ def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     out = b"".join([client.gateway.feed(frame) for _ in range(CONTROL_FRAMES_MAX + 20)])
     assert out.endswith(GoAwayFrame(0, last_stream_id=stream, error_code=CALM).serialize())
     assert client.gateway.closed
+
+
+def test_of_the_small_frames_of_a_large_read_not_all_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    taken: list[DataFrame] = []
+    take = StrictConnection._receive_data_frame
+    monkeypatch.setattr(
+        StrictConnection, "_receive_data_frame", lambda h2, frame: (taken.append(frame), take(h2, frame))[1]
+    )
+    client = Http2Client(Gateway())
+    stream = client.send("POST", "/topics/a", body=b"x", end=False)
+    client.flush()
+    client.gateway.feed(DataFrame(stream, data=b"x").serialize() * 26_000)
+    assert client.gateway.closed
+    assert CONTROL_FRAMES_MAX < len(taken) < 3 * CONTROL_FRAMES_MAX
 
 
 def test_small_bodies_are_no_flood() -> None:
