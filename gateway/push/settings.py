@@ -45,7 +45,10 @@ class SubscriptionsConfig(msgspec.Struct, frozen=True, kw_only=True):
         str, Meta(description="WebHook-Request-Origin: the name of this system for sinks; headgate if empty")
     ] = ""
     held_bytes_max: Annotated[
-        int, Meta(ge=MiB, description="events that a process holds for all sinks, with their properties; more stay in the log")
+        int,
+        Meta(
+            ge=MiB, description="events that a process holds for all sinks, with their properties; more stay in the log"
+        ),
     ] = 64 * MiB
     attempts_max: Annotated[
         int,

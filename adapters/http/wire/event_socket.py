@@ -16,8 +16,8 @@ from websockets.http11 import Response as Accepted
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
+from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter
 from adapters.http.wire.body import ArrivingBody
-from adapters.http.wire.http2.guard import AbuseLimiter
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, date_header, problem, reason_phrase
@@ -29,7 +29,6 @@ SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
 SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"
 READ_BYTES: Final = 16 * 1024  # of frames that are taken at a time
-FRAME_BYTES_MIN: Final = 128  # of a frame, of a message in several, that is no flood
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of events that wait to be written
 CLOSING_MS: Final = 2_000  # that the client's close frame is waited for
 _STREAM: Final = Exchange(1)  # the request that the connection begins with
@@ -220,7 +219,7 @@ class EventSocket:
         for frame in self._protocol.events_received():
             if not isinstance(frame, Frame):
                 continue
-            if len(frame.data) < FRAME_BYTES_MIN and not (frame.fin and frame.opcode in _MESSAGES):
+            if len(frame.data) < DATA_BYTES_MIN and not (frame.fin and frame.opcode in _MESSAGES):
                 self._check(allowed=self._abuse.control(self._now_ms))
             if self._closing:
                 continue

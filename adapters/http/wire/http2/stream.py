@@ -2,8 +2,8 @@
 
 from typing import Final
 
+from adapters.http.wire.abuse import DATA_BYTES_MIN
 from adapters.http.wire.body import ArrivingBody
-from adapters.http.wire.http2.guard import DATA_BYTES_MIN
 from adapters.http.wire.http2.head import H2Head
 from adapters.http.wire.request import HttpRequest
 

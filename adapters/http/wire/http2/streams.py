@@ -5,7 +5,7 @@ from typing import Final
 
 from h2.exceptions import H2Error
 
-from adapters.http.wire.http2.guard import AbuseLimiter
+from adapters.http.wire.abuse import AbuseLimiter
 from adapters.http.wire.http2.head import H2Head
 from adapters.http.wire.http2.stream import H2Stream
 from adapters.http.wire.http2.strict import StrictConnection

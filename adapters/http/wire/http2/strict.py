@@ -29,7 +29,8 @@ from h2.stream import H2Stream, StreamClosedBy, StreamInputs
 from hpack.exceptions import OversizedHeaderListError
 from hyperframe.frame import DataFrame, Frame, GoAwayFrame, HeadersFrame, RstStreamFrame, WindowUpdateFrame
 
-from adapters.http.wire.http2.guard import DATA_BYTES_MIN, FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
+from adapters.http.wire.abuse import DATA_BYTES_MIN
+from adapters.http.wire.http2.guard import FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
 from adapters.http.wire.http2.hpack_blocks import BlockDecoder, BlockEncoder, Fields
 
 _TAKEN_BYTES: Final = 32 * 1024  # of a read, at a time: in small frames they are work enough

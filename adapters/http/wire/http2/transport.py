@@ -13,9 +13,10 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
+from adapters.http.wire.abuse import AbuseLimiter
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.cors import readable
-from adapters.http.wire.http2.guard import STREAM_ID_MAX, AbuseLimiter, FrameHeaders
+from adapters.http.wire.http2.guard import STREAM_ID_MAX, FrameHeaders
 from adapters.http.wire.http2.head import H2Head, RepeatedHeads, whole_request
 from adapters.http.wire.http2.hpack_blocks import Fields
 from adapters.http.wire.http2.stream import H2Stream, brings_little

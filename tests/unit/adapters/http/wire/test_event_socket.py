@@ -9,8 +9,8 @@ from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX
 from adapters.http.wire.event_socket import OUTPUT_BYTES_MAX, SUBPROTOCOL, EventSocket, text_frame
-from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 from adapters.http.wire.response import Response, problem

@@ -16,7 +16,8 @@ from hyperframe.frame import (
 )
 
 from adapters.http import HttpOptions
-from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, RESETS_MAX
+from adapters.http.wire.http2.guard import PREFACE
 from gateway.port.adapter import Publish
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request

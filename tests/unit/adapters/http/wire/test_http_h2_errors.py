@@ -18,7 +18,8 @@ from hyperframe.frame import (
 )
 
 from adapters.http import HttpOptions
-from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX, PREFACE, RESETS_MAX
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, RESETS_MAX
+from adapters.http.wire.http2.guard import PREFACE
 from tests.support.http.http_driver import Gateway, Http2Client
 
 NO_ERROR, PROTOCOL, FLOW, CLOSED, SIZE, REFUSED, COMPRESSION, CALM = 0, 1, 3, 5, 6, 7, 9, 11

@@ -6,7 +6,7 @@ import pytest
 from hyperframe.frame import AltSvcFrame, DataFrame, GoAwayFrame, SettingsFrame, WindowUpdateFrame
 
 from adapters.http import HttpOptions
-from adapters.http.wire.http2.guard import CONTROL_FRAMES_MAX
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX
 from adapters.http.wire.http2.stream import PROGRESS_BYTES_MIN
 from adapters.http.wire.http2.strict import StrictConnection
 from store.api.message import Message

@@ -1,0 +1,40 @@
+"""Peers that ask for work and bring nothing: how many frames of that kind they may send."""
+
+from typing import Final
+
+PERIOD_MS: Final = 10_000
+RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
+CONTROL_FRAMES_MAX: Final = 2_000  # frames without content in a period: PING, SETTINGS, WINDOW_UPDATE, small DATA
+DATA_BYTES_MIN: Final = 128  # of a frame of DATA that is none of these: a frame takes some 20 us, whatever is in it
+
+
+class AbuseLimiter:
+    """Counts actions that a peer may do only so often; both methods return False beyond that (RFC 9113, 10.5)."""
+
+    __slots__ = ("_control_frames", "_resets", "_since_ms")
+
+    def __init__(self) -> None:
+        self._since_ms = 0
+        self._resets = 0
+        self._control_frames = 0
+
+    def reset(self, now_ms: int) -> bool:
+        """Counts a stream that the peer has reset; returns whether it is within the limit."""
+        self._enter(now_ms)
+        self._resets += 1
+        return self._resets <= RESETS_MAX
+
+    def control(self, now_ms: int) -> bool:
+        """Counts a frame without content; returns whether it is within the limit."""
+        self._enter(now_ms)
+        self._control_frames += 1
+        return self._control_frames <= CONTROL_FRAMES_MAX
+
+    def progress(self) -> None:
+        """Notes that we have sent a frame of data: two window updates may answer that."""
+        self._control_frames = max(self._control_frames - 2, 0)
+
+    def _enter(self, now_ms: int) -> None:
+        if now_ms - self._since_ms >= PERIOD_MS:
+            self._since_ms = now_ms
+            self._resets = self._control_frames = 0
