@@ -29,7 +29,7 @@ class NameLookups:
         if asked is None:
             asked = self._asked[host] = asyncio.ensure_future(self._look_up(host))
             asked.add_done_callback(lambda ended: self._ended(host, ended))
-        return await asyncio.shield(asked)  # who gives up leaves it to others, and the thread is not free before
+        return await asyncio.shield(asked)  # a caller that gives up leaves it to others
 
     def _ended(self, host: str, ended: "asyncio.Task[_Found]") -> None:
         del self._asked[host]

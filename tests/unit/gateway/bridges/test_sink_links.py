@@ -99,7 +99,7 @@ async def sender_of(port: int, *allowed: str, host: str = "127.0.0.1", **setting
 def attempt(number: int = 0) -> Attempt:
     message = Message("a/b", b"%d" % number, now_ms(), "http", "d", id=f"m{number}")
     backoff = Backoff(1.0, 2.0, uniform=random.uniform)
-    return Attempt(number, Position(LogOffset(number), 0), "k", message, backoff)
+    return Attempt(number, Position(LogOffset(number), 0), "k", message, size=1, backoff=backoff)
 
 
 async def test_all_attempts_share_a_connection_and_one_comes_after_its_end() -> None:
