@@ -1,5 +1,6 @@
 """The log of a `LocalStore`: appends in, acknowledgements out, the tail, and finding records."""
 
+import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -22,7 +23,10 @@ from store.format.records import AddressesSeen
 from store.local.cache import FrameCache, NewFrames
 from store.local.core import Core
 from store.local.finder import find_addresses, find_positions, find_unlisted
+from store.local.reader import NotInMemory
+from store.log.places import NoFrameThere, frame_at, is_suspicious
 from store.log.run import FrameRun
+from store.log.sound_frames import SoundFrame
 from store.recent.arrivals import Arrivals
 from store.recent.kv_recent import Lookups
 from store.recent.recent import Outcome
@@ -64,6 +68,7 @@ class LocalLog:
         self._gathered_bytes = 0  # appended in this turn of the loop, for a commit of its own
         self._gathering = False  # appends of this turn of the loop are gathered; the next turn commits them
         self._committing = False  # the loop's thread writes, or tries to
+        self._looking = asyncio.Lock()  # at a place where no sound frame begins
         self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
         self._listeners = Listeners[NewFrames]("the log's tail")
 
@@ -200,7 +205,7 @@ class LocalLog:
         core.check_open()
         end = core.recent.confirmed
         if queues is None:
-            return await core.read(core.reader.scan, start.frame, end, max_bytes=max_bytes)
+            return await self._scan(start.frame, end, max_bytes)
         for queue in queues:
             await core.check_queue(queue)
         recent = {queue: core.recent.chunks(queue) for queue in queues}
@@ -215,16 +220,71 @@ class LocalLog:
             kept={queue: core.kept(queue) for queue in queues},
         )
 
+    async def _scan(self, start: LogOffset, end: LogOffset, max_bytes: int) -> tuple[Sequence[Frame], LogOffset]:
+        scan = self._core.reader.scan
+        try:
+            return await self._core.read(scan, start, end, max_bytes=max_bytes)
+        except NoFrameThere as error:
+            at = error.at
+        sound = await self._look(at)
+        start = sound.end if sound is not None and sound.start < at else at
+        return await self._core.read(scan, start, end, max_bytes=max_bytes, looked=True)
+
+    async def _look(self, at: LogOffset) -> SoundFrame | None:
+        """Returns the frame that a log offset is in; None where the log is damaged.
+
+        One at a time: clients may name any number, and may be gone before a thread is done with theirs.
+        """
+        core, looking = self._core, self._looking
+        await looking.acquire()
+        try:
+            core.check_open()
+            work = core.pool.submit(core.engine.log.sound_frame_at, at, "read")
+        except BaseException:
+            looking.release()
+            raise
+        work.add_done_callback(lambda _: core.post(looking.release))
+        return await asyncio.wrap_future(work)
+
     async def read(self, position: Position) -> bytes | None:
         """See `LogCalls.read`. Raises `CorruptFrame` when the record's frame is damaged."""
         core = self._core
         core.check_open()
         if not core.recent.first <= position.frame < core.recent.confirmed:
             return None
-        frame = await core.read(core.reader.frame, position.frame)
+        frame = await self._frame(position.frame)
         if frame is None or not 0 <= position.row < frame.header.row_count:
             return None
         return frame.record(position.row)
+
+    async def _frame(self, at: LogOffset) -> Frame | None:
+        try:
+            return await self._core.read(self._named, at)
+        except NoFrameThere:
+            sound = await self._look(at)
+        within = sound is not None and sound.start < at
+        return None if within else await self._core.read(self._core.reader.frame, at)
+
+    def _named(self, at: LogOffset, *, in_memory: bool = False) -> Frame | None:
+        """Returns the frame at a log offset that a client may have made up; None where nothing looks like one.
+
+        Raises `NoFrameThere` where a damaged one may begin.
+        """
+        found = self._cache.get(at)
+        if found is None:
+            if in_memory:
+                raise NotInMemory
+            log = self._core.engine.log
+            if not log.first <= at < log.confirmed:
+                return None
+            try:
+                found = frame_at(log, at)
+            except NoFrameThere:
+                if is_suspicious(log, at):
+                    raise
+            else:
+                self._cache.put(found)
+        return found
 
     async def last(self, address_hash: int) -> Position | None:
         """See `LogCalls.last`."""

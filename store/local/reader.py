@@ -19,6 +19,7 @@ from store.format.frame import Frame, LogOffset, QueueNumber, QueueOffset
 from store.format.ranges import Range
 from store.local.cache import FrameCache
 from store.log.log import CommitLog
+from store.log.places import damage_at, frame_at
 from store.log.retention import ALL, ReadableRange
 from store.log.segment import SCAN_BYTES
 from store.views import Views
@@ -332,9 +333,9 @@ class StoreReader:
     # ---- log order
 
     def scan(
-        self, start: LogOffset, end: LogOffset, *, max_bytes: int, in_memory: bool = False
+        self, start: LogOffset, end: LogOffset, *, max_bytes: int, looked: bool = False, in_memory: bool = False
     ) -> tuple[list[Frame], LogOffset]:
-        """Returns frames in log order, from the first at or behind `start` on. Raises `CorruptFrame` for that one."""
+        """Returns frames from `start` on, where one begins or somebody has `looked`. Raises `CorruptFrame` there."""
         frames: list[Frame] = []
         at, size = max(start, self.log.first), 0
         while at < end and (found := self._cache.get(at)) is not None:
@@ -347,19 +348,17 @@ class StoreReader:
             return frames, max(at, start)
         if in_memory:
             raise NotInMemory
+        if not (frames or looked):
+            frames.append(frame_at(self.log, at))
+            at, size = frames[0].end, frames[0].end - at
         for item in self.log.scan(at, end, read_bytes=min(max(max_bytes, READ_BYTES_MIN), SCAN_BYTES)):
             if not isinstance(item, Frame):
+                if frames:
+                    break
                 if item.end <= self.log.first:  # deleted meanwhile
                     at = item.end
                     continue
-                sound = self.log.sound_frame_at(item.start, "read")
-                if sound is not None and sound.start < item.start:  # a client has named the start
-                    return (frames, sound.end) if frames else self.scan(sound.end, end, max_bytes=max_bytes)
-                if sound is None:
-                    self.log.damaged(item, "read")  # more of it may be damaged than was known
-                if frames:
-                    break
-                raise CorruptFrame(item.start, f"{item.why}, up to {item.end}", end=None if sound else item.end)
+                raise damage_at(self.log, item)
             size += item.end - item.start
             if frames and size > max_bytes:
                 break

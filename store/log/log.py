@@ -355,15 +355,15 @@ class CommitLog:
     def sound_frame_at(self, at: LogOffset, found_by: str) -> SoundFrame | None:
         """Returns the frame that a written log offset is in; None where the log is damaged, which is reported.
 
-        Reads the segment from its beginning, unless the answer is known: only frames tell where others begin. A record
-        may hold the bytes of a frame, and a client, or a replica with another log, may name any place: neither must
-        have sound bytes called damaged.
+        Reads the segment from a frame that is known, at first its beginning: only frames tell where others begin. A
+        record may hold the bytes of a frame, and a client, or a replica with another log, may name any place: neither
+        must have sound bytes called damaged.
         """
         if self.damages.overlapping(at, LogOffset(at + 1)):
             return None
         if (segment := self.segment_of(at)) is None:  # it was deleted meanwhile
             return SoundFrame(at, at)
-        found = self._sound_frames.find(at, self.scan(segment.start, self.written))
+        found = self._sound_frames.find(at, segment.start, lambda start: self.scan(start, self.written))
         if isinstance(found, BadRange):
             self.damaged(found, found_by)
             return None
