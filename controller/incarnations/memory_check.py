@@ -9,7 +9,8 @@ A memory is a directory with its incarnation. Three are in doubt:
 - A copy, which may be an old one: the file is not the one that was written to. It becomes another incarnation, and so a
   learner, as soon as there is a leader. Where there is none, because all were copied, it counts when all other voters
   have answered and none of them knows of anything that it lacks; from then on it votes only for candidates that have as
-  much as the furthest of them.
+  much as the furthest of them. Where these then go on without it, with another incarnation of it, it becomes yet
+  another one.
 - One that went back without that being visible, such as a volume that was reset to a snapshot. Others remember its
   term and last acknowledged entry. They are asked once after every start, before it votes, and a leader's heartbeats
   tell it later. It becomes another incarnation too. So does one that went back to before it became another one: the
@@ -198,10 +199,10 @@ class MemoryCheck:
                 elif self._doubt in {MemoryDoubt.STARTED, MemoryDoubt.COPIED}:
                     await self._prove()
                     pause_s = ASK_S if self._doubt in {MemoryDoubt.STARTED, MemoryDoubt.COPIED} else LOOK_S
-                elif self._doubt is MemoryDoubt.WAITS:
-                    await self._settle()
                 elif self._driver.status.leader is None:
                     await self._look_for_recovery()
+                elif self._doubt is MemoryDoubt.WAITS:
+                    await self._settle()
                 else:
                     self._log_reason("")
             except RaftError as error:
@@ -334,9 +335,8 @@ class MemoryCheck:
         return f"controller {one.id} has newer entries, and they name another incarnation of this one"
 
     async def _settle(self) -> None:
-        """Ends the doubt about a copy that has caught up with a leader."""
-        status = self._driver.status
-        if status.leader is not None and status.commit >= self._floor:
+        """Ends the doubt about a copy that has caught up with its leader."""
+        if self._driver.status.commit >= self._floor:
             await self._driver.keep()
             self._doubt = MemoryDoubt.NONE
 

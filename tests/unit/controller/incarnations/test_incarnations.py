@@ -5,12 +5,14 @@ import shutil
 from pathlib import Path
 
 import lmdb
+import msgspec
 import pytest
 
 from controller.api.client import ControllerError
 from controller.api.commands import ClusterLimits, CreateTopic
 from controller.api.requests import AddMember
 from controller.incarnations import operator_texts
+from controller.incarnations.memory_check import MemoryCheck, MemoryDoubt
 from controller.raft import Membership, MemoryStorage, RaftMember, first_snapshot
 from controller.raft.lmdb_storage import LmdbStorage
 from tests.support.controller.controllers import Controllers, Network
@@ -262,6 +264,29 @@ async def test_a_directory_put_back_twice_joins_though_the_others_are_other_ones
 
     await put_back()
     await put_back(*(others if down else ()))
+
+
+async def test_an_old_copy_that_is_trusted_before_there_is_a_leader_joins_when_there_is_one(three, monkeypatch):
+    """None of the others knows this incarnation, and the one that they are about to elect sends nothing to it."""
+    await ready(three)
+    lost = (await three.followers())[0]
+    others = [id_ for id_ in three.addresses if id_ != lost]
+    await three.stop(lost)
+    shutil.copytree(three.directory / str(lost), three.directory / "old")
+    wipe(three, lost)
+    await three.start(lost)
+    await ready(three)
+    named = voters(three, others[0])[lost]
+    await three.stop()
+    wipe(three, lost)
+    shutil.copytree(three.directory / "old", three.directory / str(lost))
+    with monkeypatch.context() as patch:
+        identify = MemoryCheck.identify
+        patch.setattr(MemoryCheck, "identify", lambda *asked: msgspec.structs.replace(identify(*asked), led=False))
+        await three.start()
+        await until(lambda: three.nodes[lost].memory._doubt is MemoryDoubt.WAITS)
+    await until(lambda: voters(three, others[0]).get(lost) not in {None, named})
+    await ready(three)
 
 
 async def test_directories_from_before_there_were_incarnations_are_named(tmp_path):
