@@ -146,6 +146,7 @@ class SinkClient:
     ) -> None:
         """Sends a request and reads its answer, whose head goes into `heads`. Raises `_ConnectionEnded` without one."""
         pool = self._pool
+        kept = _has_http2(pool)  # a connection of an earlier request, which the sink may have closed while it was idle
         self._in_use[pool] += 1
         whole = False
         try:
@@ -156,6 +157,10 @@ class SinkClient:
             if heads or not _is_end_of_http2(error):
                 raise
             raise _ConnectionEnded(str(error)) from error
+        except (httpcore.ReadError, httpcore.WriteError) as error:
+            if heads or not kept:
+                raise
+            raise _ConnectionEnded(str(error) or type(error).__name__) from error
         finally:
             await self._ended(pool, whole=whole)
 

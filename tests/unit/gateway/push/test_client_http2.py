@@ -62,7 +62,7 @@ class Sink:
         connection = Connection(len(self.connections) + 1, writer)
         self.connections.append(connection)
         connection.h2.initiate_connection()
-        with contextlib.suppress(ConnectionError, ProtocolError):  # h2 raises it for what comes behind its GOAWAY
+        with contextlib.suppress(OSError, ProtocolError):  # for what comes behind its own end of TLS, or its GOAWAY
             while True:
                 writer.write(connection.h2.data_to_send())
                 await writer.drain()
@@ -174,3 +174,17 @@ async def test_a_sink_that_always_goes_away_fails(authority: Authority, certific
         with pytest.raises(SinkUnreachable):
             await client.send()
     assert len(sink.connections) == 2
+
+
+@pytest.mark.parametrize("goes_away", [True, False], ids=["GOAWAY", "without a word"])
+async def test_a_connection_that_the_sink_has_ended_while_it_was_idle_fails_no_request(
+    authority: Authority, certificate: Issued, *, goes_away: bool
+) -> None:
+    sink = Sink(lambda connection, stream: connection.respond(stream))
+    async with opened(sink, authority, certificate) as client:
+        assert await client.send() == 200
+        if goes_away:
+            sink.connections[0].h2.close_connection(last_stream_id=1)
+        sink.connections[0].end()
+        assert await asyncio.gather(*(client.send() for _ in range(3))) == [200] * 3
+    assert [len(one.streams) for one in sink.connections] == [1, 3]
