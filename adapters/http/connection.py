@@ -103,7 +103,7 @@ class HttpConnection(Adapter):
         transport = self.transport
         if transport is None:
             self._opening += given
-            chosen = choose(self._opening, self._info.alpn, self._options)
+            chosen = choose(self._opening, self._info.alpn, self._options, self._share.small)
             if chosen is None:
                 return ()
             transport = self._use(chosen)
@@ -284,7 +284,7 @@ class HttpConnection(Adapter):
         if (mqtt := handed_over(event, self._options, self._info)) is not None:
             self._effects.append(mqtt)
             return
-        other = upgraded(event, self._options, secure=self._info.secure, now_ms=self._now_ms)
+        other = upgraded(event, self._options, self._share.small, secure=self._info.secure, now_ms=self._now_ms)
         if other is None:
             self._take(http1.receive(http1.decline(event.request, event.rest), now_ms=self._now_ms))
             return

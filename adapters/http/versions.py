@@ -2,6 +2,7 @@
 
 from typing import Final
 
+from adapters.http.wire.abuse import SmallFrames
 from adapters.http.wire.event_socket import COAP_PATH, MQTT_PATH, EventSocket
 from adapters.http.wire.h1 import Http1
 from adapters.http.wire.http2.guard import PREFACE
@@ -14,12 +15,12 @@ _LISTENERS: Final = {MQTT_PATH: "mqtt-ws", COAP_PATH: "coap-tcp"}  # their adapt
 SWITCHING: Final = b"HTTP/1.1 101 Switching Protocols\r\nconnection: Upgrade\r\nupgrade: h2c\r\n\r\n"
 
 
-def choose(opening: bytes, alpn: str | None, options: HttpOptions) -> Http1 | Http2 | None:
+def choose(opening: bytes, alpn: str | None, options: HttpOptions, small: SmallFrames) -> Http1 | Http2 | None:
     """Returns HTTP/2 by ALPN or by its preface, else HTTP/1.1; None while the first bytes could be either."""
     if alpn is None and len(opening) < len(PREFACE) and PREFACE.startswith(opening):
         return None
     if alpn == "h2" or (alpn is None and opening.startswith(PREFACE)):
-        http2 = Http2(options)
+        http2 = Http2(options, small)
         http2.open()
         return http2
     return Http1(options)
@@ -43,14 +44,14 @@ def _listener(event: Upgrade) -> str | None:
 
 
 def upgraded(
-    event: Upgrade, options: HttpOptions, *, secure: bool, now_ms: int
+    event: Upgrade, options: HttpOptions, small: SmallFrames, *, secure: bool, now_ms: int
 ) -> tuple[Http2 | EventSocket, bytes] | None:
     """Returns the transport that goes on, and the bytes before its own output; None where there cannot be one."""
     if _listener(event) is not None:
         return None  # it is not spoken here
     if event.settings is None:
         return EventSocket(event.request, options, now_ms=now_ms), b""
-    http2 = Http2(options)
+    http2 = Http2(options, small)
     if secure or not http2.upgrade(event.request, event.settings, now_ms=now_ms):
         return None
     return http2, SWITCHING

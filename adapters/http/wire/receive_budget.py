@@ -6,6 +6,7 @@ hold `arriving_bytes_max`, and those without an authenticated client half of it,
 
 from typing import Final
 
+from adapters.http.wire.abuse import SmallFrames
 from adapters.http.wire.options import HttpOptions
 
 FREE_BYTES: Final = 64 * 1024  # of one connection: as much as a single read may bring
@@ -13,22 +14,24 @@ CROWDED: Final = "too many bodies arrive at once"  # why one of them is refused
 
 
 class ReceiveBudget:
-    """The bytes that all connections of a process hold."""
+    """The bytes that all connections of a process hold, and the small frames that they bring."""
 
-    __slots__ = ("held_bytes",)
+    __slots__ = ("held_bytes", "small")
 
     def __init__(self) -> None:
         self.held_bytes = 0
+        self.small = SmallFrames()
 
 
 class ConnectionBudget:
     """The bytes that one connection holds."""
 
-    __slots__ = ("_all", "_max_bytes", "held_bytes")
+    __slots__ = ("_all", "_max_bytes", "held_bytes", "small")
 
     def __init__(self, together: ReceiveBudget, options: HttpOptions) -> None:
         self.held_bytes = 0
         self._all = together
+        self.small = together.small
         self._max_bytes = options.arriving_bytes_max
 
     def holds(self, held_bytes: int, *, known: bool) -> bool:

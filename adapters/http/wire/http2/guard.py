@@ -24,6 +24,7 @@ FLAG_ACK: Final = 0x01
 FLAG_END_STREAM: Final = 0x01
 FLAG_END_HEADERS: Final = 0x04
 FRAME_BYTES_MAX: Final = 16_384  # SETTINGS_MAX_FRAME_SIZE, which we leave at its default
+TAKEN_COUNT: Final = 64  # frames that are taken at a time: small ones are work enough
 
 
 def frame_header(length: int, kind: int, flags: int, stream: int) -> bytes:
@@ -60,14 +61,13 @@ class FrameHeaders:
     SETTINGS (3.4), and calls some wrong lengths by another error.
     """
 
-    __slots__ = ("_begun", "_block", "_head", "_left", "count", "fault")
+    __slots__ = ("_begun", "_block", "_head", "_left", "fault")
 
     def __init__(self) -> None:
         self._left = len(PREFACE)  # bytes until the next frame header
         self._head = b""  # the part of it that has come
         self._begun = False  # the first frame has come
         self._block = 0  # the stream whose header block goes on in CONTINUATION frames; 0: none does
-        self.count = 0  # frames that have begun in what `next_request` has passed
         self.fault: ErrorCodes | None = None  # of the frame that `next_request` has stopped at
 
     @property
@@ -78,9 +78,9 @@ class FrameHeaders:
     def next_request(self, data: bytes, at: int) -> int:
         """Returns the place of the first request behind a place, or of a frame at fault, or the end of the read.
 
-        `fault` tells which of the last two it is.
+        `fault` tells which of the last two it is. Of many frames it returns a place within the last one to take.
         """
-        begins, size, self.count = at, len(data), 0
+        begins, size, count = at, len(data), 0
         while True:
             at += self._left
             if at >= size:
@@ -95,13 +95,15 @@ class FrameHeaders:
                 self._head = head
                 return size
             self._head = b""
-            self.count += 1
+            count += 1
             length = int.from_bytes(head[:3], "big")
             self.fault = self._fault(length, head[3], head[4], int.from_bytes(head[5:], "big") & STREAM_ID_MAX)
             if self.fault is not None:
                 return at
             at += missing
             self._left = length
+            if count == TAKEN_COUNT:
+                return at
 
     def _fault(self, length: int, kind: int, flags: int, stream: int) -> ErrorCodes | None:
         """Returns the connection error that a frame with this header is."""

@@ -2,9 +2,10 @@
 
 from typing import Final
 
-from adapters.http.wire.abuse import DATA_BYTES_MIN
+from adapters.http.wire.abuse import DATA_BYTES_MIN, SmallFrames
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.http2.head import H2Head
+from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
 
 PROGRESS_BYTES_MIN: Final = 4096  # that pass within a peer's time, or it makes none: byte by byte nothing ends
@@ -42,7 +43,7 @@ class H2Stream:
         self.ended = False  # `out` is complete
         self.since_ms = now_ms  # the last progress
         self.moved_bytes = 0  # since then
-        self.small_count = 0  # frames of DATA that bring little
+        self.small_count = 0  # small frames of DATA
 
     def request(self) -> HttpRequest:
         """Returns the request, and forgets its body."""
@@ -63,10 +64,16 @@ class H2Stream:
         """True when it is the peer's turn: to send the request, or to read the response."""
         return not self.arrived or bool(self.out)
 
+    def late_ms(self, options: HttpOptions) -> int:
+        """Returns when a peer whose turn it is has let it wait for too long: a window of events may be shut longer."""
+        streaming = self.arrived and not self.ended
+        return self.since_ms + 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
-def brings_little(stream: H2Stream | None, data: bytes) -> bool:
-    """Returns whether a frame of DATA, in the midst of a body, counts as one that brings nothing."""
-    if stream is None or not data:
-        return len(data) < DATA_BYTES_MIN
+
+def is_small(stream: H2Stream, data: bytes, small: SmallFrames, now_ms: int) -> bool:
+    """Counts a frame of DATA, in the midst of a body, if it is a small one that counts; returns whether it is."""
     stream.small_count += len(data) < DATA_BYTES_MIN
-    return len(data) < DATA_BYTES_MIN and stream.small_count > SMALL_FREE_COUNT
+    if len(data) >= DATA_BYTES_MIN or stream.small_count <= SMALL_FREE_COUNT:
+        return False
+    small.count(now_ms)
+    return True

@@ -9,7 +9,6 @@ Requests that are all there, and like one that h2 has found sound, pass it by: h
 something else happens to it than a short response.
 """
 
-from collections.abc import Iterator
 from typing import Final
 
 from h2.config import H2Configuration
@@ -33,7 +32,6 @@ from adapters.http.wire.abuse import DATA_BYTES_MIN
 from adapters.http.wire.http2.guard import FLAG_END_HEADERS, FLAG_END_STREAM, frame_header
 from adapters.http.wire.http2.hpack_blocks import BlockDecoder, BlockEncoder, Fields
 
-_TAKEN_BYTES: Final = 32 * 1024  # of a read, at a time: in small frames they are work enough
 _DATA: Final = DataFrame.type
 _HEADERS: Final = HeadersFrame.type
 _PROTOCOL: Final = b":protocol"  # of RFC 8441, which our settings do not allow: undefined here (8.3)
@@ -134,12 +132,6 @@ class StrictConnection(H2Connection):
         stream.state_machine.process_input(StreamInputs.RECV_END_STREAM)
 
     # ---- frames
-
-    def events_of(self, data: bytes, frames_count: int) -> Iterator[Event]:
-        """Yields the events of a read; of small frames no more are taken at a time than its reader may want."""
-        size = _TAKEN_BYTES if frames_count * DATA_BYTES_MIN > len(data) else max(len(data), 1)
-        for at in range(0, len(data), size):
-            yield from self.receive_data(data[at : at + size])
 
     def _receive_headers_frame(self, frame: HeadersFrame) -> tuple[list[Frame], list[Event]]:
         """Resets the stream of a malformed request alone (RFC 9113, 8.1.1).

@@ -13,13 +13,13 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
-from adapters.http.wire.abuse import AbuseLimiter
+from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter, SmallFrames
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.cors import readable
 from adapters.http.wire.http2.guard import STREAM_ID_MAX, FrameHeaders
 from adapters.http.wire.http2.head import H2Head, RepeatedHeads, whole_request
 from adapters.http.wire.http2.hpack_blocks import Fields
-from adapters.http.wire.http2.stream import H2Stream, brings_little
+from adapters.http.wire.http2.stream import H2Stream, is_small
 from adapters.http.wire.http2.streams import Streams
 from adapters.http.wire.http2.strict import StrictConnection
 from adapters.http.wire.limits import HEADS_PASSED, body_refusal
@@ -41,8 +41,9 @@ class Http2:
 
     ordered = False
 
-    def __init__(self, options: HttpOptions) -> None:
+    def __init__(self, options: HttpOptions, small: SmallFrames | None = None) -> None:
         self._options = options
+        self._small = small or SmallFrames()
         self.refusal_of: Judge = undecided
         settings = {
             SettingCodes.MAX_CONCURRENT_STREAMS: options.max_concurrent_streams,
@@ -54,6 +55,7 @@ class Http2:
             header_list_bytes_max=HEADS_PASSED * options.max_header_bytes,
         )
         self._frames = FrameHeaders()
+        self._held, self._slow = b"", False  # bytes to be taken later; a small frame was taken, so more may wait
         self.heads = RepeatedHeads(self._h2.decoder, options)
         self._upgraded: HttpRequest | None = None  # stream 1, until the peer's preface is here
         self._now_ms = 0
@@ -90,8 +92,8 @@ class Http2:
 
     @property
     def wants_data(self) -> bool:
-        """True until the end: flow control holds a peer back."""
-        return not self.finished
+        """True until the end, as flow control holds a peer back; False while its small frames have to wait."""
+        return not (self.finished or self._held)
 
     @property
     def full(self) -> bool:
@@ -106,7 +108,7 @@ class Http2:
     @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of requests that arrive."""
-        return self._streams.held_in_bytes
+        return self._streams.held_in_bytes + len(self._held)
 
     @property
     def busy(self) -> bool:
@@ -121,8 +123,12 @@ class Http2:
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Takes whole requests that are like others, and feeds h2 with all else. GOAWAY answers a connection error."""
         self._now_ms = now_ms
-        at = 0
+        data, self._held, at = self._held + data, b"", 0
         while at < len(data) and not self._failed:
+            if self._slow and self._small.resumes_ms(now_ms) > now_ms:
+                self._held = data[at:]
+                break
+            self._slow = False
             begins, at = at, self._repeated(data, at)
             if at == begins:
                 at = self._frames.next_request(data, at)
@@ -133,7 +139,7 @@ class Http2:
 
     def _feed(self, data: bytes) -> None:
         try:
-            for event in self._h2.events_of(data, self._frames.count):
+            for event in self._h2.receive_data(data):
                 handler = self._handlers.get(type(event))
                 if handler is not None:
                     handler(self, event)
@@ -227,12 +233,8 @@ class Http2:
 
     def tick(self, *, now_ms: int) -> Sequence[Event]:
         """Ends streams without progress: requests that do not arrive, responses and event streams that are not read."""
-        self._now_ms = now_ms
-        late = [
-            (exchange, stream)
-            for exchange, stream in self._streams
-            if stream.waits and stream.since_ms + self._patience_ms(stream) <= now_ms
-        ]
+        taken = self.receive(b"", now_ms=now_ms)
+        late = [one for one in self._streams if one[1].waits and one[1].late_ms(self._options) <= now_ms]
         for exchange, stream in late:
             if not stream.arrived and not stream.refused:
                 detail = f"the request took more than {self._options.request_timeout_s} s"
@@ -240,13 +242,14 @@ class Http2:
                     exchange, readable(stream.head.headers, problem(408, detail), self._options), now_ms=now_ms
                 )
             self._reset(exchange, ErrorCodes.NO_ERROR if stream.answered else ErrorCodes.CANCEL)
-        return [*self._take_events(), *(Gone(exchange) for exchange, _ in late)]
+        return [*taken, *self._take_events(), *(Gone(exchange) for exchange, _ in late)]
 
     def deadline_ms(self) -> int | None:
         """Returns when the first stream that waits for its peer has waited too long."""
         if self._streams.events:
             return 0
-        times = [stream.since_ms + self._patience_ms(stream) for _, stream in self._streams if stream.waits]
+        times = [self._small.resumes_ms(self._now_ms)] if self._held else []
+        times += [stream.late_ms(self._options) for _, stream in self._streams if stream.waits]
         return min(times, default=None)
 
     def take_output(self) -> bytes:
@@ -257,12 +260,6 @@ class Http2:
             out += self._goaway
             self._goaway = b""
         return out
-
-    def _patience_ms(self, stream: H2Stream) -> int:
-        """Returns how long a peer may let it wait: an event stream's window may be shut for a time of its own."""
-        options = self._options
-        streaming = stream.arrived and not stream.ended
-        return 1000 * (options.sse_stall_s if streaming else options.request_timeout_s)
 
     def release(self) -> None:
         """Lets h2's own rings keep no more than a frame and the unwritten output."""
@@ -306,8 +303,11 @@ class Http2:
         if event.flow_controlled_length:
             with suppress(StreamClosedError):  # the connection's window is given back; the stream's is of no use
                 self._h2.acknowledge_received_data(event.flow_controlled_length, exchange)
-        if event.stream_ended is None and brings_little(stream, event.data):
-            self._check(allowed=self._abuse.control(self._now_ms))
+        if event.stream_ended is None:
+            if not event.data or (stream is None and len(event.data) < DATA_BYTES_MIN):
+                self._check(allowed=self._abuse.control(self._now_ms))
+            elif stream is not None and is_small(stream, event.data, self._small, self._now_ms):
+                self._slow = True
         if stream is None:
             return
         stream.body_bytes += len(event.data)

@@ -5,12 +5,13 @@ import h2.settings
 import pytest
 from hyperframe.frame import AltSvcFrame, DataFrame, GoAwayFrame, SettingsFrame, WindowUpdateFrame
 
-from adapters.http import HttpOptions
-from adapters.http.wire.abuse import CONTROL_FRAMES_MAX
+from adapters.http import HttpFactory, HttpOptions
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, SMALL_FRAMES_MAX, SMALL_PERIOD_MS
+from adapters.http.wire.http2.guard import TAKEN_COUNT
 from adapters.http.wire.http2.stream import PROGRESS_BYTES_MIN
 from adapters.http.wire.http2.strict import StrictConnection
 from store.api.message import Message
-from tests.support.http.http_driver import Gateway, Http2Client
+from tests.support.http.http_driver import NOW_MS, Gateway, Http2Client
 
 WINDOW = h2.settings.SettingCodes.INITIAL_WINDOW_SIZE
 CALM, CANCEL = h2.errors.ErrorCodes.ENHANCE_YOUR_CALM, h2.errors.ErrorCodes.CANCEL
@@ -81,7 +82,9 @@ def test_windows_that_let_frames_through_are_none() -> None:
     assert client.received[stream].ended
 
 
-@pytest.mark.parametrize("kind", ["DATA", "DATA behind our reset", "SETTINGS ACK", "GOAWAY", "ALTSVC", "padded DATA"])
+@pytest.mark.parametrize(
+    "kind", ["empty DATA", "DATA behind our reset", "SETTINGS ACK", "GOAWAY", "ALTSVC", "padded DATA"]
+)
 def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     """Each takes as much work as a large one: those of one read held up all clients for seconds."""
     client = Http2Client(Gateway(HttpOptions(request_timeout_s=5)))
@@ -91,30 +94,82 @@ def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
         client.read(client.gateway.tick(after_ms=5_000))
         assert client.received[stream].reset is not None
     frame = {
-        "DATA": DataFrame(stream, data=b"x"),
+        "empty DATA": DataFrame(stream, data=b""),
         "DATA behind our reset": DataFrame(stream, data=b"x"),
         "SETTINGS ACK": SettingsFrame(0, flags=["ACK"]),
         "GOAWAY": GoAwayFrame(0, last_stream_id=0),
         "ALTSVC": AltSvcFrame(0, origin=b"https://a.example", field=b'h3=":443"'),
-        "padded DATA": DataFrame(stream, data=b"x", pad_length=100, flags=["PADDED"]),
+        "padded DATA": DataFrame(stream, data=b"", pad_length=100, flags=["PADDED"]),
     }[kind].serialize()
     out = b"".join([client.gateway.feed(frame) for _ in range(CONTROL_FRAMES_MAX + 20)])
     assert out.endswith(GoAwayFrame(0, last_stream_id=stream, error_code=CALM).serialize())
     assert client.gateway.closed
 
 
-def test_of_the_small_frames_of_a_large_read_not_all_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def taken(monkeypatch: pytest.MonkeyPatch) -> list[DataFrame]:
+    """Returns the frames of DATA that h2 was given."""
     taken: list[DataFrame] = []
     take = StrictConnection._receive_data_frame
     monkeypatch.setattr(
         StrictConnection, "_receive_data_frame", lambda h2, frame: (taken.append(frame), take(h2, frame))[1]
     )
+    return taken
+
+
+def test_of_the_empty_frames_of_a_large_read_not_all_are_taken(taken: list[DataFrame]) -> None:
     client = Http2Client(Gateway())
     stream = client.send("POST", "/topics/a", body=b"x", end=False)
     client.flush()
-    client.gateway.feed(DataFrame(stream, data=b"x").serialize() * 26_000)
+    client.gateway.feed(DataFrame(stream, data=b"").serialize() * 26_000)
     assert client.gateway.closed
-    assert CONTROL_FRAMES_MAX < len(taken) < 3 * CONTROL_FRAMES_MAX
+    assert CONTROL_FRAMES_MAX < len(taken) < CONTROL_FRAMES_MAX + 2 * TAKEN_COUNT
+
+
+@pytest.mark.parametrize("reads", [1, 700])
+def test_a_body_in_small_frames_is_taken_whole_some_frames_a_second(taken: list[DataFrame], reads: int) -> None:
+    """An encoder writes it token by token. Those of one read held up all clients for seconds."""
+    client = Http2Client(Gateway())
+    gateway = client.gateway
+    stream = client.send("POST", "/topics/a", body=b"a", end=False)
+    other = client.send("GET", "/topics/b", end=False)
+    client.flush()
+    body = b"".join([b"%d," % number for number in range(3_500)])
+    sent = b"".join([DataFrame(stream, data=part + b",").serialize() for part in body.split(b",")])
+    sent += DataFrame(other, data=b"", flags=["END_STREAM"]).serialize()
+    sent += DataFrame(stream, data=b"", flags=["END_STREAM"]).serialize()
+    size = -(-len(sent) // reads)
+    most = 0
+    for at in range(0, len(sent), size):
+        before = len(taken)
+        client.read(gateway.feed(sent[at : at + size]))
+        while not gateway.adapter.wants_data:
+            most, before = max(most, len(taken) - before), len(taken)
+            client.read(gateway.tick(after_ms=SMALL_PERIOD_MS // 2))
+    assert most <= SMALL_FRAMES_MAX + TAKEN_COUNT
+    assert not gateway.closed
+    assert client.answer(stream).status == 201
+    assert client.answer(other).status == 404
+    assert [one.body for one in gateway.messages] == [b"a" + body + b","]
+    assert gateway.now_ms - NOW_MS >= 4 * SMALL_PERIOD_MS
+
+
+def test_of_the_small_frames_of_many_connections_some_are_taken_a_second(taken: list[DataFrame]) -> None:
+    """Other frames do not wait, even of a connection that brings both."""
+    factory = HttpFactory()
+    clients = [Http2Client(Gateway(factory=factory)) for _ in range(20)]
+    for client in clients:
+        stream = client.send("POST", "/topics/a", body=b"x", end=False)
+        client.flush()
+        client.gateway.feed(DataFrame(stream, data=b"x").serialize() * 5_000)
+    assert len(taken) <= SMALL_FRAMES_MAX + (len(clients) + 1) * TAKEN_COUNT
+    before = len(taken)
+    for client in clients:
+        client.gateway.tick(after_ms=SMALL_PERIOD_MS)
+    assert SMALL_FRAMES_MAX <= len(taken) - before <= SMALL_FRAMES_MAX + TAKEN_COUNT
+    other = Http2Client(Gateway(factory=factory))
+    assert other.ask("POST", "/topics/b", body=b"1").status == 201
+    assert [one.gateway.closed for one in clients] == [False] * 20
 
 
 def test_small_bodies_are_no_flood() -> None:
