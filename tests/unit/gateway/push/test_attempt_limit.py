@@ -1,6 +1,7 @@
 """The attempts of a process: each subscription has one, and others in turn as there is room."""
 
 import asyncio
+from random import Random
 
 import pytest
 
@@ -87,3 +88,50 @@ async def test_attempts_that_are_given_up_leave_their_room_to_others() -> None:
     await rig.cancel("a5")
     await rig.attempt(one, "a6")
     assert rig.begun[3:] == ["a6"]
+
+
+@pytest.mark.parametrize("seed", range(30))
+async def test_any_run_of_attempts_leaves_all_room_and_nobody_waiting(seed: int) -> None:
+    """At every moment no more run than may, each subscription that wants one has one, and no room is left unused."""
+    chance = Random(seed)
+    count_max = chance.randint(1, 4)
+    rig, holders = Rig(count_max), [Holder() for _ in range(chance.randint(1, 5))]
+    running: dict[Holder, set[str]] = {one: set() for one in holders}
+    waiting: dict[Holder, list[str]] = {one: [] for one in holders}
+    for step in range(150):
+        holder = chance.choice(holders)
+        dice = chance.random()
+        if dice < 0.5:
+            await rig.attempt(holder, f"{step}")
+            waiting[holder].append(f"{step}")
+        elif dice < 0.75 and running[holder]:
+            for name in chance.sample(sorted(running[holder]), chance.randint(1, len(running[holder]))):
+                rig.tell(name)  # several end in one turn of the event loop
+                running[holder].remove(name)
+            await settled()
+        elif running[holder] or waiting[holder]:
+            name = chance.choice([*sorted(running[holder]), *waiting[holder]])
+            if chance.random() < 0.5:
+                for other in running.values():  # whose end may let it begin, which it does not know yet
+                    if other and (ended := min(other)) != name:
+                        rig.tell(ended)
+                        other.remove(ended)
+                await asyncio.sleep(0)
+            await rig.cancel(name)
+            running[holder].discard(name)
+            waiting[holder] = [one for one in waiting[holder] if one != name]
+        begun = set(rig.begun)
+        for one in holders:
+            started = [name for name in waiting[one] if name in begun]
+            assert started == waiting[one][: len(started)], "not in the order in which they came"
+            running[one].update(started)
+            waiting[one] = waiting[one][len(started) :]
+            assert running[one] or not waiting[one]
+        more = sum(max(len(names) - 1, 0) for names in running.values())
+        assert more <= count_max
+        assert more == count_max or not any(waiting.values())
+    await rig.cancel(*(name for names in (*running.values(), *waiting.values()) for name in names))
+    first, names = holders[0], [f"last {number}" for number in range(count_max + 2)]
+    await rig.attempt(first, *names)
+    assert [name for name in names if name in rig.begun] == names[:-1]
+    await rig.cancel(*names)
