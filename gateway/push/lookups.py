@@ -2,7 +2,8 @@
 
 A name whose servers do not answer keeps a thread for as long as the system asks for it: 10 s and more. The threads of
 the event loop's executor are few, and files and others' names wait for them, too. These are threads that nothing else
-waits for, and of each name there is one look-up at a time, so that one name takes one thread.
+waits for, and of each name there is one look-up at a time, so that one name takes one thread. Names that were found the
+last time have threads of their own, so that many names that nobody answers for do not hold them up.
 """
 
 import asyncio
@@ -11,7 +12,8 @@ import socket
 import threading
 from typing import Final
 
-THREADS_MAX: Final = 64  # names that are looked up at a time; others wait
+THREADS_MAX: Final = 64  # names that are looked up at a time, of either kind; others wait
+FOUND_MAX: Final = 10_000  # names that are known to have been found
 
 _Found = list[str]
 
@@ -21,6 +23,8 @@ class NameLookups:
 
     def __init__(self, threads_max: int = THREADS_MAX) -> None:
         self._threads = asyncio.Semaphore(threads_max)
+        self._threads_of_found = asyncio.Semaphore(threads_max)
+        self._found: dict[str, None] = {}  # the last time; the one found first is first
         self._asked: dict[str, asyncio.Task[_Found]] = {}
 
     async def addresses(self, host: str) -> _Found:
@@ -33,11 +37,14 @@ class NameLookups:
 
     def _ended(self, host: str, ended: "asyncio.Task[_Found]") -> None:
         del self._asked[host]
-        if not ended.cancelled():
-            ended.exception()  # the caller may have given up
+        self._found.pop(host, None)
+        if not ended.cancelled() and ended.exception() is None:  # which the caller may not have asked for
+            self._found[host] = None
+            if len(self._found) > FOUND_MAX:
+                del self._found[next(iter(self._found))]
 
     async def _look_up(self, host: str) -> _Found:
-        async with self._threads:
+        async with self._threads_of_found if host in self._found else self._threads:
             loop = asyncio.get_running_loop()
             found: asyncio.Future[_Found] = loop.create_future()
 

@@ -81,6 +81,34 @@ async def test_names_beyond_the_limit_wait(names: Names) -> None:
     assert names.asked == ["slow.example.com", "quick.example.com"]
 
 
+async def test_a_name_that_was_found_the_last_time_does_not_wait_for_those_that_nobody_answers_for(
+    names: Names,
+) -> None:
+    lookups = NameLookups(threads_max=1)
+    assert await lookups.addresses("quick.example.com") == ["93.184.216.34"]
+    slow = [asyncio.ensure_future(lookups.addresses(f"slow{number}.example.com")) for number in range(3)]
+    while len(names.asked) < 2:
+        await asyncio.sleep(0.01)
+    async with asyncio.timeout(PATIENCE_S / 2):
+        assert await lookups.addresses("quick.example.com") == ["93.184.216.34"]
+    names.answer.set()
+    await asyncio.gather(*slow)
+    assert names.asked == [
+        *("quick.example.com", "slow0.example.com", "quick.example.com"),
+        *("slow1.example.com", "slow2.example.com"),
+    ]
+
+
+async def test_of_the_names_that_were_found_not_all_are_known(names: Names, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "FOUND_MAX", 2)
+    lookups = NameLookups()
+    for number in (1, 2, 1, 3):
+        await lookups.addresses(f"quick{number}")
+    with pytest.raises(OSError, match="not known"):
+        await lookups.addresses("missing.example.com")
+    assert [*lookups._found] == ["quick1", "quick3"]
+
+
 async def test_a_name_that_is_not_there_is_said(names: Names) -> None:
     with pytest.raises(SinkUnreachable, match=r"missing\.example\.com is not found: .* not known"):
         await resolve(SinkGuard(SubscriptionsConfig()), "missing.example.com")
