@@ -50,7 +50,7 @@ def upgraded(
     if _listener(event) is not None:
         return None  # it is not spoken here
     if event.settings is None:
-        return EventSocket(event.request, options, now_ms=now_ms), b""
+        return EventSocket(event.request, options, small, now_ms=now_ms), b""
     http2 = Http2(options, small)
     if secure or not http2.upgrade(event.request, event.settings, now_ms=now_ms):
         return None

@@ -16,7 +16,7 @@ from websockets.http11 import Response as Accepted
 from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
-from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter
+from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter, SmallFrames
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
@@ -28,7 +28,7 @@ MQTT_PATH, COAP_PATH = b"/mqtt", b"/.well-known/coap"  # where other adapters go
 SOCKETS: Final = frozenset({b"/subscribe", MQTT_PATH, COAP_PATH})
 SUBPROTOCOL: Final = Subprotocol("cloudevents.json")
 PING: Final = b"\x89\x00"
-READ_BYTES: Final = 16 * 1024  # of frames that are taken at a time
+READ_BYTES: Final = 4 * 1024  # of frames that are taken at a time
 OUTPUT_BYTES_MAX: Final = 256 * 1024  # of events that wait to be written
 CLOSING_MS: Final = 2_000  # that the client's close frame is waited for
 _STREAM: Final = Exchange(1)  # the request that the connection begins with
@@ -51,8 +51,11 @@ class EventSocket:
 
     ordered = True
 
-    def __init__(self, request: HttpRequest, options: HttpOptions, *, now_ms: int) -> None:
+    def __init__(
+        self, request: HttpRequest, options: HttpOptions, small: SmallFrames | None = None, *, now_ms: int
+    ) -> None:
         self._options = options
+        self._small = small or SmallFrames()
         self._request = request
         self._protocol = ServerProtocol(subprotocols=[SUBPROTOCOL], max_size=options.max_body_bytes, logger=QUIET)
         self._headers = [
@@ -61,7 +64,8 @@ class EventSocket:
             if name not in _NOT_OF_EVENTS and not name.startswith((b"sec-websocket-", b"content-", b"ce-"))
         ]
         self._out = bytearray()
-        self._early = b""  # bytes that came before it was open
+        self._held = b""  # bytes that came before it was open, or are to be taken later
+        self._slow = False  # a small frame was taken: the next ones may have to wait
         self._events: list[Event] = []
         self._message = ArrivingBody()  # a message whose last frame has not come
         self._exchanges = int(_STREAM)
@@ -92,8 +96,8 @@ class EventSocket:
 
     @property
     def wants_data(self) -> bool:
-        """Returns whether more is read: not before it is open, nor while too much is unanswered or not written."""
-        return self._open and self._unanswered < self._options.max_pipelined and not self.full
+        """Returns whether more is read: not before it is open, nor while too much waits, here, for answers or to leave."""
+        return self._open and not self._held and self._unanswered < self._options.max_pipelined and not self.full
 
     @property
     def full(self) -> bool:
@@ -108,7 +112,7 @@ class EventSocket:
     @property
     def arriving_bytes(self) -> int:
         """Returns the bytes held of a message that is not all there."""
-        return len(self._message) + len(self._protocol.reader.buffer) + len(self._early)
+        return len(self._message) + len(self._protocol.reader.buffer) + len(self._held)
 
     @property
     def busy(self) -> bool:
@@ -123,14 +127,9 @@ class EventSocket:
     def receive(self, data: bytes, *, now_ms: int) -> Sequence[Event]:
         """Takes frames of the client."""
         self._now_ms = now_ms
-        if not self._open:
-            self._early += data
-        else:
-            for at in range(0, len(data), READ_BYTES):  # of small frames a large read has too many
-                if self._ended:
-                    break
-                self._protocol.receive_data(data[at : at + READ_BYTES])
-                self._take()
+        self._held += data
+        if self._open:
+            self._take_held()
         events, self._events = self._events, []
         return events
 
@@ -151,10 +150,8 @@ class EventSocket:
             return
         self._open = True
         self._protocol.send_response(self._answer)
-        early, self._early = self._early, b""
-        if early:
-            self._protocol.receive_data(early)
         self._take()
+        self._take_held()
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Writes whole frames."""
@@ -188,6 +185,8 @@ class EventSocket:
     def tick(self, *, now_ms: int) -> Sequence[Event]:
         """Ends a connection that is not closed in time; goes on with a stream that had no room."""
         self._now_ms = now_ms
+        if self._open:
+            self._take_held()
         if self._close_by_ms is not None and now_ms >= self._close_by_ms:
             self._end()
         if self._starved and len(self._out) < OUTPUT_BYTES_MAX:
@@ -200,7 +199,12 @@ class EventSocket:
         """Returns when `tick` does something."""
         if self._events or (self._starved and len(self._out) < OUTPUT_BYTES_MAX):
             return 0
-        return None if self._ended else self._close_by_ms
+        if self._ended:
+            return None
+        times = [self._close_by_ms] if self._close_by_ms is not None else []
+        if self._open and self._held:
+            times.append(self._small.resumes_ms(self._now_ms))
+        return min(times, default=None)
 
     def take_output(self) -> bytes:
         """Returns the bytes to write now."""
@@ -209,10 +213,22 @@ class EventSocket:
 
     def release(self) -> None:
         """Holds nothing."""
-        self._message, self._early, self._events = ArrivingBody(), b"", []
+        self._message, self._held, self._events = ArrivingBody(), b"", []
         self._out, self._ended = bytearray(), True
 
     # ---- frames
+
+    def _take_held(self) -> None:
+        """Takes frames until their small ones have to wait."""
+        data, at = self._held, 0
+        while at < len(data) and not self._ended:
+            if self._slow and self._small.resumes_ms(self._now_ms) > self._now_ms:
+                break
+            self._slow = False
+            self._protocol.receive_data(data[at : at + READ_BYTES])
+            self._take()
+            at += READ_BYTES
+        self._held = b"" if self._ended else data[at:]
 
     def _take(self) -> None:
         """Takes the frames' payload, and the frames that `websockets` answers by itself: pongs, and the close frame."""
@@ -220,7 +236,11 @@ class EventSocket:
             if not isinstance(frame, Frame):
                 continue
             if len(frame.data) < DATA_BYTES_MIN and not (frame.fin and frame.opcode in _MESSAGES):
-                self._check(allowed=self._abuse.control(self._now_ms))
+                if frame.data and frame.opcode in _MESSAGES:
+                    self._small.count(self._now_ms)
+                    self._slow = True
+                else:
+                    self._check(allowed=self._abuse.control(self._now_ms))
             if self._closing:
                 continue
             if frame.opcode is Opcode.BINARY:

@@ -9,7 +9,7 @@ from websockets.client import ClientProtocol
 from websockets.typing import Subprotocol
 from websockets.uri import parse_uri
 
-from adapters.http.wire.abuse import CONTROL_FRAMES_MAX
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, SMALL_PERIOD_MS
 from adapters.http.wire.event_socket import OUTPUT_BYTES_MAX, SUBPROTOCOL, EventSocket, text_frame
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpRequest
@@ -141,7 +141,7 @@ def test_another_version_is_told_the_one_that_is_known(version: bytes) -> None:
     assert socket.finished
 
 
-@pytest.mark.parametrize("kind", ["pings", "fragments", "empty fragments"])
+@pytest.mark.parametrize("kind", ["pings", "empty fragments"])
 def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     """Those of one read held up all clients for a second and more."""
     socket, client = opened()
@@ -150,11 +150,37 @@ def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
         if kind == "pings":
             client.send_ping(b"")
         else:
-            client.send_continuation(b"x" if kind == "fragments" else b"", fin=False)
+            client.send_continuation(b"", fin=False)
     assert socket.receive(said(client), now_ms=0) == [Gone(STREAM)]
     assert socket.finished
     assert socket.take_output().endswith(b"too many frames that bring nothing")
     assert socket.receive(b"more", now_ms=0) == []
+
+
+@pytest.mark.parametrize("early", [False, True], ids=["open", "before it is open"])
+def test_an_event_in_small_fragments_is_taken_some_fragments_at_a_time(*, early: bool) -> None:
+    """An encoder writes it token by token. Those of one read held up all clients for a second."""
+    socket, client = opened()
+    body = [b"%d," % number for number in range(3_000)]
+    client.send_text(b"[", fin=False)
+    for part in body:
+        client.send_continuation(part, fin=False)
+    client.send_continuation(b"0]", fin=True)
+    socket._open = not early
+    found, now_ms = list(socket.receive(said(client), now_ms=0)), 0
+    socket._open = True
+    found += socket.tick(now_ms=now_ms)
+    while not found:
+        assert not socket.wants_data
+        assert socket.deadline_ms() == now_ms - now_ms % SMALL_PERIOD_MS + SMALL_PERIOD_MS
+        now_ms += SMALL_PERIOD_MS // 2
+        found += socket.tick(now_ms=now_ms)
+    (arrived,) = found
+    assert isinstance(arrived, Arrived)
+    assert arrived.request.body == b"[" + b"".join(body) + b"0]"
+    assert not socket.finished
+    assert 300 <= now_ms <= 600
+    assert socket.wants_data
 
 
 def test_short_events_are_no_flood() -> None:
