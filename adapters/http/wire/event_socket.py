@@ -96,7 +96,7 @@ class EventSocket:
 
     @property
     def wants_data(self) -> bool:
-        """Returns whether more is read: not before it is open, nor while too much waits, here, for answers or to leave."""
+        """Returns whether more is read: not before it is open, nor while too much waits here, or for its answer."""
         return self._open and not self._held and self._unanswered < self._options.max_pipelined and not self.full
 
     @property
