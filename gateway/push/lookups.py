@@ -38,7 +38,7 @@ class NameLookups:
     def _ended(self, host: str, ended: "asyncio.Task[_Found]") -> None:
         del self._asked[host]
         self._found.pop(host, None)
-        if not ended.cancelled() and ended.exception() is None:  # which the caller may not have asked for
+        if not ended.cancelled() and ended.exception() is None:  # the caller may not have asked for it
             self._found[host] = None
             if len(self._found) > FOUND_MAX:
                 del self._found[next(iter(self._found))]

@@ -112,7 +112,7 @@ async def test_any_run_of_attempts_leaves_all_room_and_nobody_waiting(seed: int)
         elif running[holder] or waiting[holder]:
             name = chance.choice([*sorted(running[holder]), *waiting[holder]])
             if chance.random() < 0.5:
-                for other in running.values():  # whose end may let it begin, which it does not know yet
+                for other in running.values():  # an end may let it begin, and it does not know yet
                     if other and (ended := min(other)) != name:
                         rig.tell(ended)
                         other.remove(ended)
