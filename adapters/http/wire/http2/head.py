@@ -21,6 +21,7 @@ from adapters.http.wire.response import Response, problem
 FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
 HEADS_MAX: Final = 4  # that are remembered of a connection, each time by their blocks and by their names
 BLOCK_BYTES_MAX: Final = 2_048  # of a block that is remembered
+WHOLE_FRAMES_MAX: Final = 64  # frames of DATA of a request that passes h2 by: 1 MiB in full ones
 HEAD_BYTES_MAX: Final = 4_096  # of a head that is remembered
 
 _Fields: TypeAlias = Sequence[tuple[bytes, bytes]]
@@ -103,7 +104,10 @@ class WholeRequest(NamedTuple):
 
 
 def whole_request(data: bytes, at: int) -> WholeRequest | None:
-    """Returns the request whose frames begin at a place of a read; None where others do, or some are not there yet."""
+    """Returns the request whose frames begin at a place of a read; None where others do, or some are not there yet.
+
+    None, too, where its body is in many frames: they are looked at again as long as the last one is not there.
+    """
     size = len(data)
     begins = at + FRAME_HEADER_BYTES
     if begins > size or data[at + 3] != _HEADERS or data[at + 4] not in _WHOLE_HEAD:
@@ -123,6 +127,8 @@ def whole_request(data: bytes, at: int) -> WholeRequest | None:
         if end > size or end - begins > FRAME_BYTES_MAX or ended > FLAG_END_STREAM or not (ended or end > begins):
             return None
         parts.append(data[begins:end])
+        if len(parts) > WHOLE_FRAMES_MAX:
+            return None
     return WholeRequest(int.from_bytes(stream, "big"), block, b"".join(parts), end)
 
 

@@ -11,7 +11,7 @@ from hyperframe.frame import DataFrame, Frame, HeadersFrame, SettingsFrame
 
 from adapters.http import HttpOptions
 from adapters.http.wire.http2.guard import PREFACE
-from adapters.http.wire.http2.head import HEADS_MAX
+from adapters.http.wire.http2.head import HEADS_MAX, WHOLE_FRAMES_MAX
 from adapters.http.wire.http2.strict import StrictConnection
 from adapters.http.wire.http2.transport import Http2
 from gateway.port.adapter import Publish
@@ -48,6 +48,20 @@ def test_h2_gets_the_first_alone(seen: list[int]) -> None:
     assert [message.id for message in client.gateway.messages] == [str(number) for number in range(20)]
     assert [len(message.body) for message in client.gateway.messages] == list(range(20))
     assert seen == [1]
+
+
+@pytest.mark.parametrize(("frames", "passes"), [(WHOLE_FRAMES_MAX, True), (WHOLE_FRAMES_MAX + 1, False)])
+def test_a_body_in_many_frames_is_h2s(seen: list[int], frames: int, passes: bool) -> None:
+    """They would be looked at again with each read, as long as the last one is not there."""
+    client = Http2Client(Gateway())
+    client.ask("POST", "/events", *EVENT, ("ce-id", "0"), body=b"x")
+    stream = client.send("POST", "/events", *EVENT, ("ce-id", "1"), end=False)
+    for number in range(frames):
+        client.h2.send_data(stream, b"y" * 200, end_stream=number == frames - 1)
+    client.flush()
+    assert client.answer(stream).status == 200
+    assert len(client.gateway.messages[-1].body) == 200 * frames
+    assert seen == ([1] if passes else [1, stream])
 
 
 def test_heads_of_some_kinds_are_known_at_a_time(seen: list[int]) -> None:
