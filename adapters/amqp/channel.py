@@ -213,7 +213,7 @@ class Channel:
             self.done("ack", consumer, (offset,))
 
     def cancelled(self, consumer: Consumer) -> None:
-        """Ends a consumer that the gateway has ended, as its queue is gone."""
+        """Ends a consumer that the gateway has ended, as its queue or its right is gone."""
         if consumer.queue == self.reply_queue:
             self.reply_queue = ""
         if self.consumers.pop(consumer.tag, None) is not None and self.open and self.output.cancel_notify:

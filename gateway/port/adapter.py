@@ -307,10 +307,10 @@ class Leased(msgspec.Struct, frozen=True, gc=False):
 
 
 class ConsumerCancelled(msgspec.Struct, frozen=True, gc=False):
-    """Offered to `deliver` in place of messages: the consumer has ended, as its queue is gone. Takes nothing."""
+    """Offered to `deliver` in place of messages: the consumer has ended, with its queue or its right. Takes nothing."""
 
     consumer: ConsumerId
-    denied: bool = False  # the queue is there, and the right to read its shared subscription was revoked
+    denied: bool = False  # the queue is there, and the right to read it was revoked
 
 
 Deliverable: TypeAlias = Deliveries | Leased | ConsumerCancelled

@@ -143,12 +143,20 @@ class QueueConsumers:
         return queue.definition.auto_delete and not queue.pump.consumers
 
     def end_denied(self, queue: Queue) -> None:
-        """Tells members of a shared subscription that their right was revoked."""
+        """Ends consumers whose right was revoked, where they would be in the way of others or are to hear of it.
+
+        These are members of a shared subscription and exclusive consumers. Any other consumer has messages again when
+        its right comes back. The queue stays, even where it lives for its consumers alone.
+        """
         for consumer in list(queue.pump.consumers):
+            if not consumer.shared and not consumer.exclusive:
+                continue
             if not consumer.gone and not consumer.allowed:  # telling one may end others of its connection
                 self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
                 self._remove(consumer)
                 consumer.conn.deliver(ConsumerCancelled(consumer.id, denied=True))
+                if not self._owners.alone and not consumer.shared:
+                    self._spawn(self.left([consumer.queue], []))
 
     def cancel_all(self, queue: Queue) -> None:
         """Cancels all consumers of a queue from which no more is delivered."""

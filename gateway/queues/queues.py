@@ -217,9 +217,9 @@ class NamedQueues:
         return self._registry.exchange(name)
 
     def wake(self) -> None:
-        """Tells members of shared subscriptions that their right was revoked; delivers to those that may read again."""
+        """Ends members and exclusive consumers whose right was revoked; delivers to those that may read again."""
         for queue in list(self._registry.queues.values()):
-            if queue.shared:
+            if queue.shared or (queue.pump.consumers and queue.pump.consumers[0].exclusive):  # which has none beside it
                 self._consumers.end_denied(queue)
             self._changed(queue)
 

@@ -222,6 +222,7 @@ class Pump:
         self._highest = _LOWEST  # priority of all consumers since there were none
         self.last_tries = LastTries(rules)
         self.active = True  # this process may deliver, of a queue with a single active consumer
+        self._single: QueueConsumer | None = None  # that consumer, until it ends or may not read any more
         self._room: int | None = None  # None: not known since a consumer has changed
 
     def add(self, consumer: QueueConsumer) -> None:
@@ -238,6 +239,8 @@ class Pump:
         consumer.gone = True
         self.consumers.remove(consumer)
         self._oldest.remove(consumer)
+        if consumer is self._single:
+            self._single = None
         if not self.consumers:
             self._highest = _LOWEST
         self._room = None
@@ -280,11 +283,16 @@ class Pump:
     def _candidates(self) -> list[QueueConsumer]:
         """Returns the consumers that may have messages: of a queue with a single active one, that alone.
 
-        It is the oldest one that may read the queue: one whose right is revoked holds up no others.
+        It stays active until it ends. One whose right is revoked holds up no others: the oldest one that may read the
+        queue follows it, and stays active when the right comes back, as it holds messages by then.
         """
-        if self._rules().single_active:
-            return [one for one in self._oldest if one.allowed][:1] if self.active else []
-        return self.consumers
+        if not self._rules().single_active:
+            return self.consumers
+        if not self.active:
+            self._single = None
+        elif self._single is None or not self._single.allowed:
+            self._single = next((one for one in self._oldest if one.allowed), None)
+        return [] if self._single is None else [self._single]
 
     def _is_preceded(self, consumer: QueueConsumer) -> bool:
         """Returns whether a consumer of a higher priority has room: it came while messages were leased for this one."""

@@ -93,7 +93,28 @@ async def test_a_single_active_consumer_that_may_not_read_any_more_holds_up_no_o
     who.access = allowed
     rig.queues.wake()
     await rig.publish("", "q", b"3")
-    assert await one.has(2) == [b"1", b"3"]
+    assert await two.has(2) == [b"2", b"3"], "the active consumer stays active: it may hold messages"
+    rig.cancel(two)
+    await rig.publish("", "q", b"4")
+    assert await one.has(2) == [b"1", b"4"]
+
+
+async def test_an_exclusive_consumer_that_may_not_read_any_more_ends_and_keeps_nobody_out(rig):
+    one, who, two = rig.conn(), permissions("$queue/q"), rig.conn()
+    await rig.declare(one, "q", auto_delete=True)
+    await consume(rig, one, "q", who, exclusive=True)
+    with pytest.raises(Refusal):
+        await consume(rig, two, "q", permissions("$queue/q"))
+    await rig.publish("", "q", b"1")
+    assert await one.has(1) == [b"1"]
+    rig.queues.wake()
+    assert one.cancelled == []
+    who.access = permissions().access
+    rig.queues.wake()
+    assert one.cancelled == one.denied == [1]
+    await rig.publish("", "q", b"2")
+    await consume(rig, two, "q", permissions("$queue/q"), exclusive=True)
+    assert await two.has(1) == [b"2"]
 
 
 @pytest.mark.parametrize("filters", [(), ("a/1",), ("a/+",), ("b/#",), ("a/1", "a/2")])
