@@ -3,7 +3,7 @@
 from typing import Final
 
 from adapters.cloudevents import to_structured
-from adapters.http.handlers.sse import EventStream, EventStreams
+from adapters.http.handlers.sse import EventStream, EventStreams, encoded_once
 from adapters.http.wire.event_socket import PING, text_frame
 from gateway.domain.batch import Batch, LostRange
 
@@ -18,13 +18,17 @@ class SocketStreams(EventStreams):
     def send_beginning(self, stream: EventStream, now_ms: int) -> None:
         """Says nothing: the binding has no positions."""
 
-    def encoded(self, batch: Batch, index: int, elsewhere: bytes) -> bytes:
-        """Returns a message as a frame, encoded once for all its subscribers."""
-        frames: dict[int, bytes] = batch.memo.setdefault(MEMO, {})
-        found = frames.get(index)
-        if found is None:
-            found = frames[index] = text_frame(to_structured(batch.message(index)))
-        return found
+    def encoded(self, batch: Batch, index: int, now_ms: int) -> bytes:
+        """Returns a message as a frame, b"" for one that has expired."""
+        return encoded_once(batch, index, MEMO, _frame, now_ms)
+
+    def named(self, event: bytes, elsewhere: bytes) -> bytes:
+        """Returns a frame as it is: it has no id."""
+        return event
 
     def send_lost_range(self, lost: LostRange, now_ms: int) -> None:
         """Says nothing: the binding has no word for it."""
+
+
+def _frame(batch: Batch, index: int) -> bytes:
+    return text_frame(to_structured(batch.message(index)))

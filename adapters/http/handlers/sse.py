@@ -9,7 +9,7 @@ its connection before the first event misses none. The streams of one HTTP/2 con
 them has no room all of them wait, until it has or is given up.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Final
 
 from adapters.cloudevents import to_structured
@@ -148,22 +148,29 @@ class EventStreams:
                 break
             if streams:
                 following = Position(at.frame, at.row + 1)
+                event = self.encoded(batch, index, now_ms)
                 for stream in streams:
-                    said = self.encoded(batch, index, elsewhere[stream])
+                    said = self.named(event, elsewhere[stream]) if event else event
                     chunks[stream].append(said)
                     rooms[stream] -= len(said)
                     stream.following[group] = following
             taken += 1
         for stream, events in chunks.items():
-            if events:
+            if said := b"".join(events):
                 stream.quiet_since_ms = now_ms
-                self._transport.send(stream.exchange, b"".join(events), now_ms=now_ms)
+                self._transport.send(stream.exchange, said, now_ms=now_ms)
         return taken
 
-    def encoded(self, batch: Batch, index: int, elsewhere: bytes) -> bytes:
-        """Returns a message as an event whose id names positions in other logs, too."""
-        event = _event(batch, index)
-        return event if not elsewhere else _with_id(event, elsewhere)
+    def encoded(self, batch: Batch, index: int, now_ms: int) -> bytes:
+        """Returns a message as an event, b"" for one that has expired."""
+        return encoded_once(batch, index, MEMO, _event, now_ms)
+
+    def named(self, event: bytes, elsewhere: bytes) -> bytes:
+        """Returns an event whose id says of other logs, too, where the stream goes on."""
+        if not elsewhere:
+            return event
+        end = event.index(b"\n")
+        return event[:end] + elsewhere + event[end:]
 
     def send_lost_range(self, lost: LostRange, now_ms: int) -> None:
         """Sends an event without an id: the stream's last id stays the same."""
@@ -192,18 +199,19 @@ class EventStreams:
         return any(stream.stalled for stream in self._streams.values())
 
 
-def _with_id(event: bytes, elsewhere: bytes) -> bytes:
-    """Returns the event whose id says of other logs, too, where the stream goes on."""
-    end = event.index(b"\n")
-    return event[:end] + elsewhere + event[end:]
+def encoded_once(batch: Batch, index: int, memo: str, encode: Callable[[Batch, int], bytes], now_ms: int) -> bytes:
+    """Returns a message as bytes that are made once for all its subscribers, b"" when its time to live is over.
+
+    Its subscribers may come to it at different times: `memo` names where the batch keeps the bytes, with that time.
+    """
+    found: dict[int, tuple[bytes, int | None]] = batch.memo.setdefault(memo, {})
+    if index not in found:
+        found[index] = encode(batch, index), batch.messages[index].expires_at_ms
+    said, expires_ms = found[index]
+    return b"" if expires_ms is not None and expires_ms <= now_ms else said
 
 
 def _event(batch: Batch, index: int) -> bytes:
-    """Returns a message as an event, encoded once for all its subscribers."""
-    events: dict[int, bytes] = batch.memo.setdefault(MEMO, {})
-    event = events.get(index)
-    if event is None:
-        # JSON has line breaks between its tokens alone. Each LF is given back by a field of its own; CR has no way.
-        data = to_structured(batch.message(index)).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
-        event = events[index] = b"id: %b\nevent: message\ndata: %b\n\n" % (str(batch.position(index)).encode(), data)
-    return event
+    # JSON has line breaks between its tokens alone. Each LF is given back by a field of its own; CR has no way.
+    data = to_structured(batch.message(index)).replace(b"\r", b" ").replace(b"\n", b"\ndata: ")
+    return b"id: %b\nevent: message\ndata: %b\n\n" % (str(batch.position(index)).encode(), data)

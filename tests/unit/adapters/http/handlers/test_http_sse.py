@@ -4,6 +4,7 @@ import json
 from typing import Any
 
 import h2.settings
+import msgspec
 import pytest
 
 from adapters.http import HttpOptions
@@ -75,6 +76,32 @@ def test_a_stream_is_told_that_a_range_of_the_log_is_lost() -> None:
     assert first == [said]
     assert second[1:] == [said, said]
     assert second[0]["event"] == "message"
+
+
+def test_an_event_is_not_sent_behind_its_time_to_live() -> None:
+    """Two streams come to it at different times; the second one goes on behind it."""
+    client = Http2Client(Gateway())
+    streams = [subscribe(client, "#"), subscribe(client, "#")]
+    adapter, now_ms = client.gateway.adapter, client.gateway.now_ms
+    lives = [msgspec.structs.replace(message(), expires_at_ms=now_ms + at_ms) for at_ms in (0, 5, 20)]
+    batch = Batch(LogOffset(100), LogOffset(101), lives, [0, 1, 2], [16] * 3)
+    for sub, later_ms in ((1, 0), (2, 10)):
+        offered = Deliveries(batch, [0, 1, 2], [(SubscriptionId(sub),)] * 3)
+        assert adapter.deliver(offered, now_ms=now_ms + later_ms) == 3
+    client.read(adapter.take_output())
+    assert [ids(client, stream) for stream in streams] == [["64.1", "64.2"], ["64.2"]]
+
+
+def test_an_event_is_not_sent_on_a_websocket_behind_its_time_to_live() -> None:
+    gateway = Gateway()
+    upgrade = [("upgrade", "websocket"), ("connection", "Upgrade"), ("sec-websocket-version", "13")]
+    named = [("sec-websocket-key", "dGhlIHNhbXBsZSBub25jZQ=="), ("sec-websocket-protocol", "cloudevents.json")]
+    assert gateway.feed(request("GET", "/subscribe?filter=%23", *upgrade, *named)).startswith(b"HTTP/1.1 101 ")
+    dead, alive = (msgspec.structs.replace(message(), expires_at_ms=gateway.now_ms + at_ms) for at_ms in (-1, 1))
+    assert gateway.deliver([dead]) == 1
+    assert gateway.adapter.take_output() == b""
+    assert gateway.deliver([dead, alive], frame=200) == 2
+    assert gateway.adapter.take_output().count(b'"specversion"') == 1
 
 
 def test_events_over_http_1_0_end_with_the_connection() -> None:
