@@ -8,9 +8,8 @@ configuration names are read and written for every message.
 
 import re
 from base64 import b64decode, b64encode
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
-from itertools import islice
 from typing import Any, Final
 from urllib.parse import unquote_to_bytes
 
@@ -25,6 +24,7 @@ from adapters.cloudevents import (
     STRUCTURED_JSON,
     STRUCTURED_PROTOBUF,
     AttributeRefusal,
+    at_most,
     clean,
     data_type,
     each_of_batch,
@@ -56,7 +56,6 @@ from gateway.port.queues import answers_at
 from store.api.message import Message
 
 PROTOCOL: Final = "http"
-LENIENT_EVENTS_MAX: Final = 10_000  # of a batch whose events are answered one by one
 SECONDS_MAX: Final = 10**9  # of a time to live or a delay: some thirty years
 # A browser that shows a message runs no part of it with our origin's rights.
 _INERT: Final = ((b"content-security-policy", b"sandbox"), (b"x-content-type-options", b"nosniff"))
@@ -121,10 +120,12 @@ def read_events(
         body = decoded(request, options.max_body_bytes)
         if batch and kind == BATCH_JSON and not lenient(request):
             named = partial(_device_at, options.device_level, host) if principal.anonymous else None
+            fields["events_max"] = options.max_batch_events
             return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, device_of=named, **fields)), True
         if batch:
             each = _BATCHES[kind](body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
-            found = _each_answered(each) if lenient(request) else whole_batch(each)
+            each = at_most(each, options.max_batch_events)
+            found = list(each) if lenient(request) else whole_batch(each)
             return [
                 one if isinstance(one, Refusal) else name_device(one, principal, options, host) for one in found
             ], True
@@ -136,14 +137,6 @@ def read_events(
         raise HttpError(415, detail, headers=(_accepting(*_STRUCTURED, *_BATCHES),))
     event = _binary_event(request, attributes, principal, fields, now_ms)
     return [name_device(event, principal, options, host)], False
-
-
-def _each_answered(each: Iterable[Message | Refusal]) -> list[Message | Refusal]:
-    """Returns the events of a lenient batch. Raises `HttpError` (413) for too many: a fault says more than an event."""
-    found = list(islice(each, LENIENT_EVENTS_MAX + 1))
-    if len(found) > LENIENT_EVENTS_MAX:
-        raise HttpError(413, f"a batch has at most {LENIENT_EVENTS_MAX} events where each has an answer of its own")
-    return found
 
 
 def lenient(request: HttpRequest) -> bool:

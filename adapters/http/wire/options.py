@@ -14,6 +14,9 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     """`[adapters.http]`: limits and times of one connection, the browsers that may use it, and the mapping of names."""
 
     max_body_bytes: Annotated[int, Meta(ge=1, le=256 * MiB, description="the largest request body")] = 4 * MiB
+    max_batch_events: Annotated[
+        int, Meta(ge=1, le=1_000_000, description="events of one batch; each costs up to 30 us in which others wait")
+    ] = 10_000
     max_header_bytes: Annotated[int, Meta(ge=1024, le=MiB, description="the largest request head")] = 64 * 1024
     max_held_bytes: Annotated[
         int, Meta(ge=64 * 1024, description="bytes held for one connection: bodies that arrive, and responses not read")

@@ -77,7 +77,7 @@ def test_the_text_of_data_is_kept_as_it_came(data):
     body = b'[{"specversion":"1.0","id":"1","source":"/s","type":"t","data": ' + data + b" }]"
     [found] = read(body)
     assert found.body == data
-    how = {"device_of": lambda _: "d", "principal": None, "is_json": structured.is_json}
+    how = {"device_of": lambda _: "d", "principal": None, "is_json": structured.is_json, "events_max": 1}
     assert batches.plain_batch(body, now_ms=7_000, protocol="http", **how) == [found]
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from adapters.cloudevents import to_avro, to_protobuf
+from adapters.cloudevents import to_avro, to_protobuf, to_protobuf_batch
 from adapters.http import HttpOptions
 from adapters.http.handlers.sinks import sink_request
 from store.api.message import Message
@@ -81,6 +81,22 @@ def test_a_batch_whose_events_are_answered_one_by_one_has_a_limit(client: Http1C
     answer = client.ask("POST", "/events", *headers, body=b"[%b]" % b",".join([b"{}"] * count))
     assert answer.status == status
     assert client.gateway.messages == []
+
+
+@pytest.mark.parametrize("data", [True, False], ids=["plain", "other"])
+@pytest.mark.parametrize("form", ["json", "protobuf"])
+def test_a_batch_has_a_limit(form: str, *, data: bool) -> None:
+    """One of 70,000 events in 4 MiB held up everybody else for seconds. Those without data are read one by one."""
+    event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t", **({"data": 1} if data else {})}
+    for count, status in ((5, 200), (6, 413)):
+        client = Http1Client(Gateway(HttpOptions(max_batch_events=5)))
+        body = json.dumps([event] * count).encode()
+        if form == "protobuf":
+            body = to_protobuf_batch([Message(address="a", id="1", body=b"1" if data else b"")] * count)
+        answer = client.ask("POST", "/events", ("content-type", f"application/cloudevents-batch+{form}"), body=body)
+        assert answer.status == status
+        assert len(client.gateway.messages) == (count if status == 200 else 0)
+        assert status == 200 or answer.json["detail"] == "a batch has at most 5 events"
 
 
 def test_an_event_of_too_many_attributes_is_refused(client: Http1Client) -> None:
