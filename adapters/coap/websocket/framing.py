@@ -20,7 +20,9 @@ from store.base.browsers import page_mistake
 
 SUBPROTOCOL: Final = Subprotocol("coap")
 _DATA: Final = frozenset({Opcode.BINARY, Opcode.TEXT, Opcode.CONT})
-_PROTOCOL, _UNSUPPORTED, _TRY_AGAIN = 1002, 1003, 1013
+_PROTOCOL, _UNSUPPORTED, _POLICY, _TRY_AGAIN = 1002, 1003, 1008, 1013
+READ_BYTES: Final = 4 * 1024  # of frames that are taken at a time
+IDLE_FRAMES_MAX: Final = 256  # pings, pongs and empty fragments of one read: each is 15 us in which others wait
 
 
 def server_protocol(context: StreamsContext) -> ServerProtocol:
@@ -97,13 +99,20 @@ class CoapFraming:
         self._connection = connection
         self._message = bytearray()  # the frames that have come of a message whose last one has not
         self._arriving_bytes = 0  # of a message that is not whole, which count
+        self._idle_frames = 0  # of this read
         self._closing = False  # a close frame of ours was made: messages are dropped
 
     def receive(self, data: bytes) -> bytes:
         """See `Framing`."""
         protocol = self._protocol
-        protocol.receive_data(data)
-        payload = self._messages()
+        self._idle_frames = 0
+        payload = b""
+        for at in range(0, len(data), READ_BYTES):
+            protocol.receive_data(data[at : at + READ_BYTES])
+            payload += self._messages()
+            if self._idle_frames > IDLE_FRAMES_MAX:
+                self.mistake = self.mistake or (_POLICY, "too many frames that bring nothing")
+                break
         self.answers = output_of(protocol)  # pongs, and the answer to a close frame or to a malformed frame
         if protocol.parser_exc is not None:
             self.ended = str(protocol.parser_exc)
@@ -117,6 +126,8 @@ class CoapFraming:
         """Returns the messages that have come, as frames of CoAP over TCP, up to a mistake."""
         found: list[bytes] = []
         for frame in self._protocol.events_received():
+            if isinstance(frame, Frame) and (frame.opcode not in _DATA or not (frame.data or frame.fin)):
+                self._idle_frames += 1
             if self._closing or self.mistake or not isinstance(frame, Frame) or frame.opcode not in _DATA:
                 continue  # `websockets` has answered it
             if frame.opcode is Opcode.TEXT:

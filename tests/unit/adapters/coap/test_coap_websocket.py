@@ -19,7 +19,7 @@ from adapters.coap.factory import CoapFactory
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.stream.frames import FrameError, encode_frame
 from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
-from adapters.coap.websocket.framing import FREE_BYTES
+from adapters.coap.websocket.framing import FREE_BYTES, IDLE_FRAMES_MAX
 from adapters.coap.websocket.messages import to_frame, to_messages
 from adapters.websocket.connection import CLOSING_MS
 from gateway.domain.forwarding import ForwardingSettings
@@ -273,6 +273,22 @@ def test_a_malformed_message_closes_the_websocket(data: bytes, code: int) -> Non
     assert peer.client.close_rcvd.code == code
     peer.flush()  # the client's close frame
     assert peer.closed is not None
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [Frame(Opcode.PING, b""), Frame(Opcode.PONG, b"x"), Frame(Opcode.CONT, b"", fin=False)],
+    ids=["ping", "pong", "empty fragment"],
+)
+def test_a_flood_of_frames_that_bring_nothing_closes_the_websocket(frame: Frame) -> None:
+    """One read of them took a tenth of a second, and nobody counted them."""
+    peer = opened()
+    if frame.opcode is Opcode.CONT:
+        peer.act(peer.adapter.receive(Frame(Opcode.BINARY, b"\0", fin=False).serialize(mask=True), now_ms=peer.now_ms))
+    for count, code in ((IDLE_FRAMES_MAX, None), (IDLE_FRAMES_MAX + 1, 1008)):
+        peer.act(peer.adapter.receive(frame.serialize(mask=True) * count, now_ms=peer.now_ms))
+        peer.client.receive_data(peer.adapter.take_output())
+        assert (peer.client.close_rcvd and peer.client.close_rcvd.code) == code
 
 
 def test_text_closes_the_websocket() -> None:
