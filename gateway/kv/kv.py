@@ -215,19 +215,22 @@ class KeyValues:
 
     # ---- watches
 
-    async def watch(self, asker: KeyClient, request: WatchKeys) -> None:
+    async def watch(self, asker: KeyClient, request: WatchKeys) -> int:
         """See `WatchKeys`."""
+        first = request.from_revision
+        if first is None:
+            nothing = await self._store.keys.range(request.start, request.start, namespace=request.namespace)
+            first = nothing.revision + 1
         watches = self._watches.get(asker.connection.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
         if request.watch in watches or asker.connection.gone:
             raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
-        changes = self._store.keys.watch(
-            request.start, request.end, namespace=request.namespace, from_revision=request.from_revision
-        )
+        changes = self._store.keys.watch(request.start, request.end, namespace=request.namespace, from_revision=first)
         self._watches.setdefault(asker.connection.id, watches)[request.watch] = _Watch(
             changes, request.namespace, asker.permissions
         )
+        return max(first - 1, 0)
 
     async def next_changes(self, asker: KeyClient, request: NextChanges) -> Changes:
         """See `NextChanges`."""

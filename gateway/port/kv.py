@@ -113,8 +113,11 @@ class ReleaseKeys(Request[None], frozen=True, kw_only=True):
     revision: int
 
 
-class WatchKeys(Request[None], frozen=True, kw_only=True):
-    """Begins to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA."""
+class WatchKeys(Request[int], frozen=True, kw_only=True):
+    """Begins to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA.
+
+    Returns the revision behind which it begins: a watch from the next one on has the same changes.
+    """
 
     watch: int  # chosen by the adapter; unique in its connection
     start: str = ""

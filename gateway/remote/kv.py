@@ -125,15 +125,13 @@ class GatewayKeys:
         """Changes as they come, from now or a revision on."""
         if from_revision is not None:
             query["from"] = str(from_revision)
-        seen = ""
         for event in self._gateway.events(self._range({**query, "watch": "true"})):
             if event.type == "error":
                 said = self._read(200, event.data.encode(), _Problem)
                 raise RemoteRefused(said.status, f"{said.status}: {said.detail}")
             found = self._read(200, event.data.encode(), _Changed)
             change = Change(event.type, found.key, b64decode(found.value_base64), found.revision, found.expires_at_ms)
-            yield Watched(change, event.id != seen)
-            seen = event.id
+            yield Watched(change, event.id == str(found.revision))
 
     @contextmanager
     def held(self) -> Iterator[int]:

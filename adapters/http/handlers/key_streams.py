@@ -69,6 +69,8 @@ class KeyStreams:
         elif not stream.begun:
             stream.begun = True
             self._begin(exchange, stream.request)
+            # The id of no event: a client that loses its connection before the first one goes on from here.
+            self._transport.send(exchange, b"id: %d\n\n" % outcome.value, now_ms=now_ms)
             self._go_on(stream)
         else:
             stream.asking = False

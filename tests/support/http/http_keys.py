@@ -137,10 +137,11 @@ class KvGateway(Gateway):
                 self.keys.pop((request.namespace, one.key), None)
         return Transacted(self.revision, tuple(existed))
 
-    def _watch(self, request: WatchKeys) -> None:
+    def _watch(self, request: WatchKeys) -> int:
         if request.from_revision is not None and request.from_revision < self.earliest:
             raise Compacted("gone", self.earliest)
         self.watches[request.watch] = request
+        return self.revision if request.from_revision is None else request.from_revision - 1
 
     def _unwatch(self, request: UnwatchKeys) -> None:
         self.watches.pop(request.watch, None)

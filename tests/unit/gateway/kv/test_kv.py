@@ -203,6 +203,19 @@ async def test_a_watch(rig):
     assert not rig.store.core.recent.kv.feeds
 
 
+async def test_a_watch_says_where_it_begins(rig):
+    """A client that loses its connection before the first change goes on from there."""
+    revision = await rig.put("b", b"1")
+    began = await rig.ask(WatchKeys(watch=1, start="a", end="c"))
+    assert began >= revision
+    await rig.ask(UnwatchKeys(watch=1))
+    await rig.put("b", b"2")
+    assert await rig.ask(WatchKeys(watch=1, start="a", from_revision=began + 1)) == began
+    assert [change.value for change in (await rig.ask(NextChanges(watch=1))).changes] == [b"2"]
+    assert await rig.ask(WatchKeys(watch=2, from_revision=0)) == 0
+    await rig.keys.leave(rig.one)
+
+
 @pytest.mark.parametrize("end", ["unwatch", "leave"])
 async def test_a_watch_that_ends_while_it_is_read(rig, end):
     await rig.ask(WatchKeys(watch=1))

@@ -299,6 +299,14 @@ def test_a_watch_over_http_1_1() -> None:
     assert json.loads(third["data"]) == {"key": "a1", "revision": 6}
 
 
+def test_a_watch_begins_with_an_id_that_is_no_event() -> None:
+    gateway = KvGateway()
+    opening = gateway.feed(request("GET", "/kv?watch&from=3"))
+    (answer,) = parse_responses(opening)
+    assert answer.body.endswith(b"id: 2\n\n")
+    assert events(answer.body) == []
+
+
 def test_watches_over_http_2() -> None:
     client = Http2Client(KvGateway())
     one = client.send("GET", "/kv?watch&prefix=a")
