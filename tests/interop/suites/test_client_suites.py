@@ -21,6 +21,9 @@ BODY_BYTES_MAX = 128 << 20  # as the suites' own broker is configured
 
 # Cases that the gateway does not pass, and why.
 DIFFERENT = {
+    # Connections are cut by the byte. It waits for ever for a delivery where that comes between a confirm and its
+    # delivery: RabbitMQ sends the delivery first, the gateway the confirm (docs/amqp.md).
+    "tests/test_connection.py::test_connection_close_stairway": "awaits its own message, which a cut has kept back",
     "tests/test_connection.py::test_bad_channel": "opens channel 65535, and the gateway tunes 2,047 (docs/amqp.md)",
 }
 
