@@ -19,15 +19,24 @@ class Connected(Protocol):
 
 
 class Waits:
-    """The waiting requests of connections, each by the number that its connection has given it."""
+    """The waiting requests of connections, each by the number that its connection has given it.
+
+    A request may be given up before its work has begun, as by a client of HTTP/2 that resets its stream at once. So
+    those that do not wait here are remembered until `answered` is called for them.
+    """
 
     def __init__(self) -> None:
         self._woken: dict[tuple[Connected, int | None], asyncio.Event] = {}
+        self._given_up: set[tuple[Connected, int | None]] = set()
 
     @contextmanager
     def waiting(self, connection: Connected, number: int | None, woken: asyncio.Event) -> Iterator[Callable[[], bool]]:
         """Yields a function that returns whether the answer is wanted; `woken` is set when it is not any more."""
         key = connection, number
+        if key in self._given_up:
+            woken.set()
+            yield lambda: False
+            return
         self._woken[key] = woken
         try:
             yield lambda: self._woken.get(key) is woken and not connection.gone
@@ -36,7 +45,13 @@ class Waits:
                 del self._woken[key]
 
     def give_up(self, connection: Connected, number: int) -> None:
-        """Ends the wait of a request, if it waits here."""
+        """Ends the wait of a request that is not answered, now or when it begins."""
         woken = self._woken.pop((connection, number), None)
         if woken is not None:
             woken.set()
+        else:
+            self._given_up.add((connection, number))
+
+    def answered(self, connection: Connected, number: int) -> None:
+        """Forgets a request that was given up."""
+        self._given_up.discard((connection, number))

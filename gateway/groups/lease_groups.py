@@ -151,6 +151,8 @@ class LeaseGroups:
             while True:
                 woken.clear()
                 record = await self._record(asker, request.group)
+                if not wanted():
+                    return ()
                 queues = self._rotated(queues_of(self._controller, record.topic))
                 ends: dict[int, int] = {}
                 if request.wait_ms:

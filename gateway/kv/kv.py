@@ -217,19 +217,24 @@ class KeyValues:
 
     async def watch(self, asker: KeyClient, request: WatchKeys) -> int:
         """See `WatchKeys`."""
-        first = request.from_revision
-        if first is None:
-            nothing = await self._store.keys.range(request.start, request.start, namespace=request.namespace)
-            first = nothing.revision + 1
         watches = self._watches.get(asker.connection.id, {})
         if len(watches) >= WATCHES_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection has at most {WATCHES_COUNT_MAX} watches")
         if request.watch in watches or asker.connection.gone:
             raise Refusal(Cause.CONFLICT, "there is a watch of this number, or no connection any more")
-        changes = self._store.keys.watch(request.start, request.end, namespace=request.namespace, from_revision=first)
-        self._watches.setdefault(asker.connection.id, watches)[request.watch] = _Watch(
-            changes, request.namespace, asker.permissions
-        )
+        watch = watches[request.watch] = _Watch(request.namespace, asker.permissions)  # it can be ended from now on
+        self._watches[asker.connection.id] = watches
+        try:
+            nothing = await self._store.keys.range(request.start, request.start, namespace=request.namespace)
+            first = nothing.revision + 1
+            if request.from_revision is not None:  # one that is not there yet may be of a log that has been replaced
+                first = min(request.from_revision, first)
+            watch.begin(
+                self._store.keys.watch(request.start, request.end, namespace=request.namespace, from_revision=first)
+            )
+        except BaseException:
+            await self.unwatch(asker, UnwatchKeys(watch=request.watch))
+            raise
         return max(first - 1, 0)
 
     async def next_changes(self, asker: KeyClient, request: NextChanges) -> Changes:
@@ -252,18 +257,24 @@ class KeyValues:
 class _Watch:
     """A watch of the store that can be ended while it is read."""
 
-    def __init__(self, changes: AsyncGenerator[Changes, None], namespace: str, permissions: Permissions) -> None:
-        self._changes = changes
+    def __init__(self, namespace: str, permissions: Permissions) -> None:
+        self._changes: AsyncGenerator[Changes, None] | None = None  # none before it has begun
         self._namespace = namespace
         self._permissions = permissions  # of the watcher
         self._reading: asyncio.Task[Changes] | None = None
         self._closed = False
 
+    def begin(self, changes: AsyncGenerator[Changes, None]) -> None:
+        """Takes what is read. Raises `Refusal` when the watch has ended meanwhile."""
+        if self._closed:
+            raise Refusal(Cause.UNAVAILABLE, "the watch has ended")
+        self._changes = changes
+
     async def next(self) -> Changes:
         """Returns the next changes. Raises `Refusal` when the watch ends meanwhile."""
-        if self._closed or self._reading is not None:
-            raise Refusal(Cause.CONFLICT, "the watch has ended, or is being read")
-        self._reading = asyncio.ensure_future(self._next())
+        if self._closed or self._reading is not None or self._changes is None:
+            raise Refusal(Cause.CONFLICT, "the watch has ended, has not begun, or is being read")
+        self._reading = asyncio.ensure_future(self._next(self._changes))
         try:
             return await self._reading
         except asyncio.CancelledError:
@@ -273,9 +284,9 @@ class _Watch:
         finally:
             self._reading = None
 
-    async def _next(self) -> Changes:
+    async def _next(self, changes: AsyncGenerator[Changes, None]) -> Changes:
         while True:
-            found = await anext(self._changes)
+            found = await anext(changes)
             permissions = self._permissions
             if permissions.access is None:
                 return found
@@ -289,7 +300,8 @@ class _Watch:
         if self._reading is not None:
             self._reading.cancel()
             await asyncio.wait([self._reading])
-        await self._changes.aclose()
+        if self._changes is not None:
+            await self._changes.aclose()
 
 
 def _refusal(error: StoreError) -> Refusal:

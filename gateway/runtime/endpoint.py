@@ -157,6 +157,7 @@ class Endpoint:
     ended: bool = False  # the peer has closed its half
 
     __slots__ = (  # of so many attributes a dictionary takes 1.5 KB more, of every connection
+        "_gave_up",
         "_timer",
         "_timer_ms",
         "adapter",
@@ -195,6 +196,7 @@ class Endpoint:
         self.principal: Principal = hub.access.unauthenticated(protocol)
         self.subscriber = Subscriber(self)
         self.consumers: set[ConsumerId] = set()
+        self._gave_up = False  # a call before its answer
         self.outstanding_count = 0  # Publish effects whose outcome has not come
         self.outstanding_bytes = 0
         self.pace: SendingPace | None = None  # None: it may send as fast as it can
@@ -316,6 +318,7 @@ class Endpoint:
         self.hub.call(self, effect)
 
     def _give_up(self, effect: GiveUp) -> None:
+        self._gave_up = True
         for waits in (self.hub.groups.waits, self.hub.finds.waits):
             waits.give_up(self, effect.token)
 
@@ -328,6 +331,9 @@ class Endpoint:
 
     def completed(self, token: Token, outcome: Outcome) -> None:
         """Tells the adapter how an effect ended."""
+        if self._gave_up:
+            for waits in (self.hub.groups.waits, self.hub.finds.waits):
+                waits.answered(self, token)
         if not self.gone:
             self.guard(partial(self._complete, token, outcome))
             self.flush()

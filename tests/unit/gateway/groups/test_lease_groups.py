@@ -347,6 +347,18 @@ async def test_nothing_is_leased_to_a_receiver_that_has_left_while_it_waited(rig
     assert (got.message.body, got.deliveries) == (b"2", 1)
 
 
+async def test_a_receiver_that_gives_up_before_it_begins_is_leased_nothing(rig):
+    """A client of HTTP/2 resets its stream as soon as it has sent its request."""
+    one, connection = rig.proxy(), Connection()
+    await rig.publish(bodies={A: [b"1"]})
+    await one.create()
+    one.groups.waits.give_up(connection, 7)
+    request = ReceiveMessages(group="g", wait_ms=60_000)
+    assert await one.ask(request, connection=connection, token=7) == ()
+    (got,) = await one.receive()
+    assert got.deliveries == 1
+
+
 async def test_a_receiver_that_gives_up_while_it_is_leased_messages_gives_them_back(rig, monkeypatch):
     one, connection = rig.proxy(), Connection()
     await rig.publish(bodies={A: [b"1"]})

@@ -216,6 +216,33 @@ async def test_a_watch_says_where_it_begins(rig):
     await rig.keys.leave(rig.one)
 
 
+async def test_a_watch_behind_the_newest_revision_begins_now(rig):
+    """Its client has seen a log that has been replaced since, and would hear nothing until that is as long."""
+    revision = await rig.put("b", b"1")
+    began = await rig.ask(WatchKeys(watch=1, from_revision=revision + 1_000_000))
+    assert revision <= began < revision + 1_000_000
+    await rig.put("b", b"2")
+    assert [change.value for change in (await rig.ask(NextChanges(watch=1))).changes] == [b"2"]
+    await rig.keys.leave(rig.one)
+
+
+@pytest.mark.parametrize("end", ["unwatch", "leave"])
+async def test_a_watch_that_ends_while_it_begins_leaves_nothing(rig, end, monkeypatch):
+    """Over HTTP/2 its stream is reset and its connection goes on, which may have so many watches."""
+    read = rig.store.keys.range
+
+    async def ended(*given, **named):
+        found = await read(*given, **named)
+        await (rig.ask(UnwatchKeys(watch=1)) if end == "unwatch" else rig.keys.leave(rig.one))
+        return found
+
+    with monkeypatch.context() as patched:
+        patched.setattr(rig.store.keys, "range", ended)
+        assert (await rig.refused(WatchKeys(watch=1))).cause is Cause.UNAVAILABLE
+    assert not rig.keys._watches
+    assert not rig.store.core.recent.kv.feeds
+
+
 @pytest.mark.parametrize("end", ["unwatch", "leave"])
 async def test_a_watch_that_ends_while_it_is_read(rig, end):
     await rig.ask(WatchKeys(watch=1))
