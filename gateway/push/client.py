@@ -25,6 +25,7 @@ if "sniffio" not in sys.modules and importlib.util.find_spec("sniffio") is None:
 
 ANSWER_BYTES_MAX: Final = 64 << 10  # of an answer's body, which is not used; a longer one costs its connection
 CONNECT_S: Final = 10.0
+RETRY_AFTER_S_MAX: Final = 10**9  # of a longer number
 IDLE_S: Final = 30.0  # that a connection is kept for the next delivery
 
 
@@ -215,8 +216,8 @@ def _retry_after_ms(headers: Sequence[tuple[bytes, bytes]]) -> int | None:
     if found is None:
         return None
     text = found.decode("latin-1").strip()
-    if text.isascii() and text.isdigit() and len(text) <= 9:
-        return int(text) * 1_000
+    if text.isascii() and text.isdigit():
+        return (int(text) if len(text) <= 9 else RETRY_AFTER_S_MAX) * 1_000
     try:
         date = said.get(b"date")
         now = datetime.now(UTC) if date is None else parsedate_to_datetime(date.decode("latin-1"))

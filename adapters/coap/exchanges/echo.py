@@ -50,9 +50,9 @@ class EchoVerifier:
 
     def check_fresh(self, peer: Peer, echo: bytes, now_ms: int) -> None:
         """Raises `EchoRequired` for a request that has to be fresh and has no fresh Echo (RFC 9175, 2.3)."""
+        age_ms = self._heard(peer, echo, now_ms) if echo else None
         if not self._fresh_ms:
             return
-        age_ms = self.age_ms(peer, echo, now_ms) if echo else None
         if age_ms is None or age_ms > self._fresh_ms:
             raise EchoRequired(self.value(peer, now_ms), "the request needs a fresh Echo")
 
@@ -64,15 +64,20 @@ class EchoVerifier:
         if not self._amplification_max:
             return None
         if echo:
-            age_ms = self.age_ms(peer, echo, now_ms)
-            if age_ms is not None and age_ms <= REACHED_MS:
-                self._reached.pop(peer, None)
-                if len(self._reached) >= REACHED_COUNT_MAX:
-                    del self._reached[next(iter(self._reached))]
-                self._reached[peer] = now_ms + REACHED_MS
+            self._heard(peer, echo, now_ms)
         if self._reached.get(peer, 0) > now_ms:
             return None
         return max(FREE_BYTES, self._amplification_max * request_bytes)
+
+    def _heard(self, peer: Peer, echo: bytes, now_ms: int) -> int | None:
+        """Notes an endpoint whose Echo value is right; returns how old that is."""
+        age_ms = self.age_ms(peer, echo, now_ms)
+        if self._amplification_max and age_ms is not None and age_ms <= REACHED_MS:
+            self._reached.pop(peer, None)
+            if len(self._reached) >= REACHED_COUNT_MAX:
+                del self._reached[next(iter(self._reached))]
+            self._reached[peer] = now_ms + REACHED_MS
+        return age_ms
 
     def challenge(self, peer: Peer, now_ms: int) -> EchoRequired:
         """Returns the error that asks an endpoint to verify its address."""

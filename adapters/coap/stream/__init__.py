@@ -7,6 +7,6 @@ Imported by: coap, coap.websocket.
 Imports: coap.codec, coap.endpoint, coap.messages, gateway.port.
 """
 
-from adapters.coap.stream.connection import FREE_BYTES, CoapConnection, StreamsContext
+from adapters.coap.stream.connection import FREE_BYTES, IDLE_FRAMES_MAX, CoapConnection, StreamsContext
 
-__all__ = ["FREE_BYTES", "CoapConnection", "StreamsContext"]
+__all__ = ["FREE_BYTES", "IDLE_FRAMES_MAX", "CoapConnection", "StreamsContext"]

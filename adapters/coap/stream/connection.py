@@ -50,6 +50,7 @@ CSM_TIME_MS = 10_000  # until the peer's first message
 PING_WAIT_MS = 93_000  # for the answer to a Ping, as long as over UDP (MAX_TRANSMIT_WAIT)
 REQUESTS_MAX = 1_024  # of one connection, taken in and not answered yet
 OUTPUT_BYTES_MAX = 262_144  # of a connection whose peer does not read: no notifications are made beyond
+IDLE_FRAMES_MAX = 256  # of one read that ask for nothing, as pings: 256 KiB of them are 0.4 s in which others wait
 NEVER_MS = 1 << 62
 
 
@@ -218,7 +219,7 @@ class CoapConnection(Adapter):
     def _read(self, now_ms: int) -> None:
         """Takes the frames in the input, as long as requests may be taken. Raises `FrameError` and `SignalError`."""
         data = self._input
-        at = 0
+        at = idle = 0
         requests: list[tuple[bytes, Peer]] = []
         try:
             while self.wants_data and not self._releasing:
@@ -240,6 +241,9 @@ class CoapConnection(Adapter):
                 else:
                     self._ask(requests, now_ms)
                     requests = []
+                    idle += 1
+                    if idle > IDLE_FRAMES_MAX:
+                        raise SignalError("too many messages that ask for nothing come at once")
                     if head.code != EMPTY:  # which can be sent at any time, so also before the CSM (RFC 8323, 3.4)
                         self._take_other(head, at)
                 at += head.end

@@ -12,7 +12,7 @@ from websockets.server import ServerProtocol
 from websockets.typing import Subprotocol
 
 from adapters.coap.messages.settings import CoapOptions
-from adapters.coap.stream import FREE_BYTES, CoapConnection, StreamsContext
+from adapters.coap.stream import FREE_BYTES, IDLE_FRAMES_MAX, CoapConnection, StreamsContext
 from adapters.coap.stream.frames import FrameError
 from adapters.coap.websocket.messages import to_frame, to_messages
 from adapters.websocket.library import QUIET, RefusedHandshake, close_frame_of, judged, output_of, refusing
@@ -22,7 +22,7 @@ SUBPROTOCOL: Final = Subprotocol("coap")
 _DATA: Final = frozenset({Opcode.BINARY, Opcode.TEXT, Opcode.CONT})
 _PROTOCOL, _UNSUPPORTED, _POLICY, _TRY_AGAIN = 1002, 1003, 1008, 1013
 READ_BYTES: Final = 4 * 1024  # of frames that are taken at a time
-IDLE_FRAMES_MAX: Final = 256  # pings, pongs and empty fragments of one read: each is 15 us in which others wait
+FRAGMENT_BYTES_MIN: Final = 16  # of a frame that is not the last one of its message, and brings something
 
 
 def server_protocol(context: StreamsContext) -> ServerProtocol:
@@ -126,7 +126,9 @@ class CoapFraming:
         """Returns the messages that have come, as frames of CoAP over TCP, up to a mistake."""
         found: list[bytes] = []
         for frame in self._protocol.events_received():
-            if isinstance(frame, Frame) and (frame.opcode not in _DATA or not (frame.data or frame.fin)):
+            if isinstance(frame, Frame) and (
+                frame.opcode not in _DATA or not (frame.fin or len(frame.data) >= FRAGMENT_BYTES_MIN)
+            ):
                 self._idle_frames += 1
             if self._closing or self.mistake or not isinstance(frame, Frame) or frame.opcode not in _DATA:
                 continue  # `websockets` has answered it

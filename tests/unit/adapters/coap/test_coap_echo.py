@@ -107,6 +107,13 @@ def test_nothing_is_asked_for_unless_it_is_configured() -> None:
 # ---- amplification
 
 
+def test_an_echo_with_a_request_that_has_to_be_fresh_verifies_the_address() -> None:
+    driver = Driver({"echo_fresh_s": 10, "amplification_max": 3}, last=LARGE)
+    echo = asked(driver)
+    assert dotted(driver.ask("t/a", mid=2, **echoed(echo)).code) == "2.01"
+    assert dotted(driver.get("t/a", mid=3).code) == "2.05"
+
+
 def test_a_large_response_waits_until_the_address_is_verified() -> None:
     driver = Driver({"amplification_max": 3}, last=LARGE)
     echo = asked(driver, code=GET)

@@ -19,7 +19,7 @@ from adapters.coap.codec.registry import (
 from adapters.coap.codec.wire import encode_options, encode_uint
 from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
-from adapters.coap.stream import StreamsContext
+from adapters.coap.stream import IDLE_FRAMES_MAX, StreamsContext
 from adapters.coap.stream.connection import OUTPUT_BYTES_MAX, REQUESTS_MAX
 from adapters.coap.stream.frames import FrameError, encode_frame, read_head
 from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
@@ -139,6 +139,15 @@ def test_a_ping_is_answered_and_with_custody_behind_what_was_asked_for() -> None
     custody = encode_frame(PING, b"q", encode_options([(2, b"")]))
     assert client.send(request("t/a"), custody) == []
     assert [(frame.code, frame.options) for frame in client.answer()] == [(CREATED, {}), (PONG, {2: b""})]
+
+
+@pytest.mark.parametrize("code", [PING, PONG, EMPTY])
+def test_a_read_with_hundreds_of_frames_that_ask_for_nothing_ends_the_connection(code: int) -> None:
+    client = CoapStreamPeer()
+    answers = client.send(encode_frame(code) * IDLE_FRAMES_MAX, request("t/a"))
+    assert CREATED in [frame.code for frame in answers]
+    answers = client.send(encode_frame(code) * (IDLE_FRAMES_MAX + 1))
+    assert answers[-1].code == ABORT
 
 
 def test_a_release_waits_for_the_answers() -> None:

@@ -17,9 +17,10 @@ from adapters.coap.codec.registry import CONTENT, CREATED, GET, OBSERVE, POST, U
 from adapters.coap.codec.wire import encode_options, read_options
 from adapters.coap.factory import CoapFactory
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.stream import FREE_BYTES, IDLE_FRAMES_MAX
 from adapters.coap.stream.frames import FrameError, encode_frame
 from adapters.coap.stream.signals import ABORT, CSM, PING, PONG, RELEASE
-from adapters.coap.websocket.framing import FREE_BYTES, IDLE_FRAMES_MAX
+from adapters.coap.websocket.framing import FRAGMENT_BYTES_MIN
 from adapters.coap.websocket.messages import to_frame, to_messages
 from adapters.websocket.connection import CLOSING_MS
 from gateway.domain.forwarding import ForwardingSettings
@@ -277,8 +278,8 @@ def test_a_malformed_message_closes_the_websocket(data: bytes, code: int) -> Non
 
 @pytest.mark.parametrize(
     "frame",
-    [Frame(Opcode.PING, b""), Frame(Opcode.PONG, b"x"), Frame(Opcode.CONT, b"", fin=False)],
-    ids=["ping", "pong", "empty fragment"],
+    [Frame(Opcode.PING, b""), Frame(Opcode.PONG, b"x"), Frame(Opcode.CONT, b"x", fin=False)],
+    ids=["ping", "pong", "fragment of a byte"],
 )
 def test_a_flood_of_frames_that_bring_nothing_closes_the_websocket(frame: Frame) -> None:
     """One read of them took a tenth of a second, and nobody counted them."""
@@ -289,6 +290,15 @@ def test_a_flood_of_frames_that_bring_nothing_closes_the_websocket(frame: Frame)
         peer.act(peer.adapter.receive(frame.serialize(mask=True) * count, now_ms=peer.now_ms))
         peer.client.receive_data(peer.adapter.take_output())
         assert (peer.client.close_rcvd and peer.client.close_rcvd.code) == code
+
+
+def test_a_flood_of_empty_messages_aborts_the_connection() -> None:
+    peer = opened()
+    flood = Frame(Opcode.BINARY, b"\0\0").serialize(mask=True) * (IDLE_FRAMES_MAX + 1)
+    peer.act(peer.adapter.receive(flood, now_ms=peer.now_ms))
+    peer.client.receive_data(peer.adapter.take_output())
+    assert [one[1] for one in peer.heard()] == [ABORT]
+    assert peer.client.close_rcvd is not None
 
 
 def test_text_closes_the_websocket() -> None:
@@ -373,11 +383,11 @@ def test_a_message_in_small_frames_takes_hardly_more_memory_than_its_bytes() -> 
     """As a list of its parts it took forty times what was counted."""
     peer, count = opened(), 20_000
     frames = Frame(Opcode.BINARY, b"\0", fin=False).serialize(mask=True)
-    frames += Frame(Opcode.CONT, b"\2", fin=False).serialize(mask=True) * count
+    frames += Frame(Opcode.CONT, bytes(FRAGMENT_BYTES_MIN), fin=False).serialize(mask=True) * count
     tracemalloc.start()
     try:
         peer.adapter.receive(frames, now_ms=peer.now_ms)
         held_bytes, _ = tracemalloc.get_traced_memory()
     finally:
         tracemalloc.stop()
-    assert held_bytes < 10 * count
+    assert held_bytes < 2 * FRAGMENT_BYTES_MIN * count

@@ -101,6 +101,12 @@ async def test_a_sink_may_ask_for_a_pause_until_a_date(*, said: bool) -> None:
     assert 590_000 - BUSY_MS <= found <= 600_000
 
 
+@pytest.mark.parametrize(("said", "found_ms"), [(b"7", 7_000), (b"999999999999", 10**12), (b"-1", None)])
+async def test_a_sink_may_ask_for_a_pause_of_seconds(said: bytes, found_ms: int | None) -> None:
+    async with sink(b"HTTP/1.1 429 Slow\r\nretry-after: %b\r\ncontent-length: 0\r\n\r\n" % said) as (url, _):
+        assert (await request(url)).retry_after_ms == found_ms
+
+
 @pytest.mark.parametrize("year", [b"2030", b"99999999999999999999"])
 async def test_a_date_beyond_all_calendars_asks_for_nothing(year: bytes) -> None:
     until = b"Mon, 01 Jan %b 00:00:00 +99999999999999" % year
