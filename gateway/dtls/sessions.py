@@ -27,6 +27,7 @@ from store.base.listening.places import ConnectionSlots
 RECORD_BYTES: Final = 13  # of a record's header
 HANDSHAKE, CLIENT_HELLO = 22, 1
 FRAGMENT_BYTES: Final = 12  # of the header of a handshake's message, or of a fragment of it
+VERSION_BYTES, RANDOM_BYTES = 2, 32  # of a ClientHello (RFC 5246, 7.4.1.2)
 SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket
 STRANGERS_COUNT_MAX: Final = 1_024  # of them, of peers let in without an identity
 SESSION_BYTES: Final = 32 << 10  # that one takes
@@ -56,6 +57,7 @@ class _Session:
     began_ms: int
     received_ms: int
     forget: Callable[["_Session"], None]
+    random: bytes  # of the ClientHello that began it
     due_ms: int = 0  # when to look at its handshake
     queued_ms: int | None = None  # the same, as the heap has it, which may be later by less than LOOK_MS
     held_bytes: int = 0  # that count in the budget
@@ -114,12 +116,10 @@ class DtlsSessions:
         """Takes a datagram; returns the plaintexts in it."""
         if len(data) < RECORD_BYTES:
             return []
-        session = self._handshakes.get(peer)
-        if session is None:
-            session = self._established.get(peer)
-            if session is None or _is_client_hello(data):
-                self._listen(data, peer, now_ms)
-                return []
+        session = self._handshakes.get(peer) or self._established.get(peer)
+        if session is None or (_is_client_hello(data) and random_of(data) != session.random):
+            self._listen(data, peer, now_ms)
+            return []
         return self._read(session, data, now_ms)
 
     def _listen(self, data: bytes, peer: Peer, now_ms: int) -> None:
@@ -139,11 +139,12 @@ class DtlsSessions:
             self._spare = self._context.connection()
             return
         self._spare = self._context.connection()
-        if peer in self._established:
-            self._forget(self._established[peer])
+        for before in (self._handshakes.get(peer), self._established.get(peer)):
+            if before is not None:
+                self._forget(before)
         self._count += 1
         network = network_of(str(peer[0])).encode()
-        session = _Session(connection, peer, network, self._count, now_ms, now_ms, self._forget)
+        session = _Session(connection, peer, network, self._count, now_ms, now_ms, self._forget, random_of(data))
         self._handshakes[peer] = self._watched[session.number] = session
         self._places.take(session, network, HANDSHAKES_COUNT_MAX)
         if self._holds_more(session, HANDSHAKE_BYTES):
@@ -334,6 +335,12 @@ def _is_client_hello(data: bytes) -> bool:
     if len(data) <= RECORD_BYTES or data[0] != HANDSHAKE or data[3:5] != b"\0\0":
         return False
     return data[RECORD_BYTES] == CLIENT_HELLO
+
+
+def random_of(data: bytes) -> bytes:
+    """Returns the random of a ClientHello: a client that begins anew has another one (RFC 6347, 4.2.1)."""
+    begin = RECORD_BYTES + FRAGMENT_BYTES + VERSION_BYTES
+    return data[begin : begin + RANDOM_BYTES]
 
 
 def datagrams_of(data: bytes) -> Iterator[bytes]:

@@ -283,6 +283,32 @@ def test_a_client_that_begins_anew_takes_its_sessions_place():
     assert server.hear(second.send(b"y"), peer) == [b"y"]
 
 
+def test_a_client_that_begins_anew_in_the_midst_of_its_handshake_is_not_kept_waiting():
+    """One that restarts on its port, or whose key was wrong, was shut out for as long as a handshake may take."""
+    server, first, second, peer = DtlsServer(), DtlsClient(b"dev1", b"wrong"), DtlsClient(), ("h", 1)
+    begin(server, first, peer)
+    assert server.sessions.handshakes == 1
+    assert server.connect(second, peer)
+    assert server.sessions.handshakes == 0
+    assert server.joined == [(peer, "dev1")]
+    assert server.budget.held_bytes == 0
+
+
+def test_a_client_hello_that_comes_twice_ends_no_session():
+    server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
+    server.hear(client.shake(), peer)
+    for data in server.sent(peer):
+        client.connection.bio_write(data)
+    hello = client.shake()
+    server.hear(hello, peer)
+    for data in server.sent(peer):
+        client.connection.bio_write(data)
+    assert server.connect(client, peer)
+    assert server.hear(hello, peer) == []
+    assert server.left == []
+    assert server.hear(client.send(b"x"), peer) == [b"x"]
+
+
 def test_a_session_whose_key_is_removed_ends():
     server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
     server.connect(client, peer)
