@@ -283,6 +283,7 @@ def to_document(message: Message) -> dict[str, Any]:
 
     No attribute of the specification says that a body is compressed, nor where an answer goes: our extensions
     `contentencoding` and `replyto` carry both, for messages that were not published as events with these attributes.
+    So does `correlationdata`, in Base64, with a correlation that `correlationid` does not tell, as it is no text.
     """
     attributes = placed(message)
     document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)
@@ -296,6 +297,8 @@ def to_document(message: Message) -> dict[str, Any]:
         document.setdefault("contentencoding", message.content_encoding)
     if (reply_to := answers_at(message)) is not None:
         document.setdefault("replyto", reply_to)
+    if message.correlation and "correlationid" not in document:
+        document.setdefault("correlationdata", b64encode(message.correlation).decode())
     payload = _payload(message, native.get("data"))
     if payload is not None:
         document[payload[0]] = payload[1]

@@ -66,6 +66,7 @@ from store.base.rhythm import pause
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
+AGAIN_MS = 1_000  # until work that has failed begins again
 CALLS_MAX = 1_024  # requests of one connection in flight; more are refused
 
 log = logs.get(__name__)
@@ -217,10 +218,9 @@ class ProcessHub(StreamHub):
         await self.owners.start(self.spawn)
         if not self.owners.alone:
             self.spawn(self.pauses.run())
-        self.spawn(watch_pressure(self))
-        self.spawn(self.queues.follow())
-        self.spawn(self.queues.keeper.run())
-        self.spawn(self.queues.follow_members())
+        endless = (self.queues.follow, self.queues.keeper.run, self.queues.follow_members)
+        for work in (partial(watch_pressure, self), *endless):  # a bug of ours may end one: it begins again
+            self.spawn(self._every(AGAIN_MS, work, at_once=True))
         self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
         self.spawn(self._every(SAMPLE_INTERVAL_MS, self._sys_topics.sample))
         if orphans:
@@ -430,9 +430,11 @@ class ProcessHub(StreamHub):
 
     # ---- periodic work
 
-    async def _every(self, interval_ms: int, work: Callable[[], Coroutine[Any, Any, object]]) -> None:
+    async def _every(self, ms: int, work: Callable[[], Coroutine[Any, Any, object]], *, at_once: bool = False) -> None:
         while True:
-            await pause(interval_ms / 1000)
+            if not at_once:
+                await pause(ms / 1000)
+            at_once = False
             try:
                 await work()
             except StoreError as error:

@@ -99,5 +99,6 @@ class Upkeep:
         except Exception:  # our own bug: it concerns one queue, and the others go on
             log.exception("applying limits and expiry of a queue has failed", queue=number)
             due_ms = self._now_ms() + SWEEP_MS
-        if due_ms is not None:
-            self._schedule(number, max(due_ms, self._looked[number] + 1))
+        looked_ms = self._looked.get(number)
+        if due_ms is not None and looked_ms is not None:  # else the queue is gone since
+            self._schedule(number, max(due_ms, looked_ms + 1))

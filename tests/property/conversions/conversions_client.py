@@ -65,7 +65,8 @@ def put(rows: dict[str, Any], **fields: Any) -> dict[str, Any]:
 
 _NOT_EXTENSIONS = {"specversion", "id", "source", "type", "time", "subject", "dataschema", "partitionkey"}
 _NOT_EXTENSIONS |= {"expirytime", "correlationid", "traceparent", "contentencoding", "datacontenttype", "replyto"}
-_OF_DOCUMENTS = {"datacontenttype", "contentencoding", "replyto"}
+_NOT_EXTENSIONS.add("correlationdata")
+_OF_DOCUMENTS = {"datacontenttype", "contentencoding", "replyto", "correlationdata"}
 
 
 def without_ours(attributes: Mapping[str, Any]) -> dict[str, Any]:

@@ -121,7 +121,9 @@ def test_whatever_is_wrapped_is_an_event(
     again = from_structured(to_structured(message), **KEYWORDS)
     attributes = wrap(message)
     attributes.pop(PROPERTIES, None)  # a gateway alone sets it: one that comes from outside is not believed
-    assert attributes_of(again) == attributes
+    told = attributes_of(again) or {}
+    told.pop("correlationdata", None)  # of a correlation that is no text: an extension, as `replyto` is
+    assert told == attributes
     assert again.body == body or json.loads(again.body) == json.loads(body)
 
 

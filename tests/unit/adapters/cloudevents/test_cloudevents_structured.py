@@ -213,3 +213,13 @@ def test_json_that_an_event_says_no_type_of_is_json_in_bindings_too(event, said)
 
 def test_a_body_that_is_no_event_has_the_type_that_it_came_with():
     assert data_type(Message("a", b"{}", 5, "mqtt", "d")) is None
+
+
+@pytest.mark.parametrize(
+    ("correlation", "told"),
+    [(None, {}), (b"", {}), (b"c-1", {"correlationid": "c-1"}), (b"\xff\xfe", {"correlationdata": "//4="})],
+)
+def test_a_correlation_is_told_as_text_or_else_in_base64(correlation: bytes | None, told: dict[str, str]) -> None:
+    message = Message(address="a", id="1", correlation=correlation)
+    document = json.loads(to_structured(message))
+    assert {name: document[name] for name in ("correlationid", "correlationdata") if name in document} == told
