@@ -114,6 +114,8 @@ class QueueKeeper:
         self._router.lanes.streams.discard(queue.number)
         self._uses.forget(queue.number)
         self._upkeep.forget(queue.number)
+        if self._single.owns(queue.number):
+            self._upkeep.changed(queue.number)  # which lets go of the name: another queue may be called so
 
     def used(self, queue: Queue) -> None:
         """Keeps a queue from expiring for a while: it was declared again, asked for a message or left by a consumer."""
@@ -142,6 +144,8 @@ class QueueKeeper:
     async def look_after(self, number: int) -> int | None:
         """Removes expired and excess messages from a queue; returns when to look again. Raises `StoreError`."""
         queue = self._queues.get(number)
+        if queue is None:
+            await self._single.forget(number)
         if queue is None or not is_watched(queue):
             return None
         asks_ms = await self._single.look_after(queue)

@@ -62,7 +62,8 @@ class LeaseCalls(Protocol):
         A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
         policy says, 0: no such limit). After that the message can be leased again. No more are leased for a time than
         `store.format.policy.TIMED_LEASES_MAX`. In an ordered group at most one message of a key is leased at a time,
-        and those behind it wait.
+        and those behind it wait. Who is given none, as with a `max_count` of 0, is told of the queue by
+        `QueueCalls.watch` when there may be some.
         """
 
     async def settle(self, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = "") -> None:

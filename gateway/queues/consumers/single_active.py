@@ -34,7 +34,7 @@ class SingleActive:
         number = queue.number
         if not any(consumer.allowed for consumer in queue.pump.consumers):
             queue.pump.active = False
-            await self.forget(queue)
+            await self.forget(number)
             return None
         if number not in self._owned:
             queue.pump.active = False
@@ -47,11 +47,16 @@ class SingleActive:
             queue.pump.wake()
         return None
 
-    async def forget(self, queue: Queue) -> None:
-        """Lets another process deliver a queue. Raises `StoreError`."""
-        owned = self._owned.pop(queue.number, None)
+    def owns(self, number: int) -> bool:
+        """Returns whether this process has the name for a queue."""
+        return number in self._owned
+
+    async def forget(self, number: int) -> None:
+        """Lets another process deliver a queue, or the next one of its name. Raises `StoreError`."""
+        owned = self._owned.get(number)
         if owned is not None:
             await owned.release()
+            self._owned.pop(number, None)
 
     async def on_release_requested(self, name: str, user: SessionUser | None) -> None:
         """See `owners.OwnershipListener`: the name is kept as long as consumers may read."""

@@ -53,11 +53,12 @@ class QueueHead:
             return await self._store.leases.take(self._number, owner, max_count=max_count)
 
     async def probe(self, owner: int) -> bool:
-        """Returns whether a message waits. After a `False` the store tells of the next one. Raises `StoreError`."""
-        async with self._leasing:
-            leases = await self._store.leases.take(self._number, owner, max_count=1)
-            self._store.leases.requeue(self._number, owner, [lease.offset for lease in leases], delivered=False)
-        return bool(leases)
+        """Returns whether a message waits. After a `False` the store tells of the next one. Raises `StoreError`.
+
+        Nothing is leased for it: consumers at other proxies would get later messages first.
+        """
+        await self._store.leases.take(self._number, owner, max_count=0)  # first: none that comes now is overlooked
+        return await self._store.leases.waiting(self._number) > 0
 
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `trim`."""

@@ -25,6 +25,7 @@ from gateway.port.queues import (
 )
 from gateway.port.streams import StreamRead
 from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
+from gateway.queues.leaving.upkeep import OWNER
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.definitions import Changed
@@ -391,6 +392,48 @@ async def test_a_proxy_whose_consumers_may_not_read_any_more_lets_another_have_t
     await other.publish("", "q", b"1")
     assert await second.has(1) == [b"1"]
     assert not first.taken
+
+
+async def test_the_active_consumer_of_a_deleted_queue_keeps_none_of_the_next_one_waiting(two):
+    """Its proxy kept the name, and the next queue of that name was delivered nowhere."""
+    _, one, other = two
+    arguments = {"x-single-active-consumer": True}
+    await other.declare(other.conn(), "q", arguments=arguments)
+    await other.consume(other.conn(), "q")
+    before = other.queues.registry.queues["q"].number
+    assert await other.queues.keeper.look_after(before) is None
+    await other.ask(DeleteQueue(name="q"))
+    await other.queues.keeper.look_after(before)
+    conn = one.conn()
+    await one.declare(conn, "q", arguments=arguments)
+    await one.consume(conn, "q")
+    assert await one.queues.keeper.look_after(one.queues.registry.queues["q"].number) is None
+    await other.publish("", "q", b"1")
+    assert await conn.has(1) == [b"1"]
+
+
+@pytest.mark.parametrize("arguments", [{"x-message-ttl": 100_000}, {"x-message-ttl": 100_000, "x-max-priority": 3}])
+async def test_a_proxy_without_a_ready_consumer_leases_nothing_to_learn_of_messages(two, arguments, monkeypatch):
+    """It gave back what it had leased, when another proxy's consumer had been given later messages already."""
+    _, one, other = two
+    for proxy in (one, other):
+        await proxy.declare(proxy.conn(), "q", arguments=arguments)
+    head = other.queues.registry.queues["q"].pump.head
+    taken, take = [], type(other.store.leases).take
+
+    async def noted(leases, queue, owner, *, max_count, **options):
+        taken.append(max_count)
+        return await take(leases, queue, owner, max_count=max_count, **options)
+
+    monkeypatch.setattr(type(other.store.leases), "take", noted)
+    told = []
+    other.store.queues.watch(told.extend)
+    assert not await head.probe(OWNER)
+    await one.publish("", "q", b"1")
+    await until(lambda: set(told) & set(other.queues.registry.queues["q"].numbers))
+    assert await head.probe(OWNER)
+    assert set(taken) == {0}
+    assert (await one.ask(GetMessage(queue="q"))).leased is not None
 
 
 async def test_a_use_at_one_proxy_keeps_a_queue_from_expiring_at_another(two):
