@@ -43,6 +43,23 @@ class Binding(msgspec.Struct, frozen=True, kw_only=True):
         return self.exchange, self.routing_key, msgspec.msgpack.encode(self.arguments, order="deterministic")
 
 
+def changed_bindings(before: tuple[Binding, ...], after: tuple[Binding, ...]) -> tuple[list[Binding], list[Binding]]:
+    """Returns the bindings that are gone, and those that are new.
+
+    Of thousands nearly all are the same objects, mostly all but one at the end. Only the others are compared by what
+    they say.
+    """
+    if after[: len(before)] == before:
+        return [], list(after[len(before) :])
+    old, new = set(map(id, before)), set(map(id, after))
+    gone = {one.identity: one for one in before if id(one) not in new}
+    came = {one.identity: one for one in after if id(one) not in old}
+    return (
+        [one for identity, one in gone.items() if identity not in came],
+        [one for identity, one in came.items() if identity not in gone],
+    )
+
+
 class Exchange(msgspec.Struct, frozen=True, kw_only=True):
     """An exchange as it was declared, with the bindings that lead to it from other exchanges."""
 

@@ -2,7 +2,14 @@
 
 from collections.abc import Hashable, Mapping
 
-from gateway.queues.model.bindings import Binding, Exchange, QueueDefinition, bindings_of, patterns
+from gateway.queues.model.bindings import (
+    Binding,
+    Exchange,
+    QueueDefinition,
+    bindings_of,
+    changed_bindings,
+    patterns,
+)
 from gateway.queues.model.hashed_bindings import HashedBindings
 from gateway.queues.model.queue import Queue, QueueRouter
 
@@ -40,15 +47,12 @@ class QueueRoutes:
             queue.definition = definition
             self.add(queue)
             return
-        before = {b.identity: b for b in queue.definition.bindings}
-        after = {b.identity: b for b in definition.bindings}
+        gone, came = changed_bindings(queue.definition.bindings, definition.bindings)
         queue.definition = definition
-        for identity, binding in before.items():
-            if identity not in after:
-                self._unroute(queue, binding)
-        for identity, binding in after.items():
-            if identity not in before:
-                self._route(queue, binding)
+        for binding in gone:
+            self._unroute(queue, binding)
+        for binding in came:
+            self._route(queue, binding)
 
     def _route(self, queue: Queue, binding: Binding) -> None:
         exchange = self._exchanges[binding.exchange]

@@ -20,6 +20,7 @@ from gateway.queues.model.bindings import (
     Binding,
     Exchange,
     QueueDefinition,
+    changed_bindings,
     patterns,
     predeclared,
 )
@@ -314,14 +315,11 @@ class Topology(ABC):
         self._exchanges[exchange.name] = exchange
         kept = tuple(b for b in exchange.bindings if b.exchange in self._exchanges)
         self._exchanges[exchange.name] = msgspec.structs.replace(exchange, bindings=kept)
-        old = {} if before is None else {b.identity: b for b in before.bindings}
-        new = {b.identity: b for b in kept}
-        for identity, binding in old.items():
-            if identity not in new:
-                self._unlink(exchange.name, binding)
-        for identity, binding in new.items():
-            if identity not in old:
-                self._link(exchange.name, binding)
+        gone, came = changed_bindings(() if before is None else before.bindings, kept)
+        for binding in gone:
+            self._unlink(exchange.name, binding)
+        for binding in came:
+            self._link(exchange.name, binding)
 
     def _forget_exchange(self, name: str) -> None:
         """Forgets an exchange, and the bindings that lead to it and away from it."""
