@@ -114,7 +114,7 @@ class QueueKeeper:
         self._router.lanes.streams.discard(queue.number)
         self._uses.forget(queue.number)
         self._upkeep.forget(queue.number)
-        if self._single.owns(queue.number):
+        if self._single.leave(queue.number):
             self._upkeep.changed(queue.number)  # which lets go of the name: another queue may be called so
 
     def used(self, queue: Queue) -> None:
