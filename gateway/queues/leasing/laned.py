@@ -81,8 +81,8 @@ class LanedLeases:
             return await self._leases.take(queue, owner, max_count=max_count, **options)
         taken: list[Lease] = []
         if not max_count:  # it is asked to be told of the next message, in whatever lane
-            for _, lane in self._candidates(lanes):
-                await self._leases.take(lane, owner, max_count=0, **options)
+            asked = [self._leases.take(lane, owner, max_count=0, **options) for _, lane in self._candidates(lanes)]
+            await asyncio.gather(*asked)
             return taken
         for place, lane in self._candidates(lanes):
             stamp, wanted = self._found.stamp(lane), max_count - len(taken)

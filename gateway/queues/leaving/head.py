@@ -55,10 +55,13 @@ class QueueHead:
     async def probe(self, owner: int) -> bool:
         """Returns whether a message waits. After a `False` the store tells of the next one. Raises `StoreError`.
 
-        Nothing is leased for it: consumers at other proxies would get later messages first.
+        Nothing is leased for it: consumers at other proxies would get later messages first. Where a message waits the
+        store is not asked to tell of more: each of them would bring a look at the queue.
         """
-        await self._store.leases.take(self._number, owner, max_count=0)  # first: none that comes now is overlooked
-        return await self._store.leases.waiting(self._number) > 0
+        if await self._store.leases.waiting(self._number):
+            return True
+        await self._store.leases.take(self._number, owner, max_count=0)
+        return await self._store.leases.waiting(self._number) > 0  # one that has come before the store was asked
 
     async def waiting(self, owner: int) -> int:
         """Returns how many messages wait, after `trim`."""
