@@ -4,6 +4,7 @@ A binding is a filter over addresses, with a look at the message for headers exc
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from operator import is_
 from typing import Any, Final
 
 import msgspec
@@ -47,9 +48,12 @@ def changed_bindings(before: tuple[Binding, ...], after: tuple[Binding, ...]) ->
     """Returns the bindings that are gone, and those that are new.
 
     Of thousands nearly all are the same objects, mostly all but one at the end. Only the others are compared by what
-    they say.
+    they say: 1, 1.0 and True are equal to Python, and different to a header exchange.
     """
-    if after[: len(before)] == before:
+    first = after[: len(before)]
+    if first == before and (
+        all(map(is_, first, before)) or msgspec.msgpack.encode(first) == msgspec.msgpack.encode(before)
+    ):
         return [], list(after[len(before) :])
     old, new = set(map(id, before)), set(map(id, after))
     gone = {one.identity: one for one in before if id(one) not in new}

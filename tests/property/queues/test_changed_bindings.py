@@ -10,7 +10,7 @@ def binding(key, *, value=0):
     return Binding(exchange="e", routing_key=key, arguments={"a": value, "b": 1})
 
 
-KNOWN = [binding(key, value=value) for key in "abc" for value in range(2)]
+KNOWN = [binding(key, value=value) for key in "ab" for value in (0, 1, 1.0, True)]
 SOME = st.lists(st.sampled_from(range(len(KNOWN))), unique=True)
 
 
@@ -20,8 +20,16 @@ def test_it_is_what_a_comparison_of_all_says(before, after, anew):
     old = tuple(KNOWN[n] for n in before)
     new = tuple(binding(KNOWN[n].routing_key, value=KNOWN[n].arguments["a"]) if anew else KNOWN[n] for n in after)
     gone, came = changed_bindings(old, new)
-    assert [one.identity for one in gone] == [one.identity for one in old if one not in new]
-    assert [one.identity for one in came] == [one.identity for one in new if one not in old]
+    said_before, said_after = ([one.identity for one in some] for some in (old, new))
+    assert [one.identity for one in gone] == [one for one in said_before if one not in said_after]
+    assert [one.identity for one in came] == [one for one in said_after if one not in said_before]
+
+
+def test_what_python_takes_for_equal_is_not_the_same():
+    """A headers exchange tells True from 1, and bindings with 1 and 1.0 are unbound one by one."""
+    for one, other in ((1, True), (1, 1.0), (0, False)):
+        before, after = binding("a", value=one), binding("a", value=other)
+        assert changed_bindings((before,), (after,)) == ([before], [after])
 
 
 def test_a_binding_more_compares_none():
