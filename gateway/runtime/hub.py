@@ -10,6 +10,7 @@ from typing import Any
 from controller.api.client import ControllerClient
 from gateway.base.eager import eager_start
 from gateway.base.pause_guard import PauseGuard
+from gateway.base.periodic import endless, every
 from gateway.config.config import Config
 from gateway.delivery.answers import AnswerWaits
 from gateway.delivery.fanout import Fanout
@@ -60,13 +61,10 @@ from gateway.sessions.wills import Wills
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
-from store.base.errors import StoreError
 from store.base.memory import memory_limit_bytes
-from store.base.rhythm import pause
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
-AGAIN_MS = 1_000  # until work that has failed begins again
 CALLS_MAX = 1_024  # requests of one connection in flight; more are refused
 
 log = logs.get(__name__)
@@ -218,16 +216,16 @@ class ProcessHub(StreamHub):
         await self.owners.start(self.spawn)
         if not self.owners.alone:
             self.spawn(self.pauses.run())
-        endless = (self.queues.follow, self.queues.keeper.run, self.queues.follow_members)
-        for work in (partial(watch_pressure, self), *endless):  # a bug of ours may end one: it begins again
-            self.spawn(self._every(AGAIN_MS, work, at_once=True))
-        self.spawn(self._every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
-        self.spawn(self._every(SAMPLE_INTERVAL_MS, self._sys_topics.sample))
+        queues = self.queues
+        for work in (partial(watch_pressure, self), queues.follow, queues.keeper.run, queues.follow_members):
+            self.spawn(endless(work))
+        self.spawn(every(SWEEP_SHARED_INTERVAL_MS, self.shared.sweep))
+        self.spawn(every(SAMPLE_INTERVAL_MS, self._sys_topics.sample))
         if orphans:
             self.spawn(self.sessions.end_orphans(orphans))
-        self.spawn(self._every(TOPICS_INTERVAL_MS, self.topics.follow))
-        self.spawn(self._every(COMMIT_INTERVAL_MS, self.sessions.commit))
-        self.spawn(self._every(SWEEP_INTERVAL_MS, self.sessions.sweep))
+        self.spawn(every(TOPICS_INTERVAL_MS, self.topics.follow))
+        self.spawn(every(COMMIT_INTERVAL_MS, self.sessions.commit))
+        self.spawn(every(SWEEP_INTERVAL_MS, self.sessions.sweep))
 
     # ---- small things that endpoints ask for
 
@@ -427,20 +425,6 @@ class ProcessHub(StreamHub):
         self.fanout.changed()
         self.queues.wake()
         self.waiting_wills.look()
-
-    # ---- periodic work
-
-    async def _every(self, ms: int, work: Callable[[], Coroutine[Any, Any, object]], *, at_once: bool = False) -> None:
-        while True:
-            if not at_once:
-                await pause(ms / 1000)
-            at_once = False
-            try:
-                await work()
-            except StoreError as error:
-                log.warning("periodic work failed", error=str(error))
-            except Exception:  # our own bug: the next round may do better, and other work goes on
-                log.exception("periodic work failed")
 
 
 async def _logged(work: Coroutine[Any, Any, object]) -> None:

@@ -18,6 +18,7 @@ from store.api.keys import Change
 from store.base import logs
 from store.base.errors import StoreError
 from store.base.rhythm import Reminder, pause
+from store.base.streams import until_one_ends
 from store.base.streams.event_wait import wait_at_most
 
 COUNTS = "shared/counts"
@@ -71,7 +72,7 @@ class SharedCounts:
     async def follow(self) -> None:
         """Publishes the own counts and follows those of other proxies, forever."""
         if not self._owners.alone:
-            await asyncio.gather(self._following(), self._publishing())
+            await until_one_ends(self._following(), self._publishing())  # none ends without an error
 
     # ---- own counts
 
