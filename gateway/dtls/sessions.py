@@ -69,6 +69,13 @@ class _Session:
         """See `Holder`: it makes way."""
         self.forget(self)
 
+    def is_begun_anew(self, hello: bytes, now_ms: int) -> bool:
+        """Returns whether a ClientHello is of another handshake, and not this one's again.
+
+        Its random says so, but not of a device that has the same one behind each reboot.
+        """
+        return random_of(hello) != self.random or now_ms - self.began_ms >= HANDSHAKE_MS
+
 
 class DtlsSessions:
     """Sessions by peer. `joined` and `left` are called with those that begin and end; `output` has records to send."""
@@ -117,7 +124,7 @@ class DtlsSessions:
         if len(data) < RECORD_BYTES:
             return []
         session = self._handshakes.get(peer) or self._established.get(peer)
-        if session is None or (_is_client_hello(data) and random_of(data) != session.random):
+        if session is None or (_is_client_hello(data) and session.is_begun_anew(data, now_ms)):
             self._listen(data, peer, now_ms)
             return []
         return self._read(session, data, now_ms)

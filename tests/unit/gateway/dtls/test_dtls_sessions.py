@@ -307,6 +307,9 @@ def test_a_client_hello_that_comes_twice_ends_no_session():
     assert server.hear(hello, peer) == []
     assert server.left == []
     assert server.hear(client.send(b"x"), peer) == [b"x"]
+    server.now_ms += HANDSHAKE_MS
+    server.hear(hello, peer)
+    assert server.left == [peer], "a device without entropy begins anew"
 
 
 def test_a_session_whose_key_is_removed_ends():
