@@ -114,7 +114,9 @@ class ReleaseKeys(Request[None], frozen=True, kw_only=True):
 
 
 class WatchKeys(Request[int], frozen=True, kw_only=True):
-    """Begins to watch a range from a revision on (None: from now). Refused with `Compacted`, QUOTA.
+    """Begins to watch a range from a revision on (None, or one that is not there yet: from now).
+
+    Refused with `Compacted`, QUOTA.
 
     Returns the revision behind which it begins: a watch from the next one on has the same changes.
     """

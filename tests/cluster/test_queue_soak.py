@@ -29,7 +29,7 @@ from tests.support.process.ports import PORTS
 QUEUES = int(os.environ.get("HEADGATE_SOAK_QUEUES", "0"))
 ROUNDS = 3
 MEMORY_MIB_MAX = 12.0  # by which the most that a process has in a later round may exceed that of the first
-ROUTE_BYTES = 160  # of memory, for a queue and its group
+ROUTE_BYTES = 120  # of memory, for a queue and its group: an entry of 65,536 takes that
 WINDOWS_MIB = {  # of what is kept for later, by role; Raft cuts its log when it is twice as long as it should be
     "controller": (2 * RaftSettings().cache_bytes_max + FEED_BYTES_MAX) / MIB,
     "store": TAIL_BYTES_MAX / MIB,

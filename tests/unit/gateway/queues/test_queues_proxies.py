@@ -403,11 +403,17 @@ async def test_the_active_consumer_of_a_deleted_queue_keeps_none_of_the_next_one
     before = other.queues.registry.queues["q"].number
     assert await other.queues.keeper.look_after(before) is None
     await other.ask(DeleteQueue(name="q"))
-    await other.queues.keeper.look_after(before)
     conn = one.conn()
     await one.declare(conn, "q", arguments=arguments)
     await one.consume(conn, "q")
-    assert await one.queues.keeper.look_after(one.queues.registry.queues["q"].number) is None
+    number = one.queues.registry.queues["q"].number
+    assert await one.queues.keeper.look_after(number) is not None, "its upkeep has not looked yet"
+    other.spawn(other.queues.keeper.run())
+
+    async def taken():
+        return await one.queues.keeper.look_after(number) is None
+
+    await until(taken)
     await other.publish("", "q", b"1")
     assert await conn.has(1) == [b"1"]
 
