@@ -38,6 +38,7 @@ class DtlsContext:
         self._cookie_key = secrets.token_bytes(COOKIE_KEY_BYTES)
         self.peer: Any = None
         self.identified: tuple[bytes, PreSharedKey] | None = None  # the key that the last handshake has asked for
+        self.unknown: bytes | None = None  # the identity that it has named, where there is no key of it
         context = self._context = SSL.Context(SSL.DTLS_SERVER_METHOD)
         context.set_options(
             (SSL.OP_COOKIE_EXCHANGE or 0) | SSL.OP_NO_QUERY_MTU | SSL.OP_NO_TICKET | (SSL.OP_NO_RENEGOTIATION or 0)
@@ -71,7 +72,7 @@ class DtlsContext:
             name: bytes = ffi.string(identity)
             found = find_key(name)
             key = secrets.token_bytes(UNKNOWN_KEY_BYTES) if found is None else found.key
-            self.identified = None if found is None else (name, found)
+            self.identified, self.unknown = (None, name) if found is None else ((name, found), None)
             if len(key) > min(room, KEY_BYTES_MAX):
                 return 0
             ffi.memmove(psk, key, len(key))
@@ -110,6 +111,12 @@ def _use_certificates(context: SSL.Context, tls: TlsConfig) -> None:
 
 
 _CRL_CHECK: Final = 0x4  # X509_V_FLAG_CRL_CHECK: of the client's own certificate
+
+
+def why_failed(error: SSL.Error) -> str:
+    """Returns the reasons of an error, in OpenSSL's words."""
+    reasons = [str(one[-1]) for one in error.args[0]] if error.args and isinstance(error.args[0], list) else []
+    return ", ".join(reasons) or "the peer has ended it"
 
 
 def described(certificate: x509.Certificate) -> Mapping[str, Any]:

@@ -16,7 +16,7 @@ from typing import Any, Final, NamedTuple
 
 from OpenSSL import SSL
 
-from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described
+from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described, why_failed
 from gateway.dtls.psk_file import PreSharedKey
 from gateway.port.adapter import Peer
 from gateway.security.limits import network_of
@@ -63,6 +63,7 @@ class _Session:
     held_bytes: int = 0  # that count in the budget
     established: bool = False
     key: tuple[bytes, PreSharedKey] | None = None  # and its identity
+    unknown: bytes | None = None  # the identity that it has named, where there is no key
     checked_ms: int = 0  # when the key was looked for last
 
     def cancel(self) -> None:
@@ -78,7 +79,10 @@ class _Session:
 
 
 class DtlsSessions:
-    """Sessions by peer. `joined` and `left` are called with those that begin and end; `output` has records to send."""
+    """Sessions by peer. `joined` and `left` are called with those that begin and end; `output` has records to send.
+
+    `failed` is called with the peer of each handshake that fails, and why.
+    """
 
     def __init__(
         self,
@@ -86,6 +90,7 @@ class DtlsSessions:
         *,
         joined: Callable[[Peer, Identified], bool],
         left: Callable[[Peer], None],
+        failed: Callable[[Peer, str], object],
         find_key: Callable[[bytes], PreSharedKey | None] | None = None,
         budget: PeerBudget[Holder] = UNAUTHENTICATED,
     ) -> None:
@@ -97,6 +102,7 @@ class DtlsSessions:
         self._context = new_context()
         self._joined = joined
         self._left = left
+        self._failed = failed
         self._find_key = find_key
         self._spare = self._context.connection()  # listens to peers that have no session
         self._established: dict[Peer, _Session] = {}  # the one that was silent longest first
@@ -208,17 +214,19 @@ class DtlsSessions:
     def _shake(self, session: _Session, now_ms: int) -> bool:
         """Goes on with a handshake; returns whether it is done."""
         context = self._context
-        context.peer, context.identified = session.peer, None
+        context.peer, context.identified, context.unknown = session.peer, None, None
         try:
             session.connection.do_handshake()
         except SSL.WantReadError:
             session.key = context.identified or session.key
+            session.unknown = context.unknown or session.unknown
             self._collect(session.connection, session.peer)
             self._watch(session, now_ms)
             return False
-        except SSL.Error:
+        except SSL.Error as error:
+            session.unknown = context.unknown or session.unknown
             self._collect(session.connection, session.peer)
-            self._forget(session)
+            self._fail(session, why_failed(error))
             return False
         self._collect(session.connection, session.peer)
         session.key = context.identified or session.key
@@ -290,13 +298,13 @@ class DtlsSessions:
                 continue
             session.queued_ms = None
             if now_ms - session.began_ms >= HANDSHAKE_MS:
-                self._forget(session)
+                self._fail(session, "it takes too long, as with a wrong key")
                 continue
             if session.due_ms <= now_ms:
                 try:
                     session.connection.DTLSv1_handle_timeout()
-                except SSL.Error:
-                    self._forget(session)
+                except SSL.Error as error:
+                    self._fail(session, why_failed(error))
                     continue
                 self._collect(session.connection, session.peer)
             self._watch(session, now_ms)
@@ -322,6 +330,15 @@ class DtlsSessions:
         if session.queued_ms is None or session.due_ms <= session.queued_ms - LOOK_MS:
             session.queued_ms = session.due_ms
             heapq.heappush(self._due, (session.due_ms, session.number))
+
+    def _fail(self, session: _Session, reason: str) -> None:
+        """Gives a handshake up, and says why; a name without a key is the better reason."""
+        if session.unknown is not None:
+            reason = f"no key has the identity {session.unknown.decode(errors='replace')!a}"
+        elif session.key is not None:
+            reason = f"{reason} (identity {session.key[0].decode(errors='replace')!a})"
+        self._failed(session.peer, reason)
+        self._forget(session)
 
     def _leave_handshakes(self, session: _Session) -> None:
         del self._handshakes[session.peer], self._watched[session.number]

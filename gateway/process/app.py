@@ -10,6 +10,7 @@ import ssl
 import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import AbstractAsyncContextManager
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
@@ -35,6 +36,7 @@ from gateway.runtime.dtls import dtls_adapter
 from gateway.runtime.endpoint import ListenerContext
 from gateway.runtime.hub import ProcessHub
 from gateway.runtime.reloading import follow, reread, watch_users
+from gateway.security.failed_handshakes import FailedHandshakes
 from gateway.security.tls import ServerTls
 from gateway.security.tls_listener import Handshakes, TlsListener
 from gateway.sockets.batches import COMPILED
@@ -216,8 +218,15 @@ class Gateway:
             if tls is None:
                 server = PlainListener(connection, self._poller, together=True)
             else:
-                cut_off = self.metrics.errors(listener.adapter, "cut_off").inc
-                server = TlsListener(connection, tls, self._handshakes, handshake_s=TLS_HANDSHAKE_S, cut_off=cut_off)
+                errors = partial(self.metrics.errors, listener.adapter)
+                server = TlsListener(
+                    connection,
+                    tls,
+                    self._handshakes,
+                    handshake_s=TLS_HANDSHAKE_S,
+                    cut_off=errors("cut_off").inc,
+                    failed=FailedHandshakes(listener.name, listener.adapter, errors("handshake")).note,
+                )
             await server.listen(listener.host, port, backlog=ACCEPT_BACKLOG, shared=shared)
         self._servers.append(server)
         real = server.sockets[0].getsockname()[1]

@@ -12,6 +12,7 @@ from gateway.port.adapter import Peer
 from gateway.port.datagram import DatagramAdapter, SecuredDatagramFactory
 from gateway.runtime.endpoint import Hub, ListenerContext
 from gateway.security.auth_settings import AuthConfig, TlsConfig
+from gateway.security.failed_handshakes import FailedHandshakes
 from store.base import logs
 from store.base.clock import now_ms
 from store.base.process_errors import ConfigError
@@ -66,8 +67,13 @@ def dtls_adapter(
         return name is not None or hub.authenticator.admits_anonymous(loopback=loopback)
 
     keys = None if auth.psk_file is None else PreSharedKeys(auth.psk_file, now_ms=now_ms)
+    failures = FailedHandshakes(listener.name, listener.protocol, hub.metrics.errors(listener.protocol, "handshake"))
     sessions = DtlsSessions(
-        _following(tls, keys), joined=joined, left=inner.left, find_key=None if keys is None else keys.find
+        _following(tls, keys),
+        joined=joined,
+        left=inner.left,
+        failed=lambda peer, reason: failures.note(str(peer[0]), reason),
+        find_key=None if keys is None else keys.find,
     )
     return DtlsAdapter(inner, sessions)
 

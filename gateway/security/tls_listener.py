@@ -6,13 +6,13 @@ those that come later, and takes nothing from another network.
 """
 
 import asyncio
-import contextlib
 import socket
 import ssl
 from collections.abc import Callable
 from functools import partial
 from typing import Any, Final
 
+from gateway.security.failed_handshakes import why_failed
 from gateway.security.limits import network_of
 from gateway.sockets.listening import TcpListener
 from gateway.sockets.paced import PacedTransport
@@ -52,7 +52,11 @@ class Handshakes:
 
 
 class TlsListener(TcpListener):
-    """A TLS port. `cut_off` is called with each connection whose handshake had to make way."""
+    """A TLS port.
+
+    `cut_off` is called for each connection whose handshake had to make way, `failed` with the host of each one whose
+    handshake failed, and why.
+    """
 
     def __init__(
         self,
@@ -62,6 +66,7 @@ class TlsListener(TcpListener):
         *,
         handshake_s: float,
         cut_off: Callable[[], object],
+        failed: Callable[[str, str], object],
     ) -> None:
         super().__init__()
         self._connection = connection
@@ -72,6 +77,7 @@ class TlsListener(TcpListener):
         if context.verify_mode is not ssl.CERT_NONE:
             self._handshake_bytes += CERTIFICATE_BYTES
         self._cut_off = cut_off
+        self._failed = failed
         self._shaking: set[asyncio.Task[None]] = set()
 
     def close(self) -> None:
@@ -82,22 +88,25 @@ class TlsListener(TcpListener):
 
     def accepted(self, sock: socket.socket, address: Any) -> None:
         """See `TcpListener.accepted`."""
-        network = network_of(str(address[0])).encode()
-        task = self._loop.create_task(self._shake(sock))
+        host = str(address[0])
+        network = network_of(host).encode()
+        task = self._loop.create_task(self._shake(sock, host))
         self._shaking.add(task)
         task.add_done_callback(partial(self._shaken, sock, network))
         self._handshakes.enter(task, network, self._handshake_bytes)
 
-    async def _shake(self, sock: socket.socket) -> None:
+    async def _shake(self, sock: socket.socket, host: str) -> None:
         """Shakes hands; a peer that does not bring it to an end is no connection."""
         try:
-            with contextlib.suppress(OSError, ssl.SSLError, TimeoutError):
-                await self._loop.connect_accepted_socket(
-                    lambda: PacedTransport(self._connection()),
-                    handed_over(sock),
-                    ssl=self._context,
-                    ssl_handshake_timeout=self._handshake_s,
-                )
+            await self._loop.connect_accepted_socket(
+                lambda: PacedTransport(self._connection()),
+                handed_over(sock),
+                ssl=self._context,
+                ssl_handshake_timeout=self._handshake_s,
+            )
+        except OSError as error:
+            if reason := why_failed(error):
+                self._failed(host, reason)
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")
 

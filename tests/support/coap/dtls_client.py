@@ -22,7 +22,9 @@ PATIENCE_S = 60
 class DtlsClient:
     """A client of DTLS with a pre-shared key, without a socket."""
 
-    def __init__(self, identity: bytes = b"dev1", key: bytes = b"key-of-dev1") -> None:
+    def __init__(
+        self, identity: bytes = b"dev1", key: bytes = b"key-of-dev1", *, ciphers: bytes = b"PSK:@SECLEVEL=0"
+    ) -> None:
         context = SSL.Context(SSL.DTLS_CLIENT_METHOD)
 
         def find(_: Any, _hint: Any, identity_out: Any, _identity_room: int, psk: Any, _room: int) -> int:
@@ -33,7 +35,7 @@ class DtlsClient:
         kind = "unsigned int(SSL *, const char *, char *, unsigned int, unsigned char *, unsigned int)"
         self._callback = ffi.callback(kind, find)
         lib.SSL_CTX_set_psk_client_callback(context._context, self._callback)
-        context.set_cipher_list(b"PSK:@SECLEVEL=0")
+        context.set_cipher_list(ciphers)
         context.set_options(SSL.OP_NO_QUERY_MTU)
         self.connection = SSL.Connection(context, None)
         self.connection.set_connect_state()

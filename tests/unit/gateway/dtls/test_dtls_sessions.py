@@ -40,12 +40,13 @@ class DtlsServer:
         self.strangers = set()  # users that count as nobody
         self.budget = PeerBudget(budget_bytes)
         self.now_ms = 1_000_000
-        self.joined, self.left = [], []
+        self.joined, self.left, self.failed = [], [], []
         context = DtlsContext(TlsConfig(), self.keys.get)
         self.sessions = DtlsSessions(
             lambda: context,
             joined=self._joined,
             left=self.left.append,
+            failed=lambda peer, reason: self.failed.append((peer, reason)),
             find_key=self.keys.get,
             budget=self.budget,
         )
@@ -104,8 +105,14 @@ def test_a_peer_is_known_by_its_key():
     assert server.joined == [(("h", 2), "dev2")]
 
 
-@pytest.mark.parametrize(("identity", "key"), [(b"dev1", b"another"), (b"nobody", b"key-of-dev1")])
-def test_a_wrong_key_joins_nobody(identity, key):
+@pytest.mark.parametrize(
+    ("identity", "key", "reason"),
+    [
+        (b"dev1", b"another", "it takes too long, as with a wrong key (identity 'dev1')"),
+        (b"no\xffbody", b"key-of-dev1", r"no key has the identity 'no\ufffdbody'"),
+    ],
+)
+def test_a_wrong_key_joins_nobody_and_is_said(identity, key, reason):
     server = DtlsServer()
     with contextlib.suppress(SSL.Error):  # the client is told, or not
         assert not server.connect(DtlsClient(identity, key), ("h", 1))
@@ -113,6 +120,14 @@ def test_a_wrong_key_joins_nobody(identity, key):
     server.sessions.tick(server.now_ms)
     assert server.joined == []
     assert len(server.sessions) == server.sessions.handshakes == 0
+    assert server.failed == [(("h", 1), reason)]
+
+
+def test_a_peer_without_a_cipher_in_common_is_said():
+    server, client = DtlsServer(), DtlsClient(ciphers=b"PSK-AES256-CBC-SHA:@SECLEVEL=0")
+    with contextlib.suppress(SSL.Error):
+        server.connect(client, ("h", 1))
+    assert server.failed == [(("h", 1), "no shared cipher")]
 
 
 def test_nothing_is_kept_before_a_cookie_comes_back():

@@ -51,13 +51,19 @@ class Echo(asyncio.Protocol):
 class TlsRig:
     """A listener at 127.0.0.1."""
 
-    def __init__(self, own, handshake_s, protocol=Echo, budget=None):
+    def __init__(self, own, handshake_s, protocol=Echo, budget=None, **tls):
         self.cut_off = 0
+        self.failed = []
         self.budget = budget or PeerBudget()
         self.handshakes = Handshakes(self.budget)
-        config = TlsConfig(cert_file=own.cert_file, key_file=own.key_file)
+        config = TlsConfig(cert_file=own.cert_file, key_file=own.key_file, **tls)
         self.listener = TlsListener(
-            protocol, ServerTls(config).context([]), self.handshakes, handshake_s=handshake_s, cut_off=self._cut
+            protocol,
+            ServerTls(config).context([]),
+            self.handshakes,
+            handshake_s=handshake_s,
+            cut_off=self._cut,
+            failed=lambda host, reason: self.failed.append((host, reason)),
         )
 
     def _cut(self):
@@ -82,8 +88,8 @@ class TlsRig:
 async def rig(own):
     async with contextlib.AsyncExitStack() as stack:
 
-        async def made(*, handshake_s=WAIT_S, protocol=Echo, budget=None):
-            rig = await TlsRig(own, handshake_s, protocol, budget).open()
+        async def made(*, handshake_s=WAIT_S, protocol=Echo, budget=None, **tls):
+            rig = await TlsRig(own, handshake_s, protocol, budget, **tls).open()
             stack.callback(rig.listener.close)
             return rig
 
@@ -192,17 +198,69 @@ async def test_handshakes_count_as_unauthenticated_input(rig):
     assert rig.budget.held_bytes == 0
 
 
-async def test_a_handshake_that_does_not_end_or_is_none_is_no_connection(rig):
+async def turned_away(reader, writer):
+    """Waits for the end of a connection that is not let in."""
+    with contextlib.suppress(ConnectionResetError, ssl.SSLError):
+        await asyncio.wait_for(reader.read(), WAIT_S)
+    await closed(writer)
+
+
+@BOTH_LOOPS
+async def test_a_handshake_that_does_not_end_is_no_connection_and_is_said(rig):
     rig = await rig(handshake_s=0.05)
-    silent, silent_writer = await rig.connect()
-    noisy, noisy_writer = await rig.connect()
-    noisy_writer.write(b"GET / HTTP/1.1\r\n\r\n")
-    for reader in (silent, noisy):
-        with contextlib.suppress(ConnectionResetError):
-            await asyncio.wait_for(reader.read(), WAIT_S)
+    await turned_away(*await rig.connect())
     await rig.until(0)
-    for writer in (silent_writer, noisy_writer):
-        await closed(writer)
+    assert rig.failed == [("127.0.0.1", "it takes too long")]
+
+
+@BOTH_LOOPS
+async def test_input_that_is_no_handshake_is_no_connection_and_is_said(rig):
+    rig = await rig()
+    reader, writer = await rig.connect()
+    writer.write(b"GET / HTTP/1.1\r\n\r\n")
+    await turned_away(reader, writer)
+    await rig.until(0)
+    assert rig.failed == [("127.0.0.1", "http request")]
+
+
+def shake_hands(port, context):
+    """Connects as a program without an event loop does, and hears how it ends."""
+    with (
+        contextlib.suppress(OSError),
+        socket.create_connection(("127.0.0.1", port), timeout=WAIT_S) as sock,
+        context.wrap_socket(sock, server_hostname="localhost") as secured,
+    ):
+        secured.recv(1)
+
+
+@BOTH_LOOPS
+async def test_an_unknown_certificate_is_said_on_both_sides(rig, authority, trust, tmp_path):
+    """The server's, as the client tells with its alert, and the client's, with the reason of the check."""
+    rig = await rig(client_certificates="required", client_ca_file=authority.file)
+    other = Authority(tmp_path)
+    await asyncio.to_thread(shake_hands, rig.port, ssl.create_default_context(cafile=other.file))
+    await rig.until(0)
+    await asyncio.to_thread(shake_hands, rig.port, trust)  # without a certificate
+    await rig.until(0)
+    foreign = other.issue("device", x509.DNSName("device"))
+    trust.load_cert_chain(foreign.cert_file, foreign.key_file)
+    await asyncio.to_thread(shake_hands, rig.port, trust)
+    await rig.until(0)
+    (host, server), (_, missing), (_, unknown) = rig.failed
+    assert host == "127.0.0.1"
+    assert server.startswith("tlsv1 alert ")
+    assert missing == "peer did not return a certificate"
+    assert unknown.startswith("certificate verify failed: ")
+
+
+@BOTH_LOOPS
+async def test_a_peer_that_goes_away_is_not_worth_a_word(rig):
+    rig = await rig()
+    _, writer = await rig.connect()
+    await rig.until(1)
+    await closed(writer)
+    await rig.until(0)
+    assert rig.failed == []
 
 
 async def test_a_port_that_is_closed_ends_handshakes_and_takes_no_more(rig):
