@@ -16,7 +16,7 @@ from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
 from adapters.cloudevents.event import NATIVE, message_of, placed, speak_for, wrap
-from adapters.cloudevents.structured import BASE64, BINARY, data_type, is_json
+from adapters.cloudevents.structured import BASE64, BATCH_EVENTS_MAX, BINARY, check_batch, data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -38,15 +38,21 @@ _Field: TypeAlias = tuple[int, int, int | bytes]  # its number, wire type and va
 
 
 def each_of_protobuf_batch(
-    body: bytes, route: Route | None, *, now_ms: int, trusted_gateway: bool, **fields: Any
+    body: bytes,
+    route: Route | None,
+    *,
+    now_ms: int,
+    trusted_gateway: bool,
+    events_max: int = BATCH_EVENTS_MAX,
+    **fields: Any,
 ) -> Iterator[Message | Refusal]:
     """Yields the message of each event of a batch, or the refusal of one that is malformed.
 
-    Raises `Refusal` for a body that is no batch.
+    Raises `Refusal` for a body that is no batch, and (TOO_LARGE) for more than `events_max` events.
     """
-    for number, _, value in list(_fields(body)):
-        if number != 1 or not isinstance(value, bytes):
-            continue
+    events = [value for number, _, value in _fields(body) if number == 1 and isinstance(value, bytes)]
+    check_batch(len(events), events_max)
+    for value in events:
         try:
             yield from_protobuf(value, now_ms=now_ms, route=route, trusted_gateway=trusted_gateway, **dict(fields))
         except Refusal as refusal:

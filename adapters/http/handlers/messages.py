@@ -24,7 +24,6 @@ from adapters.cloudevents import (
     STRUCTURED_JSON,
     STRUCTURED_PROTOBUF,
     AttributeRefusal,
-    at_most,
     clean,
     data_type,
     each_of_batch,
@@ -118,13 +117,13 @@ def read_events(
     if kind is not None:
         fields.pop("content_encoding", None)
         body = decoded(request, options.max_body_bytes)
+        if batch:
+            fields["events_max"] = options.max_batch_events
         if batch and kind == BATCH_JSON and not lenient(request):
             named = partial(_device_at, options.device_level, host) if principal.anonymous else None
-            fields["events_max"] = options.max_batch_events
             return list(from_batch(body, now_ms=now_ms, trusted_gateway=trusted, device_of=named, **fields)), True
         if batch:
             each = _BATCHES[kind](body, fields.pop("route"), now_ms=now_ms, trusted_gateway=trusted, **fields)
-            each = at_most(each, options.max_batch_events)
             found = list(each) if lenient(request) else whole_batch(each)
             return [
                 one if isinstance(one, Refusal) else name_device(one, principal, options, host) for one in found
