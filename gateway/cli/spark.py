@@ -350,7 +350,7 @@ def expire(
     storage_option: StorageOptions = None,
     history: OwnHistory = None,
 ) -> None:
-    """Take rows of longer ago out of windows, samples, traffic, findings and quarantine. The job must be stopped."""
+    """Take rows of longer ago out of all tables that keep days. The job must be stopped."""
     gone = _maintained("expire", output, storage_option, days=days, history_h=history)
     typer.echo(f"{gone:,} files gave way; vacuum deletes them after the history")
 

@@ -266,7 +266,7 @@ def adapter_factories() -> dict[str, AdapterFactory]:
             needed.append("bind")
         if missing := [name for name in needed if not hasattr(factory, name)]:
             raise ConfigError(
-                f"{where} has no {', '.join(missing)} (gateway.port.AdapterFactory); mend or remove its package"
+                f"{where} has no {', '.join(missing)} (gateway.port.adapter.AdapterFactory); mend or remove its package"
             )
         found[entry.name], values[entry.name] = factory, entry.value
     return found

@@ -91,7 +91,7 @@ class Metrics:
         )
         self.log_damages = Gauge(
             "headgate_log_damages",
-            "Ranges of the log without a valid frame, by what found them",
+            "Ranges of the log without a valid frame",
             registry=registry,
         )
         self.damages_passed = Gauge(
@@ -105,9 +105,7 @@ class Metrics:
         )
         self.messages_lost = LostFigures()
         registry.register(self.messages_lost)
-        self.view_damages = Gauge(
-            "headgate_view_damages", "Known damage of the views, by what found it", registry=registry
-        )
+        self.view_damages = Gauge("headgate_view_damages", "Known damage of the views", registry=registry)
         self.scrub_bytes = Gauge(
             "headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", registry=registry
         )

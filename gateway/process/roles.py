@@ -186,15 +186,17 @@ def refusals(config: Config, roles: Sequence[str], *, workers: bool = False) -> 
 
 
 def opened_by(config: Config, roles: Sequence[str]) -> Sequence[str]:
-    """Returns lines that say which directories and ports nodes of these roles open, the admin port not named."""
-    listeners = [one for one in config.listeners.values() if one.enabled and not {"serve", "proxy"}.isdisjoint(roles)]
+    """Returns lines that say which directories and ports nodes of these roles open."""
+    proxies = not {"serve", "proxy"}.isdisjoint(roles)
+    listeners = [one for one in config.listeners.values() if one.enabled and proxies]
     stores, ports = not {"serve", "store"}.isdisjoint(roles), []
     directories = [str(config.store.data_dir)] if stores else []
     if "controller" in roles:
         directories.append(str(controller_start(config, join=False).directory))
         ports.append(f"  controller: {config.controller.host} tcp {config.controller.port}")
-    if "store" in roles:
+    if "store" in roles or (config.rpc.enabled and proxies):
         ports.append(f"  rpc: {config.rpc.host} tcp {config.rpc.port}")
+    ports.append(f"  admin: {config.admin.host} tcp {config.admin.port}")
     data = f"data in {' and '.join(directories)}" if directories else "no data directory"
     said = f"{len(listeners)} listeners, {data}" if listeners else data
     return [f"ok for {', '.join(roles)}: {said}", *ports, *map(_listener_line, listeners)]

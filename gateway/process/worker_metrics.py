@@ -29,6 +29,8 @@ OURS = frozenset(  # figures of the store and its metadata, which no worker has
         "headgate_group_lost_unknown",
     }
 )
+# Gauges that only rise: counts since the start, under names without the ending of counters.
+COUNTS = frozenset({"headgate_damages_passed", "headgate_dead_letters_dropped"})
 SHARED = frozenset({"headgate_messages_lost"})  # counted by the store and, of what they meet themselves, by workers
 PREFIX = "headgate_"
 PROCESS = "process"  # the label
@@ -48,7 +50,8 @@ class WorkerMetrics(Collector):
     def gone(self, text: str) -> None:
         """Keeps the last figures of a worker that is gone."""
         for family in text_string_to_metric_families(text):
-            if family.name.startswith(PREFIX) and family.type in {"counter", "histogram"}:
+            counts = family.type in {"counter", "histogram"} or family.name in COUNTS
+            if family.name.startswith(PREFIX) and counts:
                 for sample in family.samples:
                     key = (family.name, sample.name, tuple(sorted(sample.labels.items())))
                     self._past[key] = self._past.get(key, 0.0) + sample.value

@@ -131,7 +131,7 @@ class RemoteGateway:
             target = following
 
     def addresses(self, prefix: str = "") -> list[str]:
-        """Returns addresses that have a last value, sorted."""
+        """Returns addresses that were published to, sorted."""
         found: list[str] = []
         target: str | None = f"/topics?{_encoded({'prefix': prefix})}"
         while target is not None:

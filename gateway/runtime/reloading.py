@@ -54,9 +54,12 @@ async def reread(config: "Config", hangups: asyncio.Event, load: Callable[[], "C
 
 
 def waiting_for_a_restart(before: "Config", after: "Config") -> list[str]:
-    """Returns the sections of two configurations that differ and are read at the start alone."""
+    """Returns the sections that differ in two configurations, and keys of others, that are read at the start alone."""
     names = [name for name in before.__struct_fields__ if name not in RELOADED]
-    return [name for name in names if getattr(before, name) != getattr(after, name)]
+    differing = [name for name in names if getattr(before, name) != getattr(after, name)]
+    if before.auth.psk_file != after.auth.psk_file:  # only what is in the file is read again
+        differing.append("auth.psk_file")
+    return differing
 
 
 async def follow(

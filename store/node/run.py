@@ -389,7 +389,7 @@ def _metrics(process: _Process) -> CollectorRegistry:
     for name, what, value in (
         ("headgate_log_damages", "Ranges of the log that hold no valid frame", process.damages),
         ("headgate_scrub_bytes", "Log offset up to which the scrub has read in this pass", process.scrubbed),
-        ("headgate_view_damages", "Known damage of the views, by what found it", process.view_damages),
+        ("headgate_view_damages", "Known damage of the views", process.view_damages),
         ("headgate_store_full", "Whether the disk has no room for more", process.is_full),
     ):
         Gauge(name, what, registry=registry).set_function(value)

@@ -5,7 +5,7 @@ from typing import Annotated, Any
 
 import typer
 
-from gateway.cli.cluster.controllers import ask
+from gateway.cli.cluster.controllers import ask_of
 
 EXIT_DENIED = 1
 app = typer.Typer(help="Access rules.", no_args_is_help=True)
@@ -48,7 +48,7 @@ def check(
 
     known = None
     if user and (controllers is not None or settings.cluster.controllers):
-        known = ask(config, controllers, found)
+        known = ask_of(settings.cluster, controllers, found)
     said = None if known is None else known.rights.get(ACCESS)
     own = None if said is None else own_access(said)
     identity = Identity(name=user, client_id=client_id, device=device or user, protocol=protocol)

@@ -115,7 +115,7 @@ def find(
 
 def topics(
     prefix: Annotated[
-        str | None, typer.Argument(help="List the addresses that begin so and have a last value; / for all.")
+        str | None, typer.Argument(help="List the addresses that begin so and were published to; / for all.")
     ] = None,
     *,
     host: HostOption = "127.0.0.1",

@@ -24,7 +24,7 @@ class TopicSettings(msgspec.Struct, frozen=True, kw_only=True):
     """
 
     name: Annotated[str, Meta(pattern=r"^[A-Za-z0-9$_.-]{1,127}$", description="the topic")]
-    queues: Annotated[int, Meta(ge=1, le=1024, description="of a new topic; they never change")] | None = None
+    queues: Annotated[int, Meta(ge=1, le=1024, description="of a new topic")] | None = None
     retention_ms: Annotated[_Limit, Meta(description="how long messages are kept; -1: for ever")] | None = None
     retention_bytes: (
         Annotated[_Limit, Meta(description="bytes kept, in equal shares for its queues; -1: no limit")] | None

@@ -146,7 +146,12 @@ def test_an_error_nobody_expected_keeps_its_traceback(monkeypatch):
 def test_check_config_prints_what_would_listen():
     result = run("check-config", "--port-offset", "1")
     assert result.exit_code == 0
-    assert result.output == "ok for serve: 1 listeners, data in headgate-data\n  mqtt: 127.0.0.1 tcp 1884\n"
+    assert result.output.splitlines() == [
+        "ok for serve: 1 listeners, data in headgate-data",
+        "  rpc: 127.0.0.1 tcp 8082",
+        "  admin: 127.0.0.1 tcp 8089",
+        "  mqtt: 127.0.0.1 tcp 1884",
+    ]
 
 
 def test_check_config_lists_every_key(tmp_path):

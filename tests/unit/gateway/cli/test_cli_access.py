@@ -55,8 +55,8 @@ class UsersController:
 @pytest.fixture
 def controller(monkeypatch):
     found = UsersController()
-    for module in (cli_users, cli_access):
-        monkeypatch.setattr(module, "ask", lambda _config, _controllers, work: asyncio.run(asked(found, work)))
+    for module, name in ((cli_users, "ask"), (cli_access, "ask_of")):
+        monkeypatch.setattr(module, name, lambda _cluster, _controllers, work: asyncio.run(asked(found, work)))
     return found
 
 
@@ -220,3 +220,25 @@ def test_names_that_no_user_may_have(config, controller, name, said):
 def test_names_that_a_user_may_have(config, controller, name):
     assert run("cluster", "users", "set", name, "--password-file", secret(config)).exit_code == 0
     assert list(controller.found) == [name]
+
+
+@pytest.mark.parametrize("there", ["the file of the directory", "--config", "the environment"])
+def test_the_controllers_of_the_configuration_are_asked(tmp_path, monkeypatch, there):
+    """Only those of `--config` were; for other configurations this machine was asked, or another cluster there."""
+    named = []
+
+    async def asked_of(addresses, _work, *, credentials):
+        named.append((addresses, credentials))
+
+    monkeypatch.setattr("gateway.operating.asking.asked", asked_of)
+    monkeypatch.chdir(tmp_path)
+    args = ["access", "check", "publish", "a", "--user", "bob"]
+    if there == "the environment":
+        monkeypatch.setenv("HEADGATE__CLUSTER__CONTROLLERS", '{"1": "n1:8082"}')
+    else:
+        file = tmp_path / ("headgate.toml" if there != "--config" else "other.toml")
+        file.write_text("[cluster]\ncontrollers = { 1 = 'n1:8082' }\n")
+        args += ["--config", str(file)] if there == "--config" else []
+    assert CliRunner().invoke(app, args).exit_code == 0
+    assert CliRunner().invoke(app, [*args, "--controllers", "n9:1"]).exit_code == 0
+    assert named == [(["n1:8082"], None), (["n9:1"], None)]

@@ -216,18 +216,24 @@ def test_what_a_role_opens_is_said_and_nothing_else(tmp_path):
 
     listening = [one for one in settings.listeners.values() if one.enabled]
     assert listening
-    store, controller = "rpc: 127.0.0.1 tcp 8081", "controller: 127.0.0.1 tcp 8082"
-    assert said("--role", "controller") == ["ok for controller: data in c", f"  {controller}"]
-    assert said("--role", "store") == ["ok for store: data in s", f"  {store}"]
+    rpc, controller, admin = (
+        "  rpc: 127.0.0.1 tcp 8081",
+        "  controller: 127.0.0.1 tcp 8082",
+        "  admin: 127.0.0.1 tcp 8088",
+    )
+    assert said("--role", "controller") == ["ok for controller: data in c", controller, admin]
+    assert said("--role", "store") == ["ok for store: data in s", rpc, admin]
     of_a_proxy = said("--role", "proxy")
     assert of_a_proxy[0] == f"ok for proxy: {len(listening)} listeners, no data directory"
-    assert len(of_a_proxy) == 1 + len(listening)
+    assert of_a_proxy[1:3] == [rpc, admin]
+    assert len(of_a_proxy) == 3 + len(listening)
     assert said() == [
         f"ok for controller, store, proxy: {len(listening)} listeners, data in s and c",
-        f"  {controller}",
-        f"  {store}",
+        controller,
         *of_a_proxy[1:],
     ]
+    file.write_text("[rpc]\nenabled = false\n")
+    assert rpc not in said()
 
 
 def test_files_that_cannot_be_used_are_said(tmp_path):

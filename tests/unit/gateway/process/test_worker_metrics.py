@@ -6,12 +6,13 @@ from gateway.ops.metrics import Metrics
 from gateway.process.worker_metrics import WorkerMetrics
 
 
-def said(stored=0, connections=0, topics=0, lost=0):
+def said(stored=0, connections=0, topics=0, lost=0, passed=0):
     metrics = Metrics(process=False)
     metrics.messages_in("mqtt", "t", "stored").inc(stored)
     metrics.flow("mqtt").open = connections
     metrics.append_seconds.observe(0.004)
     metrics.topics.set(topics)
+    metrics.damages_passed.set(passed)
     metrics.messages_lost.add(lambda: lost)
     return generate_latest(metrics.registry).decode()
 
@@ -48,12 +49,13 @@ def test_what_is_of_the_store_is_said_once_by_who_has_it():
 
 
 def test_counters_of_a_worker_that_is_gone_stay_and_its_gauges_do_not():
-    texts = {"worker-1": said(3, 2), "worker-2": said(4, 5)}
+    texts = {"worker-1": said(3, 2, passed=1), "worker-2": said(4, 5, passed=2)}
     metrics = gathered(texts)
     metrics.gone(texts["worker-2"])
     texts["worker-2"] = ""
     assert f"{STORED} 7.0" in page(metrics)
     assert f"{OPEN} 2.0" in page(metrics)
+    assert "headgate_damages_passed 3.0" in page(metrics), "which counts since the start, as a counter"
     texts["worker-2"] = said(1, 1)
     assert f"{STORED} 8.0" in page(metrics)
     assert "headgate_append_seconds_count 3.0" in page(metrics)

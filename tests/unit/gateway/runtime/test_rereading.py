@@ -4,6 +4,7 @@ import asyncio
 import threading
 from collections.abc import AsyncIterator
 from contextlib import aclosing
+from pathlib import Path
 
 import msgspec
 import pytest
@@ -12,6 +13,7 @@ from structlog.testing import capture_logs
 from gateway.config.config import Config
 from gateway.runtime import reloading
 from gateway.runtime.reloading import reread
+from gateway.security.auth_settings import AuthConfig
 from gateway.security.limits_settings import LimitsConfig
 from store.base.process_errors import ConfigError
 
@@ -39,6 +41,14 @@ async def test_what_waits_for_a_restart_is_what_differs_from_the_start():
             assert [await anext(news) for _ in range(4)] == [LIMITED, LIMITED, LIMITED, START]
     assert [line["sections"] for line in lines if "sections" in line] == [["limits"]] * 3
     assert [line["mistakes"] for line in lines if "mistakes" in line] == [["limits: a mistake"]]
+
+
+def test_another_file_of_keys_waits_for_a_restart_and_other_users_do_not():
+    """Listeners read `auth.psk_file` at the start; it was neither applied nor named."""
+    users = msgspec.structs.replace(START, auth=AuthConfig(failures_max=7))
+    keys = msgspec.structs.replace(LIMITED, auth=AuthConfig(psk_file=Path("other.json")))
+    assert reloading.waiting_for_a_restart(START, users) == []
+    assert reloading.waiting_for_a_restart(START, keys) == ["limits", "auth.psk_file"]
 
 
 async def test_what_was_asked_for_while_the_gateway_began_anew_is_read_then():
