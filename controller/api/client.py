@@ -151,7 +151,8 @@ class GroupConfig(msgspec.Struct, frozen=True, kw_only=True):
     """A group's settings for keeping its log.
 
     `replicas` is the intended number of replicas, learners not counted. A write is acknowledged when all of the
-    SyncStateSet have it, a majority of it, or the master alone, and never while fewer than `min_in_sync` are in it.
+    SyncStateSet have it, or a majority of it, and never while fewer than `min_in_sync` are in it; or when the master
+    alone has it, whoever is in the set.
     `unclean_election` lets a replica outside the set become master when there is no other: acknowledged writes can be
     lost.
     """

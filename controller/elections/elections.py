@@ -207,9 +207,15 @@ class Elections:
 
     def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         alive = self._alive(group, group.voters, now_ms)
+        everyone = len(alive) == len(group.voters)
         enough = len(alive) >= group.config.replicas
         if not enough and now_ms - self._seen[group.number][1] >= FIRST_WAIT_MS:
-            enough = len(alive) >= majority(group.config.replicas) and len(alive) == len(group.voters)
+            enough = len(alive) >= majority(group.config.replicas) and everyone
+        if group.master_epoch:
+            # The controllers were recovered, and do not know the set. The former master may acknowledge until a
+            # replica that it needs has promised the new epoch, so only then are the logs final.
+            promised = all(heartbeat.master_epoch >= group.master_epoch for heartbeat in alive.values())
+            enough = enough and everyone and promised
         if not enough:
             return None
         return self._command(group, self._best(group, alive, now_ms), time_ms)
@@ -288,11 +294,14 @@ class Elections:
         self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int, time_ms: int, *, whole_min: int
     ) -> ElectMaster | None:
         """Returns the election of the longest log of those that know of the newest epoch, if they are enough."""
-        avoided, until_ms = self._avoided.get(group.number, ((), 0))
+        avoided = self._avoided_in(group, now_ms)
+        rest = [id_ for id_, heartbeat in alive.items() if id_ not in avoided and not heartbeat.cut_short]
+        needed = majority(len(group.sync_set))
+        left_out = avoided if len(rest) >= max(needed, whole_min) else ()
         promised = {
             id_: heartbeat
             for id_, heartbeat in alive.items()
-            if heartbeat.master_epoch >= group.master_epoch and not (id_ in avoided and now_ms < until_ms)
+            if heartbeat.master_epoch >= group.master_epoch and id_ not in left_out
         }
         wanted = self._wanted_in(group, now_ms)
         whole = {id_: heartbeat for id_, heartbeat in promised.items() if not heartbeat.cut_short}
@@ -310,7 +319,7 @@ class Elections:
             for id_, heartbeat in sorted(promised.items())
             if (heartbeat.log_epoch, heartbeat.log_end) <= longest
         )
-        return self._command(group, best, time_ms, ends=ends) if len(ends) >= majority(len(group.sync_set)) else None
+        return self._command(group, best, time_ms, ends=ends) if len(ends) >= needed else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
         """Returns the best of those that may lack acknowledged records, if that is allowed and no other one came."""
@@ -370,8 +379,12 @@ class Elections:
         wanted, until_ms = self._operator_choice.get(group.number, (None, 0))
         return wanted if now_ms < until_ms else None
 
+    def _avoided_in(self, group: Group, now_ms: int) -> Collection[int]:
+        avoided, until_ms = self._avoided.get(group.number, ((), 0))
+        return avoided if now_ms < until_ms else ()
+
     def _best(self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int) -> int:
-        wanted = self._wanted_in(group, now_ms)
+        wanted, avoided = self._wanted_in(group, now_ms), self._avoided_in(group, now_ms)
 
         def rank(id_: int) -> tuple[int, ...]:
             heartbeat, replica = alive[id_], group.replica(id_)
@@ -383,6 +396,7 @@ class Elections:
                 not heartbeat.damaged,
                 least,
                 not heartbeat.expired,
+                id_ not in avoided,
                 id_ == wanted,
                 replica.priority,
                 -id_,

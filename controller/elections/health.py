@@ -74,7 +74,7 @@ def _refusals(group: Group, replicas: dict[int, RouteReplica], *, reached: bool,
     where = f"replica {group.master}" + ("" if master is None else f" at {master.address}")
     if not reached:
         return [f"its master, {where}, is not reached"]
-    least = group.config.min_in_sync
+    least = 1 if group.config.acknowledge == "master" else group.config.min_in_sync
     if len(group.sync_set) < least:
         return [f"writes are refused: {len(group.sync_set)} of its replicas are in sync, and min_in_sync is {least}"]
     state = replicas.get(group.master)

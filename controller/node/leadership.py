@@ -193,6 +193,8 @@ class Leadership:
             self._admit(command)
         except ControllerError:
             await self.driver.barrier()
+            # Its own first copy may be in the log, and not committed: refused for good, it would hold all the same.
+            await self.driver.until_applied(self.driver.status.last_index)
             self._admit(command)
         return await self._propose(command)
 

@@ -167,3 +167,10 @@ NO_HOME, NO_OTHER = HOME._replace(refusals=("r0",)), OTHER._replace(refusals=("r
 )
 def test_a_proxy_serves_while_the_home_group_and_any_group_do(groups, reasons, warnings):
     assert cluster_health(groups, home=0) == (reasons, warnings)
+
+
+def test_a_master_that_acknowledges_alone_takes_writes_whoever_is_in_sync():
+    alone = changed(sync_set=(2,))
+    assert not group_health(alone, route()).writable
+    config = msgspec.structs.replace(GROUP.config, acknowledge="master")
+    assert group_health(changed(sync_set=(2,), config=config), route()).writable
