@@ -173,6 +173,11 @@ class Driver:
         if self._failed is not None:
             raise self._failed
 
+    @property
+    def committed(self) -> int:
+        """The index of the last entry that is known to be committed, maybe not applied here yet."""
+        return self.raft.node.log.committed
+
     # ---- which memory this is (see `controller.incarnations`)
 
     @property

@@ -22,7 +22,7 @@ it: so it asks the others as long as it knows no leader.
 
 import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from enum import Enum, auto
 from typing import Any, Protocol
 
@@ -35,7 +35,7 @@ from controller.incarnations.census import ask_all
 from controller.incarnations.members import Members
 from controller.metadata.feed import CommandFeed
 from controller.metadata.state import MetadataState
-from controller.raft import ChangeRefused, Membership, RaftError, RaftMember, RaftStatus
+from controller.raft import ChangeRefused, Membership, RaftError, RaftMember, RaftStatus, StorageFailed
 from controller.raft.lmdb_storage import new_incarnation
 from controller.wire.wire import Identification, Introduction
 from store.base.rhythm import pause
@@ -118,6 +118,7 @@ class MemoryCheck:
         self._renewing = False
         self._introducing: asyncio.Task[None] | None = None
         self._floor = 0  # the index that a copy has to reach until it is no longer in doubt
+        self._generation_heard = 0  # the greatest of the others: what it says holds while they are silent
         self.reason = ""  # why this controller does not count
         status = driver.status
         alone = status.membership.voters == (status.id,) and status.votes
@@ -150,7 +151,7 @@ class MemoryCheck:
         A controller that lags may lack entries that its clients have; the leader has all of them. Terms do not tell
         histories apart: where all controllers went back, they are given again.
         """
-        lacks = index > self._home.applied and self._home.leading is not None
+        lacks = index > self._driver.committed and self._home.leading is not None
         known = self._home.feed.digest_at(index)
         if lacks or (digest and known not in {b"", digest}):
             raise MetadataForgotten(operator_texts.FORGOTTEN.format(index=index))
@@ -207,6 +208,8 @@ class MemoryCheck:
                     self._log_reason("")
             except RaftError as error:
                 logger.info("this controller does not trust its directory yet: %s", error)
+            except Exception:  # our own bug: without these looks it would never vote
+                logger.exception("a look at whether this controller's directory is to be trusted has failed")
             await pause(pause_s)
 
     def _log_reason(self, reason: str) -> None:
@@ -223,6 +226,7 @@ class MemoryCheck:
         for one in found.values():
             if isinstance(one, Identification):
                 self._notice(self._driver.status, one.id, one.incarnation, addresses[one.id])
+                self._generation_heard = max(self._generation_heard, one.generation)
         return found
 
     # ---- an empty directory
@@ -267,7 +271,7 @@ class MemoryCheck:
         found = await self._ask(others)
         there = [one for one in found.values() if isinstance(one, Identification)]
         lacks = next((text for one in there if (text := self._lacks(one) or self._replaced(one))), None)
-        if self._is_outdated(there):
+        if self._is_outdated:
             self._log_reason(operator_texts.RECOVERED)
         elif lacks is not None:
             await self.went_back(lacks)
@@ -293,7 +297,7 @@ class MemoryCheck:
         """
         found = await self._ask(self._voters())
         there = [one for one in found.values() if isinstance(one, Identification)]
-        if self._is_outdated(there):
+        if self._is_outdated:
             self._doubt = MemoryDoubt.STARTED
             self._driver.prove(proven=False)
             self._log_reason(operator_texts.RECOVERED)
@@ -302,10 +306,10 @@ class MemoryCheck:
         else:
             self._log_reason("")
 
-    def _is_outdated(self, others: Sequence[Identification]) -> bool:
-        """Returns whether another controller knows of a recovery that this one's applied metadata lacks."""
-        generation = self._home.state.generation
-        return self._home.applied > 0 and any(one.generation > generation for one in others)
+    @property
+    def _is_outdated(self) -> bool:
+        """Returns whether another controller has told of a recovery that this one's applied metadata lacks."""
+        return self._home.applied > 0 and self._generation_heard > self._home.state.generation
 
     def _voters(self) -> dict[int, str]:
         status = self._driver.status
@@ -341,13 +345,19 @@ class MemoryCheck:
             self._doubt = MemoryDoubt.NONE
 
     async def went_back(self, why: str) -> None:
-        """Becomes another incarnation of the same directory, and asks for membership. Raises `StorageFailed`."""
+        """Becomes another incarnation of the same directory, and asks for membership.
+
+        Raises `StorageFailed`, with the doubt as it was: the next look tries again.
+        """
         if self._renewing:
             return
         logger.critical("this controller has forgotten what it knew, and joins the cluster anew: %s", why)
-        self._doubt, self._renewing = MemoryDoubt.NONE, True
+        before, self._doubt, self._renewing = self._doubt, MemoryDoubt.NONE, True
         try:
             await self._driver.renew(new_incarnation())
+        except StorageFailed:
+            self._doubt = before
+            raise
         finally:
             self._renewing = False
         if self._introducing is not None:

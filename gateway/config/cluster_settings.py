@@ -27,6 +27,10 @@ class NodeAddress(NamedTuple):
         found = _ADDRESS.fullmatch(text)
         if found is None or not 0 < int(found["port"]) < 1 << 16:
             raise ValueError(f"{text!r} is not host:port")
+        try:
+            found["host"].encode("idna")  # as connecting does: labels of 1 to 63 characters (RFC 1035, 2.3.4)
+        except UnicodeError as error:
+            raise ValueError(f"{text!r} is not host:port: {error}") from error
         return cls(found["host"].strip("[]"), int(found["port"]))
 
     def __str__(self) -> str:

@@ -105,7 +105,7 @@ class Call:
             return await asyncio.shield(self._opening)
         except ssl.SSLCertVerificationError as error:
             raise broken(f"its certificate is not accepted here: {error.verify_message}") from error
-        except OSError as error:  # TLS's errors are too
+        except (OSError, ValueError, OverflowError) as error:  # TLS's errors, and an address that is none
             raise broken(f"{type(error).__name__}: {error}") from error
         except asyncio.CancelledError:
             if self._opening.cancelled():

@@ -20,7 +20,21 @@ def test_an_address_is_read_and_written(text: str, host: str, port: int) -> None
 
 
 @pytest.mark.parametrize(
-    "text", ["", "host", "host:", ":1", "host:0", "host:65536", "a b:1", "::1:80", "host:1x", "h:1\n"]
+    "text",
+    [
+        "",
+        "host",
+        "host:",
+        ":1",
+        "host:0",
+        "host:65536",
+        "a b:1",
+        "::1:80",
+        "host:1x",
+        "h:1\n",
+        "ctl-2..example.com:8082",
+        f"{'n' * 64}.example:1",
+    ],
 )
 def test_what_is_no_address_is_refused(text: str) -> None:
     with pytest.raises(ValueError, match="not host:port"):

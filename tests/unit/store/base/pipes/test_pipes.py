@@ -315,6 +315,13 @@ async def test_a_question_without_its_request_is_given_up(target, monkeypatch):
         writer.close()
 
 
+async def test_an_address_that_is_none_is_an_error_of_the_first_read():
+    """It was a ValueError that nobody expected, which ended the tasks of controllers and replicas."""
+    channel = open_channel("store..example:1")
+    assert "UnicodeError" in (await failed(channel.stream_stream("/test/Echo")())).details()
+    await channel.close()
+
+
 async def test_nobody_listening_is_an_error_of_the_first_read():
     channel = open_channel("127.0.0.1:1")
     call = channel.stream_stream("/test/Echo")()
