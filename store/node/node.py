@@ -246,7 +246,7 @@ class StoreNode:
             self._fail(StoreFailed(f"{type(error).__name__}: {error}"))
 
     def _fail(self, error: StoreError) -> None:
-        self.role = None
+        self._leave_role()
         if not self.failed.done():
             self.failed.set_result(error)
         self._send_heartbeat()
@@ -260,8 +260,7 @@ class StoreNode:
         role = self.role = ReplicaRole(context, self.group)
         self._send_heartbeat()
         ending = await role.run()
-        self._remember()
-        self.role = None
+        self._leave_role()
         match ending:
             case Ending.ANEW:
                 await self.disk.close()
@@ -274,7 +273,7 @@ class StoreNode:
 
     async def _begin_again(self, error: StoreFull | ViewsDamaged) -> None:
         """Closes the store and opens it later: when there is room again, or to rebuild damaged views."""
-        self.role = None
+        self._leave_role()
         self._send_heartbeat()
         logger.warning("this replica waits and then opens its store again: %s", error)
         await self.disk.close()
@@ -311,7 +310,7 @@ class StoreNode:
             logger.error("this replica cannot be the master of epoch %d: %s", epoch, error)
             context.unfit.add(epoch)
         finally:
-            self.role = None
+            self._leave_role()
 
     # ---- another node that claims this replica
 
@@ -353,7 +352,7 @@ class StoreNode:
             if self.task is not None:
                 self.task.cancel()
                 await asyncio.gather(self.task, return_exceptions=True)
-            self.role = None
+            self._leave_role()
             await self.disk.close()
             await asyncio.sleep(WITHDRAWN_S)  # meanwhile the other one sends heartbeats
             await self._register()
@@ -378,6 +377,9 @@ class StoreNode:
         """Takes in a group that was pushed, or answered to a command: perhaps older than the known one."""
         if group.number != self.settings.group:
             return
+        newest = self.controller.group(group.number)  # as of the metadata: an answer may be older, of the same epochs
+        if newest is not None and (newest.master_epoch, newest.sync_epoch) >= (group.master_epoch, group.sync_epoch):
+            group = newest
         known = self.group
         if known is not None and (group.master_epoch, group.sync_epoch) < (known.master_epoch, known.sync_epoch):
             return
@@ -399,6 +401,11 @@ class StoreNode:
     def _send_heartbeat(self) -> None:
         if self.sender is not None:
             self.sender.send_now()
+
+    def _leave_role(self) -> None:
+        """Ends the role. Heartbeats say how far the log is all the same: with a later promise that counts as final."""
+        self._remember()
+        self.role = None
 
     def _remember(self) -> None:
         """Remembers how far the log is, while that is known."""

@@ -7,7 +7,7 @@ from functools import partial
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.api.timers import TimersHeld
-from store.base.errors import NotMaster, SequenceOutOfOrder, StoreError
+from store.base.errors import CorruptFrame, NotMaster, SequenceOutOfOrder, StoreError
 from store.format.frame import ONCE_PRODUCER, UnplacedFrame
 from store.rpc.budget import Budget
 from store.rpc.calls import encode
@@ -88,6 +88,8 @@ class Intake:
                 if len(self._gaps) > GAPS_COUNT_MAX:
                     del self._gaps[next(iter(self._gaps))]
             return refused
+        except ValueError as error:
+            return CorruptFrame(0, f"its payload cannot be read: {error}")
         return None
 
     def _done(self, number: int, size: int, round_: int, outcome: Appended | StoreError) -> None:

@@ -1,10 +1,22 @@
 """A replica that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
 
+import asyncio
+from types import SimpleNamespace
+
 import pytest
 
-from controller.api.client import GroupConfig
+from controller.api.client import GroupChanges, GroupConfig, Replica
+from controller.api.commands import AddGroup, AlterSyncSet, ConfigureGroup, ElectMaster, RegisterReplica, encode_command
+from controller.metadata.state import MetadataState
+from controller.remote.remote import RemoteController
+from controller.wire.wire import Fed
+from store.base.errors import ViewsDamaged
+from store.node import node as store_node
 from store.node import replica_role
+from store.node.node import StoreNode
 from store.node.replica_role import ReplicaRole
+from store.node.settings import Credentials, NodeSettings
+from store.replication.epochs import EpochList
 from tests.support.process.waiting import until
 from tests.support.store.node_kit import PATIENCE_S, Load, StoreGroup
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
@@ -86,3 +98,51 @@ async def test_a_store_that_was_cut_is_told_again_what_is_confirmed(tmp_path, co
         role.context.disk.open_replica = behind
         await role._cut(role.core.end)
         assert told == [role.core.confirmed]
+
+
+def registered(id_):
+    return RegisterReplica(group=0, replica=Replica(id=id_, node=f"n{id_}", address=f"n{id_}:1", check=str(id_)))
+
+
+@pytest.fixture
+async def node(tmp_path):
+    """Returns a node without a store, of a group with two replicas of which 1 is the master."""
+    controller = RemoteController((), now_ms=lambda: 0)
+    elect = ElectMaster(group=0, candidate=1, master_epoch=0, sync_epoch=0)
+    for command in (AddGroup(number=0, config=GroupConfig(replicas=3)), registered(1), registered(2), elect):
+        controller.state.apply(command)
+    controller.index = 99
+    made = StoreNode(NodeSettings(data_dir=tmp_path / "none"), controller, Credentials())
+    made.group = controller.group(0)
+    yield made
+    await controller.close()
+
+
+async def test_a_late_answer_does_not_take_the_place_of_a_newer_group_of_the_same_epochs(node):
+    """The master went on by settings of before a change that was confirmed, until the next change of anything."""
+    heard = []
+    node.role = SimpleNamespace(on_group=heard.append)
+    node.controller.watch(node._look)
+    alter = AlterSyncSet(group=0, master=1, master_epoch=1, sync_epoch=1, new_set=(1, 2))
+    leader = MetadataState.restore(node.controller.state.snapshot())
+    answer = leader.apply(alter)
+    configure = ConfigureGroup(number=0, config=GroupChanges(min_in_sync=2))
+    node.controller._take_commands(Fed(102, tuple(map(encode_command, (alter, configure, registered(3))))))
+    node._on_group(answer)  # which was on its way
+    assert node.group == heard[-1] == node.controller.group(0)
+    assert (node.group.config.min_in_sync, [one.id for one in node.group.replicas]) == (2, [1, 2, 3])
+
+
+async def test_a_heartbeat_between_two_roles_says_all_that_the_last_one_had_acknowledged(node, monkeypatch):
+    """With a promise that is newer than what it said of its log, a shorter log was elected by quorum."""
+    monkeypatch.setattr(store_node, "REOPEN_S", 0)
+    said = {"needs_repair": False, "cut_short": False, "damages": (), "damaged_bytes": 0, "lost_bytes": 0}
+    node.identity, node.repairer = SimpleNamespace(id=2), SimpleNamespace(repairing_from=None, **said)
+    node.disk.epochs, node.disk.promised = EpochList.of([(5, 0)]), 5
+    core = SimpleNamespace(flushed=100, confirmed=100)
+    node.role = SimpleNamespace(core=core, complaint=None, slow=False)
+    assert node._heartbeats()[0].log_end == 100
+    core.flushed, node.disk.promised = 200, 6
+    await asyncio.wait_for(node._begin_again(ViewsDamaged("found by the verification")), PATIENCE_S)
+    assert node.role is None
+    assert (node._heartbeats()[0].master_epoch, node._heartbeats()[0].log_end) == (6, 200)

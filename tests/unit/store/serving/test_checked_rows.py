@@ -1,11 +1,17 @@
 """Rows that clients send are checked alike on every way: for queues that are no more, and for the limits of timers."""
 
+from types import SimpleNamespace
+
 import pytest
 
 from store.base.errors import QueueDropped, TimersFull
-from store.format.frame import FEW_ROWS, ROW
+from store.format.compression import compress
+from store.format.frame import FEW_ROWS, FRAME_ZSTD, ROW, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet, encode
+from store.rpc.budget import Budget
+from store.rpc.frames import decode_acks, packed, packed_message
 from store.serving.dropped import check_rows
+from store.serving.intake import Intake
 
 GONE, KEPT = 20, 21
 
@@ -57,3 +63,16 @@ def test_so_are_timers_for_it_and_those_beyond_the_limits(more):
 @few_or_many
 def test_a_payload_without_timers_is_not_asked_for(more):
     check_rows(row(KEPT) * (more + 1), lambda: pytest.fail("asked for"), frozenset({GONE}), Timers())
+
+
+@pytest.mark.anyio
+async def test_a_frame_that_does_not_decompress_is_refused_and_gives_its_share_of_the_memory_back():
+    """It kept it for good: three large ones, and no client of the node could append until it was restarted."""
+    budget = Budget(1 << 20)
+    store = SimpleNamespace(timers=SimpleNamespace(held=None), log=SimpleNamespace(confirmed=0, append=pytest.fail))
+    intake = Intake(store, budget, lambda: None)
+    frame = UnplacedFrame.build(row(TIMERS_QUEUE, 10), compress(bytes(1_000))[:-1], flags=FRAME_ZSTD)
+    await intake.received(packed_message(0, list(packed(frame))))
+    assert budget.free == budget.size
+    (ack,) = decode_acks(intake.take_message()).acks
+    assert ack.error is not None
