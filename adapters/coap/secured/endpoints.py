@@ -1,7 +1,7 @@
 """The endpoints of one socket: that of peers without a security layer, and one for each principal behind it.
 
 An endpoint behind a security layer sees peers of its own, and never another's. Its effects are its principal's. An
-endpoint that holds nothing any more is given up.
+endpoint that holds nothing any more, and that no session has, is given up.
 """
 
 from collections.abc import Callable, Sequence
@@ -39,12 +39,13 @@ class _Owner(NamedTuple):
 class SecuredEndpoint:
     """One endpoint, and the principal behind it; None: as the socket's peers are."""
 
-    __slots__ = ("core", "due_ms", "name", "subs", "who")
+    __slots__ = ("core", "due_ms", "name", "sessions_count", "subs", "who")
 
     def __init__(self, name: str, core: CoapEndpoint, who: Principal | None) -> None:
         self.name = name
         self.core = core
         self.who = who
+        self.sessions_count = 0  # sessions that have this endpoint: it is theirs until they end
         self.due_ms: int | None = None  # the deadline that the heap has
         self.subs: dict[int, SubscriptionId] = {}  # by its own number, that of the socket
 
@@ -182,9 +183,9 @@ class Endpoints:
         return replace(effect, sub=sub)
 
     def _sweep(self) -> None:
-        """Gives up the endpoints that hold nothing."""
+        """Gives up the endpoints that hold nothing, and that no session has."""
         waiting = {owner.endpoint.name for owner in self._tokens.values()}
         for name, endpoint in list(self._endpoints.items()):
-            if name != PLAIN and name not in waiting and endpoint.core.idle:
+            if name != PLAIN and not endpoint.sessions_count and name not in waiting and endpoint.core.idle:
                 del self._endpoints[name]
         self._swept_count = len(self._endpoints)

@@ -33,6 +33,7 @@ class SecuredSocket:
         self.left(peer)
         self._next_session += 1
         endpoint = self._endpoints.plain if who is None else self._endpoints.of(who.name, who)
+        endpoint.sessions_count += 1
         self._sessions[peer] = endpoint, (*peer, self._next_session)
 
     def left(self, peer: Peer) -> None:
@@ -40,6 +41,7 @@ class SecuredSocket:
         session = self._sessions.pop(peer, None)
         if session is not None:
             endpoint, name = session
+            endpoint.sessions_count -= 1
             endpoint.core.forget(name)
             self._effects += self._endpoints.take_effects(endpoint)
 

@@ -3,15 +3,20 @@
 from random import Random
 from typing import Any
 
+import msgspec
+
 from adapters.coap import FACTORY
-from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, GET, OBSERVE, POST
-from adapters.coap.codec.wire import Packet, encode
+from adapters.coap.codec.registry import ACK, BLOCK1, BLOCK2, CON, EMPTY, GET, OBSERVE, POST
+from adapters.coap.codec.wire import Packet, decode, encode
 from adapters.coap.messages.request import Block
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.secured.endpoints import IDLE_ENDPOINTS_MAX
+from gateway.domain.batch import Batch
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
-from gateway.port.adapter import Authenticate, Call, Outcome, Publish, Subscribe
+from gateway.port.adapter import Authenticate, Call, Deliveries, Outcome, Publish, Subscribe, SubscriptionId
 from store.api.message import Message
+from store.format.frame import LogOffset
 from tests.support.coap.coap_driver import OTHER, PEER, Driver, dotted, request
 
 LAST = Message(address="a/b", body=b"hello", id="1", content_type="text/plain")
@@ -109,6 +114,35 @@ def test_endpoints_that_hold_nothing_are_given_up() -> None:
         assert isinstance(answer, Packet)
         driver.now_ms += 3_000
         driver.tick(0)
+    assert len(driver.endpoint._endpoints) < 600
+
+
+def test_a_session_keeps_its_endpoint_while_others_come() -> None:
+    """The endpoint of a user whose sessions do nothing has its timers, and is the only one of its name."""
+    driver = SecuredDriver(last=LAST)
+    driver.endpoint.joined(PEER, Principal(name="alice"))
+    for n in range(IDLE_ENDPOINTS_MAX + 1):
+        driver.endpoint.joined(("192.0.2.9", n), Principal(name=f"dev{n}"))
+    effects = driver.receive(request("t/a/b", mid=1))
+    assert [(one.type, one.code, one.mid) for one in driver.tick(5_000)] == [(ACK, EMPTY, 1)]
+    driver.complete(effects)
+    assert [dotted(one.code) for one in driver.sent()] == ["2.01"]
+    driver.endpoint.joined(OTHER, Principal(name="alice"))
+    for peer, path in ((PEER, "t/a/one"), (OTHER, "t/b/two")):
+        driver.exchange(request(path, GET, mid=2, options=((OBSERVE, b""),)), peer=peer)
+    assert driver.subscribed() == ["a/one", "b/two"]
+    messages = [msgspec.structs.replace(LAST, address=name, body=name.encode()) for name in driver.subscribed()]
+    batch = Batch(LogOffset(0), LogOffset(1), messages, [0, 1], [1, 1])
+    subs = [(SubscriptionId(sub),) for sub in driver.subscriptions]
+    driver.endpoint.deliver(Deliveries(batch, range(2), subs), now_ms=driver.now_ms)
+    sent = [(decode(data).payload, peer) for data, peer in driver.endpoint.take_output()]
+    assert sent == [(b"a/one", PEER), (b"b/two", OTHER)]
+
+
+def test_endpoints_of_sessions_that_are_over_are_given_up() -> None:
+    driver = SecuredDriver(last=LAST)
+    for n in range(1_000):
+        driver.endpoint.joined(PEER, Principal(name=f"dev{n}"))
     assert len(driver.endpoint._endpoints) < 600
 
 
