@@ -123,19 +123,18 @@ class Readings:
     ) -> Sequence[Effect]:
         """Answers a GET or FETCH, or all that wait for the same links; asks for the next page of a FETCH."""
         value = outcome.value
-        if isinstance(value, LastValuesPage | Page) and token in self._reading:
-            read = self._reading[token].read
-            question = self._reads.more(read, value)
-            if question is not None:
-                following = new_token()
-                self._reading[following] = self._reading.pop(token)
-                return (Call(request=question, token=following),)
-            value = read.found if isinstance(value, LastValuesPage) else value
         for reading in [self._reading.pop(one) for one in self._listings.answered(token) if one in self._reading]:
             exchange = reading.exchange
             try:
                 if outcome.error is not None:
                     raise outcome.error
+                if isinstance(value, LastValuesPage | Page):
+                    question = self._reads.more(reading.read, value)
+                    if question is not None:
+                        following = new_token()
+                        self._reading[following] = reading
+                        return (Call(request=question, token=following),)
+                    value = reading.read.found if isinstance(value, LastValuesPage) else value
                 if reading.read.topics is not None:
                     value = self._reads.topics(reading.read, value)
                 elif isinstance(value, list) and reading.read.observable is None:

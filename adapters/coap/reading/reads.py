@@ -208,7 +208,7 @@ class Reads:
         if read.topics.paths is not None:
             return topic_links(read.topics.paths, read_filter(read.request.query)).encode()
         assert not isinstance(value, Page)
-        return representation(read.topics, value)
+        return representation(read.topics, value, self._settings)
 
     def finish(
         self,

@@ -17,6 +17,7 @@ from adapters.coap.topics.topic import (
     decoded,
     id_of,
     is_collection,
+    malformed,
     matches,
     path_of,
     read_properties,
@@ -78,7 +79,7 @@ def topic_read(
 def take_page(read: TopicRead, page: Page, settings: CoapOptions) -> Request[Any] | None:
     """Takes the topics of a page that a request asks for; returns the next request, None where it has them all."""
     assert read.paths is not None
-    found = [decoded(entry.value) for entry in page.entries]
+    found = [topic for entry in page.entries if (topic := decoded(entry.value, settings)) is not None]
     chosen = [topic for topic in found if read.properties is None or matches(topic, read.properties)]
     read.paths.extend(["/" + "/".join(path_of(topic.id)) for topic in chosen])
     del read.paths[read.limit :]
@@ -87,9 +88,14 @@ def take_page(read: TopicRead, page: Page, settings: CoapOptions) -> Request[Any
     return ListKeys(after=page.entries[-1].key, limit=TOPICS_MAX, namespace=settings.topics_namespace)
 
 
-def representation(read: TopicRead, entry: Entry | None) -> bytes:
-    """Returns the representation of a topic, or of the part that is asked for. Raises `ProtocolError` (4.00, 4.04)."""
+def representation(read: TopicRead, entry: Entry | None, settings: CoapOptions) -> bytes:
+    """Returns the representation of a topic, or of the part that is asked for.
+
+    Raises `ProtocolError` (4.00, 4.04, 5.00).
+    """
     if entry is None:
         raise ProtocolError(NOT_FOUND, "there is no such topic")
-    topic = decoded(entry.value)
+    topic = decoded(entry.value, settings)
+    if topic is None:
+        raise malformed()
     return topic.encoded() if read.keys is None else selected(topic, read.keys)

@@ -11,7 +11,7 @@ from urllib.parse import quote, unquote_to_bytes
 
 import msgspec
 
-from adapters.coap.codec.registry import BAD_REQUEST
+from adapters.coap.codec.registry import BAD_REQUEST, INTERNAL_SERVER_ERROR
 from adapters.coap.messages.request import SAFE, CoapRequest
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics import cbor
@@ -49,6 +49,11 @@ def wrong(text: str) -> ProtocolError:
     return ProtocolError(BAD_REQUEST, text)
 
 
+def malformed() -> ProtocolError:
+    """Returns the error of a topic whose stored value is none."""
+    return ProtocolError(INTERNAL_SERVER_ERROR, "the value that is stored for this topic is none")
+
+
 class TopicRequested(Exception):
     """The request writes a topic resource, and publishes nothing by itself."""
 
@@ -83,11 +88,15 @@ def topic_id(name: str) -> str:
     return blake2b(name.encode(), digest_size=8).hexdigest()
 
 
-def decoded(data: bytes) -> Topic:
-    """Returns a topic that was stored."""
-    properties = cbor.decode(data)
-    assert isinstance(properties, dict)
-    return Topic(properties)
+def decoded(data: bytes, settings: CoapOptions) -> Topic | None:
+    """Returns a topic that was stored; None for a value that is none, as other protocols may store there."""
+    try:
+        found = cbor.decode(data)
+    except cbor.CborError:
+        return None
+    if isinstance(found, dict) and all(key in found and _CHECKS[key](found[key], settings) for key in _FIXED):
+        return Topic(found)
+    return None
 
 
 def is_collection(path: tuple[str, ...]) -> bool:

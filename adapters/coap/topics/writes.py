@@ -40,6 +40,7 @@ from adapters.coap.topics.topic import (
     decoded,
     id_of,
     kept,
+    malformed,
     patched,
     path_of,
     read_properties,
@@ -155,7 +156,7 @@ class TopicWrites:
         assert code in {POST, PUT, IPATCH}
 
         def change_it(outcome: Outcome, at_ms: int) -> Effect | Answer:
-            topic, entry = _found(outcome)
+            topic, entry = self._found(outcome)
             changed = change(topic, properties)
             match = Match(any_of=(entry.revision,))
             stored = StoreKey(key=id_, value=changed.encoded(), match=match, namespace=self._namespace)
@@ -216,7 +217,7 @@ class TopicWrites:
 
     def _delete_of(self, exchange: Exchange) -> Next:
         def delete(outcome: Outcome, now_ms: int) -> Effect | Answer:
-            topic, entry = _found(outcome)
+            topic, entry = self._found(outcome)
             match = Match(any_of=(entry.revision,))
             removal = RemoveKey(key=topic.id, match=match, namespace=self._namespace)
             plan, host = self._plan(topic), str(exchange.peer[0])
@@ -231,6 +232,19 @@ class TopicWrites:
 
         return delete
 
+    def _found(self, outcome: Outcome) -> tuple[Topic, Entry]:
+        """Returns the topic that was read, and its entry. Raises `Refusal`, and `ProtocolError` (4.04, 5.00)."""
+        if outcome.error is not None:
+            raise outcome.error
+        entry = outcome.value
+        if entry is None:
+            raise ProtocolError(NOT_FOUND, "there is no such topic")
+        assert isinstance(entry, Entry)
+        topic = decoded(entry.value, self._settings)
+        if topic is None:
+            raise malformed()
+        return topic, entry
+
     def _shown(self, outcome: Outcome, code: int, topic: Topic) -> Answer:
         """Returns the answer with the whole topic, once it is stored."""
         if isinstance(outcome.error, KeyConflict):
@@ -244,17 +258,6 @@ class TopicWrites:
 
 def _changed_meanwhile() -> ProtocolError:
     return ProtocolError(CONFLICT, "the topic was changed meanwhile")
-
-
-def _found(outcome: Outcome) -> tuple[Topic, Entry]:
-    """Returns the topic that was read, and its entry. Raises `Refusal`, and `ProtocolError` (4.04)."""
-    if outcome.error is not None:
-        raise outcome.error
-    entry = outcome.value
-    if entry is None:
-        raise ProtocolError(NOT_FOUND, "there is no such topic")
-    assert isinstance(entry, Entry)
-    return decoded(entry.value), entry
 
 
 def _deleted(outcome: Outcome) -> Answer:

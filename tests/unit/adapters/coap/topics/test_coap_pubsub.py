@@ -541,3 +541,48 @@ def test_topic_data_goes_through_the_states_of_the_draft() -> None:
     assert (dotted(told.code), told.token) == ("4.04", b"tk")
     assert driver.tick(1) == []
     assert driver.subscribed() == []
+
+
+# ---- values of the namespace that are no topics
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        b"hello",
+        b"",
+        cbor2.dumps(7),
+        cbor2.dumps({}),
+        cbor2.dumps({DATA: "/ps/junk", RESOURCE_TYPE: "core.ps.data"}),
+        cbor2.dumps({NAME: "junk", RESOURCE_TYPE: "core.ps.data"}),
+        cbor2.dumps({NAME: "junk", DATA: "/ps/junk"}),
+        cbor2.dumps({NAME: 7, DATA: "/ps/junk", RESOURCE_TYPE: "core.ps.data"}),
+        cbor2.dumps({NAME: "junk", DATA: "/ps/%ff", RESOURCE_TYPE: "core.ps.data"}),
+        cbor2.dumps({NAME: "junk", DATA: [1], RESOURCE_TYPE: "core.ps.data"}),
+    ],
+)
+def test_a_value_that_is_no_topic_is_left_out_of_links_and_is_an_error_by_itself(value: bytes) -> None:
+    driver, path = created()
+    driver.keys["junk"] = value, driver.revision
+    answer = driver.get("ps", mid=1)
+    assert (dotted(answer.code), answer.payload.count(b"<")) == ("2.05", 1)
+    assert f"</{path}>".encode() in answer.payload
+    one, part = cbor2.dumps({TOPIC_TYPE: "temperature"}), cbor2.dumps([NAME])
+    answers = [
+        driver.get("ps/$topic/junk", mid=2),
+        driver.ask("ps/$topic/junk", FETCH, mid=3, payload=part, content_format=CBOR),
+        driver.ask("ps/$topic/junk", PUT, mid=4, payload=one, content_format=TOPIC_FORMAT),
+        driver.ask("ps/$topic/junk", IPATCH, mid=5, payload=one, content_format=TOPIC_FORMAT),
+        driver.ask("ps/$topic/junk", DELETE, mid=6),
+    ]
+    assert [dotted(one.code) for one in answers] == ["5.00"] * 5
+    assert driver.keys["junk"] == (value, 1)
+    assert driver.endpoint.outstanding == 0
+
+
+def test_a_read_whose_page_cannot_be_taken_holds_no_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = TopicDriver()
+    monkeypatch.setattr(driver.endpoint.reads, "more", lambda _read, _page: 1 // 0)
+    with pytest.raises(ZeroDivisionError):
+        driver.get("ps")
+    assert driver.endpoint.outstanding == 0
