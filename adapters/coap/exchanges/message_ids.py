@@ -2,7 +2,8 @@
 
 A response in a message of its own has the Message ID of its request, masked: as unique as the endpoint's own are.
 Notifications count upwards, from far away of these. An endpoint that observes anew goes on with its count, and each
-kind leaves out the Message IDs that the other one has used.
+kind leaves out the Message IDs that the other one has used; but notifications to an endpoint leave out none any more
+once half of them all are taken or left out, as it would be long to search for one where most are in use.
 """
 
 from collections import OrderedDict, deque
@@ -15,6 +16,7 @@ from gateway.port.adapter import Peer
 MID_DISTANCE = 0x8000  # between the first Message IDs of notifications and of responses to a peer
 MID_COUNT = 0x1_0000
 MID_LIFETIME_MS = 247_000  # EXCHANGE_LIFETIME (RFC 7252, 4.8.2)
+MIDS_TAKEN_MAX = MID_COUNT // 2  # of a numbering within a lifetime, while it leaves out those of responses
 STEP_MS = 4_000  # how exactly it is known when a Message ID was used
 ENDPOINTS_MAX = 65_536  # that have observed of late
 
@@ -26,18 +28,23 @@ class Numbering:
 
     def __init__(self, first: int) -> None:
         self.used_ms = 0  # when the last one was used
-        self._next = first
-        self._since: deque[tuple[int, int]] = deque()  # times, and the first Message IDs used from then on
+        self._next = first  # it goes on beyond MID_COUNT
+        self._since: deque[tuple[int, int]] = deque()  # times, and the first one used from then on
 
     def take(self, now_ms: int) -> int:
         """Returns the next one."""
         self._forget(now_ms)
         if not self._since or now_ms >= self._since[-1][0] + STEP_MS:
             self._since.append((now_ms, self._next))
-        mid = self._next
-        self._next = (mid + 1) % MID_COUNT
+        mid = self._next % MID_COUNT
+        self._next += 1
         self.used_ms = now_ms
         return mid
+
+    @property
+    def crowded(self) -> bool:
+        """Returns whether so many were taken of late that others are not looked for."""
+        return bool(self._since) and self._next - self._since[0][1] > MIDS_TAKEN_MAX
 
     def has(self, mid: int, now_ms: int) -> bool:
         """Returns whether one may have been used of late."""
@@ -45,7 +52,7 @@ class Numbering:
         if not self._since:
             return False
         first = self._since[0][1]
-        return (mid - first) % MID_COUNT < (self._next - first) % MID_COUNT
+        return (mid - first) % MID_COUNT < self._next - first
 
     def _forget(self, now_ms: int) -> None:
         while self._since and self._since[0][0] + STEP_MS + MID_LIFETIME_MS < now_ms:
@@ -100,10 +107,9 @@ class SocketMessageIds(MessageIds):
     def of_notification(self, peer: Peer, numbering: Numbering, now_ms: int) -> int:
         """See `MessageIds`."""
         recent = self.recent
-        for _ in range(MID_COUNT):
+        mid = numbering.take(now_ms)
+        while not numbering.crowded and any(answered(peer, mid ^ self._mask) for answered in self.answered_apart):
             mid = numbering.take(now_ms)
-            if not any(answered(peer, mid ^ self._mask) for answered in self.answered_apart):
-                break
         recent[peer] = numbering
         recent.move_to_end(peer)
         oldest = next(iter(recent))

@@ -9,12 +9,18 @@ from adapters.coap.codec.registry import ACK, CON, GET, MAX_AGE, NON, OBSERVE, P
 from adapters.coap.codec.wire import Packet, encode, read_uint
 from adapters.coap.exchanges import exchanges
 from adapters.coap.exchanges.exchanges import READ_PEER_COUNT_MAX
-from adapters.coap.exchanges.message_ids import MID_COUNT, MID_LIFETIME_MS, Numbering
+from adapters.coap.exchanges.message_ids import (
+    MID_COUNT,
+    MID_LIFETIME_MS,
+    MIDS_TAKEN_MAX,
+    Numbering,
+    SocketMessageIds,
+)
 from adapters.coap.oscore.association import Association
 from adapters.coap.oscore.context import RequestId
 from gateway.port.adapter import DONE
 from store.api.message import Message
-from tests.support.coap.coap_driver import Driver, dotted, options_of, request
+from tests.support.coap.coap_driver import PEER, Driver, dotted, options_of, request
 
 REGISTER, DEREGISTER = (OBSERVE, b""), (OBSERVE, b"\x01")
 EACH = ("each=true",)
@@ -243,6 +249,34 @@ def test_a_numbering_forgets_what_was_used_a_lifetime_ago() -> None:
     later = numbering.take(now_ms)
     assert numbering.has(later, now_ms)
     assert not any(numbering.has(mid, now_ms) for mid in mids)
+
+
+def test_a_numbering_that_comes_round_has_used_them_all() -> None:
+    numbering = Numbering(7)
+    mids = [numbering.take(0) for _ in range(MID_COUNT + 3)]
+    assert mids[:3] == mids[-3:] == [7, 8, 9]
+    assert numbering.has(11, 0)
+
+
+def test_an_endpoint_that_has_used_its_message_ids_up_is_not_searched_for_each_message() -> None:
+    looked: list[int] = []
+    answered = set(range(MID_COUNT))
+
+    def is_answered(_peer: Any, mid: int) -> bool:
+        looked.append(mid)
+        return mid in answered
+
+    mids = SocketMessageIds(0)
+    mids.answered_apart.append(is_answered)
+    numbering = mids.begin(PEER, 1)
+    sent = [mids.of_notification(PEER, numbering, 0) for _ in range(4)]
+    sent += [mids.of_response(PEER, sent[0], 0) for _ in range(4)]
+    assert len(set(sent)) == 8
+    assert len(looked) == MIDS_TAKEN_MAX
+    later_ms = MID_LIFETIME_MS + 10_000
+    free = (sent[-1] + 1_000) % MID_COUNT
+    answered.remove(free)
+    assert mids.of_notification(PEER, numbering, later_ms) == free
 
 
 def test_a_protected_response_with_another_message_id_is_of_the_request_with_its_token() -> None:
