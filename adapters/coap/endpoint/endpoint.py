@@ -117,10 +117,7 @@ class CoapEndpoint:
     def admit(self, principal: Principal) -> None:
         """Lets peers in as a principal; its device, if it is one, is that of their messages."""
         self.admission.granted = True
-        if principal.anonymous or principal.trusted_gateway:  # the address names the device
-            self.plans.belong("", principal.device)
-        else:
-            self.plans.belong(principal.device, None)
+        self.plans.belong(principal)
 
     def answer(self, exchange: Exchange, answer: Answer, now_ms: int) -> None:
         """Sends a response of a layer below."""

@@ -10,13 +10,16 @@ from adapters.coap.messages.request import CoapRequest, read_request
 from adapters.coap.messages.settings import CoapOptions
 from adapters.coap.topics.topic import TopicRequested, is_for_topics
 from gateway.domain.errors import ProtocolError
+from gateway.domain.principal import Principal
 
-PLANS_MAX = 16_384  # option lists remembered with their meaning
+PLANS_MAX = 16_384  # option lists remembered with their meaning, of all peers of a socket or of a trusted gateway
+USER_PLANS_MAX = 1_024  # of one user
+CONNECTION_PLANS_MAX = 64  # of one connection, of which there may be many
 PLAN_KEY_BYTES_MAX = 256  # of such a list; a longer one is parsed each time
 
 
 class Plans:
-    """The plans of one socket. `known` has those that may well come again, by their options as bytes."""
+    """The plans of one endpoint. `known` has those that may well come again, by their options as bytes."""
 
     def __init__(self, settings: CoapOptions, uploads: Uploads, echo: EchoVerifier, *, reliable: bool) -> None:
         self._settings = settings
@@ -25,13 +28,19 @@ class Plans:
         self._echo = echo
         self._device = ""  # of the peers' messages, where they have proven to be one
         self._principal: str | None = ""  # of the peers' messages, as `Message` has it
-        self.known: dict[bytes, MessagePlan] = {}
+        self.known: dict[bytes, MessagePlan] = {}  # at most _count_max
+        self._count_max = PLANS_MAX
 
-    def belong(self, device: str, principal: str | None) -> None:
+    def belong(self, who: Principal) -> None:
         """Sets who speaks in requests that are read from now on; device "": the one that the address names."""
+        spoken_for = who.anonymous or who.trusted_gateway
+        device, principal = ("", who.device) if spoken_for else (who.device, None)
         if (device, principal) != (self._device, self._principal):
             self._device, self._principal = device, principal
             self.known.clear()
+        one_max = CONNECTION_PLANS_MAX if self._reliable else USER_PLANS_MAX
+        many = who.trusted_gateway or (who.anonymous and not self._reliable)
+        self._count_max = PLANS_MAX if many else one_max
 
     def make(self, request: CoapRequest) -> MessagePlan:
         """Returns the plan of a request of these peers. Raises as `make_plan` does."""
@@ -60,7 +69,7 @@ class Plans:
                 )
             lasting = plan.lasting and not (request.echo or self._echo.wants_freshness)
             if lasting and stop - end <= PLAN_KEY_BYTES_MAX:
-                if len(self.known) >= PLANS_MAX:
+                if len(self.known) >= self._count_max:
                     self.known.clear()
                 self.known[data[end:stop]] = plan
             return plan, body

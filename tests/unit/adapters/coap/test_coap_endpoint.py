@@ -24,6 +24,8 @@ from adapters.coap.codec.registry import (
     URI_PORT,
 )
 from adapters.coap.codec.wire import Packet, decode, encode
+from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.endpoint.plans import CONNECTION_PLANS_MAX, PLANS_MAX, USER_PLANS_MAX
 from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.principal import Principal
@@ -561,6 +563,32 @@ def test_remembered_options_are_bounded(monkeypatch: pytest.MonkeyPatch) -> None
         driver.ask(f"t/a/{n}", mid=n)
         assert len(driver.endpoint.plans.known) <= 4
     assert [message.address for message in driver.stored] == [f"a/{n}" for n in range(20)]
+
+
+@pytest.mark.parametrize(
+    ("principal", "reliable", "count_max"),
+    [
+        (Principal(name=""), False, PLANS_MAX),  # all peers of a socket
+        (Principal(name=""), True, CONNECTION_PLANS_MAX),
+        (Principal(name="dev1"), True, CONNECTION_PLANS_MAX),
+        (Principal(name="dev1"), False, USER_PLANS_MAX),
+        (Principal(name="gateway", trusted_gateway=True), False, PLANS_MAX),
+        (Principal(name="gateway", trusted_gateway=True), True, PLANS_MAX),
+    ],
+)
+def test_a_connection_and_a_user_have_fewer_options_remembered(
+    principal: Principal, reliable: bool, count_max: int
+) -> None:
+    endpoint = CoapEndpoint(CoapOptions(exchange_lifetime_ms=0), random=Random(7), reliable=reliable)
+    endpoint.admit(principal)
+    most = 0
+    for n in range(count_max + 1):
+        (effect,) = endpoint.receive([(request(f"t/a/{n}", mid=n), PEER)], now_ms=n)
+        assert isinstance(effect, Publish)
+        endpoint.completed(effect.token, DONE, now_ms=n)
+        most = max(most, len(endpoint.plans.known))
+    assert most == count_max
+    assert len(endpoint.plans.known) == 1
 
 
 def test_long_options_are_not_remembered() -> None:
