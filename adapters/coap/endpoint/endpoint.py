@@ -301,8 +301,8 @@ class CoapEndpoint:
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Acknowledges requests without an answer yet, retransmits unacknowledged messages, forgets old exchanges."""
-        for token in self._tokens.due(now_ms):
-            for exchange in self._waiting(token):
+        for token, alone in self._tokens.due(now_ms):
+            for exchange in self._waiting(token, alone):
                 if exchange.confirmable and not exchange.acked:
                     self._sender.acknowledge(exchange)
         again, gone = self._sender.separate.again(now_ms)
@@ -316,7 +316,7 @@ class CoapEndpoint:
     def deadline_ms(self) -> int | None:
         """Returns the earliest of all that waits."""
         deadlines = (
-            self._tokens.deadline_ms(lambda token: bool(self._waiting(token))),
+            self._tokens.deadline_ms(lambda token, alone: bool(self._waiting(token, alone))),
             self._sender.separate.deadline_ms(),
             self.exchanges.deadline_ms(),
             self.transfers.deadline_ms(),
@@ -328,10 +328,12 @@ class CoapEndpoint:
         """Returns the datagrams to send now."""
         return self._sender.take()
 
-    def _waiting(self, token: Token) -> Sequence[Exchange]:
-        """Returns the requests that wait for an outcome."""
-        alone = self._readings.waiting(token) or self._topics.waiting(token)
-        return self._publishing.get(token, ()) if alone is None else (alone,)
+    def _waiting(self, token: Token, alone: Exchange | None) -> Sequence[Exchange]:
+        """Returns the requests that wait for an outcome; of one that waits alone, whether it is answered counts."""
+        if alone is not None:
+            return (alone,) if alone.confirmable and not (alone.acked or alone.response) else ()
+        found = self._readings.waiting(token) or self._topics.waiting(token)
+        return self._publishing.get(token, ()) if found is None else (found,)
 
     # ---- admission
 
@@ -408,13 +410,10 @@ class CoapEndpoint:
         """Lets a request wait until the last value of its address is known."""
         self._publishing_count += 1
         self._later.append(exchange)
-        token = self._tokens.new(now_ms)
+        token = self._tokens.new(now_ms, exchange)
         if self._lookups.add(exchange, message, condition, token):
             self._publishing[token] = [exchange]
             return (Call(request=LastValue(address=message.address), token=token),)
-        together = self._publishing.get(self._lookups.waiting[message.address])
-        if together is not None:
-            together.append(exchange)
         return ()
 
     def _settle(self, settlement: Settlement, error: Refusal | None, now_ms: int) -> Sequence[Effect]:

@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from adapters.coap.codec.registry import (
+    CON,
     DELETE,
     EMPTY,
     ETAG,
@@ -18,6 +19,7 @@ from adapters.coap.codec.registry import (
     POST,
     PUT,
 )
+from adapters.coap.messages.settings import CoapOptions
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import DONE, Call, Outcome, Publish
 from store.api.message import Message
@@ -99,6 +101,43 @@ def test_a_request_behind_one_that_is_being_stored_waits_for_it() -> None:
     assert [(packet.mid, dotted(packet.code)) for packet in driver.sent()] == [(1, "2.01"), (2, "4.12"), (3, "2.01")]
     driver.last = stored
     assert is_ack(driver.ask("t/a/b", PUT, mid=4), "2.04", 4)
+
+
+def test_a_request_behind_one_that_is_stored_slowly_is_acknowledged_meanwhile() -> None:
+    """(RFC 7252, 5.2.2)"""
+    driver = Driver()
+    (asked,) = driver.receive(request("t/a/b", PUT, mid=1, options=(ABSENT,)))
+    (publish,) = driver.endpoint.completed(asked.token, Outcome(), now_ms=driver.now_ms)
+    driver.now_ms += 500
+    assert driver.receive(request("t/a/b", mid=2), request("t/a/b", PUT, mid=3, type=NON)) == []
+    delay_ms = CoapOptions().ack_delay_ms
+    assert [(packet.code, packet.mid) for packet in driver.tick(delay_ms - 500)] == [(EMPTY, 1)]
+    assert [(packet.code, packet.mid) for packet in driver.tick(500)] == [(EMPTY, 2)]
+    assert driver.tick(delay_ms) == []
+    driver.complete([publish])
+    assert [(packet.type, dotted(packet.code)) for packet in driver.sent()] == [(CON, "2.01"), (NON, "2.04")]
+    assert driver.endpoint.outstanding == 0
+
+
+def test_a_request_that_joins_a_slow_lookup_is_acknowledged_meanwhile() -> None:
+    """(RFC 7252, 5.2.2)"""
+    driver = Driver()
+    delay_ms = CoapOptions().ack_delay_ms
+    asked = driver.receive(request("t/a/b", PUT, mid=1))
+    assert [(packet.code, packet.mid) for packet in driver.tick(delay_ms)] == [(EMPTY, 1)]
+    assert driver.receive(request("t/a/b", PUT, mid=2)) == []
+    assert [(packet.code, packet.mid) for packet in driver.tick(delay_ms)] == [(EMPTY, 2)]
+    driver.complete(asked)
+    assert driver.endpoint.outstanding == 0
+
+
+def test_a_request_behind_another_that_is_answered_in_time_is_not_waited_for() -> None:
+    driver = Driver()
+    driver.exchange(request("t/a/b", PUT, mid=1), request("t/a/b", PUT, mid=2))
+    deadline_ms = driver.endpoint.deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > driver.now_ms + CoapOptions().ack_delay_ms
+    assert driver.tick(CoapOptions().ack_delay_ms) == []
 
 
 def test_no_condition_holds_where_the_gateway_cannot_say() -> None:
