@@ -140,7 +140,7 @@ class Channel:
     def drop_content(self) -> None:
         """Forgets the message whose body is not whole."""
         if self.content is not None:
-            self.output.assembling_bytes -= len(self.content.body)  # none of a body in parts
+            self.output.assembling_bytes -= self.content.held_bytes
             self.output.share.release(self.content.reserved_bytes)
             self.content = None
 

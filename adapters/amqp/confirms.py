@@ -62,17 +62,19 @@ class Publisher:
         """Returns whether this read has messages of a channel that the gateway does not know of yet."""
         return any(of is channel for of, _ in self.starts)
 
-    def add(self, channel: "Channel", message: Message, *, mandatory: bool, copied: bool = False) -> None:
+    def add(
+        self, channel: "Channel", message: Message, *, mandatory: bool, copied: bool = False, head_bytes: int = 0
+    ) -> None:
         """Publishes a message with those of this read, or with the commit of its channel's transaction.
 
-        `copied` says that it has more routing keys.
+        `copied` says that it has more routing keys, `head_bytes` what its properties are counted as.
 
         Raises `ProtocolError` (PRECONDITION_FAILED).
         """
         message = as_question(channel, message)
         if channel.transaction is not None:
             self._output.has_published()
-            channel.transaction.add(message, mandatory=mandatory, copied=copied)
+            channel.transaction.add(message, mandatory=mandatory, copied=copied, head_bytes=head_bytes)
             return
         self.turn(channel)
         self._copied = self._copied or copied

@@ -54,8 +54,9 @@ class ConnectionOutput(ABC):
         self.payload_max = 0  # bytes of a frame without its overhead
         self.held_too_long = AcknowledgementTimeout(options.consumer_timeout_s)
         self.cancel_notify = False  # the client understands basic.cancel from us
-        self.assembling_bytes = 0  # of bodies not yet whole
-        self.transaction_bytes = 0  # of messages in transactions, on all channels
+        self.assembling_bytes = 0  # of messages not yet whole
+        self.transaction_bytes = 0  # of bodies in transactions, on all channels
+        self.transaction_heads_bytes = 0  # of memory that their messages take besides
         self.fetching_count = 0  # basic.get in flight
         self.waits_for_room = False  # while a basic.get waits until the socket has taken the output
         self._out: list[bytes] = []

@@ -7,7 +7,7 @@ from adapters.amqp.channel import Channel
 from adapters.amqp.codec.wire import FRAME_HEADER, PRECONDITION_FAILED, RESOURCE_ERROR
 from adapters.amqp.confirms import Publisher
 from adapters.amqp.connection_output import ConnectionOutput
-from adapters.amqp.publishing import Content
+from adapters.amqp.publishing import Content, head_cost_bytes
 from adapters.amqp.uploads import WINDOW_BYTES, Upload
 from gateway.domain.errors import ProtocolError
 from gateway.domain.principal import Principal
@@ -27,25 +27,32 @@ class Contents:
 
         Raises `ProtocolError`.
         """
-        content, output = channel.content, self._output
+        content = channel.content
         assert content is not None
         if kind == FRAME_HEADER:
             content.take_header(payload)
             if not self._admit(channel, content, principal, now_ms):
                 content.postpone_header()
                 return False
+            content.head_bytes = head_cost_bytes(len(payload))
+            self._hold(content, content.head_bytes)
         elif content.upload is not None:
             if not content.upload.has_room:
                 return False
             content.take_body(payload)
         else:
             content.take_body(payload)
-            output.assembling_bytes += len(payload)
-            if len(content.body) < output.assembling_bytes > output.options.assembling_bytes_max:
-                raise ProtocolError(RESOURCE_ERROR, "too much of unfinished messages on all channels together")
+            self._hold(content, len(payload))
         if content.complete:
             self._complete(channel, content, principal, now_ms)
         return True
+
+    def _hold(self, content: Content, size_bytes: int) -> None:
+        """Counts what has come of a message. Raises `ProtocolError` (RESOURCE_ERROR) where others have too much."""
+        output = self._output
+        output.assembling_bytes += size_bytes
+        if content.held_bytes < output.assembling_bytes > output.options.assembling_bytes_max:
+            raise ProtocolError(RESOURCE_ERROR, "too much of unfinished messages on all channels together")
 
     def _admit(self, channel: Channel, content: Content, principal: Principal, now_ms: int) -> bool:
         """Reserves a content header's announced size; returns False when it has to wait. Raises `ProtocolError`."""
@@ -77,7 +84,8 @@ class Contents:
         channel.drop_content()
         message = content.message(principal, now_ms)
         copied = content.template is not None and bool(content.template.copies)
-        self._publisher.add(channel, message, mandatory=content.target.mandatory, copied=copied)
+        mandatory, head_bytes = content.target.mandatory, content.head_bytes
+        self._publisher.add(channel, message, mandatory=mandatory, copied=copied, head_bytes=head_bytes)
 
 
 def is_publishing(channels: Iterable[Channel]) -> bool:

@@ -28,6 +28,8 @@ TARGETS_COUNT_MAX: Final = 8_192
 VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
 VHOSTS_COUNT_MAX: Final = 64  # virtual hosts whose targets are remembered
 TEMPLATES_COUNT_MAX: Final = 2_048  # up to 12 KB each: many small headers
+USUAL_HEAD_BYTES: Final = 64  # of properties, that are not counted
+HEAD_FACTOR: Final = 16  # the memory that a byte of the others takes, where they are many small fields
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
 _MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: no other property has such flags
 CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow
@@ -102,6 +104,11 @@ def template_if_sound(raw: bytes) -> Template | None:
         return None
 
 
+def head_cost_bytes(size_bytes: int) -> int:
+    """Returns how much memory the properties of a message take, beyond those of usual ones, from their size."""
+    return max(0, size_bytes - USUAL_HEAD_BYTES) * HEAD_FACTOR
+
+
 class BodyTaker(Protocol):
     """The taker of a body that is stored in parts as it comes."""
 
@@ -119,12 +126,13 @@ class BodyTaker(Protocol):
 class Content:
     """A message whose frames arrive one after the other."""
 
-    __slots__ = ("body", "body_size", "received_bytes", "reserved_bytes", "target", "template", "upload")
+    __slots__ = ("body", "body_size", "head_bytes", "received_bytes", "reserved_bytes", "target", "template", "upload")
 
     def __init__(self, target: Target) -> None:
         self.target = target
         self.template: Template | None = None  # until the content header is there
         self.body_size = 0
+        self.head_bytes = 0  # that its properties are counted as
         self.reserved_bytes = 0  # of the connection's share
         self.received_bytes = 0  # of the body
         self.upload: BodyTaker | None = None  # which takes the body instead, as it is stored in parts
@@ -134,6 +142,11 @@ class Content:
     def complete(self) -> bool:
         """Returns whether all of it is there."""
         return self.template is not None and self.received_bytes == self.body_size
+
+    @property
+    def held_bytes(self) -> int:
+        """Returns the memory that it is counted as: none of a body in parts."""
+        return len(self.body) + self.head_bytes
 
     def unexpected(self) -> ProtocolError:
         """Returns the error of any other frame than the one that has to come next, in RabbitMQ's words."""

@@ -1,6 +1,6 @@
 """The transaction of a channel: its publishes and acknowledgements since the last commit (AMQP 0-9-1, 1.9)."""
 
-from typing import NamedTuple
+from typing import Final, NamedTuple
 
 from adapters.amqp.codec.structured import body_of
 from adapters.amqp.codec.wire import PRECONDITION_FAILED
@@ -9,6 +9,9 @@ from adapters.amqp.consumers import Consumer
 from gateway.domain.errors import ProtocolError
 from store.api.message import Message
 from store.format.frame import QueueNumber, QueueOffset
+
+MESSAGE_BYTES: Final = 512  # of memory that a message takes besides its body and large properties, about
+HEADS_BYTES_MAX: Final = 64 << 20  # of that in all transactions of a connection
 
 
 class _Settled(NamedTuple):
@@ -37,12 +40,15 @@ class Work(NamedTuple):
 
 
 class Transaction:
-    """The work of a channel since the last commit. The bytes of all are counted in `output.transaction_bytes`."""
+    """The work of a channel since the last commit.
+
+    The bytes of all bodies are counted in `output.transaction_bytes`, the rest in `output.transaction_heads_bytes`.
+    """
 
     def __init__(self, output: ConnectionOutput) -> None:
         self._output = output
         self._work = Work([], [], {})
-        self._size_bytes = 0
+        self._size_bytes = self._heads_bytes = 0
         self._copied = False
 
     @property
@@ -50,8 +56,11 @@ class Transaction:
         """Returns how many delivered messages it settles."""
         return len(self._work.settled)
 
-    def add(self, message: Message, *, mandatory: bool, copied: bool = False) -> None:
-        """Publishes a message with the commit. Raises `ProtocolError` (PRECONDITION_FAILED) where that is too much."""
+    def add(self, message: Message, *, mandatory: bool, copied: bool = False, head_bytes: int = 0) -> None:
+        """Publishes a message with the commit, whose properties are counted as `head_bytes`.
+
+        Raises `ProtocolError` (PRECONDITION_FAILED) where that is too much.
+        """
         output, work = self._output, self._work
         if len(work.messages) >= output.options.transaction_count_max:
             raise ProtocolError(
@@ -59,19 +68,25 @@ class Transaction:
                 f"a transaction has at most {output.options.transaction_count_max} messages "
                 "(adapters.amqp.transaction_count_max)",
             )
-        size_bytes = len(body_of(message))
-        if work.messages and output.transaction_bytes + size_bytes > output.options.transaction_bytes_max:
+        size_bytes, head_bytes = len(body_of(message)), MESSAGE_BYTES + head_bytes
+        if 0 < output.transaction_bytes > output.options.transaction_bytes_max - size_bytes:
             raise ProtocolError(
                 PRECONDITION_FAILED,
                 f"transactions have at most {output.options.transaction_bytes_max} bytes of bodies "
                 "(adapters.amqp.transaction_bytes_max)",
+            )
+        if 0 < output.transaction_heads_bytes > HEADS_BYTES_MAX - head_bytes:
+            raise ProtocolError(
+                PRECONDITION_FAILED, "the transactions of a connection have too many messages, or too large properties"
             )
         if mandatory:
             work.mandatory.append(len(work.messages))
         work.messages.append(message)
         self._copied = self._copied or copied
         self._size_bytes += size_bytes
+        self._heads_bytes += head_bytes
         output.transaction_bytes += size_bytes
+        output.transaction_heads_bytes += head_bytes
 
     def settle(self, tag: int, outcome: str, consumer: Consumer, offset: QueueOffset) -> None:
         """Settles a delivered message with the commit."""
@@ -82,7 +97,8 @@ class Transaction:
         work, self._work = self._work._replace(copied=self._copied), Work([], [], {})
         self._copied = False
         self._output.transaction_bytes -= self._size_bytes
-        self._size_bytes = 0
+        self._output.transaction_heads_bytes -= self._heads_bytes
+        self._size_bytes = self._heads_bytes = 0
         return work
 
     def forget(self) -> dict[int, tuple[Consumer, QueueOffset]]:

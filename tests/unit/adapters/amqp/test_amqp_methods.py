@@ -202,3 +202,13 @@ def test_on_a_channel_that_is_not_open_nothing_but_its_open_is_taken():
             peer = Peer().open(channels=0)
             peer.send(method, channel=1)
             assert answered(peer) == ("connection 504",), name
+
+
+@pytest.mark.parametrize("last", [b"V", b"F\0\0\0\0", b"A\0\0\0\0"], ids=["void", "table", "array"])
+def test_an_argument_that_comes_twice_is_the_last_one_though_the_first_is_a_timestamp(last):
+    """It raised a TypeError, which ended the connection without a word and filled the log."""
+    fields = b"\x01xT" + bytes(8) + b"\x01x" + last
+    method = b"\x00\x3c\x00\x14" + bytes(2) + b"\x01q\x01c\0" + len(fields).to_bytes(4, "big") + fields
+    peer = Peer().open()
+    peer.feed(b"\x01\x00\x01" + len(method).to_bytes(4, "big") + method + b"\xce")
+    assert not [one for one in peer.methods() if isinstance(one, Connection.Close)]

@@ -297,6 +297,16 @@ def test_bodies_half_received_are_bounded():
     assert peer.one(Connection.Close).reply_code == 506
 
 
+def test_properties_of_messages_half_received_are_bounded_too():
+    peer = Peer(assembling_bytes_max=20_000).open(channels=3)
+    headers = {f"{number:03}": True for number in range(100)}
+    for number in (1, 2, 3):
+        peer.feed(
+            publish(number, "amq.topic", "a", b"xx", headers=headers)[: -len(encoded(number, ContentBody(b"xx")))]
+        )
+    assert peer.one(Connection.Close).reply_code == 506
+
+
 def test_a_lost_connection_holds_nothing_of_bodies_half_received():
     peer = Peer().open()
     peer.feed(publish(1, "amq.topic", "a", b"x" * 8_000)[: -len(encoded(1, ContentBody(b"x" * 4_000)))])

@@ -105,6 +105,30 @@ def test_a_transaction_has_limits(peer, bodies):
     assert peer.conn.transaction_bytes <= 60
 
 
+def test_the_limit_is_that_of_all_channels_though_each_has_one_message():
+    peer = Peer(transaction_bytes_max=100).open(channels=3)
+    for number in (1, 2, 3):
+        peer.send(Tx.Select(), channel=number)
+    peer.frames()
+    peer.publish("x", "k", b"x" * 150, channel=1)  # one alone may have more
+    peer.publish("x", "k", b"x", channel=2)
+    assert peer.one(Channel.Close).reply_code == 406
+    peer.publish("x", "k", b"", channel=3)
+    assert peer.conn.transaction_bytes == 150
+
+
+def test_properties_take_room_of_a_transaction_too(peer, monkeypatch):
+    """They held a hundred times the limit, of which empty bodies took nothing."""
+    monkeypatch.setattr("adapters.amqp.transactions.HEADS_BYTES_MAX", 20_000)
+    headers = {f"{number:03}": True for number in range(100)}
+    peer.publish("x", "k", b"", headers=headers)
+    assert peer.conn.transaction_heads_bytes > 8_000
+    peer.publish("x", "k", b"", headers=headers)
+    peer.publish("x", "k", b"", headers=headers)
+    assert peer.one(Channel.Close).reply_code == 406
+    assert peer.conn.transaction_heads_bytes == 0
+
+
 def test_the_room_of_a_transaction_is_there_again_when_it_ends(peer):
     for end in (Tx.Rollback(), Tx.Commit(), Tx.Rollback()):
         peer.publish("x", "k", b"x" * 100)
