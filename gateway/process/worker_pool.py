@@ -171,12 +171,11 @@ class WorkerPool:
     async def _start(self, worker: Worker) -> None:
         """Starts a worker that is not running. Raises `ChildFailed`, `WorkerMessageError`."""
         worker.pages.unlink(missing_ok=True)
-        orders = _orders(self._config, worker)
         child = self.supervisor.start(worker.name)
         worker.child, worker.status, worker.troubles = child, None, ("starting",)
         pipe = await asyncio.get_running_loop().connect_write_pipe(asyncio.BaseProtocol, child.process.stdin)
         worker.orders = pipe[0]
-        worker.orders.write(orders)
+        worker.orders.write(_orders(self._config, worker))  # as it is now: `send_config` has passed this worker over
 
     async def _keep(self, worker: Worker) -> None:
         """Starts a worker again whenever it has ended."""

@@ -85,15 +85,20 @@ def _following(tls: TlsConfig, keys: PreSharedKeys | None) -> "Callable[[], Dtls
     find = None if keys is None else keys.find
     paths = (tls.cert_file, tls.key_file, tls.client_ca_file, tls.client_crl_file)
     files = WatchedFiles(paths, interval_ms=LOOK_INTERVAL_MS)
-    context = DtlsContext(tls, find)
+    context, trouble = DtlsContext(tls, find), ""
 
     def current() -> DtlsContext:
-        nonlocal context
+        nonlocal context, trouble
         if files.changed_by(now_ms()):
             try:
-                context = DtlsContext(tls, find)
+                context, trouble = DtlsContext(tls, find), ""
             except ConfigError as error:
-                log.warning("the new certificates cannot be used; the previous ones stay in force", error=str(error))
+                files.read_again()  # they may be readable later, and the same
+                if str(error) != trouble:
+                    log.warning(
+                        "the new certificates cannot be used; the previous ones stay in force", error=str(error)
+                    )
+                trouble = str(error)
         return context
 
     return current

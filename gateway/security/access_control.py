@@ -57,7 +57,7 @@ class AccessControl:
             client_id=client_id,
             device=principal.device,
             protocol=protocol,
-            ruled=name in self._ruled,
+            ruled=name in self._ruled and not self.has_own(name),
             guest=principal.guest,
         )
         permissions = Permissions(identity, self._access(identity), self._on_denied)
@@ -124,7 +124,7 @@ class AccessControl:
         if before == self._ruled and there == self._names:
             return
         names = {name for name in (*before, *self._ruled) if before.get(name) != self._ruled.get(name)}
-        gone = names - self._names
+        gone = {name for name in names - self._names if not self.has_own(name)}
         names |= there ^ self._names
         changed = before != self._ruled
         for permissions in self._permissions:

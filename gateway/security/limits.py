@@ -38,8 +38,8 @@ class Bucket:
         return ceil(missing / self._per_ms) if missing > 0 else 0
 
     def _left_at(self, now_ms: int) -> float:
-        # A clock that was set back gives nothing and takes nothing.
-        return min(self._burst, self._left + max(0, now_ms - self._at_ms) * self._per_ms)
+        self._at_ms = min(self._at_ms, now_ms)  # a clock that was set back gives nothing, and goes on from there
+        return min(self._burst, self._left + (now_ms - self._at_ms) * self._per_ms)
 
 
 class SendingPace:

@@ -23,7 +23,11 @@ class Throttle:
         """Raises `Refusal` (QUOTA) for an address that has to wait."""
         if not self.failures_max:
             return
-        since_ms, count = self._failures.get(network_of(address), (now_ms, 0))
+        network = network_of(address)
+        since_ms, count = self._failures.get(network, (now_ms, 0))
+        if since_ms > now_ms:  # the clock was set back
+            since_ms = now_ms
+            self._failures[network] = since_ms, count
         left_ms = since_ms + PERIOD_MS - now_ms
         if count >= self.failures_max and left_ms > 0:
             raise Refusal(Cause.QUOTA, "too many wrong credentials from this address", retry_after_ms=left_ms)
@@ -34,7 +38,7 @@ class Throttle:
             return
         network = network_of(address)
         since_ms, count = self._failures.pop(network, (now_ms, 0))
-        if now_ms - since_ms >= PERIOD_MS:
+        if not 0 <= now_ms - since_ms < PERIOD_MS:
             since_ms, count = now_ms, 0
         self._failures[network] = since_ms, count + 1
         if len(self._failures) > ADDRESSES_COUNT_MAX:

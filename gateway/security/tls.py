@@ -28,6 +28,7 @@ class ServerTls:
         self._config = config
         self._contexts: list[ssl.SSLContext] = []
         self._files = WatchedFiles((config.cert_file, config.key_file, config.client_crl_file))
+        self._trouble = ""  # why they could not be read again, as it was logged
 
     def context(self, alpn: Sequence[str]) -> ssl.SSLContext:
         """Returns the context of a port. Raises `ConfigError`."""
@@ -64,8 +65,12 @@ class ServerTls:
                 self._load_own(context)
                 self._load_revoked(context)
         except ConfigError as error:
-            log.warning("the new certificates cannot be used; the previous ones stay in force", error=str(error))
+            self._files.read_again()  # they may be readable later, and the same
+            if str(error) != self._trouble:
+                log.warning("the new certificates cannot be used; the previous ones stay in force", error=str(error))
+            self._trouble = str(error)
         else:
+            self._trouble = ""
             log.info("certificates are reloaded")
 
     def _load_own(self, context: ssl.SSLContext) -> None:

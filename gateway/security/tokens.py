@@ -53,6 +53,7 @@ class Tokens:
         self._config = config
         files = (config.jwks_file, *(key.file for key in config.keys))
         self._files = WatchedFiles(files, interval_ms=LOOK_INTERVAL_MS)
+        self._trouble = ""  # why they could not be read again, as it was logged
         self._keys = tuple(self._load())
 
     def verify(self, token: bytes, *, now_ms: int) -> Claim:
@@ -120,10 +121,15 @@ class Tokens:
         try:
             self._keys = tuple(self._load())
         except ConfigError as error:
-            log.warning(
-                "the new keys for tokens (auth.jwt) cannot be used; the previous ones stay in force", error=str(error)
-            )
+            self._files.read_again()  # it may be readable later, and the same
+            if str(error) != self._trouble:
+                log.warning(
+                    "the new keys for tokens (auth.jwt) cannot be used; the previous ones stay in force",
+                    error=str(error),
+                )
+            self._trouble = str(error)
         else:
+            self._trouble = ""
             log.info("keys for tokens (auth.jwt) are loaded", keys=len(self._keys))
 
     def _load(self) -> Iterator[_Key]:

@@ -30,7 +30,7 @@ class WatchedFiles:
 
     def changed_by(self, now_ms: int) -> bool:
         """Returns the same, but looks once in an interval only."""
-        if self._looked_ms is not None and now_ms - self._looked_ms < self._interval_ms:
+        if self._looked_ms is not None and 0 <= now_ms - self._looked_ms < self._interval_ms:  # < 0: the clock was set
             return False
         self._looked_ms = now_ms
         return self.changed()

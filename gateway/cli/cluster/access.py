@@ -68,9 +68,9 @@ def check(
 
 
 def _shown(config: Any, own: Any, origin: str) -> str:
-    """Returns a rule as it was written."""
+    """Returns a rule as it was written; of rights by name, as RabbitMQ has them, where they are."""
     rules = {f"access.rules[{i}]": rule for i, rule in enumerate(config.rules)}
-    own_rules = () if own is None else own.rules
-    number = origin.split(" ")[1] if origin.startswith("rule ") else ""
-    rule = rules.get(origin) or own_rules[int(number)]
-    return f"{origin}: {rule.effect} {', '.join(rule.actions)} {' '.join(rule.filters)}"
+    rule = rules.get(origin)
+    if origin.startswith("rule "):
+        rule = own.rules[int(origin.split(" ")[1])]
+    return origin if rule is None else f"{origin}: {rule.effect} {', '.join(rule.actions)} {' '.join(rule.filters)}"

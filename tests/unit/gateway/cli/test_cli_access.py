@@ -222,6 +222,17 @@ def test_names_that_a_user_may_have(config, controller, name):
     assert list(controller.found) == [name]
 
 
+def test_rights_by_name_are_said_too(config, controller):
+    """Those of users that were imported from RabbitMQ, which are no rules of ours."""
+    rights = {
+        "access": {"otherwise": "deny", "vhosts": [{"vhost": "/", "configure": "", "write": "", "read": "orders"}]}
+    }
+    controller.found["carl"] = User(name="carl", password="", rights=rights)
+    args = ["access", "check", "subscribe", "$queue/orders", "--user", "carl", "--protocol", "amqp"]
+    said = CliRunner().invoke(app, [*args, "--config", str(config), "--controllers", "c:1"])
+    assert (said.exit_code, said.output) == (0, "allowed: vhost '/' of user carl\n")
+
+
 @pytest.mark.parametrize("there", ["the file of the directory", "--config", "the environment"])
 def test_the_controllers_of_the_configuration_are_asked(tmp_path, monkeypatch, there):
     """Only those of `--config` were; for other configurations this machine was asked, or another cluster there."""

@@ -291,6 +291,15 @@ def test_failures_are_counted_by_the_period():
     throttle.check("a", now_ms=2 * PERIOD_MS)
 
 
+def test_a_clock_that_is_set_back_makes_no_address_wait_longer_than_a_period():
+    throttle, hour_ms = Throttle(1), 3_600_000
+    throttle.failed("a", now_ms=hour_ms)
+    with pytest.raises(Refusal) as refused:
+        throttle.check("a", now_ms=0)
+    assert refused.value.retry_after_ms == PERIOD_MS
+    throttle.check("a", now_ms=PERIOD_MS)
+
+
 def test_addresses_of_one_network_of_ipv6_are_one():
     throttle = Throttle(2)
     throttle.failed("2001:db8::1", now_ms=0)

@@ -147,6 +147,23 @@ async def test_all_are_told_of_another_configuration_and_those_that_come_later_b
     assert await first.ask("/who") == b"ada"
 
 
+async def test_one_that_is_being_started_is_not_left_with_the_configuration_of_before(pool, monkeypatch):
+    """It was told what had been put together before its pipe was there, and missed what all others were told."""
+    await pool.start()
+    first, loop = pool.workers[0], asyncio.get_running_loop()
+    connect = loop.connect_write_pipe
+
+    async def connect_and_hear_of_another(*args):
+        users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}
+        pool.send_config(load(environ={}, overrides=users))
+        return await connect(*args)
+
+    monkeypatch.setattr(loop, "connect_write_pipe", connect_and_hear_of_another)
+    os.kill(first.child.pid, signal.SIGKILL)
+    await until(lambda: first.restarts == 1 and first.ready)
+    assert await first.ask("/who") == b"ada"
+
+
 async def test_a_configuration_that_is_too_large_is_not_told_and_the_one_before_stays(pool, monkeypatch):
     await pool.start()
     users = {"auth": {"users": {"ada": {"password_hash": hash_password(b"x")}}}}

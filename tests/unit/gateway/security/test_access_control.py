@@ -123,6 +123,19 @@ def test_a_user_with_rules_that_is_removed_may_do_nothing_any_more(rig):
     assert ada.reads("a/b")
 
 
+@pytest.mark.parametrize("rules", [(), ([ALLOW_A],)], ids=["without rules", "with rules"])
+def test_a_user_of_the_configuration_outlives_one_of_the_cluster_of_the_same_name(rig, rules):
+    """Open connections of a user that was moved into the file could do nothing any more, until they came again."""
+    rig.controller.set("ada", *rules)
+    before = rig.permissions()
+    rig.control.has_own = lambda name: name == "ada"
+    after = rig.permissions()
+    rig.controller.remove("ada")
+    assert after.access is None
+    if not rules:
+        assert before.access is None
+
+
 def test_rules_that_are_not_understood_allow_nothing(rig):
     rig.controller.found["ada"] = User(name="ada", password="", rights={"access": {"since": "v9"}})
     rig.controller.listener()

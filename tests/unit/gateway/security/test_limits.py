@@ -31,6 +31,14 @@ def test_a_clock_that_is_set_back_gives_nothing():
     assert bucket.wait_ms(now_ms=NOW_MS - 60_000) == 100
 
 
+def test_a_clock_that_is_set_back_makes_nobody_wait_until_it_is_where_it_was():
+    """Without a take in between, which is how refused connections are, nothing came back for as long as the step."""
+    bucket = Bucket(10, 1, now_ms=NOW_MS)
+    bucket.take(1, now_ms=NOW_MS)
+    assert bucket.wait_ms(now_ms=NOW_MS - 3_600_000, need=1) == 100
+    assert bucket.wait_ms(now_ms=NOW_MS - 3_600_000 + 100, need=1) == 0
+
+
 @given(st.lists(st.tuples(st.integers(0, 500), st.integers(1, 200)), max_size=60), st.integers(1, 1_000))
 def test_who_waits_keeps_the_rate_whatever_comes_at_once(reads, per_s):
     """As many as the burst, the rate and one read allow: the debt of a read is paid before the next."""

@@ -104,6 +104,25 @@ def test_a_revoked_certificate_is_refused_and_lists_are_read_again(tls, authorit
             handshake(context, authority, one)
 
 
+def test_a_list_that_could_not_be_read_once_is_read_when_it_can_be(tls, authority, monkeypatch):
+    """A file whose mode is set right later does not change otherwise: it was never read."""
+    good, bad = authority.issue("good"), authority.issue("bad")
+    subject = tls(client_crl_file=authority.revoke(good))
+    context = subject.context([])
+    authority.revoke(good, bad, after_s=60)
+
+    def fails(_context):
+        raise ConfigError("tls.client_crl_file: Permission denied")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(subject, "_load_revoked", fails)
+        subject.look()
+    assert handshake(context, authority, bad)
+    subject.look()
+    with pytest.raises(ssl.SSLError, match=r"(?i)revoked"):
+        handshake(context, authority, bad)
+
+
 def test_our_own_certificate_may_be_renewed(tls, authority, own, tmp_path):
     subject = tls("off")
     context = subject.context([])

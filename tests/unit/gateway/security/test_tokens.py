@@ -273,3 +273,19 @@ def test_a_file_is_read_again_when_it_changes(tokens, tmp_path):
     assert subject.verify(token(OTHER_EC), now_ms=later + 2 * LOOK_INTERVAL_MS)
     replace(json.dumps({"keys": KEY_SET}))
     assert subject.verify(token(), now_ms=later + 3 * LOOK_INTERVAL_MS)
+
+
+def test_keys_that_could_not_be_read_once_are_read_when_they_can_be(tokens, tmp_path, monkeypatch):
+    """A file whose mode is set right later does not change otherwise: keys of before stayed good for ever."""
+    subject = tokens()
+    (tmp_path / "jwks.json").write_text(json.dumps({"keys": [jwk(ECAlgorithm, OTHER_EC.public_key())]}))
+
+    def fails():
+        raise ConfigError("auth.jwt.jwks_file: Permission denied")
+
+    later = NOW_MS + LOOK_INTERVAL_MS
+    with monkeypatch.context() as patched:
+        patched.setattr(subject, "_load", fails)
+        assert subject.verify(token(), now_ms=later)
+    assert refused(subject, token(), now_ms=later + LOOK_INTERVAL_MS)
+    assert subject.verify(token(OTHER_EC), now_ms=later + LOOK_INTERVAL_MS)

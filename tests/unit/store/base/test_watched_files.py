@@ -73,3 +73,10 @@ def test_files_are_looked_at_once_in_an_interval(file):
 
 def test_the_first_look_is_at_once(file):
     assert WatchedFiles((file,), interval_ms=1_000, unread=True).changed_by(0)
+
+
+def test_files_are_looked_at_though_the_clock_was_set_back(file):
+    watched = WatchedFiles((file,), interval_ms=1_000)
+    assert not watched.changed_by(3_600_000)
+    file.write_text("three")
+    assert watched.changed_by(5_000)
