@@ -236,7 +236,8 @@ class DeadLetters:
     async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
         """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `Mover.route`."""
         rules, name = queue.rules, queue.definition.name
-        assert rules.dead_letter_exchange is not None
+        if rules.dead_letter_exchange is None:  # the policy was cleared while the message waited
+            return "the queue has no dead-letter exchange any more"
         try:
             letter = dead_letter(
                 message,

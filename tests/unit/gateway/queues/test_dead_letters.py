@@ -13,6 +13,7 @@ from gateway.port.queues import BindQueue, DeclareExchange, GetMessage
 from gateway.publishing.moving import Mover
 from gateway.queues.dead_letters import DeadLetters
 from gateway.queues.leaving.deaths import DEATHS_COUNT_MAX, dead_letter, is_cycle, known_deaths
+from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from gateway.queues.leaving.reading import Letter
 from gateway.queues.leaving.upkeep import OWNER
 from store.api.log import Appended
@@ -388,3 +389,35 @@ async def test_expired_messages_leave_in_their_order_whoever_finds_them(rig, mon
     go_on.set()
     await asyncio.gather(*tasks)
     assert moved == [0, 1]
+
+
+async def test_a_policy_cleared_while_dead_letters_wait_drops_them_and_ends_nothing(rig, monkeypatch):
+    await rig.declare(rig.conn(), "dead")
+    await rig.declare(rig.conn(), "q")
+    queue = rig.queues.registry.queues["q"]
+    said = {"dead-letter-exchange": "", "dead-letter-routing-key": "dead"}
+    policy = StoredPolicy(policy=PolicyConfig(name="p", pattern="q", apply_to="queues", definition=said))
+    await rig.queues.registry.set_policy(policy)
+    await rig.publish("", "q", b"0", b"1")
+    conn = rig.conn()
+    await rig.consume(conn, "q")
+    await conn.has(2)
+    forward, begun, go_on = rig.store.leases.forward, asyncio.Event(), asyncio.Event()
+
+    async def slow(*args, **options):
+        begun.set()
+        await go_on.wait()
+        await forward(*args, **options)
+
+    monkeypatch.setattr(rig.store.leases, "forward", slow)
+    letters = [Letter(offset, Message("$amqp//q", b"expired")) for _, offset, _ in conn.taken]
+    tasks = [
+        asyncio.create_task(rig.queues.keeper.dead_letter(queue.number, conn.id, [letter], "expired"))
+        for letter in letters
+    ]
+    await asyncio.wait_for(begun.wait(), 60)
+    await rig.queues.registry.clear_policy(policy.place)
+    go_on.set()
+    await asyncio.gather(*tasks)
+    assert (await waiting(rig, "dead"), await waiting(rig, "q")) == (1, 0)
+    assert (rig.queues.keeper.dropped, conn.cancelled) == (1, [])
