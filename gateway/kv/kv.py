@@ -27,8 +27,8 @@ from gateway.port.kv import (
 )
 from gateway.publishing.publishing import refusal_of
 from store.api.client import StoreClient
-from store.api.keys import Changes, Delete, Entry, Page, Put, Transacted
-from store.base import logs
+from store.api.keys import HOLD_MS, Changes, Delete, Entry, Page, Put, Transacted
+from store.base import clock, logs
 from store.base.errors import (
     FrameTooLarge,
     KeyTooLong,
@@ -74,15 +74,28 @@ class KeyClient(NamedTuple):
     permissions: Permissions = OPEN
 
 
+class _Hold:
+    """A state that a connection holds, and the time when it last read a page of it."""
+
+    __slots__ = ("read_ms", "revision")
+
+    def __init__(self, revision: int, now_ms: int) -> None:
+        self.revision = revision
+        self.read_ms = now_ms
+
+
 class KeyValues:
     """The key-value store as adapters see it: with users' namespaces only, and watches that end with connections."""
 
-    def __init__(self, store: StoreClient, config: KvConfig = DEFAULTS) -> None:
+    def __init__(
+        self, store: StoreClient, config: KvConfig = DEFAULTS, *, now_ms: Callable[[], int] = clock.now_ms
+    ) -> None:
         self._store = store
         self._config = config
+        self._now_ms = now_ms
         self._named = frozenset(said.name for said in config.namespaces)
         self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
-        self.holds: dict[int, list[int]] = {}  # by connection: revisions
+        self.holds: dict[int, list[_Hold]] = {}  # by connection
 
     async def start(self) -> None:
         """Tells the store the limits of namespaces that it does not know yet."""
@@ -117,8 +130,8 @@ class KeyValues:
         """Ends the watches and holds of a connection that has ended."""
         for watch in self._watches.pop(connection.id, {}).values():
             await watch.close()
-        for revision in self.holds.pop(connection.id, ()):
-            self._store.keys.release(revision)
+        for hold in self.holds.pop(connection.id, ()):
+            self._store.keys.release(hold.revision)
 
     # ---- single keys
 
@@ -166,11 +179,11 @@ class KeyValues:
         """Returns a page of readable keys: only these decide whether it is full, and whether others follow."""
         permissions = asker.permissions
         if permissions.access is None:
-            return await self._range(request, request.after, request.limit, request.at_revision)
+            return await self._range(asker, request, request.after, request.limit)
         found: list[Entry] = []
         after, size, revision = request.after, 0, 0
         while True:
-            page = await self._range(request, after, max(request.limit, LOOKED_AT_ONCE), request.at_revision)
+            page = await self._range(asker, request, after, max(request.limit, LOOKED_AT_ONCE))
             revision = revision or page.revision  # the first one's: later changes are in a watch from there on
             for one in page.entries:
                 if not permissions.reads(key_address(request.namespace, one.key)):
@@ -183,9 +196,13 @@ class KeyValues:
                 return Page(entries=found, revision=revision, more=False)
             after = page.entries[-1].key
 
-    async def _range(self, request: ListKeys, after: str | None, limit: int, revision: int | None) -> Page:
+    async def _range(self, asker: KeyClient, request: ListKeys, after: str | None, limit: int) -> Page:
+        at_revision = request.at_revision
+        for hold in self.holds.get(asker.connection.id, ()):
+            if hold.revision == at_revision:
+                hold.read_ms = self._now_ms()
         return await self._store.keys.range(
-            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=revision
+            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=at_revision
         )
 
     async def count(self, _: KeyClient, request: CountKeys) -> int:
@@ -194,24 +211,38 @@ class KeyValues:
 
     async def hold(self, asker: KeyClient, _: HoldKeys) -> int:
         """See `HoldKeys`."""
-        if len(self.holds.get(asker.connection.id, ())) >= HOLDS_COUNT_MAX:
+        connection = asker.connection
+        self._release_unread(connection)
+        if len(self.holds.get(connection.id, ())) >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} snapshots of keys")
         revision = await self._store.keys.hold()
-        if asker.connection.gone:
+        if connection.gone:
             self._store.keys.release(revision)
             raise Refusal(Cause.UNAVAILABLE, "the connection has ended")
-        self.holds.setdefault(asker.connection.id, []).append(revision)
+        self.holds.setdefault(connection.id, []).append(_Hold(revision, self._now_ms()))
         return revision
+
+    def _release_unread(self, connection: KeyConnection) -> None:
+        """Releases holds that the store has released, or would release but for other readers."""
+        now_ms = self._now_ms()
+        for hold in list(self.holds.get(connection.id, ())):
+            if now_ms - hold.read_ms >= HOLD_MS:
+                self._release(connection, hold)
 
     async def release(self, asker: KeyClient, request: ReleaseKeys) -> None:
         """See `ReleaseKeys`."""
-        held = self.holds.get(asker.connection.id, [])
-        if request.revision not in held:
+        held = self.holds.get(asker.connection.id, ())
+        hold = next((one for one in held if one.revision == request.revision), None)
+        if hold is None:
             raise Refusal(Cause.NOT_FOUND, f"this connection does not hold revision {request.revision}")
-        held.remove(request.revision)
+        self._release(asker.connection, hold)
+
+    def _release(self, connection: KeyConnection, hold: _Hold) -> None:
+        held = self.holds[connection.id]
+        held.remove(hold)
         if not held:
-            del self.holds[asker.connection.id]
-        self._store.keys.release(request.revision)
+            del self.holds[connection.id]
+        self._store.keys.release(hold.revision)
 
     # ---- watches
 

@@ -170,7 +170,7 @@ class ProcessHub(StreamHub):
         )
         self.answers, self.keys, self.contexts = (
             AnswerWaits(self.fanout, store, self.reads.single, now_ms=now_ms, later=self.later),
-            KeyValues(store, config.kv),
+            KeyValues(store, config.kv, now_ms=now_ms),
             ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),
         )
         self.turn = ReadBatch(self)

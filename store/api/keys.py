@@ -4,6 +4,7 @@ from collections.abc import AsyncGenerator, Mapping, Sequence
 from typing import Final, NamedTuple, Protocol
 
 EXISTS: Final = -1  # as an expected revision: any, but the key must be there
+HOLD_MS: Final = 60_000  # a state that is held, and not read for so long, is released
 
 
 class Entry(NamedTuple):
@@ -140,13 +141,13 @@ class KeyCalls(Protocol):
         """Returns how many entries a range has. Looks at each of them."""
 
     async def hold(self) -> int:
-        """Keeps the state as it is now for `range`, until released or not read for a while; returns its revision.
+        """Keeps the state as it is now for `range`, until released or not read for `HOLD_MS`; returns its revision.
 
         Raises `TooManyHolds`.
         """
 
     def release(self, revision: int) -> None:
-        """Lets go of the state that a `hold` returned."""
+        """Lets go of the state that a `hold` returned, once for each; also where it was not read for long."""
 
     def watch(
         self, start: str = "", end: str | None = None, *, namespace: str = "", from_revision: int | None = None

@@ -1,11 +1,12 @@
 """Reading ranges: the view in one transaction, overlaid with newer changes, so that a page is of one revision."""
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from heapq import merge
 from itertools import filterfalse
 from typing import Final, NamedTuple
 
-from store.api.keys import Entry, Page
+from store.api.keys import HOLD_MS, Entry, Page
 from store.api.kv_rules import SlotContent
 from store.base.errors import RevisionCompacted, TooManyHolds
 from store.views import Views
@@ -13,7 +14,6 @@ from store.views.snapshots import ViewsSnapshot
 
 PAGE_BYTES: Final = 4 << 20  # of keys and values in a page; the entry that reaches it is its last
 HOLDS_COUNT_MAX: Final = 32  # each keeps the view's pages of its time from being used again
-HOLD_MS: Final = 60_000  # a hold that is not read for so long is released
 
 
 class KeysAtRevision(NamedTuple):
@@ -64,10 +64,15 @@ class _Hold:
 
 
 class Holds:
-    """The states that pages can be read of. Belongs to the thread of the event loop."""
+    """The states that pages can be read of. Belongs to the thread of the event loop.
+
+    A revision may be held again after its state was released unread. The first releases are of the holders from before:
+    theirs come late, and must not end the holds of others.
+    """
 
     def __init__(self) -> None:
         self._holds: dict[int, _Hold] = {}
+        self._late: Counter[int] = Counter()  # by revision: holders of before that have not released it
 
     def check(self) -> None:
         """Raises `TooManyHolds` where there is no room for one more."""
@@ -95,23 +100,29 @@ class Holds:
 
     def release(self, revision: int) -> None:
         """Counts one holder less."""
+        if revision in self._late:
+            self._late[revision] -= 1
+            if not self._late[revision]:
+                del self._late[revision]
+            return
         hold = self._holds.get(revision)
         if hold is not None:
             hold.count -= 1
             if hold.count <= 0:
-                del self._holds[revision]
-                hold.state.snapshot.close()
+                self._end(revision)
+
+    def _end(self, revision: int) -> None:
+        self._holds.pop(revision).state.snapshot.close()
 
     def tick(self, now_ms: int) -> int | None:
         """Releases holds that are not read, and returns when to look again."""
         for revision, hold in list(self._holds.items()):
             if now_ms - hold.read_ms >= HOLD_MS:
-                hold.count = 0
-                self.release(revision)
+                self._late[revision] += hold.count
+                self._end(revision)
         return min((hold.read_ms for hold in self._holds.values()), default=now_ms) + HOLD_MS if self._holds else None
 
     def close(self) -> None:
         """Releases all of them."""
         for revision in list(self._holds):
-            self._holds[revision].count = 0
-            self.release(revision)
+            self._end(revision)

@@ -15,8 +15,8 @@ class Connection:
 class KvRig:
     """A store, the requests of connections, and refusals by their cause."""
 
-    def __init__(self, store):
-        self.store, self.keys = store, KeyValues(store)
+    def __init__(self, store, **options):
+        self.store, self.keys = store, KeyValues(store, **options)
         self.one, self.other = Connection(1), Connection(2)
 
     async def ask(self, request, of=None):

@@ -24,10 +24,11 @@ from gateway.port.kv import (
     UnwatchKeys,
     WatchKeys,
 )
-from store.api.keys import EXISTS, Delete, Namespace, Put
+from store.api.keys import EXISTS, HOLD_MS, Delete, Namespace, Put
 from store.base.errors import SnapshotLost
 from store.local.local import LocalStore
 from tests.support.gateway.kv_rig import Connection, KvRig
+from tests.support.process.clock import Clock
 
 pytestmark = pytest.mark.anyio
 
@@ -176,6 +177,28 @@ async def test_a_connection_holds_only_so_much(rig):
     gone = Connection(3)
     gone.gone = True
     assert (await rig.refused(HoldKeys(), gone)).cause is Cause.UNAVAILABLE
+
+
+async def test_a_hold_that_was_not_read_for_a_minute_counts_no_more_and_ends_no_other(tmp_path):
+    clock = Clock()
+    async with await LocalStore.open(tmp_path, now_ms=clock) as store:
+        rig = KvRig(store, now_ms=clock)
+        read = await rig.ask(HoldKeys())
+        for n in range(2 * kv_module.HOLDS_COUNT_MAX):
+            clock.ms += HOLD_MS - 1
+            await rig.ask(ListKeys(at_revision=read))
+            clock.ms += 1
+            await store.keys.look()
+            await rig.put(str(n))
+            last = await rig.ask(HoldKeys())
+        clock.ms += HOLD_MS
+        await store.keys.look()
+        mine = await rig.ask(HoldKeys(), rig.other)
+        assert mine == last
+        await rig.keys.leave(rig.one)
+        await rig.ask(ListKeys(at_revision=mine), rig.other)
+        await rig.keys.leave(rig.other)
+        assert not rig.store.keys.holds._holds
 
 
 # ---- watches

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from store.api.keys import EXISTS, Delete, Entry, Namespace, Put
+from store.api.keys import EXISTS, HOLD_MS, Delete, Entry, Namespace, Put
 from store.api.kv_rules import KEY_BYTES_MAX, NAMESPACE_BYTES_MAX, OPERATIONS_COUNT_MAX, end_of_prefix
 from store.base.errors import (
     KeyTooLong,
@@ -479,16 +479,31 @@ async def test_holds_of_one_revision_are_counted(store):
 
 async def test_holds_that_nobody_reads_are_released(store, clock):
     at = await store.keys.hold()
-    clock.ms += reading.HOLD_MS - 1
+    clock.ms += HOLD_MS - 1
     await store.tick()
     await store.keys.range(at_revision=at)
-    clock.ms += reading.HOLD_MS - 1
+    clock.ms += HOLD_MS - 1
     await store.tick()
     await store.keys.range(at_revision=at)
-    clock.ms += reading.HOLD_MS
+    clock.ms += HOLD_MS
     await store.tick()
     with pytest.raises(RevisionCompacted):
         await store.keys.range(at_revision=at)
+
+
+async def test_a_late_release_does_not_end_another_hold_of_the_same_revision(store, clock):
+    late = [await store.keys.hold(), await store.keys.hold()]
+    clock.ms += HOLD_MS
+    await store.tick()
+    at = await store.keys.hold()
+    assert [at, at] == late
+    for one in late:
+        store.keys.release(one)
+    await store.keys.range(at_revision=at)
+    store.keys.release(at)
+    with pytest.raises(RevisionCompacted):
+        await store.keys.range(at_revision=at)
+    assert not store.core.engine.views.snapshots
 
 
 async def test_too_many_holds(store, monkeypatch):
