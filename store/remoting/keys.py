@@ -6,6 +6,7 @@ refused then, because the revision has changed, it is unknown whether this chang
 unknown; as is that of all other changes. (A key that is to be made can be made twice, if it was deleted in between.)
 """
 
+from collections import Counter
 from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from typing import Any, TypeVar
 
@@ -33,6 +34,9 @@ class RemoteKeys(KeyCalls):
 
     def __init__(self, remote: Remote) -> None:
         self._remote = remote
+        self._session = 0  # that holds are counted of
+        self._held: Counter[int] = Counter()  # by revision, how often it is held in this session
+        self._lost: Counter[int] = Counter()  # likewise in earlier ones, which have ended those holds: not released yet
 
     async def _change(self, method: str, asked: arguments.Arguments, decode: Callable[[Any], T], *, guarded: bool) -> T:
         """Changes keys; again when the connection breaks, if that takes effect once at most."""
@@ -82,10 +86,29 @@ class RemoteKeys(KeyCalls):
 
     async def hold(self) -> int:
         """See `KeyCalls.hold`."""
-        return await self._remote.call("kv_hold", arguments.Nothing(), _an_int, orphaned=self.release)
+        revision = await self._remote.call("kv_hold", arguments.Nothing(), _an_int, orphaned=self._release)
+        self._renew_session()
+        self._held[revision] += 1
+        return revision
 
     def release(self, revision: int) -> None:
-        """See `KeyCalls.release`."""
+        """See `KeyCalls.release`. Of holds of one revision those that a session has ended with it are the first."""
+        self._renew_session()
+        counted = self._lost if revision in self._lost else self._held
+        counted[revision] -= 1
+        if counted[revision] <= 0:
+            del counted[revision]
+        if counted is self._held:
+            self._release(revision)
+
+    def _renew_session(self) -> None:
+        """Notes what was held in a session that is over."""
+        if self._session != self._remote.connection.sessions:
+            self._session = self._remote.connection.sessions
+            self._lost += self._held
+            self._held.clear()
+
+    def _release(self, revision: int) -> None:
         self._remote.notify("kv_release", arguments.KvRelease(revision))
 
     def watch(

@@ -397,6 +397,19 @@ async def test_a_client_that_dies_gives_everything_back(node, local):
     await store.close()
 
 
+async def test_a_release_of_a_session_that_is_over_does_not_end_a_hold_of_this_one(store, relay, local):
+    await store.keys.put("a", b"")
+    lost = await store.keys.hold()
+    relay.cut()
+    await until(lambda: not local.keys.holds._holds)
+    at = await store.keys.hold()
+    assert at == lost
+    store.keys.release(lost)
+    await store.keys.range(at_revision=at)
+    store.keys.release(at)
+    await until(lambda: not local.keys.holds._holds)
+
+
 async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_lost(store, relay, local):
     await append(store, frame((20, b"a"), (20, b"b"), (20, b"c")))
     await store.leases.take(20, 1, max_count=3, invisible_ms=60_000)
