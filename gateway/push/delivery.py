@@ -94,7 +94,7 @@ class PushDelivery:
         if self.record.gone:
             self._set_error(SINK_GONE)
         if self.record.paused or self._kind is None:
-            await self._store_status(owned)
+            await self._write(owned)
             await asyncio.Event().wait()
         assert self._kind is not None
         self._sender = self._kind.sender(self.record, self._context)
@@ -144,7 +144,7 @@ class PushDelivery:
         """Asks the sink whether it wants to be sent events, until it does."""
         backoff = Backoff(CONSENT_MIN_S, CONSENT_MAX_S, uniform=self._context.chance.uniform)
         while not await self._asked():
-            await self._store_status(owned)
+            await self._write(owned)
             await backoff.pause()
         self._consented = True
 
@@ -274,15 +274,27 @@ class PushDelivery:
         self._settle()
         settled = self._settled
         if moved or distance(self._committed, settled) > IDLE_COMMIT_BYTES:
-            await owned.write(self.changed_status(with_cursor=True), cursor=offsets_of(settled))
+            try:
+                await self._write(owned, cursor=settled)
+            except StoreError:
+                self._moved = True
+                raise
             self._committed = settled
         else:
-            await self._store_status(owned)
+            await self._write(owned)
 
-    async def _store_status(self, owned: Owned) -> None:
-        operations = self.changed_status()
-        if operations:
-            await owned.write(operations)
+    async def _write(self, owned: Owned, *, cursor: Cursor | None = None) -> None:
+        """Stores the cursor, if it is given, and the status, if it is time for that. Raises `StoreError`."""
+        stored = self._stored
+        operations = self.changed_status(with_cursor=cursor is not None)
+        try:
+            if cursor is not None:
+                await owned.write(operations, cursor=offsets_of(cursor))
+            elif operations:
+                await owned.write(operations)
+        except StoreError:
+            self._stored = stored
+            raise
 
     def changed_status(self, *, with_cursor: bool = False) -> Sequence[Put]:
         """Returns the change that stores the status, if it is time for that.
