@@ -100,8 +100,10 @@ class Bridge:
         finally:
             self.figures.connected = False
             try:
-                if await self._store.last_outcome():  # that can still be acknowledged, and its repetition be recognized
-                    upstream.settled({})
+                batch = await self._store.last_outcome()
+                if batch is not None:  # its stored part can still be acknowledged, and its repetition be recognized
+                    upstream.settled(batch.never, batch.left)
+                    self._count_refused()
                 upstream.leave()
                 with contextlib.suppress(UpstreamError, TimeoutError):
                     async with asyncio.timeout(LAST_WORDS_S):

@@ -11,7 +11,7 @@ it reads the properties of a broker's message, and makes those of a message that
 `BrokerPublisher` and `EventCodec` are for the sinks of subscriptions: messages as events, whatever they were before.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final, NamedTuple, Protocol, TypeAlias, runtime_checkable
 
 import msgspec
@@ -114,8 +114,11 @@ class Upstream(Protocol):
         The sequence may be empty when there are only messages to refuse: it has to be settled all the same.
         """
 
-    def settled(self, refused: Mapping[int, Refusal]) -> None:
-        """Notes that the taken messages are durable, except those `refused` for good, by their index."""
+    def settled(self, refused: Mapping[int, Refusal], left: Collection[int] = ()) -> None:
+        """Notes that the taken messages are durable, except those `refused` for good and those `left`, by their index.
+
+        Some are left where the connection ends before all are stored: they are not acknowledged, and come again.
+        """
 
     def leave(self) -> None:
         """Disconnects in the protocol's own way."""

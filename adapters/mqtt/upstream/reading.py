@@ -5,7 +5,7 @@ QoS 2 message is known by its identifier from then to its PUBREL, over as many c
 that its repetition is not stored again; only a restart of this process forgets it.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import NamedTuple
 
 import msgspec
@@ -301,10 +301,13 @@ class MqttUpstream:
         self._taken_bytes, self._bytes = self._bytes, 0
         return messages
 
-    def settled(self, refused: Mapping[int, Refusal]) -> None:
+    def settled(self, refused: Mapping[int, Refusal], left: Collection[int] = ()) -> None:
         """See `Upstream`."""
         assert self._taken is not None
         acks, self._taken, self._taken_bytes = self._taken, None, 0
+        if left:
+            unsettled = frozenset(left)
+            acks = [one for one in acks if one.at not in unsettled]
         for refusal in refused.values():
             cause = refusal.cause.value
             self.passed_over[cause] = self.passed_over.get(cause, 0) + 1

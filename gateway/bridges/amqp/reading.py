@@ -88,8 +88,9 @@ class BridgeReading:
         finally:
             self.connected = False
             try:
-                if await self._store.last_outcome():  # that can still be acknowledged, and saves repetitions
-                    await self._last_words(link)
+                batch = await self._store.last_outcome()
+                if batch is not None and not batch.left:  # it can still be acknowledged, which saves repetitions
+                    await self._last_words(link, batch.never)
             finally:
                 self._came, self._taken = [], ()
                 self._figures.unacknowledged = 0
@@ -178,9 +179,9 @@ class BridgeReading:
         except (AMQPError, OSError, RuntimeError) as error:
             raise LinkLost(text_of(error)) from error
 
-    async def _last_words(self, link: Link) -> None:
+    async def _last_words(self, link: Link, refused: Mapping[int, Refusal]) -> None:
         try:
             async with asyncio.timeout(LAST_WORDS_S):
-                await self._settle(link, {})
+                await self._settle(link, refused)
         except (LinkLost, TimeoutError):
             pass

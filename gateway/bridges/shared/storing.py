@@ -25,6 +25,28 @@ Store: TypeAlias = Callable[[PublishSource, Publish, int], None]  # `Ingest.publ
 log = logs.get(__name__)
 
 
+class Batch:
+    """Messages that are stored together, and how far that has come. They are named by their index."""
+
+    def __init__(self, count: int) -> None:
+        self.left = list(range(count))  # neither stored nor refused for good
+        self.never: dict[int, Refusal] = {}  # refused for good
+
+    def note(self, outcome: Outcome) -> Refusal | None:
+        """Notes the outcome of storing those that were left; returns the reason why some still are, None: none is."""
+        refused = outcome.refused if outcome.error is None else dict.fromkeys(range(len(self.left)), outcome.error)
+        again: list[int] = []
+        why: Refusal | None = None
+        for at, refusal in sorted(refused.items()):
+            if refusal.retriable:
+                again.append(self.left[at])
+                why = why or refusal
+            else:
+                self.never[self.left[at]] = refusal
+        self.left = again
+        return why
+
+
 class BridgeStore:
     """Stores a bridge's batches, as a `PublishSource`; `hold` stops the bridge from reading."""
 
@@ -48,8 +70,8 @@ class BridgeStore:
         self._chance = chance
         self._hold = hold
         self._under_way: asyncio.Future[Outcome] | None = None
-        self._asked = 0  # messages of the batch that was handed to the store last
-        self._never: Mapping[int, Refusal] = {}  # of the batch, messages that will never be stored
+        self._asked = 0  # messages that were handed to the store last
+        self._batch: Batch | None = None  # that is being stored
         self._tokens = 0
 
     async def stored(self, messages: Sequence[Message]) -> Mapping[int, Refusal]:
@@ -57,31 +79,27 @@ class BridgeStore:
 
         Raises `OwnershipLost`.
         """
-        left, never = list(range(len(messages))), dict[int, Refusal]()
-        self._never = never
-        while left:
+        batch = self._batch = Batch(len(messages))
+        while batch.left:
             while self._crowded():
                 self._hold()
                 await asyncio.sleep(CROWDED_S)
-            outcome = await self._publish([messages[index] for index in left])
-            refused = outcome.refused if outcome.error is None else dict.fromkeys(range(len(left)), outcome.error)
-            again: list[int] = []
-            for at, refusal in sorted(refused.items()):
-                if refusal.retriable:
-                    again.append(left[at])
-                else:
-                    never[left[at]] = refusal
-            if again:
-                await self._wait(next(one for one in refused.values() if one.retriable), len(again))
+            why = batch.note(await self._publish([messages[index] for index in batch.left]))
+            if why is not None:
+                await self._wait(why, len(batch.left))
             elif self._figures.connected:
                 self._figures.error = ""
-            left = again
-        return never
+        self._batch = None
+        return batch.never
 
-    async def last_outcome(self) -> bool:
-        """Waits for the batch that is being stored; returns whether all of it is."""
-        if self._under_way is None:
-            return False
+    async def last_outcome(self) -> Batch | None:
+        """Waits for messages in flight; returns the batch that was being stored, None where there was none.
+
+        What is left of it is not stored, or it is not known that it is.
+        """
+        batch, self._batch = self._batch, None
+        if batch is None or self._under_way is None:
+            return batch
         try:
             async with asyncio.timeout(LAST_OUTCOME_S):
                 outcome = await self._under_way
@@ -89,10 +107,12 @@ class BridgeStore:
             log.warning(
                 "bridge: the outcome of messages in flight is unknown; they are sent again", bridge=self._bridge
             )
-            return False
+        else:
+            if not isinstance(outcome.error, OwnershipLost):
+                batch.note(outcome)
         finally:
             self._under_way = None
-        return outcome.error is None and not outcome.refused and not self._never
+        return batch
 
     async def _wait(self, refusal: Refusal, messages: int) -> None:
         self._hold()  # the upstream keeps the rest

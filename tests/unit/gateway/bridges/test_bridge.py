@@ -273,6 +273,31 @@ async def test_what_was_not_stored_when_the_connection_went_comes_again(rig):
     assert rig.stored == [7]
 
 
+@pytest.mark.parametrize("in_flight", [False, True])
+async def test_of_a_batch_what_is_stored_when_the_connection_goes_is_known_again(rig, in_flight):
+    rig.present = rig.crowded = True
+    wire = await rig.connected()
+    wire.publish(7, 8, 9, qos=2)
+    await until(lambda: rig.broker.bridge.unacknowledged == 3)
+    rig.crowded = False
+    await until(lambda: rig.asked)
+    some = Outcome(refused={1: Refusal(Cause.UNAVAILABLE, "no master", retry_after_ms=60_000)})
+    if not in_flight:
+        rig.done(some)
+        await until(lambda: rig.figures.error)
+    wire.cut()
+    await until(lambda: not rig.figures.connected)
+    if in_flight:
+        rig.done(some)
+    again = await rig.connected(2)
+    rig.answer = Outcome()
+    again.publish(7, 8, 9, qos=2)
+    await until(lambda: again.heard(Pubrec(packet_id=9)))
+    assert again.heard(Pubrec(packet_id=7))
+    assert again.heard(Pubrec(packet_id=8))
+    assert rig.stored == [7, 9, 8]
+
+
 async def test_stopping_acknowledges_what_is_stored_and_says_good_bye():
     rig = BridgeRig()
     task = asyncio.ensure_future(rig.bridge.run())
