@@ -69,7 +69,6 @@ class HttpConnection(Adapter):
         self.active_ms: int | None = None  # when something last happened
         self._closed = False
         self._tokens = self._subs = 0
-        self._blocked = False  # fewer deliveries were taken than offered
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
         self._requests = Requests()
@@ -163,9 +162,7 @@ class HttpConnection(Adapter):
         if self._streams is None or self._closed:
             return len(deliveries.picks)
         self._now_ms = self.active_ms = now_ms
-        taken = self._streams.deliver(deliveries, now_ms=now_ms)
-        self._blocked = self._blocked or taken < len(deliveries.picks)
-        return taken
+        return self._streams.deliver(deliveries, now_ms=now_ms)
 
     def tick(self, *, now_ms: int) -> Sequence[Effect]:
         """Sends heartbeats, and ends requests that take too long."""
@@ -178,6 +175,7 @@ class HttpConnection(Adapter):
             keys.beat(self._options.sse_heartbeat_s * 1000, now_ms=now_ms)
             self._end_streams(self._identities.expired(now_ms))
             self._take(transport.tick(now_ms=now_ms))
+            self._resume()
             self._advance()
         if not self.busy and now_ms - self.active_ms >= self._options.idle_timeout_s * 1000:
             self._begin_shutdown()
@@ -191,6 +189,8 @@ class HttpConnection(Adapter):
             return 0  # the clock is not known before the first call that brings it
         if (turn := self._requests.turn) and self._may_begin(turn[0]):
             return 0  # there was no room for its answer
+        if self._streams is not None and self._streams.may_resume:
+            return 0
         times = [] if self.busy else [self.active_ms + self._options.idle_timeout_s * 1000]
         ends_ms = self._identities.deadline_ms(), None if self.transport is None else self.transport.deadline_ms()
         times += [at_ms for at_ms in ends_ms if at_ms is not None]
@@ -335,8 +335,8 @@ class HttpConnection(Adapter):
 
     def _resume(self) -> None:
         """Asks again for the events that were not taken."""
-        if self._blocked and self._streams is not None and not self._streams.stalled:
-            self._blocked = False
+        if self._streams is not None and self._streams.may_resume:
+            self._streams.blocked = False
             self._effects.append(Settled())
 
     # ---- requests

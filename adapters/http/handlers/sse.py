@@ -76,6 +76,7 @@ class EventStreams:
         self._streams: dict[Exchange, EventStream] = {}
         self._by_sub: dict[SubscriptionId, EventStream] = {}
         self._beginning: dict[Token, EventStream] = {}  # those whose beginning is not known yet
+        self.blocked = False  # fewer deliveries were taken than offered
 
     def __len__(self) -> int:
         return len(self._streams)
@@ -159,6 +160,9 @@ class EventStreams:
             if said := b"".join(events):
                 stream.quiet_since_ms = now_ms
                 self._transport.send(stream.exchange, said, now_ms=now_ms)
+            if stream.stalled:  # by what was sent now, perhaps: the transport does not know yet, or windows took it
+                stream.stalled = self._transport.room(stream.exchange) <= 0
+        self.blocked = self.blocked or taken < len(deliveries.picks)
         return taken
 
     def encoded(self, batch: Batch, index: int, now_ms: int) -> bytes:
@@ -197,6 +201,11 @@ class EventStreams:
     def stalled(self) -> bool:
         """Returns whether one of the streams has no room."""
         return any(stream.stalled for stream in self._streams.values())
+
+    @property
+    def may_resume(self) -> bool:
+        """Returns whether there is room for deliveries that were not taken."""
+        return self.blocked and not self.stalled
 
 
 def encoded_once(batch: Batch, index: int, memo: str, encode: Callable[[Batch, int], bytes], now_ms: int) -> bytes:

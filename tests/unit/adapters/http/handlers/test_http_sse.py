@@ -266,6 +266,35 @@ def test_http_1_1_takes_a_turns_share_and_asks_for_more() -> None:
 
 
 @pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
+def test_a_stream_that_takes_part_of_a_frame_asks_for_the_rest(client_type: type) -> None:
+    """It stood still for good where its output was written before more was offered."""
+    gateway = Gateway()
+    client = client_type(gateway)
+    stream = subscribe(client, "#")
+    sent = b""
+    left = [message(body=b'"' + b"x" * (OUTPUT_BYTES_MAX // 2) + b'"')] * 7
+    for settled in range(1, 4):
+        taken = gateway.deliver(left, frame=100 + settled)
+        assert taken == 2
+        left = left[taken:]
+        sent += gateway.adapter.take_output()
+        if client_type is Http2Client:
+            client.read(sent)
+            client.flush()
+            sent = b""
+        sent += gateway.tick()
+        assert sum(isinstance(effect, Settled) for effect in gateway.effects) == settled
+    assert gateway.deliver(left, frame=200) == 1
+    sent += gateway.adapter.take_output()
+    if client_type is Http2Client:
+        client.read(sent)
+        client.flush()
+    seen = sent if client_type is Http1Client else client.answer(stream).body
+    assert seen.count(b"event: message") == 7
+    assert gateway.adapter.deadline_ms() != 0
+
+
+@pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
 def test_shutdown_ends_streams(client_type: type) -> None:
     client = client_type(Gateway())
     stream = subscribe(client, "a")
