@@ -259,13 +259,20 @@ class Http1:
 
         The socket's buffer, and a peer that takes nothing, are the shell's to watch.
         """
-        slot = self._slots.get(exchange)
-        if slot is None:
-            return OUTPUT_BYTES_MAX  # output to it is dropped
-        free = OUTPUT_BYTES_MAX - len(self._out) - len(slot.out)
+        free = self._free(exchange)
         if free <= 0:
             self._starved[exchange] = None
         return free
+
+    def _free(self, exchange: Exchange) -> int:
+        slot = self._slots.get(exchange)
+        if slot is None:
+            return OUTPUT_BYTES_MAX  # output to it is dropped
+        return OUTPUT_BYTES_MAX - len(self._out) - len(slot.out)  # the latter stays while a stream before it lasts
+
+    def _drained(self) -> list[Exchange]:
+        """Returns the event streams that found no room and have some now."""
+        return [exchange for exchange in self._starved if self._free(exchange) > 0]
 
     def refuse_arriving(self) -> None:
         """Answers the request that arrives with 503, and reads no more."""
@@ -287,15 +294,14 @@ class Http1:
         if self._started_ms is not None and now_ms >= self._started_ms + timeout_ms:
             late = problem(408, f"the request took more than {self._options.request_timeout_s} s")
             self._refuse(Refused(self._arriving.refusal or late))
-        events: list[Event] = []
-        if self._starved and len(self._out) < OUTPUT_BYTES_MAX:
-            events += [Drained(exchange) for exchange in self._starved]
-            self._starved.clear()
-        return events
+        drained = self._drained()
+        for exchange in drained:
+            del self._starved[exchange]
+        return [Drained(exchange) for exchange in drained]
 
     def deadline_ms(self) -> int | None:
         """Returns the next thing that `tick` would do."""
-        if self._starved and len(self._out) < OUTPUT_BYTES_MAX:
+        if self._drained():
             return 0
         if self._lingering_until_ms is not None:
             return self._lingering_until_ms

@@ -294,6 +294,24 @@ def test_a_stream_that_takes_part_of_a_frame_asks_for_the_rest(client_type: type
     assert gateway.adapter.deadline_ms() != 0
 
 
+def test_a_full_stream_behind_an_unanswered_request_waits_for_its_answer() -> None:
+    """It asked for more each millisecond, in vain: the bytes that wait for their turn were not looked at."""
+    gateway = Gateway()
+    Http1Client(gateway).ask("GET", "/topics/a")  # its sender is known now
+    gateway.hold = True
+    gateway.feed(request("GET", "/topics/a") + request("GET", "/subscribe?filter=%23"))
+    large = message(body=b'"' + b"x" * OUTPUT_BYTES_MAX + b'"')
+    assert gateway.deliver([large] * 2) == 1
+    deadline_ms = gateway.adapter.deadline_ms()
+    assert deadline_ms is not None
+    assert deadline_ms > gateway.now_ms
+    assert len(gateway.release()) > OUTPUT_BYTES_MAX
+    assert gateway.adapter.deadline_ms() == 0
+    gateway.tick()
+    assert sum(isinstance(effect, Settled) for effect in gateway.effects) == 1
+    assert gateway.deliver([large], frame=101) == 1
+
+
 @pytest.mark.parametrize("client_type", [Http1Client, Http2Client])
 def test_shutdown_ends_streams(client_type: type) -> None:
     client = client_type(Gateway())
