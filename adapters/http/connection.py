@@ -187,7 +187,7 @@ class HttpConnection(Adapter):
             return None
         if self.active_ms is None:
             return 0  # the clock is not known before the first call that brings it
-        if (turn := self._requests.turn) and self._may_begin(turn[0]):
+        if (first := self._requests.first) is not None and self._may_begin(first):
             return 0  # there was no room for its answer
         if self._streams is not None and self._streams.may_resume:
             return 0
@@ -270,7 +270,7 @@ class HttpConnection(Adapter):
 
     def _use(self, transport: Http1 | Http2 | EventSocket) -> Transport:
         self.repeats.follow(transport)
-        self.transport = transport
+        self.transport, self._requests.ordered = transport, transport.ordered
         if not isinstance(transport, EventSocket):
             transport.refusal_of = partial(head_refusal, options=self._options, info=self._info)
         self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
@@ -347,8 +347,7 @@ class HttpConnection(Adapter):
         Their sender is looked up once for all with the same credentials.
         """
         requests = self._requests
-        while requests.turn and self._may_begin(requests.turn[0]):
-            pending = requests.pop()
+        while (pending := requests.pop(self._may_begin)) is not None:
             credentials = pending.credentials
             principal = self._identities.known(credentials, now_ms=self._now_ms)
             if principal is not None:

@@ -52,12 +52,14 @@ class Store(NamedTuple):
 class Ask(NamedTuple):
     """Ask the gateway; `reply` makes the response from the answer, and `failed` from a refusal where it is given.
 
-    Both return None where the response is still to come; `reply` may have messages stored instead.
+    Both return None where the response is still to come; `reply` may have messages stored instead. `reads`: the answer
+    may be as large as that to a GET.
     """
 
     request: Request[Any]
     reply: Callable[[Any], "Response | Store | Command | None"]
     failed: Callable[[Refusal], Response | None] | None = None
+    reads: bool = False
 
 
 class Command(NamedTuple):

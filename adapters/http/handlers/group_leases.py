@@ -112,7 +112,7 @@ def post_receive(request: HttpRequest, context: HandlerContext) -> Action:
     asked = ReceiveMessages(
         group=_group(context), limit=given.max, wait_ms=round(given.wait * 1_000), lease_s=given.lease_s
     )
-    return Ask(asked, reply)
+    return Ask(asked, reply, reads=True)
 
 
 def _document(one: Received) -> dict[str, Any]:

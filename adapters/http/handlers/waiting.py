@@ -17,7 +17,7 @@ from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import ConnectionInfo, Outcome
 
-ASKED_MAX: Final = 16  # questions at a time: an answer may be as large as a message
+ASKED_MAX: Final = 16  # questions of reads at a time: an answer may be as large as a message
 
 
 class Pending(NamedTuple):
@@ -65,6 +65,7 @@ class PendingQuestion(NamedTuple):
     who: Principal | None
     reply: Callable[[Any], Response | Store | Command | None]
     failed: Callable[[Refusal], Response | None] | None
+    reads: bool
 
     def answered(self, outcome: Outcome) -> Response | Store | Command | None:
         """Returns the response, or messages to store; None where the response is still to come."""
@@ -76,15 +77,17 @@ class PendingQuestion(NamedTuple):
 class Requests:
     """A connection's requests that are all there and are not handled yet."""
 
-    __slots__ = ("_senders", "body_bytes", "turn")
+    __slots__ = ("_passed", "_senders", "_turn", "body_bytes", "ordered")
 
     def __init__(self) -> None:
-        self.turn: deque[Pending] = deque()  # requests whose turn has not come
+        self.ordered = True  # none begins before those ahead of it (HTTP/1.1 pipelining)
+        self._turn: deque[Pending] = deque()  # requests whose turn has not come
+        self._passed: deque[Pending] = deque()  # reads that may not begin yet, and that others have passed
         self.body_bytes = 0  # of all of them
         self._senders: dict[Credentials, list[Pending]] = {}  # requests whose sender is being authenticated
 
     def __bool__(self) -> bool:
-        return bool(self.turn or self._senders)
+        return bool(self._turn or self._passed or self._senders)
 
     @property
     def asking(self) -> bool:
@@ -93,12 +96,29 @@ class Requests:
 
     def append(self, pending: Pending) -> None:
         """Queues a request."""
-        self.turn.append(pending)
+        self._turn.append(pending)
         self.body_bytes += len(pending.request.body)
 
-    def pop(self) -> Pending:
-        """Removes and returns the next request."""
-        pending = self.turn.popleft()
+    @property
+    def first(self) -> Pending | None:
+        """Returns the request that has waited for its turn longest."""
+        queue = self._passed or self._turn
+        return queue[0] if queue else None
+
+    def pop(self, may_begin: Callable[[Pending], bool]) -> Pending | None:
+        """Removes and returns the next request that may begin. Reads that may not are passed where order is free."""
+        if self._passed and may_begin(self._passed[0]):
+            return self._popped(self._passed)
+        while self._turn:
+            if may_begin(self._turn[0]):
+                return self._popped(self._turn)
+            if self.ordered:
+                break
+            self._passed.append(self._turn.popleft())
+        return None
+
+    def _popped(self, queue: deque[Pending]) -> Pending:
+        pending = queue.popleft()
         self.body_bytes -= len(pending.request.body)
         return pending
 
@@ -120,12 +140,12 @@ class Requests:
 
     def put_back(self, waiting: Sequence[Pending]) -> None:
         """Puts requests back to the front of the queue."""
-        self.turn.extendleft(reversed(waiting))
+        self._turn.extendleft(reversed(waiting))
         self.body_bytes += _body_bytes(waiting)
 
     def gone(self, exchange: Exchange) -> None:
         """Removes the requests of an exchange whose response is not wanted any more."""
-        for waiting in (self.turn, *self._senders.values()):
+        for waiting in (self._passed, self._turn, *self._senders.values()):
             for one in [one for one in waiting if one.exchange == exchange]:
                 waiting.remove(one)
                 self.body_bytes -= len(one.request.body)
@@ -133,7 +153,7 @@ class Requests:
     def drop_bodies(self) -> Sequence[Pending]:
         """Removes and returns the requests that have bodies."""
         dropped: list[Pending] = []
-        for waiting in (self.turn, *self._senders.values()):
+        for waiting in (self._passed, self._turn, *self._senders.values()):
             dropped += [one for one in waiting if one.request.body]
             kept = [one for one in waiting if not one.request.body]
             waiting.clear()
@@ -156,7 +176,7 @@ def may_begin(
     """
     if transport is None:
         return True
-    if (pending.request.safe or pending.found.reads) and (transport.full or len(asked) >= ASKED_MAX):
+    if (pending.request.safe or pending.found.reads) and (transport.full or _reads_enough(asked)):
         return False
     if not transport.ordered:
         return True
@@ -165,6 +185,11 @@ def may_begin(
     if pending.request.safe:
         return not (publishing or any(not one.request.safe for one in asked))
     return not asked
+
+
+def _reads_enough(asked: Collection[PendingQuestion]) -> bool:
+    """Returns whether as many reads are in flight as may be; others, which may pass them, do not count."""
+    return len(asked) >= ASKED_MAX and sum([one.request.safe or one.reads for one in asked]) >= ASKED_MAX
 
 
 def _body_bytes(requests: Sequence[Pending]) -> int:

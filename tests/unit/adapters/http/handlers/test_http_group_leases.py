@@ -7,7 +7,7 @@ import pytest
 
 from adapters.http.handlers.waiting import ASKED_MAX
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import GiveUp
+from gateway.port.adapter import Call, GiveUp, Outcome, Publish
 from gateway.port.groups import (
     CreateLeaseGroup,
     DescribeGroup,
@@ -193,3 +193,25 @@ def test_receivers_that_wait_take_no_more_room_than_readers() -> None:
     assert len(client.gateway.held) == ASKED_MAX
     client.read(client.gateway.release())
     assert len(client.gateway.asked) == 1 + ASKED_MAX + 1
+
+
+def test_requests_that_read_nothing_pass_readers_that_wait_for_their_turn() -> None:
+    """Otherwise the acknowledgement that all of them wait for would be behind them."""
+    client = Http2Client(GroupsGateway())
+    ask(client, [], "POST", "/groups/g/receive")
+    client.gateway.hold = True
+    for _ in range(ASKED_MAX):
+        client.send("POST", "/groups/g/receive")
+    later = [client.send("POST", f"/groups/{name}/receive") for name in ("h", "i")]
+    client.send("POST", "/groups/g/ack", body=b'{"handles": ["a"]}')
+    client.send("POST", "/topics/a", body=b"1")
+    client.flush()
+    held = client.gateway.held
+    assert [type(effect) for effect in held[ASKED_MAX:]] == [Call, Publish]
+    assert isinstance(held[ASKED_MAX].request, SettleReceived)
+    assert client.gateway.adapter.deadline_ms() != 0
+    for name in ("h", "i"):
+        client.gateway.act(client.gateway.adapter.completed(held.pop(0).token, Outcome(value=[]), now_ms=0))
+        assert held[-1].request.group == name
+    client.read(client.gateway.release())
+    assert [client.answer(stream).status for stream in later] == [200, 200]
