@@ -19,13 +19,14 @@ class HttpOptions(msgspec.Struct, frozen=True, kw_only=True):
     ] = 10_000
     max_header_bytes: Annotated[int, Meta(ge=1024, le=MiB, description="the largest request head")] = 64 * 1024
     max_held_bytes: Annotated[
-        int, Meta(ge=64 * 1024, description="bytes held for one connection: bodies that arrive, and responses not read")
+        int,
+        Meta(ge=64 * 1024, description="bytes held for one connection: requests that arrive, and responses not read"),
     ] = 16 * MiB
     arriving_bytes_max: Annotated[
         int,
         Meta(
             ge=MiB,
-            description="bodies that arrive, or wait for logins, on all connections of a process; half of it where "
+            description="requests that arrive, or bodies that wait for logins, on all connections; half of it where "
             "nobody was let in yet",
         ),
     ] = 256 * MiB

@@ -1,4 +1,4 @@
-"""The head of a request of HTTP/2, and the heads that others on its connection repeat."""
+"""The heads of requests and responses of HTTP/2, and those that other requests on their connection repeat."""
 
 import re
 from collections.abc import Iterable, Sequence
@@ -12,11 +12,11 @@ from adapters.http.wire.http2.guard import (
     FRAME_BYTES_MAX,
     FRAME_HEADER_BYTES,
 )
-from adapters.http.wire.http2.hpack_blocks import BlockDecoder
-from adapters.http.wire.limits import head_refusal
+from adapters.http.wire.http2.hpack_blocks import BlockDecoder, Fields
+from adapters.http.wire.limits import body_refusal, head_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import CONTINUE, HttpRequest, expectations
-from adapters.http.wire.response import Response, problem
+from adapters.http.wire.response import Response, date_header, problem
 
 FIELD_OVERHEAD_BYTES: Final = 32  # as SETTINGS_MAX_HEADER_LIST_SIZE counts a field (RFC 9113, 6.5.2)
 HEADS_MAX: Final = 4  # that are remembered of a connection, each time by their blocks and by their names
@@ -64,14 +64,19 @@ class H2Head:
         self.size_bytes += sum([len(name) + len(value) for name, value in self.headers])
 
     def refusal(self, options: HttpOptions) -> Response | None:
-        """Returns the refusal of a head that is too large, or one that HTTP/1.1 would refuse, too."""
+        """Returns the refusal of a head that is too large, or whose body is, or one that HTTP/1.1 would refuse, too."""
         too_large = head_refusal(
             options,
             target_bytes=len(self.target),
             size_bytes=self.size_bytes,
             fields_count=len(self.headers),
         )
-        return too_large or self._target_refusal() or self._expectation_refusal()
+        refusal = too_large or self._target_refusal() or self._expectation_refusal()
+        if refusal is None and (self.length_bytes or 0) > options.max_body_bytes:
+            return body_refusal(options)
+        if refusal is None and self.method == "CONNECT":  # the client ends such a request only after the answer
+            return problem(501, "this server is not a proxy")
+        return refusal
 
     def _target_refusal(self) -> Response | None:
         """Returns the refusal of a path that is none (RFC 9113, 8.3.1), and of a scheme that is not spoken."""
@@ -92,6 +97,15 @@ class H2Head:
     def request(self, body: bytes) -> HttpRequest:
         """Returns the request with this body."""
         return HttpRequest(method=self.method, target=self.target, headers=self.headers, body=body)
+
+
+NO_HEAD: Final = H2Head(())  # of a request that is refused
+
+
+def response_fields(response: Response, extra: Iterable[tuple[bytes, bytes]], now_ms: int) -> Fields:
+    """Returns the fields of a response, those that its framing adds included."""
+    date = date_header(now_ms // 1000)
+    return ((b":status", b"%d" % response.status), (b"date", date), *response.headers, *extra)
 
 
 class WholeRequest(NamedTuple):

@@ -24,6 +24,7 @@ class H2Stream:
         "ended",
         "head",
         "head_only",
+        "held_bytes",
         "moved_bytes",
         "out",
         "refused",
@@ -36,6 +37,7 @@ class H2Stream:
         self.head_only = head.method == "HEAD"
         self.body = ArrivingBody()
         self.body_bytes = 0
+        self.held_bytes = 0  # of the request while it arrives, its head included
         self.arrived = False  # the whole request is there
         self.refused = False  # the rest of the request is dropped as it comes
         self.answered = False  # the whole response is sent

@@ -48,6 +48,21 @@ class Streams:
         stream = self._open[exchange] = H2Stream(head, now_ms)
         return stream
 
+    def hold(self, stream: H2Stream, size_bytes: int) -> None:
+        """Counts bytes of a request that arrives."""
+        stream.held_bytes += size_bytes
+        self.held_in_bytes += size_bytes
+
+    def release(self, stream: H2Stream) -> None:
+        """Notes that a request is all there, or dropped."""
+        self.held_in_bytes -= stream.held_bytes
+        stream.held_bytes = 0
+
+    @property
+    def crowded(self) -> bool:
+        """Returns whether the requests that arrive hold more than they may."""
+        return self.held_in_bytes > self._options.max_held_bytes
+
     @property
     def unread_bytes(self) -> int:
         """Returns the bytes held of whole responses that no window takes."""
@@ -143,8 +158,7 @@ class Streams:
         if stream is None:
             return False
         self.held_out_bytes -= len(stream.out)
-        if not stream.arrived and not stream.refused:
-            self.held_in_bytes -= stream.body_bytes
+        self.release(stream)
         self._blocked.pop(exchange, None)
         self._starved.pop(exchange, None)
         self._wake()

@@ -17,8 +17,7 @@ from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter, SmallFrames
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.cors import readable
 from adapters.http.wire.http2.guard import STREAM_ID_MAX, FrameHeaders
-from adapters.http.wire.http2.head import H2Head, RepeatedHeads, whole_request
-from adapters.http.wire.http2.hpack_blocks import Fields
+from adapters.http.wire.http2.head import NO_HEAD, H2Head, RepeatedHeads, response_fields, whole_request
 from adapters.http.wire.http2.stream import H2Stream, is_small
 from adapters.http.wire.http2.streams import Streams
 from adapters.http.wire.http2.strict import StrictConnection
@@ -26,12 +25,13 @@ from adapters.http.wire.limits import HEADS_PASSED, body_refusal
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.receive_budget import CROWDED
 from adapters.http.wire.request import HttpRequest
-from adapters.http.wire.response import EMPTY_STATUSES, Response, date_header, problem
+from adapters.http.wire.response import EMPTY_STATUSES, Response, problem
 from adapters.http.wire.transport import Arrived, Event, Exchange, Gone, Judge, undecided
 
 WINDOW_BYTES: Final = 1024 * 1024  # bytes that a peer may send before we acknowledge some
 DRAIN_BYTES_MAX: Final = 64 * 1024 * 1024  # of a refused body, before its stream is reset
 RETRY_AFTER: Final = (b"retry-after", b"1")
+_CROWDED: Final = problem(503, "too many requests arrive on this connection at once", RETRY_AFTER)
 
 _BASE64URL: Final = re.compile(b"[A-Za-z0-9_-]*")
 
@@ -176,7 +176,7 @@ class Http2:
         stream = self._streams.get(exchange)
         if stream is not None and not self._failed:
             body = b"" if stream.head_only or response.status in EMPTY_STATUSES else response.body
-            if self._h2.answer(exchange, _fields(response, length, now_ms), body):
+            if self._h2.answer(exchange, response_fields(response, length, now_ms), body):
                 if body:
                     self._abuse.progress()
                     self._streams.unwritten_bytes += len(body)
@@ -219,7 +219,7 @@ class Http2:
     def refuse_arriving(self) -> None:
         """Answers the requests that arrive with 503."""
         for exchange, stream in self._streams:
-            if stream.body_bytes and not (stream.arrived or stream.refused):
+            if stream.held_bytes:
                 self._refuse(exchange, problem(503, CROWDED, RETRY_AFTER))
 
     def begin_shutdown(self) -> None:
@@ -279,17 +279,17 @@ class Http2:
             self._rst(exchange, ErrorCodes.REFUSED_STREAM)
             return
         head = H2Head(event.headers)
-        self._streams.open(exchange, head, self._now_ms)
+        stream = self._streams.open(exchange, head, self._now_ms)
         if (refusal := head.refusal(self._options)) is not None:
             self._refuse(exchange, refusal)
             return
         self.heads.learn(head)
-        if (head.length_bytes or 0) > self._options.max_body_bytes:
-            self._refuse(exchange, body_refusal(self._options))
-        elif self._streams.held_out_bytes > self._options.max_held_bytes:
+        if event.stream_ended is None:
+            self._streams.hold(stream, head.size_bytes)
+        if self._streams.held_out_bytes > self._options.max_held_bytes:
             self._refuse(exchange, problem(503, "the responses to earlier requests are not read", RETRY_AFTER))
-        elif head.method == "CONNECT":  # the client ends such a request only after the answer
-            self._refuse(exchange, problem(501, "this server is not a proxy"))
+        elif self._streams.crowded:
+            self._refuse(exchange, _CROWDED)
         elif event.stream_ended is None and head.expects_continue:
             if (early := self.refusal_of(head.request(b""))) is not None:
                 self._refuse(exchange, early)
@@ -317,11 +317,11 @@ class Http2:
             return
         stream.body.add(event.data)
         stream.moved(len(event.data), self._now_ms)
-        self._streams.held_in_bytes += len(event.data)
+        self._streams.hold(stream, len(event.data))
         if stream.body_bytes > self._options.max_body_bytes:
             self._refuse(exchange, body_refusal(self._options))
-        elif self._streams.held_in_bytes > self._options.max_held_bytes:
-            self._refuse(exchange, problem(503, "too many bodies arrive on this connection at once", RETRY_AFTER))
+        elif self._streams.crowded:
+            self._refuse(exchange, _CROWDED)
 
     def _on_end(self, event: h2.events.StreamEnded) -> None:
         exchange = Exchange(event.stream_id)
@@ -338,7 +338,7 @@ class Http2:
             self._reset(exchange, ErrorCodes.PROTOCOL_ERROR)  # malformed (RFC 9113, 8.1.1): h2 looks at DATA alone
             self._check(allowed=self._abuse.reset(self._now_ms))
             return
-        self._streams.held_in_bytes -= stream.body_bytes
+        self._streams.release(stream)
         self._streams.events.append(Arrived(exchange, stream.request()))
 
     def _on_reset(self, event: h2.events.StreamReset) -> None:
@@ -385,7 +385,7 @@ class Http2:
         end = end or stream.head_only
         stream.begin_wait(now_ms)
         try:
-            self._h2.send_headers(exchange, _fields(response, extra, now_ms), end_stream=end)
+            self._h2.send_headers(exchange, response_fields(response, extra, now_ms), end_stream=end)
         except H2Error:
             self._streams.forget(exchange)
             return None
@@ -412,9 +412,10 @@ class Http2:
         """Answers now, and drops the rest of the request: some clients miss an answer that RST_STREAM follows."""
         stream = self._streams.get(exchange)
         assert stream is not None
-        self._streams.held_in_bytes -= stream.body_bytes
+        self._streams.release(stream)
         stream.body, stream.refused = ArrivingBody(), True
         self.respond(exchange, readable(stream.head.headers, refusal, self._options), now_ms=self._now_ms)
+        stream.head = NO_HEAD
 
     # ---- faults
 
@@ -443,8 +444,3 @@ class Http2:
         h2.events.UnknownFrameReceived: _on_nothing,
         h2.events.ConnectionTerminated: _on_goaway,
     }
-
-
-def _fields(response: Response, extra: Sequence[tuple[bytes, bytes]], now_ms: int) -> Fields:
-    date = date_header(now_ms // 1000)
-    return ((b":status", b"%d" % response.status), (b"date", date), *response.headers, *extra)

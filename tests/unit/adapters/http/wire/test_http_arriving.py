@@ -4,8 +4,10 @@ import gc
 import weakref
 
 import pytest
+from hyperframe.frame import DataFrame
 
 from adapters.http import HttpFactory, HttpOptions
+from adapters.http.wire.http2.head import FIELD_OVERHEAD_BYTES
 from adapters.http.wire.receive_budget import FREE_BYTES
 from tests.support.http.http_driver import Gateway, Http2Client, parse_responses, request
 
@@ -104,6 +106,53 @@ def test_the_streams_of_a_connection_are_refused_together_and_it_stays(process):
     client.flush()
     assert [client.answer(stream).status for stream in (*streams, late)] == [503] * 3
     assert client.ask("POST", "/topics/a", body=b"x").status == 201
+
+
+def test_heads_of_streams_whose_body_does_not_come_are_held_too(process):
+    """HPACK names a field that was sent before in one byte: 233 KB of heads were 19 MB, for 30 s."""
+    client = Http2Client(process.connect())
+    many = [("a", "b")] * 900
+    streams = [client.send("POST", "/topics/a", *many, end=False) for _ in range(16)]
+    client.flush()
+    assert process.held_bytes > len(streams) * len(many) * FIELD_OVERHEAD_BYTES
+    assert [client.answer(stream).status for stream in streams] == [0] * 16
+    streams += [client.send("POST", "/topics/a", *many, end=False) for _ in range(2)]
+    client.flush()
+    assert [client.answer(stream).status for stream in streams] == [503] * 18
+    assert process.held_bytes == 0
+    arriving = [stream.head for _, stream in client.gateway.adapter.transport._streams]
+    assert [head.fields for head in arriving] == [()] * 18
+    client.h2.end_stream(streams[0])
+    client.h2.reset_stream(streams[1])
+    client.flush()
+    assert client.ask("POST", "/topics/a", body=b"x").status == 201
+
+
+@pytest.mark.parametrize("end", ["arrives", "reset", "late", "wrong length"])
+def test_a_stream_that_ends_holds_nothing(process, end):
+    client = Http2Client(process.connect())
+    stream = client.send("POST", "/topics/a", ("content-length", "2"), body=b"x", end=False)
+    client.flush()
+    assert process.held_bytes > 100
+    if end == "late":
+        client.read(client.gateway.tick(after_ms=OPTIONS.request_timeout_s * 1_000))
+    elif end == "reset":
+        client.h2.reset_stream(stream)
+    elif end == "arrives":
+        client.h2.send_data(stream, b"y", end_stream=True)
+    else:
+        client.gateway.feed(DataFrame(stream, data=b"", flags=["END_STREAM"]).serialize())
+    client.flush()
+    assert process.held_bytes == client.gateway.adapter.transport.arriving_bytes == 0
+
+
+def test_heads_of_one_connection_hold_no_more_than_it_may():
+    client = Http2Client(Gateway(HttpOptions(max_held_bytes=64 * KiB)))
+    many = [("a", "b")] * 900
+    streams = [client.send("POST", "/topics/a", *many, end=False) for _ in range(3)]
+    client.flush()
+    assert [client.answer(stream).status for stream in streams] == [0, 0, 503]
+    assert client.ask("GET", "/topics").status == 200
 
 
 # ---- requests that are all there, and wait until it is known who sends them
