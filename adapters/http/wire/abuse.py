@@ -5,6 +5,7 @@ from typing import Final
 PERIOD_MS: Final = 10_000
 RESETS_MAX: Final = 200  # streams a peer may reset in a period (CVE-2023-44487)
 CONTROL_FRAMES_MAX: Final = 2_000  # frames without content in a period: PING, SETTINGS, WINDOW_UPDATE, empty DATA
+LARGE_HEAD_COUNT: Final = 20  # such frames that a refused head counts as: one of 2,000 fields takes some 8 ms
 DATA_BYTES_MIN: Final = 128  # of a frame of DATA that is not small: a frame takes some 20 us, whatever is in it
 SMALL_PERIOD_MS: Final = 100
 SMALL_FRAMES_MAX: Final = 500  # small frames of bodies that a process takes in such a time: 6% to 10% of a processor
@@ -50,10 +51,10 @@ class AbuseLimiter:
         self._resets += 1
         return self._resets <= RESETS_MAX
 
-    def control(self, now_ms: int) -> bool:
-        """Counts a frame without content; returns whether it is within the limit."""
+    def control(self, now_ms: int, count: int = 1) -> bool:
+        """Counts a frame without content, or one as costly as `count`; returns whether it is within the limit."""
         self._enter(now_ms)
-        self._control_frames += 1
+        self._control_frames += count
         return self._control_frames <= CONTROL_FRAMES_MAX
 
     def progress(self) -> None:

@@ -13,9 +13,12 @@ from hpack import Decoder, Encoder, HeaderTuple
 from hpack.exceptions import HPACKError, OversizedHeaderListError
 from hpack.table import HeaderTable
 
+from adapters.http.wire.limits import FIELDS_COUNT_MAX, HEADS_PASSED
+
 Fields: TypeAlias = tuple[tuple[bytes, bytes], ...]
 
 BLOCKS_MAX: Final = 4  # remembered of each encoder
+FIELDS_DECODED_MAX: Final = HEADS_PASSED * FIELDS_COUNT_MAX  # of a block; each may be one byte, and takes 4 us of h2
 BLOCK_FIELDS_BYTES_MAX: Final = 4_000  # that fit into a frame, at 30 bits a character (RFC 7541, B)
 
 
@@ -82,7 +85,9 @@ class BlockDecoder(Decoder):
         table = self.header_table
         before = table.changes
         try:
-            fields = super().decode(data, raw)
+            fields = list(super().decode(data, raw))
+            if len(fields) > FIELDS_DECODED_MAX:
+                raise OversizedHeaderListError(f"more than {FIELDS_DECODED_MAX} fields")
         except OversizedHeaderListError:
             raise
         except HPACKError as error:

@@ -4,6 +4,7 @@ import re
 from binascii import Error as Base64Error
 from collections.abc import Callable, Sequence
 from contextlib import suppress
+from http import HTTPStatus
 from typing import Any, ClassVar, Final
 
 import h2.events
@@ -13,7 +14,7 @@ from h2.settings import SettingCodes, Settings
 from hyperframe.exceptions import HyperframeError
 from hyperframe.frame import GoAwayFrame
 
-from adapters.http.wire.abuse import DATA_BYTES_MIN, AbuseLimiter, SmallFrames
+from adapters.http.wire.abuse import DATA_BYTES_MIN, LARGE_HEAD_COUNT, AbuseLimiter, SmallFrames
 from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.cors import readable
 from adapters.http.wire.http2.guard import STREAM_ID_MAX, FrameHeaders
@@ -282,6 +283,8 @@ class Http2:
         stream = self._streams.open(exchange, head, self._now_ms)
         if (refusal := head.refusal(self._options)) is not None:
             self._refuse(exchange, refusal)
+            if refusal.status == HTTPStatus.REQUEST_HEADER_FIELDS_TOO_LARGE:
+                self._check(allowed=self._abuse.control(self._now_ms, LARGE_HEAD_COUNT))
             return
         self.heads.learn(head)
         if event.stream_ended is None:

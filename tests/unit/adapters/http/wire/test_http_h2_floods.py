@@ -6,8 +6,9 @@ import pytest
 from hyperframe.frame import AltSvcFrame, DataFrame, GoAwayFrame, SettingsFrame, WindowUpdateFrame
 
 from adapters.http import HttpFactory, HttpOptions
-from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, SMALL_FRAMES_MAX, SMALL_PERIOD_MS
+from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, LARGE_HEAD_COUNT, SMALL_FRAMES_MAX, SMALL_PERIOD_MS
 from adapters.http.wire.http2.guard import TAKEN_COUNT
+from adapters.http.wire.http2.hpack_blocks import FIELDS_DECODED_MAX
 from adapters.http.wire.http2.stream import PROGRESS_BYTES_MIN
 from adapters.http.wire.http2.strict import StrictConnection
 from store.api.message import Message
@@ -104,6 +105,29 @@ def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     out = b"".join([client.gateway.feed(frame) for _ in range(CONTROL_FRAMES_MAX + 20)])
     assert out.endswith(GoAwayFrame(0, last_stream_id=stream, error_code=CALM).serialize())
     assert client.gateway.closed
+
+
+def test_heads_with_too_many_fields_are_a_flood() -> None:
+    """HPACK names a field that was sent before in one byte, and each is as much work as one that was written out."""
+    client = Http2Client(Gateway())
+    many = [("a", "b")] * (FIELDS_DECODED_MAX - 10)
+    refused = CONTROL_FRAMES_MAX // LARGE_HEAD_COUNT
+    for _ in range(refused - 1):  # the client's SETTINGS count, too
+        assert client.ask("GET", "/topics", *many).status == 431
+    assert client.ask("GET", "/topics").status == 200
+    for _ in range(refused // 5):  # frames that are sent give some back
+        if client.goaway is None:
+            client.ask("GET", "/topics", *many)
+    assert client.goaway == CALM
+    assert client.gateway.closed
+
+
+def test_a_head_with_many_more_fields_than_are_allowed_is_not_looked_at() -> None:
+    client = Http2Client(Gateway())
+    stream = client.send("GET", "/topics", *[("a", "b")] * FIELDS_DECODED_MAX)
+    client.flush()
+    assert client.goaway == CALM
+    assert client.answer(stream).status == 0
 
 
 @pytest.fixture
