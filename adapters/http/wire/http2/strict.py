@@ -44,6 +44,8 @@ class StrictConnection(H2Connection):
     say, so that a request whose head is too large can be answered (RFC 9113, 10.5.1).
     """
 
+    MAX_CLOSED_STREAMS = 1_000  # of 120 bytes each that h2 remembers how they ended, the latest; it has 65,536
+
     decoder: BlockDecoder
     encoder: BlockEncoder
 

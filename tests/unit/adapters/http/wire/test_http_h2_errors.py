@@ -20,6 +20,7 @@ from hyperframe.frame import (
 from adapters.http import HttpOptions
 from adapters.http.wire.abuse import CONTROL_FRAMES_MAX, RESETS_MAX
 from adapters.http.wire.http2.guard import PREFACE
+from adapters.http.wire.http2.strict import StrictConnection
 from tests.support.http.http_driver import Gateway, Http2Client
 
 NO_ERROR, PROTOCOL, FLOW, CLOSED, SIZE, REFUSED, COMPRESSION, CALM = 0, 1, 3, 5, 6, 7, 9, 11
@@ -378,6 +379,30 @@ def test_connect_is_answered_before_its_stream_ends() -> None:
     out = gateway.feed(OPENING + wire(HeadersFrame(1, data=Encoder().encode(fields), flags=["END_HEADERS"])))
     assert HeadersFrame in [type(frame) for frame in read(out)]
     assert b"this server is not a proxy" in out
+
+
+@pytest.mark.parametrize(
+    ("late", "found"),
+    [
+        (DataFrame(1, data=b"x"), [("stream", 1, CLOSED)]),
+        (post(1), [("connection", 0, PROTOCOL)]),
+        (RstStreamFrame(1, error_code=0), []),
+        (WindowUpdateFrame(1, window_increment=1), []),
+        (PriorityFrame(1), []),
+    ],
+    ids=str,
+)
+def test_streams_that_ended_long_ago_are_told_by_their_numbers_alone(late: Frame, found: list[object]) -> None:
+    """A connection that lives long would keep 8 MB of their ends."""
+    gateway = Gateway()
+    gateway.feed(OPENING + wire(post(1, ("content-length", "0"), flags=ENDED)))
+    last = 1 + 2 * StrictConnection.MAX_CLOSED_STREAMS
+    for stream in range(3, last + 4, 2):
+        gateway.feed(wire(post(stream, ("content-length", "0"), flags=ENDED)))
+    assert len(gateway.adapter.transport._h2._closed_streams) == StrictConnection.MAX_CLOSED_STREAMS
+    assert errors(gateway.feed(wire(late))) == found
+    if not gateway.closed:
+        assert errors(gateway.feed(wire(post(last, flags=ENDED)))) == [("connection", 0, CLOSED)]
 
 
 @pytest.mark.parametrize("expected", [["100-continue"], ["100-Continue"], ["100-continue", ""], [", 100-continue"]])
