@@ -176,6 +176,7 @@ class StrictConnection(H2Connection):
             return frames, events
         if late:
             frames = [one for one in frames if isinstance(one, WindowUpdateFrame)]
+        if late or not events:  # else it is of a stream that is open
             events = [] if len(frame.data) >= DATA_BYTES_MIN else [UnknownFrameReceived(frame=frame)]
         return frames, events
 

@@ -84,7 +84,8 @@ def test_windows_that_let_frames_through_are_none() -> None:
 
 
 @pytest.mark.parametrize(
-    "kind", ["empty DATA", "DATA behind our reset", "SETTINGS ACK", "GOAWAY", "ALTSVC", "padded DATA"]
+    "kind",
+    ["empty DATA", "DATA behind our reset", "DATA behind the end", "SETTINGS ACK", "GOAWAY", "ALTSVC", "padded DATA"],
 )
 def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     """Each takes as much work as a large one: those of one read held up all clients for seconds."""
@@ -94,9 +95,13 @@ def test_frames_that_bring_hardly_anything_are_a_flood(kind: str) -> None:
     if kind == "DATA behind our reset":
         client.read(client.gateway.tick(after_ms=5_000))
         assert client.received[stream].reset is not None
+    if kind == "DATA behind the end":
+        client.h2.end_stream(stream)
+        client.flush()
     frame = {
         "empty DATA": DataFrame(stream, data=b""),
         "DATA behind our reset": DataFrame(stream, data=b"x"),
+        "DATA behind the end": DataFrame(stream, data=b"x"),
         "SETTINGS ACK": SettingsFrame(0, flags=["ACK"]),
         "GOAWAY": GoAwayFrame(0, last_stream_id=0),
         "ALTSVC": AltSvcFrame(0, origin=b"https://a.example", field=b'h3=":443"'),
