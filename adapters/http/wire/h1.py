@@ -9,7 +9,7 @@ from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.chunks import EXTENSION_BYTES_MAX, ChunkFraming
 from adapters.http.wire.cors import readable
 from adapters.http.wire.event_socket import SOCKETS
-from adapters.http.wire.h1_head import Http1Head, Refused, malformed
+from adapters.http.wire.h1_head import Http1Head, Refused, head_end, malformed
 from adapters.http.wire.h1_slot import Slot, Slots
 from adapters.http.wire.limits import body_refusal
 from adapters.http.wire.options import HttpOptions
@@ -44,7 +44,6 @@ class Http1:
         self._ended = False  # no more requests are read
         self._lingering_until_ms: int | None = None
         self._lingered_bytes = 0
-        self._full = False
         self._starved: dict[Exchange, None] = {}  # event streams that found no room
         self._clear()
 
@@ -53,6 +52,7 @@ class Http1:
         self._arriving.clear()
         self._body = ArrivingBody()
         self._framing: ChunkFraming | None = None  # of a chunked body
+        self._expecting = False  # its client waits for 100 (Continue) before it sends the body
         self._empty_bytes = 0  # of empty lines before the request
         self._started_ms: int | None = None  # when the request in flight began
 
@@ -181,11 +181,7 @@ class Http1:
             return end
         if (head := self._arriving).done:
             return min(len(data), at + head.length_bytes - len(self._body))
-        for begun in (b"\n", b"\r\n"):  # of an empty line that began in an earlier read; else it does no harm
-            if data.startswith(begun, at):
-                return at + len(begun)
-        found = data.find(b"\n\r\n", at)
-        return len(data) if found < 0 else found + len(b"\n\r\n")
+        return head_end(data, at)
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Writes a response, or keeps it until it is its turn."""
@@ -334,14 +330,14 @@ class Http1:
         head.unseen_bytes = 0
         head.end(self._parser.get_method().decode("ascii"), self._parser.get_http_version())
         self._framing = ChunkFraming() if head.chunked else None
-        if head.expects_continue and not self._slots:  # behind other answers it would come too late to be of use
-            if (refusal := self.refusal_of(self._request())) is not None:
-                raise Refused(refusal, linger=True)
-            self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
+        self._expecting = head.expects_continue
+        if (refusal := self._continued()) is not None:
+            raise Refused(refusal, linger=True)
 
     def on_body(self, part: bytes) -> None:
         """Takes a part of the body."""
         self._arriving.unseen_bytes = 0
+        self._expecting = False
         self._body.add(part)
         if len(self._body) > self._options.max_body_bytes:
             raise Refused(body_refusal(self._options), linger=True)
@@ -403,17 +399,12 @@ class Http1:
         offered = b",".join(value for name, value in headers if name == b"upgrade").lower()
         offers = offered if self._parser.get_http_version() != "1.0" else b""  # RFC 9110, 7.8
         bodiless = not any(name in {b"content-length", b"transfer-encoding"} for name, _ in headers)
-        if b"h2c" in offers.replace(b" ", b"").split(b",") and len(settings) == 1 and bodiless and not self._slots:
+        alone = bodiless and not self._slots
+        if b"h2c" in offers.replace(b" ", b"").split(b",") and len(settings) == 1 and alone:
             self._events.append(Upgrade(self._request(), settings[0], rest))
             return None
         path = bytes(target).partition(b"?")[0]
-        if (
-            path in SOCKETS
-            and self._arriving.method == "GET"
-            and offers.strip() == b"websocket"
-            and bodiless
-            and not self._slots
-        ):
+        if path in SOCKETS and self._arriving.method == "GET" and offers.strip() == b"websocket" and alone:
             self._events.append(Upgrade(self._request(), None, rest))
             return None
         return self.decline(self._request(), rest)
@@ -438,6 +429,17 @@ class Http1:
         """Moves the responses that are due to the output."""
         if not self._slots.write(self._out):
             self._stop()
+        elif (refusal := self._continued()) is not None:
+            self._refuse(Refused(refusal, linger=True))
+
+    def _continued(self) -> Response | None:
+        """Lets a body come, behind all answers (RFC 9110, 10.1.1), or returns the refusal that its head decides."""
+        if not self._expecting or self._slots:
+            return None
+        self._expecting = False
+        if (refusal := self.refusal_of(self._request())) is None:
+            self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
+        return refusal
 
     def _stop(self) -> None:
         """Stops reading and writing."""

@@ -140,6 +140,15 @@ class Http1Head:
         return [value.lower() for key, value in self.headers if key == name]
 
 
+def head_end(data: bytes, at: int) -> int:
+    """Returns the place behind the empty line that ends a head, or the end of a read that has none."""
+    for begun in (b"\n", b"\r\n"):  # of an empty line that began in an earlier read; else it does no harm
+        if data.startswith(begun, at):
+            return at + len(begun)
+    found = data.find(b"\n\r\n", at)
+    return len(data) if found < 0 else found + len(b"\n\r\n")
+
+
 def malformed(error: Exception, data: bytes) -> Response:
     """Returns the refusal of bytes that are no request, by the error of llhttp."""
     detail = str(error) or "this is not HTTP"

@@ -56,12 +56,42 @@ def test_chunked_bodies_are_read() -> None:
     assert gateway.messages[0].body == b"abcde"
 
 
+EXPECTING = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n"
+
+
 def test_expect_100_continue() -> None:
     gateway = Gateway()
-    head = b"POST /topics/a HTTP/1.1\r\nhost: h\r\ncontent-length: 1\r\nexpect: 100-continue\r\n\r\n"
-    assert gateway.feed(head) == b"HTTP/1.1 100 Continue\r\n\r\n"
+    assert gateway.feed(EXPECTING) == b"HTTP/1.1 100 Continue\r\n\r\n"
     assert statuses(gateway.feed(b"1")) == [201]
-    assert statuses(gateway.feed(head.replace(b"100-continue", b"miracles"))) == [417]
+    assert statuses(gateway.feed(EXPECTING.replace(b"100-continue", b"miracles"))) == [417]
+
+
+def test_the_body_of_a_request_behind_an_unanswered_one_may_come_when_that_is_answered() -> None:
+    """A client that does not send it without 100 (RFC 9110, 10.1.1) waited for 408."""
+    gateway = Gateway(hold=True)
+    assert gateway.feed(request("GET", "/topics/a") * 2 + EXPECTING) == b""
+    out = gateway.release()
+    assert out.endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert out.count(b"HTTP/1.1 404 ") == 2
+    assert statuses(gateway.feed(b"1")) == [201]
+
+
+def test_a_body_that_has_come_is_not_asked_for() -> None:
+    gateway = Gateway(hold=True)
+    head = EXPECTING.replace(b"content-length: 1", b"content-length: 2")
+    assert gateway.feed(request("GET", "/topics/a") + head + b"1") == b""
+    assert statuses(gateway.release()) == [404]
+    assert statuses(gateway.feed(b"2")) == [201]
+
+
+def test_a_request_behind_an_unanswered_one_is_refused_by_its_head_in_its_turn() -> None:
+    gateway = Gateway(hold=True)
+    gateway.feed(request("GET", "/topics/a") + EXPECTING.replace(b"/topics/a", b"/nothing"))
+    assert statuses(gateway.release()) == [404, 404]
+    gateway.feed(b"1")
+    assert gateway.messages == []
+    gateway.tick(after_ms=LINGER_MS)
+    assert gateway.closed
 
 
 @pytest.mark.parametrize(
