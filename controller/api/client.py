@@ -219,6 +219,11 @@ class Group(msgspec.Struct, frozen=True, kw_only=True):
         return next((one for one in self.replicas if one.id == id_), None)
 
     @property
+    def epochs(self) -> tuple[int, int]:
+        """Returns the master's epoch and the set's, which order the states of a group."""
+        return self.master_epoch, self.sync_epoch
+
+    @property
     def voters(self) -> tuple[int, ...]:
         """The ids of those that may be in the SyncStateSet: all but learners."""
         return tuple(one.id for one in self.replicas if not one.learner)

@@ -28,6 +28,7 @@ from controller.api.commands import ElectMaster, LogEnd
 from controller.api.names import listed
 from controller.elections.announcements import ElectionAnnouncements
 from controller.elections.losses import candidates, check_fit, not_electable
+from controller.elections.majorities import are_enough_at_first, those_promised
 from controller.elections.registry import Heartbeat, Registry
 from controller.metadata.groups import majority
 
@@ -37,7 +38,6 @@ TAKE_OVER_MS = 10_000  # for an elected replica to serve, while it is alive, bef
 VACATE_AFTER_MS = 10_000  # of a dead master without successor
 UNCLEAN_AFTER_MS = 10_000  # of a SyncStateSet without a live replica
 DAMAGED_AFTER_MS = 10_000  # of a SyncStateSet whose sound members are all silent, until a damaged one is elected
-FIRST_WAIT_MS = 10_000  # of a new group for the rest of its replicas, when it has a majority
 OPERATOR_CHOICE_MS = 5_000  # how long an operator's wish is remembered, where the election takes two commands
 PROMISE_MS = 5_000  # for replicas to learn that the master was taken away, until one with an expired certificate counts
 AGAIN_MS = 500  # between proposals of the same command, in case the first was lost
@@ -207,16 +207,7 @@ class Elections:
 
     def _first(self, group: Group, now_ms: int, time_ms: int) -> ElectMaster | None:
         alive = self._alive(group, group.voters, now_ms)
-        everyone = len(alive) == len(group.voters)
-        enough = len(alive) >= group.config.replicas
-        if not enough and now_ms - self._seen[group.number][1] >= FIRST_WAIT_MS:
-            enough = len(alive) >= majority(group.config.replicas) and everyone
-        if group.master_epoch:
-            # The controllers were recovered, and do not know the set. The former master may acknowledge until a
-            # replica that it needs has promised the new epoch, so only then are the logs final.
-            promised = all(heartbeat.master_epoch >= group.master_epoch for heartbeat in alive.values())
-            enough = enough and everyone and promised
-        if not enough:
+        if not are_enough_at_first(group, alive, now_ms - self._seen[group.number][1]):
             return None
         return self._command(group, self._best(group, alive, now_ms), time_ms)
 
@@ -294,15 +285,7 @@ class Elections:
         self, group: Group, alive: Mapping[int, Heartbeat], now_ms: int, time_ms: int, *, whole_min: int
     ) -> ElectMaster | None:
         """Returns the election of the longest log of those that know of the newest epoch, if they are enough."""
-        avoided = self._avoided_in(group, now_ms)
-        rest = [id_ for id_, heartbeat in alive.items() if id_ not in avoided and not heartbeat.cut_short]
-        needed = majority(len(group.sync_set))
-        left_out = avoided if len(rest) >= max(needed, whole_min) else ()
-        promised = {
-            id_: heartbeat
-            for id_, heartbeat in alive.items()
-            if heartbeat.master_epoch >= group.master_epoch and id_ not in left_out
-        }
+        promised = those_promised(group, alive, self._avoided_in(group, now_ms), whole_min)
         wanted = self._wanted_in(group, now_ms)
         whole = {id_: heartbeat for id_, heartbeat in promised.items() if not heartbeat.cut_short}
         if len(whole) < whole_min or (wanted in alive and wanted not in promised):
@@ -319,7 +302,7 @@ class Elections:
             for id_, heartbeat in sorted(promised.items())
             if (heartbeat.log_epoch, heartbeat.log_end) <= longest
         )
-        return self._command(group, best, time_ms, ends=ends) if len(ends) >= needed else None
+        return self._command(group, best, time_ms, ends=ends) if len(ends) >= majority(len(group.sync_set)) else None
 
     def _unclean(self, group: Group, now_ms: int, time_ms: int, only: int | None) -> ElectMaster | None:
         """Returns the best of those that may lack acknowledged records, if that is allowed and no other one came."""

@@ -280,7 +280,7 @@ def _elected(group: Group, command: ElectMaster) -> Group:
     done = group.master == candidate and group.master_epoch == command.master_epoch + 1
     if done and (candidate is None or not command.unclean or group.unclean_epoch == group.master_epoch):
         return group  # this very election
-    if (group.master_epoch, group.sync_epoch) != (command.master_epoch, command.sync_epoch):
+    if group.epochs != (command.master_epoch, command.sync_epoch):
         raise StaleEpoch(
             f"store group {group.number} is at epoch {group.master_epoch}, its SyncStateSet at {group.sync_epoch}"
         )

@@ -220,11 +220,6 @@ class StoreNode:
             raise CannotSwitchOver("this node is not the master")
         return await self.role.switch_over(target)
 
-    @property
-    def sessions(self) -> int:
-        """Clients that are connected."""
-        return self.service.sessions
-
     # ---- roles
 
     def _living(self, context: ReplicaContext) -> "asyncio.Task[None]":
@@ -378,10 +373,9 @@ class StoreNode:
         if group.number != self.settings.group:
             return
         newest = self.controller.group(group.number)  # as of the metadata: an answer may be older, of the same epochs
-        if newest is not None and (newest.master_epoch, newest.sync_epoch) >= (group.master_epoch, group.sync_epoch):
+        if newest is not None and newest.epochs >= group.epochs:
             group = newest
-        known = self.group
-        if known is not None and (group.master_epoch, group.sync_epoch) < (known.master_epoch, known.sync_epoch):
+        if self.group is not None and group.epochs < self.group.epochs:
             return
         self.group = group
         self._look_for_another(group)

@@ -276,7 +276,7 @@ class _Process:
             lag_bytes=self.lags(),
             refusal=str(role.core.refusal or "") if isinstance(role, MasterRole) else "",
             damages=() if node is None or node.repairer is None else tuple(node.repairer.status),
-            sessions=0 if node is None else node.sessions,
+            sessions=0 if node is None else node.service.sessions,
             controllers=0 if self._heartbeats is None else self._heartbeats.connected,
         )
 

@@ -18,12 +18,12 @@ from controller.api.commands import ConfigureGroup, RegisterReplica
 from controller.complaints.messages import Complaint, Report
 from controller.elections.elections import (
     AGAIN_MS,
-    FIRST_WAIT_MS,
     TAKE_OVER_MS,
     UNCLEAN_AFTER_MS,
     VACATE_AFTER_MS,
     Elections,
 )
+from controller.elections.majorities import FIRST_WAIT_MS
 from controller.elections.registry import DEAD_AFTER_MS, OVERDUE_MS, SUSPECT_MS, TICK_MS, Registry
 from tests.support.controller.elections_rig import ElectionsRig
 

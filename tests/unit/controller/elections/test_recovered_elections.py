@@ -3,7 +3,8 @@
 import msgspec
 import pytest
 
-from controller.elections.elections import FIRST_WAIT_MS, OPERATOR_CHOICE_MS
+from controller.elections.elections import OPERATOR_CHOICE_MS
+from controller.elections.majorities import FIRST_WAIT_MS
 from controller.elections.registry import DEAD_AFTER_MS, TICK_MS
 from tests.support.controller.elections_rig import ElectionsRig
 

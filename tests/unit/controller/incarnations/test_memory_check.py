@@ -1,4 +1,4 @@
-"""What a controller believes of its directory while others answer now and then, and its disk fails now and then."""
+"""A controller judges its directory while others answer now and then, and its disk fails now and then."""
 
 import asyncio
 from types import SimpleNamespace
