@@ -79,11 +79,14 @@ class LocalLeases:
                 deleted_at = views.settled.deleted_at(txn, queue, group)
                 return StoredLeases([gone, *settled], policy, views.queues.next_offset(txn, queue), deleted_at)
 
-        await self._core.check_queue(queue)
-        forgotten = self._core.recent.group(group)
+        core = self._core
+        await core.check_queue(queue)
+        if core.recent.start < core.predecessor_end:  # no leases were loaded when its settlements came
+            await core.until_dispatched(core.predecessor_end)
+        forgotten = core.recent.group(group)
         if group and forgotten is not None and forgotten.cleared:  # the view may still have its settlements
-            await self._core.until_dispatched(self._core.recent.confirmed)
-        return await self._core.blocking(stored)
+            await core.until_dispatched(core.recent.confirmed)
+        return await core.blocking(stored)
 
     def trim(self) -> None:
         """Ends the leases of messages that retention has removed, once it is known where the queues begin."""

@@ -19,12 +19,14 @@ from store.base.errors import (
     StoreFailed,
 )
 from store.format.frame import FRAME_ASYNC, ROW, Frame, origin_of
-from store.format.records import KvPut, TimerSet
+from store.format.policy import LeasePolicy
+from store.format.records import KvPut, LeasePolicySet, Settled, TimerSet
 from store.local import local
 from store.local.local import LocalStore
 from store.log.tail import LogTail
 from tests.support.process.waiting import until
 from tests.support.store.flips import flip
+from tests.support.store.leasing_kit import take
 from tests.support.store.replica_kit import Hooks, open_master, stored
 from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, frame, records_frame
 
@@ -379,4 +381,16 @@ async def test_timers_wait_until_it_is_known_which_have_fired(tmp_path):
     store.replication.confirm(end)
     await store.tick()
     assert (store.replication.end, await bodies(store, 17)) == (end, [b"x"])
+    await store.step_down()
+
+
+async def test_a_new_master_leases_nothing_that_its_predecessor_has_settled(tmp_path):
+    """Nor does it forget a policy: its views may lack both when the first client leases messages."""
+    policy = LeasePolicy(max_deliveries=3)
+    records = [records_frame(Settled(16, ((0, 1),))), records_frame(LeasePolicySet(16, "", policy))]
+    first = frame((16, b"a"), (16, b"b"))
+    store = await inherited(tmp_path, first, *records, confirmed=first.size_bytes)
+    store.replication.confirm(store.replication.end)
+    assert await take(store) == [b"b"]
+    assert await store.leases.policy(16) == policy
     await store.step_down()
