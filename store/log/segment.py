@@ -2,6 +2,7 @@
 
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import islice
 from pathlib import Path
 from threading import Lock
@@ -191,12 +192,15 @@ class Segment:
         Only a `sealed` segment can grow: elsewhere the writer may be at it beside this. Raises OSError.
         """
         assert self.start <= start <= self.end
-        if sealed:
-            self._file = None  # the one that is open may have been deleted since
+        if not sealed:  # through the writer's file, this sync could take the error that is the writer's (decision 5)
+            with closing(self._files.open(self.path)) as own:
+                _write_parts(own, parts, start - self.start)
+                own.sync()
+            return
+        self._file = None  # the one that is open may have been deleted since
         end = _write_parts(file := self._again(), parts, start - self.start)
         file.sync()
-        if sealed:
-            self.size_bytes = max(self.size_bytes, end)
+        self.size_bytes = max(self.size_bytes, end)
 
     def _again(self) -> File:
         """Returns the file by its name, made where it is missing."""

@@ -1,9 +1,12 @@
 """A segment's parts reach its file."""
 
+import errno
+import os
 import random
 
 import pytest
 
+from store.disk.files import OsFiles
 from store.log import segment as segment_module
 from store.log.segment import Segment
 from tests.support.store.store_kit import FaultyFiles
@@ -46,4 +49,47 @@ def test_large_groups_are_written_in_pieces(tmp_path, monkeypatch, seed, short):
         assert segment.size_bytes == len(written)
     assert segment.read(0, 1 << 20) == written
     assert 0 < max(files.asked) <= 1_000
+    segment.close()
+
+
+class LinuxFiles(OsFiles):
+    """Reports the error of writing pages back as Linux does: once to each open file."""
+
+    def __init__(self):
+        self._open = []  # files, with their errors that no sync has reported yet
+
+    def open(self, path, *, create=False):
+        file = super().open(path, create=create)
+        return self._File(file, self._open)
+
+    def fail_write_back(self):
+        for one in self._open:
+            one.error = errno.EIO
+
+    class _File:
+        def __init__(self, inner, among):
+            self._inner, self.error = inner, 0
+            among.append(self)
+
+        def sync(self):
+            self._inner.sync()
+            error, self.error = self.error, 0
+            if error:
+                raise OSError(error, os.strerror(error))
+
+        def __getattr__(self, name):
+            return getattr(self._inner, name)
+
+
+def test_a_repair_leaves_the_error_of_unsynced_frames_to_the_writer(tmp_path):
+    files = LinuxFiles()
+    segment = Segment(files, tmp_path / "one", 0, create=True)
+    segment.write([b"damaged."])
+    segment.sync()
+    segment.write([b"new"])
+    files.fail_write_back()
+    segment.mend(0, [b"repaired"], sealed=False)
+    assert segment.read(0, 20) == b"repairednew"
+    with pytest.raises(OSError, match=os.strerror(errno.EIO)):
+        segment.sync()
     segment.close()
