@@ -20,6 +20,7 @@ from store.base.errors import CorruptFrame, StoreError
 from store.engine.commit import Late
 from store.engine.compaction import Compaction, RowWatch, copies_frame
 from store.format.body_parts import PARTS_KEPT_MS
+from store.format.chunks import Chunk
 from store.format.frame import FIRST_QUEUE, ROW, LogOffset, QueueNumber, QueueOffset, UnplacedFrame
 from store.format.records import PARTS_QUEUE, LogTrimmed, encode, queue_of
 from store.log.log import CommitLog
@@ -121,13 +122,22 @@ class Trimmer:
     def _first_part(self, txn: object, floor: LogOffset, now_ms: int) -> LogOffset:
         """Returns the frame of a body's oldest part whose message may lie behind a log offset, or be still to come.
 
-        Parts lie in front of their message. Raises `CorruptFrame` where the frame at the log offset is damaged.
+        Parts lie in front of their message. Raises `CorruptFrame` where the frame at the log offset is damaged, and not
+        lost.
         """
         queues = self._views.queues
         if queues.last_chunk(txn, PARTS_QUEUE) is None:
             return floor
-        frame = self._log.read(floor)
-        since_ms = (now_ms if frame is None else frame.header.stored_at_ms) - PARTS_KEPT_MS
+        try:
+            frame = self._log.read(floor)
+            stored_at_ms = now_ms if frame is None else frame.header.stored_at_ms
+        except CorruptFrame:
+            if not self._lost(floor):
+                raise
+            behind = queues.search(txn, PARTS_QUEUE, lambda chunk: chunk.frame >= floor)
+            before = next(queues.chunks(txn, PARTS_QUEUE, QueueOffset(max(behind - 1, 0))))
+            stored_at_ms = before.stored_at_ms  # no later than the frame was
+        since_ms = stored_at_ms - PARTS_KEPT_MS
         at = queues.search(txn, PARTS_QUEUE, lambda chunk: chunk.stored_at_ms >= since_ms)
         found = next(queues.chunks(txn, PARTS_QUEUE, at), None)
         return floor if found is None else found.frame
@@ -138,16 +148,37 @@ class Trimmer:
         """Returns the frame that the oldest record of a queue is in which is within its limits."""
         queues = self._views.queues
         if limits.until_settled:
-            first = queues.first_offset(txn, queue)
-            at = self._views.settled.first_unsettled(txn, queue, first)
-            unsettled = next(queues.chunks(txn, queue, at), None)
-            oldest = self._log.end if unsettled is None or unsettled.next <= at else unsettled.frame
+            oldest = self._first_unsettled(txn, queue)
         if limits.age_ms < 0 and limits.size_bytes < 0:
             return oldest
         since_ms = 0 if limits.age_ms < 0 else max(now_ms - limits.age_ms, 0)
         kept = ReadableRange(LogOffset(0), since_ms, limits.size_bytes).test(queues.end(txn, queue).size_bytes)
         found = next(queues.chunks(txn, queue, queues.search(txn, queue, kept)), None)
         return self._log.end if found is None else max(found.frame, oldest)
+
+    def _first_unsettled(self, txn: object, queue: QueueNumber) -> LogOffset:
+        """Returns the frame of a queue's oldest message that is not settled; of lost ones none ever is."""
+        queues, settled = self._views.queues, self._views.settled
+        at = queues.first_offset(txn, queue)
+        while True:
+            at = settled.first_unsettled(txn, queue, at)
+            chunk = next(queues.chunks(txn, queue, at), None)
+            if chunk is None or chunk.next <= at:
+                return self._log.end
+            if not self._is_lost(chunk):
+                return chunk.frame
+            at = chunk.next
+
+    def _is_lost(self, chunk: Chunk) -> bool:
+        """Returns whether the messages of a chunk can be read neither here nor on another replica."""
+        end = LogOffset(chunk.frame + chunk.frame_size_bytes)
+        if not self._log.damages.overlapping(chunk.frame, end) or not self._lost(chunk.frame):
+            return False
+        try:
+            self._log.read(chunk.frame, chunk.frame_size_bytes)
+        except CorruptFrame:
+            return True
+        return False
 
     # ---- doing
 

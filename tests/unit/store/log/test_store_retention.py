@@ -7,18 +7,20 @@ import shutil
 import lmdb
 import pytest
 
-from store.base.errors import NotRebuildable, OffsetOutOfRange
+from store.base.errors import CorruptFrame, NotRebuildable, OffsetOutOfRange
 from store.engine.repair import StoppedStore
 from store.format.body_parts import PARTS_KEPT_MS, UPLOAD_MS_MAX, part_frame
 from store.format.chunks import Chunk
-from store.format.frame import ROW, Position, UnplacedFrame
+from store.format.frame import HEADER, ROW, Position, UnplacedFrame
 from store.format.queue_config import FOREVER, QueueConfig
 from store.format.records import PARTS_QUEUE, KvPut, LogTrimmed
 from store.format.records import encode as encode_record
 from store.local.local import LocalStore
 from store.log.retention import LimitsTable, ReadableRange, RetentionLimits, limits_of
+from store.log.segment import segment_name
 from store.views import Views
 from tests.support.process.clock import Clock
+from tests.support.store.flips import flip
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
 
 pytestmark = pytest.mark.anyio
@@ -577,6 +579,34 @@ async def test_a_queue_kept_until_settled_may_have_limits_of_its_own(tmp_path, o
     assert await store.leases.take(17, 1, max_count=12) == ()
 
 
+async def damage(store, tmp_path, frame_start):
+    """Damages a frame, and meets it."""
+    start = max(one for one in segments(tmp_path) if one <= frame_start)
+    flip(tmp_path / "data" / "log" / segment_name(start), frame_start - start + HEADER.size + 100)
+    assert list(store.core.engine.log.scan(frame_start, frame_start + 1))
+    with pytest.raises(CorruptFrame):
+        store.core.engine.log.read(frame_start)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+async def test_a_lost_message_keeps_nothing(tmp_path, open_store, clock, monkeypatch, lost):
+    """Nobody can settle it. One that another replica has is kept, also when it is damaged here."""
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER), cache_bytes_max=0, scrub_bytes_per_s=0)
+    monkeypatch.setattr(store.core.engine.trimmer, "_lost", lambda at: lost)
+    await store.queues.configure([QueueConfig(17, until_settled=True)])
+    await write(store, 12, 17)
+    leases = await store.leases.take(17, 1, max_count=12)
+    await store.leases.settle(17, 1, [lease.offset for lease in leases if lease.offset not in (5, 6)])
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    await damage(store, tmp_path, leases[5].frame.start)
+    await trim(store)
+    assert 0 < segments(tmp_path)[0] <= leases[6].frame.start
+    await store.leases.settle(17, 1, [6])
+    await trim(store)
+    assert (segments(tmp_path)[0] > leases[11].frame.start) is lost
+
+
 # ---- parts of bodies
 
 
@@ -603,6 +633,25 @@ async def test_parts_are_kept_for_the_oldest_message_that_is_kept(tmp_path, open
     await store.leases.settle(17, 1, [lease.offset])
     await trim(store)
     assert segments(tmp_path)[0] > parts[-1].frame
+
+
+async def test_parts_are_kept_for_a_lost_message_as_if_it_were_sound(tmp_path, open_store, clock):
+    store = await open_store(retention=RetentionLimits(HOUR, FOREVER), cache_bytes_max=0, scrub_bytes_per_s=0)
+    await store.queues.configure([QueueConfig(17, FOREVER)])
+    await write_parts(store, clock, 6)
+    clock.ms += 2 * PARTS_KEPT_MS
+    parts = await write_parts(store, clock, 6)
+    clock.ms += UPLOAD_MS_MAX
+    await write(store, 2, 17)
+    await store.core.until_dispatched(store.log.confirmed)
+    with store.core.engine.views.reading() as txn:
+        kept = next(store.core.engine.views.queues.chunks(txn, 17, 0)).frame
+    clock.ms += 2 * HOUR
+    await write(store, 12, 18)
+    await damage(store, tmp_path, kept)
+    await trim(store)
+    assert 0 < segments(tmp_path)[0] <= parts[0].frame
+    assert all([await store.log.read(Position(one.frame, 0)) for one in parts])
 
 
 async def test_parts_are_kept_while_their_message_is_still_to_come(tmp_path, open_store, clock):
