@@ -96,38 +96,42 @@ class LocalStore(AsyncClosing):
             retention=retention,
             **engine,
         )
-        log, views = core.engine.log, core.engine.views
-        self.replication.begin(gated=gated)
-        core.predecessor_end = log.end
-        self._logs: Mapping[int, StoreClient] = {self.group: self}
-        core.reader = StoreReader(log, views, cache, busy=lambda: self.log.pending_bytes > 0, lost=core.is_lost)
-        with views.reading() as txn:
-            limits = LimitsTable(retention, views.configs.all(txn))
-        # A replica's views may be further than its log, and segments of its own end elsewhere than its master's.
-        core.recent = Recent(max(log.confirmed, views.dispatched), max(log.first, views.first), limits)
-        core.recorder = Recorder(self.log.append, loop, clock)
-        clock.reached(views.stored_at_ms)
-        self.queues = LocalQueues(core, self.arrivals)
-        self.keys = LocalKeys(core, self.queues)
-        self.groups = LocalGroups(core)
-        steady_ms = SteadyClock(wall_ms)
-        self.leases = LocalLeases(core, self.log, self.queues, self.keys, steady_ms)
-        self.timers = Timers(
-            core.recent.timers,
-            views=views,
-            blocking=core.blocking,
-            append=self.log.append,
-            record=core.recorder.record,
-            fired=self.queues.wake,
-            now_ms=wall_ms,
-            limits=timer_limits,
-            check_open=core.check_open,
-        )
-        self.due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
-        self.due.holds_timers = hold_timers
-        if self.replication.role == "master":
-            loop.call_soon_threadsafe(self.due.wake_by, 0)  # for timers that became due while the store was closed
-            loop.call_soon_threadsafe(self.keys.start)
+        try:
+            log, views = core.engine.log, core.engine.views
+            self.replication.begin(gated=gated)
+            core.predecessor_end = log.end
+            self._logs: Mapping[int, StoreClient] = {self.group: self}
+            core.reader = StoreReader(log, views, cache, busy=lambda: self.log.pending_bytes > 0, lost=core.is_lost)
+            with views.reading() as txn:
+                limits = LimitsTable(retention, views.configs.all(txn))
+            # A replica's views may be further than its log, and segments of its own end elsewhere than its master's.
+            core.recent = Recent(max(log.confirmed, views.dispatched), max(log.first, views.first), limits)
+            core.recorder = Recorder(self.log.append, loop, clock)
+            clock.reached(views.stored_at_ms)
+            self.queues = LocalQueues(core, self.arrivals)
+            self.keys = LocalKeys(core, self.queues)
+            self.groups = LocalGroups(core)
+            steady_ms = SteadyClock(wall_ms)
+            self.leases = LocalLeases(core, self.log, self.queues, self.keys, steady_ms)
+            self.timers = Timers(
+                core.recent.timers,
+                views=views,
+                blocking=core.blocking,
+                append=self.log.append,
+                record=core.recorder.record,
+                fired=self.queues.wake,
+                now_ms=wall_ms,
+                limits=timer_limits,
+                check_open=core.check_open,
+            )
+            self.due = Due(core, self.leases, self.timers, wall_ms=wall_ms, steady_ms=steady_ms)
+            self.due.holds_timers = hold_timers
+            if self.replication.role == "master":
+                loop.call_soon_threadsafe(self.due.wake_by, 0)  # for timers that became due while the store was closed
+                loop.call_soon_threadsafe(self.keys.start)
+        except BaseException:
+            self._close_blocking()  # there is no one else to, and the directory would stay locked
+            raise
 
     @classmethod
     async def open(cls, data_dir: Path, **options: Any) -> "LocalStore":

@@ -3,6 +3,7 @@
 import asyncio
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
 import lmdb
@@ -10,8 +11,11 @@ import pytest
 
 from store.base.errors import NotRebuildable, ViewsDamaged
 from store.engine.repair import StoppedStore
+from store.format.queue_config import FOREVER, QueueConfig
+from store.format.records import encode
 from store.integrity.views import DEATHS_MAX, ViewsHealth
 from store.local.local import LocalStore
+from store.log.retention import RetentionLimits
 from store.views import Views, verify
 from store.views.layout import DBS_MAX, FORMAT, TABLES
 from store.views.verify import ViewsWalk
@@ -219,6 +223,26 @@ async def test_views_of_a_trimmed_log_stay_and_serve_what_is_sound(tmp_path):
     views = Views(tmp_path / "views", rebuildable=False, health=ViewsHealth(tmp_path))  # it is still known
     assert views.health.damages[0].found_by == "restart"
     views.close()
+
+
+async def test_a_store_that_damaged_views_keep_from_opening_is_closed_again(tmp_path):
+    """Its directory was locked until the process ended, with an error that told of another process."""
+    limits = RetentionLimits(FOREVER, 1_000)
+    options = {"segment_size_bytes": 1_000, "retention": limits, "retention_interval_s": 3_600, "scrub_bytes_per_s": 0}
+    config = QueueConfig(16, 123_456_789)
+    async with await LocalStore.open(tmp_path, **options) as store:
+        await store.queues.configure([config])
+        for _ in range(20):
+            await append(store, frame((16, bytes(200))))
+        await store.core.until_dispatched(store.log.confirmed)
+        await asyncio.to_thread(store.core.engine.trimmer.run)
+        assert store.core.engine.log.first > 0
+    assert flip_views(tmp_path, encode(config))
+    before = set(threading.enumerate())
+    for _ in range(2):
+        with pytest.raises(ViewsDamaged, match="'configs'"):
+            await LocalStore.open(tmp_path, **options)
+    assert not [one.name for one in set(threading.enumerate()) - before if one.name.startswith("store-")]
 
 
 @pytest.mark.parametrize("written", [True, False])
