@@ -194,11 +194,11 @@ def finish_install(data_dir: Path) -> None:
     if not installed.is_dir():
         return
     files = OsFiles()
-    for name in _OF_THE_LOG:  # they speak of the log that goes
-        (data_dir / name).unlink(missing_ok=True)
-    with suppress(FileNotFoundError):
-        shutil.rmtree(data_dir / "log")
-    if (installed / "views").is_dir():
+    if (installed / "views").is_dir():  # afterwards there is nothing of the former log, but perhaps the new floor
+        for name in _OF_THE_LOG:  # they speak of the log that goes
+            (data_dir / name).unlink(missing_ok=True)
+        with suppress(FileNotFoundError):
+            shutil.rmtree(data_dir / "log")
         with suppress(FileNotFoundError):
             shutil.rmtree(data_dir / "views")
         shutil.rmtree(old_path(data_dir / "views"), ignore_errors=True)

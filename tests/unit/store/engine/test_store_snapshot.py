@@ -20,8 +20,9 @@ from store.base.errors import (
 )
 from store.disk.files import OsFiles
 from store.engine import snapshot as snapshot_module
-from store.engine.snapshot import install_snapshot, snapshot_info
-from store.format.frame import origin_of
+from store.engine.snapshot import filling, finish_install, install_snapshot, snapshot_info
+from store.format.frame import LogOffset, origin_of
+from store.integrity.floor import FLOOR_FILE, read_floor
 from store.local.local import LocalStore
 from store.log.retention import RetentionLimits
 from store.views import Views
@@ -363,6 +364,31 @@ async def test_an_installation_that_is_cut_short(master, tmp_path):
         n += 1
     assert n > 20
     assert len(seen) == 2
+
+
+async def test_an_installation_that_is_cut_short_forgets_no_lost_end(master, tmp_path):
+    """The new floor was taken for the former log's, where the process was killed behind the rename."""
+    await (await open_replica(tmp_path / "old", **OPTIONS)).close()
+    await master.replication.snapshot(tmp_path / "snapshot")
+    files, lost = OsFiles(), LogOffset(master.replication.end + 5_000)
+    n, killed, installed = 0, True, 0
+    while killed:
+        home = tmp_path / str(n)
+        shutil.copytree(tmp_path / "old", home)
+        shutil.copytree(tmp_path / "snapshot", home / "coming")
+        killed = False
+        try:
+            with killed_at(n):
+                install_snapshot(home, home / "coming", lost_end=lost)
+        except Killed:
+            killed = True
+        finish_install(home)
+        if filling(home) is not None:
+            installed += 1
+            assert read_floor(files, home / FLOOR_FILE) == lost
+        shutil.rmtree(home)
+        n += 1
+    assert n - 1 > installed > 10
 
 
 async def test_without_a_snapshot_lost_views_of_a_trimmed_log_are_lost(master, tmp_path):
