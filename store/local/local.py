@@ -120,6 +120,7 @@ class LocalStore(AsyncClosing):
                 append=self.log.append,
                 record=core.recorder.record,
                 fired=self.queues.wake,
+                deleted_at=self.queues.deleted_at,
                 now_ms=wall_ms,
                 limits=timer_limits,
                 check_open=core.check_open,

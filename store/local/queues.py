@@ -2,13 +2,14 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
 from store.api.lost import LOST_RANGES_COUNT_MAX, NOTHING_LOST, LostMessages
 from store.api.queues import Bounds, Fetched, QueuesListener
-from store.base.errors import OffsetOutOfRange
+from store.base.errors import OffsetOutOfRange, ViewsDamaged
 from store.base.listeners import Listeners
 from store.engine.lost import lost_messages
 from store.format.frame import LogOffset, QueueNumber, QueueOffset
@@ -108,6 +109,18 @@ class LocalQueues:
         check_messages_queue(queue)
         await self._core.recorder.record(QueueDeleted(queue))
         await self._core.check_queue(queue)
+
+    def deleted_at(self, queues: Collection[QueueNumber]) -> dict[QueueNumber, int]:
+        """Returns where in the log some queues were deleted last, as far as the log and sound views know; -1: never."""
+        recent, views = self._core.recent, self._core.engine.views
+        found: dict[QueueNumber, int] = {}
+        with views.reading() as txn:
+            for queue in queues:
+                at: int | None = recent.deletion(queue)
+                with suppress(ViewsDamaged):
+                    found[queue] = views.settled.queue_deleted_at(txn, queue) if at is None else at
+                found.setdefault(queue, -1)
+        return found
 
     async def lost(self, limit: int = LOST_RANGES_COUNT_MAX) -> LostMessages:
         """See `QueueCalls.lost`."""

@@ -12,7 +12,7 @@ the store was down fire at its start, in the order in which they were due.
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterable, Iterator, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from heapq import heapify, heappop, heappush
 from itertools import islice
@@ -27,7 +27,7 @@ from store.format.frame import FRAME_BYTES_MAX, ROW, ROWS_DTYPE, LogOffset, Posi
 from store.format.records import TIMERS_QUEUE, Record, TimerCancelled, TimerSet, TimersFired, encode
 from store.format.timer_key import TimerKey, pack_keys, unpack_keys
 from store.views import Views
-from store.views.timers import is_sound, queues_of, size_of
+from store.views.timers import is_sound, queues_of, size_of, without
 
 logger = logging.getLogger(__name__)
 
@@ -180,8 +180,8 @@ class Timers:
     """`TimerCalls` of one group in this process: fires timers and answers for them.
 
     Belongs to the thread of the event loop. `blocking` runs work that may wait for a disk off the loop. `record` stores
-    a record and returns its outcome. `fired` is called with the queues that got messages. `check_open` raises when
-    nothing can be asked.
+    a record and returns its outcome. `fired` is called with the queues that got messages. `deleted_at` says where in
+    the log queues were deleted. `check_open` raises when nothing can be asked.
     """
 
     def __init__(
@@ -193,6 +193,7 @@ class Timers:
         append: Callable[[UnplacedFrame, OnAppended], None],
         record: Callable[[Record], "asyncio.Future[Any]"],
         fired: Callable[[Sequence[QueueNumber]], None],
+        deleted_at: Callable[[Collection[QueueNumber]], Mapping[QueueNumber, int]],
         now_ms: Callable[[], int],
         limits: TimerLimits | None = None,
         check_open: Callable[[], None] = lambda: None,
@@ -204,6 +205,7 @@ class Timers:
         self._append = append
         self._record = record
         self._fired = fired
+        self._deleted_at = deleted_at
         self._now_ms = now_ms
         self._limits = limits or TimerLimits()
         overlay.stored_size = self._stored_size
@@ -292,6 +294,12 @@ class Timers:
     async def _fire(self, batch: Sequence[tuple[TimerKey, TimerSet]]) -> bool:
         """Appends the messages of these timers; returns whether that was done."""
         overlay = self._overlay
+        sizes = {key: size_of(record) for key, record in batch}
+        try:
+            batch = self._without_deleted(batch)
+        except BaseException:
+            overlay.give_back(sizes)
+            raise
         fired = asyncio.get_running_loop().create_future()
 
         def done(outcome: Appended | StoreError) -> None:
@@ -306,11 +314,21 @@ class Timers:
             outcomes.append(outcome)
 
         outcomes: list[Appended | StoreError] = []
-        overlay.firing = {key: size_of(record) for key, record in batch}
+        overlay.firing = sizes
         self._firing = fired
         self._append(firing_frame(batch, self._now_ms()), done)
         await fired
         return isinstance(outcomes[0], Appended)
+
+    def _without_deleted(self, batch: Sequence[tuple[TimerKey, TimerSet]]) -> list[tuple[TimerKey, TimerSet]]:
+        """Leaves out rows for queues that were deleted after the timer was set: nothing would ever delete those."""
+        deleted_at = self._deleted_at({queue for _, record in batch for queue in queues_of(record)})
+        if max(deleted_at.values(), default=-1) < 0:
+            return list(batch)
+        return [
+            (key, without(record, {queue for queue, at in deleted_at.items() if at > key.frame}))
+            for key, record in batch
+        ]
 
     # ---- for others
 

@@ -150,11 +150,13 @@ class SettledView:
         """Returns where in the log a queue or group was deleted; -1: never. Leases up to there have ended."""
         return max(self._number(txn, _TRIMMED) - 1, self._deleted(txn, queue, group))
 
+    def queue_deleted_at(self, txn: Any, queue: int) -> int:
+        """Returns the last deletion of a queue that the log has, -1: none."""
+        return self._number(txn, _QUEUE_DELETED + _QUEUE.pack(queue))
+
     def _deleted(self, txn: Any, queue: int, group: str) -> int:
         """Returns the last deletion of either that the log has, -1: none."""
-        return max(
-            self._number(txn, _QUEUE_DELETED + _QUEUE.pack(queue)), self._number(txn, _GROUP_DELETED + _group(group))
-        )
+        return max(self.queue_deleted_at(txn, queue), self._number(txn, _GROUP_DELETED + _group(group)))
 
     def policy(self, txn: Any, queue: QueueNumber, group: str = "") -> LeasePolicy:
         """Returns the policy of a group's leases of a queue."""

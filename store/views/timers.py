@@ -168,3 +168,11 @@ class TimersView:
 def queues_of(record: TimerSet) -> list[QueueNumber]:
     """Returns the queues of messages that a timer puts something in."""
     return [QueueNumber(queue) for queue, *_ in ROW.iter_unpack(record.rows) if queue >= FIRST_QUEUE]
+
+
+def without(record: TimerSet, queues: Collection[int]) -> TimerSet:
+    """Returns a timer without the rows for some queues."""
+    if queues:
+        rows = [row for row in ROW.iter_unpack(record.rows) if row[0] not in queues]
+        record = TimerSet(record.due_ms, b"".join(ROW.pack(*row) for row in rows), record.payload if rows else b"")
+    return record

@@ -8,7 +8,7 @@ import pytest
 
 from store.base.errors import FrameTooLarge, NoSuchTimer, StoreOverloaded, TimersFull, TimerTooFar
 from store.format.frame import FIRST_QUEUE, ROW, ROW_EXTRA, Position
-from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut, TimerSet, TimersFired, encode
+from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut, QueueDeleted, TimerSet, TimersFired, encode
 from store.format.timer_key import TimerKey, pack_keys, unpack_keys
 from store.local.local import LocalStore
 from store.timers import timers as timers_module
@@ -408,3 +408,18 @@ async def test_a_timer_that_is_set_while_others_are_read_is_not_passed_over(tmp_
         clock.ms += 10
         await store.tick()
         assert sorted(await bodies(store, 16)) == [b"first", b"second"]
+
+
+async def test_nothing_comes_to_a_queue_that_was_deleted_since(opened, clock):
+    """Its number has no configuration any more, so what came to it kept the log for ever."""
+    due_ms = clock() + 5
+    both = TimerSet(due_ms, row(16, 4) + row(17, 4, pos=4), b"gonekept")
+    await set_timers(opened, timer(due_ms, b"gone"), both)
+    await append(opened, records_frame(QueueDeleted(16)))
+    await opened.catch_up()
+    await set_timers(opened, timer(due_ms, b"begun anew"))
+    clock.ms += 5
+    await opened.tick()
+    assert await bodies(opened, 16) == [b"begun anew"]
+    assert await bodies(opened, 17) == [b"kept"]
+    assert opened.timers.held == (0, 0)
