@@ -121,6 +121,20 @@ async def test_a_clock_that_is_set_back_prolongs_no_lease(store, clock):
     assert await take(store, OTHER) == [b"a"]
 
 
+async def test_a_clock_that_is_set_back_puts_off_no_look_at_leases(store, clock, monkeypatch):
+    """The loop's own timer waited until the clock was again where it had been."""
+    monkeypatch.setattr("store.timers.ticker.RECHECK_S", 0.01)
+    awake = asyncio.get_running_loop().create_future()
+    store.queues.watch(lambda queues: awake.done() or awake.set_result(queues))
+    await put(store, b"a")
+    assert await take(store, invisible_ms=1_000) == [b"a"]
+    clock.ms -= 3_600_000
+    assert await take(store, OTHER, invisible_ms=1_000) == []  # the steady clock has seen it
+    clock.ms += 1_000
+    assert await asyncio.wait_for(awake, 10) == [16]
+    assert await take(store, OTHER) == [b"a"]
+
+
 async def test_the_policys_time_holds_where_a_take_does_not_say(store, clock):
     await store.leases.set_policy(16, LeasePolicy(invisible_ms=500))
     await put(store, b"a", b"b")

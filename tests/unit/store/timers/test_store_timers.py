@@ -96,7 +96,7 @@ async def test_the_loops_own_timer_fires_them(tmp_path):
     async with await LocalStore.open(tmp_path) as store:
         fired = asyncio.get_running_loop().create_future()
         store.queues.watch(fired.set_result)
-        now_ms = store.due.wall_ms()
+        now_ms = store.core.now_ms()
         await set_timers(store, timer(now_ms + 30, b"x"))
         assert await asyncio.wait_for(fired, 10) == [16]
         (frame,) = (await store.queues.fetch(16, 0, max_bytes=1)).frames
