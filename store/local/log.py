@@ -69,6 +69,7 @@ class LocalLog:
         self._gathering = False  # appends of this turn of the loop are gathered; the next turn commits them
         self._committing = False  # the loop's thread writes, or tries to
         self._looking = asyncio.Lock()  # at a place where no sound frame begins
+        self._undecided = False  # a run could not be taken in, so none behind it is
         self._reports: deque[Committed] = deque()  # of the engine, not taken yet, in log order
         self._listeners = Listeners[NewFrames]("the log's tail")
 
@@ -153,7 +154,9 @@ class LocalLog:
             self._cache.put(*run.placed)
             decided = self._decide(run)
             if decided is None:
-                unknown = AppendOutcomeUnknown("it is in the log, and damaged views cannot decide its effect")
+                unknown = AppendOutcomeUnknown(
+                    "it is in the log, and damaged or unreadable views cannot decide its effect"
+                )
                 for done, _ in committed.outcomes:
                     done(unknown)
                 return
@@ -172,9 +175,9 @@ class LocalLog:
             self._listeners.tell(NewFrames(self._cache, run.placed))
 
     def _decide(self, run: FrameRun) -> dict[Position, Outcome] | None:
-        """Takes a run in, and returns the outcomes of its records; None from the moment that the views are damaged."""
+        """Takes a run in, and returns the outcomes of its records; None from the first that the views cannot decide."""
         engine = self._core.engine
-        if isinstance(engine.error, ViewsDamaged):
+        if self._undecided or isinstance(engine.error, ViewsDamaged):
             return None
         if not run.records:  # of messages alone: nothing is looked up
             self._core.recent.follow(run)
@@ -182,7 +185,10 @@ class LocalLog:
         try:
             with Lookups(engine.views) as stored:
                 return self._core.recent.add(run, stored)
-        except ViewsDamaged as error:
+        except Exception as error:  # the views must not go on behind a run that they lack
+            if not isinstance(error, ViewsDamaged):
+                logger.exception("the effect of records cannot be decided")
+            self._undecided = True
             engine.fail(error)
             return None
 

@@ -390,8 +390,10 @@ class Views:
         mine.depth = depth + 1
         try:
             return self.env.begin()
-        except BaseException:
+        except BaseException as error:
             self._leave()
+            if isinstance(error, DAMAGED):
+                raise self.health.report("", str(error)) from error
             raise
 
     def _end(self, txn: ReadTxn) -> None:

@@ -6,6 +6,7 @@ import shutil
 import threading
 import time
 
+import lmdb
 import pytest
 
 from store.api.keys import Entry, Put
@@ -20,11 +21,13 @@ from store.base.errors import (
     StoreClosed,
     StoreFailed,
     StoreOverloaded,
+    ViewsDamaged,
 )
 from store.format.frame import FRAME_BYTES_MAX, ROW_EXTRA, Position, UnplacedFrame
+from store.format.records import KvPut
 from store.local.local import LocalStore
 from store.log.segment import segment_name
-from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, fanout, frame
+from tests.support.store.store_kit import FaultyFiles, append, begin, bodies, fanout, frame, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
@@ -288,6 +291,44 @@ async def test_a_frame_over_the_limit(store):
 
 
 @pytest.mark.slow
+class NoReaders:
+    """LMDB's environment, but no read transaction begins."""
+
+    def __init__(self, env, error):
+        self._env, self._error = env, error
+
+    def begin(self, *, write=False, **options):
+        if not write:
+            raise self._error
+        return self._env.begin(write=True, **options)
+
+    def __getattr__(self, name):
+        return getattr(self._env, name)
+
+
+@pytest.mark.parametrize("error", [lmdb.ReadersFullError("full"), lmdb.MemoryError("none"), lmdb.PanicError("panic")])
+async def test_records_that_the_views_cannot_decide_leave_no_hole_in_them(data_dir, monkeypatch, error):
+    """The views went on behind the run, and noted it as lost: its messages were in no queue."""
+    store = await LocalStore.open(data_dir, linger_s=HOUR_S)
+    await append(store, frame((16, b"a"), producer_id=1, sequence=1))
+    await store.keys.put("other", b"v")  # the commit thread asks for the ends of queues only once
+    with monkeypatch.context() as patched:
+        patched.setattr(store.core.engine.views, "env", NoReaders(store.core.engine.views.env, error))
+        for outcome in begin(store, records_frame(KvPut("key", b"v")), frame((16, b"b"), producer_id=1, sequence=2)):
+            with pytest.raises(AppendOutcomeUnknown):
+                await asyncio.wait_for(outcome, 10)
+    damaged = isinstance(error, lmdb.PanicError)
+    assert isinstance(store.error, ViewsDamaged if damaged else StoreFailed)
+    with pytest.raises(type(store.error)):
+        await append(store, frame((16, b"c")))
+    await store.close()
+    async with await LocalStore.open(data_dir) as store:
+        assert (await append(store, frame((16, b"b"), producer_id=1, sequence=2))).duplicate
+        assert await bodies(store, 16) == [b"a", b"b"]
+        assert (await store.keys.get("key")).value == b"v"
+        assert not list(store.core.engine.views.passed)
+
+
 async def test_a_failed_disk(data_dir):
     files = FaultyFiles()
     store = await LocalStore.open(data_dir, files=files, linger_s=HOUR_S)
