@@ -2,8 +2,8 @@
 
 Two small files tell the next process. `views.damaged` is there from the moment in which damage is met until the views
 were set aside, so that a restart makes them anew. `views.watch` says whether a thread works on pages that may kill the
-process (LMDB maps its file, and follows a pointer with a flipped bit) and how often a process has died there: after
-`DEATHS_MAX` times the views are not opened again.
+process (LMDB maps its file, and follows a pointer with a flipped bit) and how often in a row a process has died there:
+after `DEATHS_MAX` times the views are not opened again.
 """
 
 import logging
@@ -28,6 +28,7 @@ SETTLED_WRITES = 8  # transactions after which writing has shown that it does no
 
 _MARKER, _WATCH = "views.damaged", "views.watch"
 _IDLE, _BUSY = b"-", b"+"
+_SETTLED = b"="  # idle, and writing has shown that it does not kill
 
 
 _REMEDY = {
@@ -86,6 +87,8 @@ class ViewsHealth:
             if state[:1] == _BUSY:
                 self.deaths = min(self.deaths + 1, 9)
                 logger.warning("a process died while it read or wrote the views", extra={"times": self.deaths})
+            elif state[:1] == _SETTLED:  # that process did not die of them: the deaths before it are not in a row
+                self.deaths = 0
 
     # ---- damage
 
@@ -168,7 +171,7 @@ class ViewsHealth:
             with self._lock:
                 self._depth -= 1
                 if not self._depth:
-                    self._watch(_IDLE)
+                    self._watch(self._idle)
 
     @contextmanager
     def writing(self) -> Iterator[None]:
@@ -187,10 +190,15 @@ class ViewsHealth:
         self._settle()
 
     def _settle(self) -> None:
-        if self.deaths and self._whole and self._writes >= SETTLED_WRITES:
+        if self.deaths and self._writes >= SETTLED_WRITES:
             with self._lock:
-                self.deaths = 0
-                self._watch(_BUSY if self._depth else _IDLE)
+                if self._whole:
+                    self.deaths = 0
+                self._watch(_BUSY if self._depth else self._idle)
+
+    @property
+    def _idle(self) -> bytes:
+        return _SETTLED if self.deaths and self._writes >= SETTLED_WRITES else _IDLE
 
     def _watch(self, state: bytes) -> None:
         """Writes the state without a sync: it is read after a crash of the process, not of the machine."""

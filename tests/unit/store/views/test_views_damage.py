@@ -4,6 +4,7 @@ import asyncio
 import subprocess
 import sys
 import threading
+from contextlib import nullcontext
 from pathlib import Path
 
 import lmdb
@@ -13,7 +14,7 @@ from store.base.errors import NotRebuildable, ViewsDamaged
 from store.engine.repair import StoppedStore
 from store.format.queue_config import FOREVER, QueueConfig
 from store.format.records import encode
-from store.integrity.views import DEATHS_MAX, ViewsHealth
+from store.integrity.views import DEATHS_MAX, SETTLED_WRITES, ViewsHealth
 from store.local.local import LocalStore
 from store.log.retention import RetentionLimits
 from store.views import Views, verify
@@ -262,6 +263,30 @@ async def test_views_that_kill_whoever_opens_them_are_opened_so_often_and_no_mor
     else:
         with pytest.raises(NotRebuildable, match="have died"):
             Views(tmp_path / "views", rebuildable=False, health=ViewsHealth(tmp_path))
+
+
+def ends(tmp_path, *, writes=0, at_work=False):
+    """Runs a process with views that are written and not verified, and kills it; the deaths that the next one knows."""
+    health = ViewsHealth(tmp_path)
+    for _ in range(writes):
+        with health.writing():
+            pass
+    with health.at_risk() if at_work else nullcontext():
+        left = (tmp_path / "views.watch").read_bytes()
+    health.close()
+    (tmp_path / "views.watch").write_bytes(left)
+    return ViewsHealth(tmp_path).deaths
+
+
+def test_only_deaths_in_a_row_count(tmp_path):
+    """Each one counted, in years, while no verification came to its end: sound views were opened no more."""
+    for _ in range(2 * DEATHS_MAX):
+        assert ends(tmp_path, at_work=True) == 1
+        assert ends(tmp_path, writes=SETTLED_WRITES - 1) == 1  # it has not shown yet that writing does not kill
+        assert ends(tmp_path, writes=SETTLED_WRITES) == 0
+    found = [ends(tmp_path, writes=SETTLED_WRITES, at_work=True) for _ in range(DEATHS_MAX)]
+    assert found == list(range(1, DEATHS_MAX + 1))  # of what is met later than that
+    assert ViewsHealth(tmp_path).condemned
 
 
 async def test_a_process_that_is_killed_at_work_leaves_no_doubt_behind(tmp_path):
