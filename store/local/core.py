@@ -175,8 +175,10 @@ class Core:
                 raise ReplicaIncomplete(f"{error}; it is being repaired from another replica") from error
             waiter: asyncio.Future[None] = self.loop.create_future()
             self._repair_waiters.append(waiter)
-            await asyncio.wait([waiter], timeout=min(left, LOST_LOOK_S))
-            self._repair_waiters.remove(waiter)
+            try:
+                await asyncio.wait([waiter], timeout=min(left, LOST_LOOK_S))
+            finally:
+                self._repair_waiters.remove(waiter)
 
     @property
     def damages(self) -> Sequence[Damage]:

@@ -81,6 +81,18 @@ async def test_a_reader_on_a_replica_is_told_to_try_again_when_nobody_repairs(tm
     await store.close()
 
 
+async def test_a_reader_that_is_cancelled_leaves_nothing_behind(tmp_path):
+    frames = await damaged(tmp_path)
+    store = await replica(tmp_path)
+    waiting = store.core._repair_waiters
+    reading = asyncio.ensure_future(READS["fetch"](store, frames[HURT]))
+    await until(lambda: waiting or reading.done())
+    reading.cancel()
+    await asyncio.wait([reading])
+    assert (reading.cancelled(), waiting) == (True, [])
+    await store.close()
+
+
 async def test_consumers_with_leases_wait_for_the_repair_and_pass_over_what_is_lost(tmp_path, monkeypatch):
     monkeypatch.setattr(core, "REPAIR_S_MAX", 0.05)
     await damaged(tmp_path)
