@@ -431,4 +431,4 @@ class MqttConnection:
         if self.phase is Phase.OPENING:
             self._drop_will()  # it was never told that it is connected
         self.phase = Phase.CLOSED
-        self.session.delivery.last_report()
+        self.session.last_report()

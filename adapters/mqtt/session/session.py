@@ -130,6 +130,12 @@ class MqttSession:
                 due_ms = feed_ms
         return due_ms
 
+    def last_report(self) -> None:
+        """Reports for the last time which deliveries are acknowledged."""
+        if self.shared is not None:
+            self.shared.settle()  # else those leased are given back and delivered again
+        self.delivery.last_report()
+
     def last_words(self) -> None:
         """Saves the state that a later connection needs, unless it has been saved, and nothing more."""
         if self.context.durable:

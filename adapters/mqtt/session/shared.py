@@ -375,16 +375,21 @@ class SharedFeed:
         """Returns when `report` is due without further input; 0: at once."""
         return 0 if self._due or self.revoked else self._rejoin_at_ms
 
+    def settle(self) -> None:
+        """Settles acknowledged messages."""
+        inflight = self._inflight
+        by_queue: dict[tuple[str, int], list[QueueOffset]] = {}
+        for queue, number, offset in inflight.acknowledged:
+            by_queue.setdefault((queue, number), []).append(offset)
+        inflight.acknowledged = []
+        for (queue, number), offsets in by_queue.items():
+            self._settle(queue, number, offsets, "ack")
+
     def report(self, now_ms: int) -> None:
         """Settles acknowledged messages, and reports the room for more."""
         inflight = self._inflight
         if inflight.acknowledged:
-            by_queue: dict[tuple[str, int], list[QueueOffset]] = {}
-            for queue, number, offset in inflight.acknowledged:
-                by_queue.setdefault((queue, number), []).append(offset)
-            inflight.acknowledged = []
-            for (queue, number), offsets in by_queue.items():
-                self._settle(queue, number, offsets, "ack")
+            self.settle()
         if self._by_consumer and (inflight.freed or self._due or (self._held_back and not inflight.again)):
             self._held_back = bool(inflight.again)
             self._make_ready()

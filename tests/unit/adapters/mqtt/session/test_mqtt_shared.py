@@ -295,6 +295,31 @@ def test_qos_1_is_settled_by_its_puback(member):
     assert member.settled() == {"ack": [1, 3]}
 
 
+@pytest.mark.parametrize("last", ["disconnect", "protocol error", "lost", "taken over"])
+def test_the_last_acknowledgements_of_a_connection_are_settled(member, last):
+    member.subscribe(request())
+    member.lease(message(b"1"), message(b"2"), message(b"3"))
+    first, second, _ = member.driver.out()
+    member.driver.send(Puback(packet_id=first.packet_id))
+    member.settled()
+    acknowledgement = Puback(packet_id=second.packet_id)
+    match last:
+        case "disconnect":
+            member.driver.send(acknowledgement, Disconnect())
+        case "protocol error":
+            member.driver.send(acknowledgement, Connect(version=member.driver.version, client_id="c1"))
+        case "lost":
+            member.lease(message(b"4", qos=0))  # which has no acknowledgement
+        case "taken over":
+            member.lease(message(b"4", qos=0))
+            member.driver.act(member.driver.adapter.superseded(now_ms=member.driver.now_ms))
+    if last != "lost":
+        kinds = [type(effect) for effect in member.driver.effects]
+        assert kinds.index(SettleLeased) < kinds.index(port.Close)
+    member.driver.lose()
+    assert member.settled() == {"ack": [3 if last in ("lost", "taken over") else 1]}
+
+
 def test_a_refused_message_is_not_sent_to_another():
     """MQTT-4.8.2-6."""
     member = Member()
