@@ -61,7 +61,7 @@ class CatchUp:
                     if lane.behind and lane.cursor == before:  # the replica that answered is itself not so far
                         await asyncio.sleep(RETRY_MIN_S)
                 except (StoreError, OSError) as error:
-                    if self._passed(lane, error):
+                    if lane.cursor < before or self._passed(lane, error):
                         continue
                     wait_s = backoff.next_s()
                     why, group = str(error), lane.tail.group
@@ -99,10 +99,13 @@ class CatchUp:
             if await self._barrier():
                 tail.known = max(tail.known, horizon)
         queues = self._queues_of(subscriber.patterns.values(), tail.group) if horizon <= tail.known else None
-        frames, following = await tail.log.scan(lane.cursor, queues, max_bytes=CATCH_UP_BYTES)
+        start, patterns = lane.cursor, None if queues is None else subscriber.patterns.copy()
+        frames, following = await tail.log.scan(start, queues, max_bytes=CATCH_UP_BYTES)
         await asyncio.sleep(0)  # a scan of frames in memory does not wait; others have their turn all the same
         if tail.rewinds != rewinds:
             return True  # the frames may not be in the log any more
+        if lane.cursor < start or (patterns is not None and subscriber.patterns != patterns):
+            return True  # a subscription that has come meanwhile begins further back, or has other queues
         following = min(following, horizon)
         for frame in frames:
             if frame.start >= horizon or not lane.current:
