@@ -75,7 +75,7 @@ class Encoded:
         self._plan = plan
         self._dialect = dialect
         self.now_ms = now_ms
-        self.timed = False  # some message expires: the encoding is right for `now_ms` only
+        self.timed = False  # some message encoded expires: the encoding is right for `now_ms` only
         self.largest = 0  # no packet encoded is larger, in bytes
         self.pieces: list[Piece | None] = [None] * len(messages)
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
@@ -94,6 +94,7 @@ class Encoded:
                     return None
                 memo[_IDENTIFIED] = identified + 1
             found = memo[key] = cls(batch.messages, plan, dialect, now_ms)
+        found.now_ms = now_ms  # of messages that are encoded from now on: no other one depends on the time
         return found
 
     def make(self, index: int) -> Piece:

@@ -50,6 +50,26 @@ def test_what_is_not_kept_is_not_larger_than_the_client_takes():
         assert [packet.payload for packet in driver.out() if isinstance(packet, Publish)] == [b"y"]
 
 
+def test_a_message_first_wanted_later_than_its_batch_is_encoded_as_of_then():
+    batch = batch_of(
+        message(b"1"), message(b"2", expires_at_ms=NOW_MS + 5_000), message(b"3", expires_at_ms=NOW_MS + 8_000)
+    )
+    first, second, third = (Driver(5) for _ in range(3))
+    for driver in (first, second, third):
+        driver.connect()
+        driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t", qos=1),)))
+    assert first.deliver(batch, picks=[0]) == 1
+    kept = list(batch.memo.values())
+    second.now_ms += 1_000
+    third.now_ms += 6_000
+    assert second.deliver(batch, picks=[0, 1]) == 2
+    assert list(batch.memo.values()) == kept
+    assert third.deliver(batch, picks=[0, 1, 2]) == 3
+    for driver, said in ((second, [(b"1", None), (b"2", 4)]), (third, [(b"1", None), (b"3", 2)])):
+        out = [packet for packet in driver.out() if isinstance(packet, Publish)]
+        assert [(one.payload, one.properties.message_expiry_s) for one in out] == said
+
+
 def test_identifiers_that_were_kept_are_kept_on_as_time_passes():
     batch = batch_of(message(b"1", expires_at_ms=NOW_MS + 60_000))
     drivers = [subscriber(identifier) for identifier in range(1, IDENTIFIED_COUNT_MAX + 1)]
