@@ -69,6 +69,7 @@ class LiveSession:
         "taken",
         "user",
         "will",
+        "withdrawn",
     )
 
     def __init__(
@@ -92,6 +93,7 @@ class LiveSession:
         self.committed: Cursor = ()  # committed <= settled
         self.armed = False  # there may be a record of a will
         self.will: WillRecord | None = None  # to be published when the connection is gone
+        self.withdrawn = False  # the will, perhaps before it was armed
 
     @property
     def over(self) -> bool:

@@ -164,9 +164,9 @@ class Sessions:
         else:
             await self._wills.settle(owned, key, ended=new)
         operations: list[Put | Delete] = []
-        if request.will is not None:
+        if request.will is not None and not held.withdrawn:
             held.armed = True
-            will, put = self._wills.arm(key, request.will)
+            held.will, put = self._wills.arm(key, request.will)  # may be dropped before it is stored
             operations.append(put)
         if new and request.expiry_s != 0:
             held.committed = held.settled = held.passed = self._fanout.now()
@@ -179,8 +179,6 @@ class Sessions:
             await owned.write(operations)
         elif operations:
             await owned.write(operations)
-        if request.will is not None:
-            held.will = will
         if new and request.expiry_s == 0:  # a session that ends with its connection has no marks
             return OpenedSession(present=False)
         if new:
@@ -225,7 +223,7 @@ class Sessions:
     def drop_will(self, holder: SessionHolder) -> None:
         """Forgets a connection's will, which is not to be published."""
         if (held := self.by_holder.get(holder)) is not None:
-            held.will = None
+            held.will, held.withdrawn = None, True
 
     async def end(self, holder: SessionHolder) -> None:
         """Forgets a connection's session now."""

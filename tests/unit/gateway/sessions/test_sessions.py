@@ -381,6 +381,26 @@ async def test_a_will_that_was_dropped_is_not_published(rig):
     assert await no_records(rig)
 
 
+@pytest.mark.parametrize("turns", range(4))
+@pytest.mark.parametrize("before", [False, True])
+async def test_a_will_that_is_dropped_while_its_session_is_opened_is_not_published(rig, before, turns):
+    if before:
+        await rig.sessions.close((await rig.open(will=will(0)))[0])
+        rig.published.clear()
+    holder = SessionHolder()
+    request = OpenSession(session_id="dev", clean=False, expiry_s=None, will=will(0))
+    opening = asyncio.ensure_future(rig.sessions.open(holder, request))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    while not rig.sessions.held:
+        await asyncio.sleep(0)
+    rig.sessions.drop_will(holder)
+    await opening
+    await rig.sessions.close(holder)
+    assert rig.published == []
+    assert await no_records(rig)
+
+
 async def test_wills_of_one_client_are_different_messages(rig):
     for _ in range(2):
         holder, _ = await rig.open(will=will(0))
