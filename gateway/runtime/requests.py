@@ -1,6 +1,5 @@
 """The table of the requests that adapters make by `Call`: the method that answers each, and the right it needs."""
 
-import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final, NamedTuple, TypeVar
@@ -103,6 +102,7 @@ from gateway.runtime import access_requests as rights
 from gateway.runtime.dtls import vouched_principal
 from gateway.runtime.endpoint import Endpoint, Hub
 from gateway.security.auth import same_principal
+from gateway.sessions.opening import open_after
 from store.api.message import Message
 from store.base import logs
 from store.base.clock import now_ms
@@ -213,9 +213,9 @@ async def _open_session(asked: RequestContext, request: OpenSession) -> OpenedSe
         request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=permissions.identity))
     endpoint.has_session = True
     delay_ms = hub.reconnect_penalty.delay_ms(endpoint.reconnecting_client(request.session_id), now_ms=now_ms())
-    if delay_ms:
-        await asyncio.sleep(delay_ms / 1_000)
-    return await hub.sessions.open(endpoint, request, hub.authenticator.session_user(endpoint.principal))
+    return await open_after(
+        delay_ms, hub.sessions, endpoint, request, hub.authenticator.session_user(endpoint.principal)
+    )
 
 
 async def _save_session(asked: RequestContext, request: SaveSession) -> None:

@@ -33,6 +33,7 @@ class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
 class SessionHolder(Protocol):
     """The connection that holds a session."""
 
+    id: int  # larger than those of connections before it
     protocol: str
     subscriber: Subscriber
     gone: bool  # the connection has ended

@@ -110,6 +110,8 @@ class Sessions:
     async def _open(
         self, key: str, holder: SessionHolder, request: OpenSession, user: SessionUser | None
     ) -> OpenedSession:
+        if holder.gone:
+            return OpenedSession(present=False)  # it has gone while it waited: the session's holder may have come since
         owned, record = await self._take(key, user)
         if holder.gone:
             await owned.release()

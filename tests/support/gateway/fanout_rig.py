@@ -50,6 +50,7 @@ class SessionHolder(Receiver):
 
     def __init__(self, credit: int = ENDLESS) -> None:
         super().__init__(credit)
+        self.id = 0
         self.gone = False
         self.subscriber = Subscriber(self)
         self.superseded = 0

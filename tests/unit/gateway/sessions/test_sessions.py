@@ -252,6 +252,16 @@ async def test_who_is_gone_while_taking_over_holds_nothing(rig):
     assert not rig.sessions.held
 
 
+async def test_who_is_gone_before_its_turn_takes_nothing_over(rig):
+    holder, _ = await rig.open()
+    gone = SessionHolder()
+    gone.gone = True
+    opened = await rig.sessions.open(gone, OpenSession(session_id="dev", clean=True, expiry_s=None))
+    assert not opened.present
+    assert [held.holder for held in rig.sessions.held.values()] == [holder]
+    assert holder.superseded == 0
+
+
 async def test_a_sweep_beside_a_close_forgets_nothing(rig):
     await rig.write(b"old")
     holder, _ = await rig.open(expiry_s=3600)
