@@ -3,6 +3,7 @@
 from gateway.domain.address import hash64
 
 DEFAULT_NAMESPACE = "default"  # where a client names none
+RETAINED_NAMESPACE = "retained"
 KEY_BYTES_MAX = 480  # the store's limit for a key
 _KEPT_BYTES = 400  # of a text too long for a key; a hash stands for the rest
 
@@ -17,6 +18,11 @@ def kv_key(namespace: str, text: str) -> str:
     if len(key) <= KEY_BYTES_MAX // 4 or len(key.encode("utf-8", "surrogatepass")) <= KEY_BYTES_MAX:
         return key
     return f"{_cut(key)}~{hash64(text):016x}"
+
+
+def retained_key(address: str) -> str:
+    """Returns the key of the retained message of an address."""
+    return kv_key(RETAINED_NAMESPACE, address)
 
 
 def literal_prefix(namespace: str, pattern: str) -> str:

@@ -55,7 +55,7 @@ class RetainedPage(Value, frozen=True, kw_only=True):
 
 
 class Retained(Request[RetainedPage], frozen=True, kw_only=True):
-    """Retained messages whose address a filter matches, a page at a time, by key.
+    """Retained messages whose address a filter matches, a page at a time, sorted by `retained_key` of their address.
 
     A page ends at `limit` messages or at about `max_bytes` of bodies, whichever is first; ask for the next one with
     the page's `after` once there is room for it.

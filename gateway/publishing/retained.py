@@ -7,7 +7,7 @@ acknowledgement. An empty body deletes (MQTT 5.0, 3.3.1.3), and so does the end 
 from collections.abc import Callable
 
 from gateway.domain.filters import FilterTrie
-from gateway.domain.keys import kv_key, literal_prefix
+from gateway.domain.keys import RETAINED_NAMESPACE, literal_prefix, retained_key
 from gateway.port.reads import Retained, RetainedPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode, encode
@@ -15,14 +15,13 @@ from store.format.frame import ROW
 from store.format.records import KV_QUEUE, KvDelete, KvPut
 from store.format.records import encode as encode_record
 
-NAMESPACE = "retained"
 _MS_MAX = (1 << 63) - 1  # the largest time in the store's KV
 PAGE = 16  # entries read at a time: values may be as large as messages
 
 
 def retained_change(message: Message, pos: int) -> tuple[bytes, bytes]:
     """Returns the row and the record that keep or forget a retained message; the record will stand at `pos`."""
-    key, expires_at_ms = kv_key(NAMESPACE, message.address), message.expires_at_ms
+    key, expires_at_ms = retained_key(message.address), message.expires_at_ms
     expires = 0 if expires_at_ms is None else min(max(expires_at_ms, 1), _MS_MAX)
     put = KvPut(key, encode(message), expires_at_ms=expires)
     record = encode_record(put if message.body else KvDelete(key))
@@ -35,7 +34,7 @@ async def retained_page(
     """Returns a page of retained messages whose time is not over, and whose addresses are `readable`."""
     trie: FilterTrie[None] = FilterTrie()
     trie.add(request.pattern, None)
-    prefix, after = literal_prefix(NAMESPACE, request.pattern), request.after
+    prefix, after = literal_prefix(RETAINED_NAMESPACE, request.pattern), request.after
     found: list[Message] = []
     size = 0
     while True:

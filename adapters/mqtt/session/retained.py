@@ -14,6 +14,7 @@ from adapters.mqtt.session.inflight import Inflight, Kept
 from adapters.mqtt.session.keeper import SessionKeeper
 from adapters.mqtt.session.session_state import PacketExchanges, SavedDelivery, SavedFeed
 from adapters.mqtt.session.subscriptions import DeliveryPlan, Subscriptions
+from gateway.domain.keys import retained_key
 from gateway.port.adapter import Deliveries, Outcome, SubscriptionId
 from gateway.port.reads import Retained, RetainedPage
 from store.api.message import Message, decode, encode
@@ -44,8 +45,10 @@ class _Feed:
         """Takes the page that was asked for, without messages that an earlier connection has sent already."""
         self.after = page.after
         self.left -= len(page.messages)
-        begin = next((n for n, message in enumerate(page.messages, 1) if message.address == self.last), 0)
-        self.messages = list(reversed(page.messages[begin:]))
+        self.messages = list(reversed(page.messages))
+        if self.last is not None:  # which need not be there any more
+            sent = retained_key(self.last)
+            self.messages = [message for message in self.messages if retained_key(message.address) > sent]
         if not self.messages:
             self.turn()
 

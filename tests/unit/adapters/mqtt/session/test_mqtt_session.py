@@ -32,6 +32,7 @@ from adapters.mqtt.session.session_state import (
     load,
 )
 from gateway.domain.cursor import Cursor
+from gateway.domain.keys import retained_key
 from gateway.port import adapter as port
 from gateway.port.adapter import Outcome, Settled
 from gateway.port.reads import Retained
@@ -318,6 +319,22 @@ def test_retained_messages_that_were_not_sent_yet_are_sent_by_the_next_connectio
     other, out = again(driver, Options(inflight_max=2))
     assert shown(out) == [(2, 1, True, True, "t/b"), (3, 1, True, True, "t/c")]
     assert shown(other.send(Puback(packet_id=3))) == [(4, 1, False, True, "t/d")]
+
+
+@pytest.mark.parametrize("names", ["abcd", [f"{'x' * 500}{number}" for number in range(4)]], ids=["short", "long"])
+def test_retained_messages_are_not_sent_once_more_when_the_last_one_sent_is_cleared(names):
+    held = sorted([retained(name, 2) for name in names], key=lambda one: retained_key(one.address))  # as pages are
+    driver = wanting(*held, qos=2, options=Options(inflight_max=1))
+    driver.send(Pubrec(packet_id=1))
+    assert shown(driver.send(Pubcomp(packet_id=1))) == [(2, 2, False, True, held[1].address)]
+    driver.lose()
+    driver.retained = [held[0], *held[2:]]
+    _, out = again(driver)
+    assert shown(out) == [
+        (2, 2, True, True, held[1].address),  # which has been sent
+        (3, 2, False, True, held[2].address),
+        (4, 2, False, True, held[3].address),
+    ]
 
 
 def test_after_a_crash_the_wish_is_fulfilled_from_the_start():
