@@ -331,7 +331,10 @@ class Adapter(Protocol):
 
     @abstractmethod
     def receive(self, data: bytes | memoryview, *, now_ms: int) -> Sequence[Effect]:
-        """Takes bytes from the peer, cut anywhere; none while it is not read from. Never raises: answers, or closes."""
+        """Takes bytes from the peer, cut anywhere; never raises: answers, or closes.
+
+        No bytes mean that the peer's silence does not count: it is not read from, or the clock was set.
+        """
 
     @abstractmethod
     def completed(self, token: Token, outcome: Outcome, *, now_ms: int) -> Sequence[Effect]:

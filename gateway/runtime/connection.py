@@ -19,7 +19,7 @@ from gateway.runtime.unread import WriteStall, counted
 from gateway.security.limits import SendingPace, network_of
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
-from store.base.clock import now_ms
+from store.base.clock import lead_ms, now_ms
 from store.base.listening import UNAUTHENTICATED
 
 LAST_READ_BYTES = 64 << 10  # of a peer that went away while it was written to
@@ -28,6 +28,7 @@ TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 _TOO_EARLY = "a connection is closed: unauthenticated connections together hold over 192 MiB of input, this one most"
 _TOO_UNREAD = "a connection is closed: peers together hold too much (gateway.unread_bytes_max), and this one makes way"
+CLOCK_STEP_MS = 1_000  # the clock was set, if it has moved so far against the steady one since the last look
 HELD_S = 60.0  # until input is read that was not asked for again: never, as the pause guard ends sooner
 
 log = logs.get(__name__)
@@ -38,6 +39,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     __slots__ = (
         "_hub",
+        "_lead_ms",
         "_listener",
         "_network",
         "_pause",
@@ -54,6 +56,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self.plain = None
         self.reading = True
         self._secure = False
+        self._lead_ms = lead_ms()  # when this was last looked at
         self._stall: WriteStall | None = None  # set while the peer does not read
         self._pause: asyncio.TimerHandle | None = None  # set while it is not read: too fast, or others' turn
         self.ended = False
@@ -407,7 +410,9 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         self._timer = None
         if self.gone:
             return
-        if not self.reading:  # we have stopped reading, so the peer is not idle
+        before_ms, self._lead_ms = self._lead_ms, lead_ms()
+        # We have stopped reading, so the peer is not idle; or it is not known for how long it has been.
+        if not self.reading or abs(self._lead_ms - before_ms) > CLOCK_STEP_MS:
             self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()

@@ -7,7 +7,7 @@ import pytest
 from gateway.domain.errors import Cause
 from gateway.domain.principal import Principal
 from gateway.port.adapter import DONE, Close, ConsumerId, Deliveries, HandOver, Publish, Token
-from gateway.runtime.connection import LINGERING_MAX, LONG_READ_S, Connection
+from gateway.runtime.connection import CLOCK_STEP_MS, LINGERING_MAX, LONG_READ_S, Connection
 from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, ListenerContext
 from gateway.runtime.unread import CLOSE_TIMEOUT_S, STALL_TIMEOUT_S, UnreadBudget
 from gateway.security.limits import REFUSING_COUNT_MAX, ConnectionLimiter
@@ -318,6 +318,24 @@ def test_a_timer_that_is_early_looks_again(hub, connection):
     hub.timers[-1].work()
     assert connection.adapter.ticks == 0
     assert len(hub.timers) == first + 1
+
+
+@pytest.mark.parametrize("step_ms", [-3_600_000, -CLOCK_STEP_MS - 1, CLOCK_STEP_MS, CLOCK_STEP_MS + 1, 3_600_000])
+def test_silence_does_not_count_when_the_clock_was_set(hub, monkeypatch, step_ms):
+    lead = Clock()
+    monkeypatch.setattr("gateway.runtime.connection.lead_ms", lead)
+    connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
+    connection.shown = ConnectionTransport()
+    connection.connection_made(connection.shown)
+    connection.adapter.heard, connection.adapter.due = None, 1 << 60
+    connection.flush()
+    lead.ms += step_ms
+    hub.timers[-1].work()
+    assert connection.adapter.heard == (None if step_ms == CLOCK_STEP_MS else b"")
+    connection.adapter.heard = None
+    hub.timers[-1].work()
+    assert connection.adapter.heard is None
+    assert connection.adapter.ticks == 0
 
 
 def another(hub):
