@@ -232,7 +232,8 @@ class MqttConnection:
                 self._parse_held(now_ms)
             session.advance(now_ms)
         stored = session.intake.unstored_bytes < self._options.unstored_bytes_max
-        self.wants_data = stored and self.phase not in GATES and not (session.exact.waits or session.intake.has_more)
+        waits = session.exact.waits or session.intake.has_more or session.keeper.full
+        self.wants_data = stored and self.phase not in GATES and not waits
         return self.context.take_effects()
 
     def _start(self, now_ms: int) -> None:

@@ -7,6 +7,8 @@ from gateway.domain.errors import Refusal
 from gateway.port.adapter import Outcome
 from gateway.port.sessions import SaveSession
 
+WAITING_COUNT_MAX = 2_048  # packets that wait for saves; twice the messages in flight by default, which wait, too
+
 Snapshot = Callable[[], bytes]
 Step = Callable[[], None]
 
@@ -116,6 +118,12 @@ class SessionKeeper:
     def behind(self) -> bool:
         """Returns whether something has changed that no save in progress covers."""
         return self._state_changed or self._exchanges_changed or self._state_late
+
+    @property
+    def full(self) -> bool:
+        """Returns whether so many packets wait for saves that the client should send nothing that adds to them."""
+        saving = self._saving
+        return saving is not None and len(saving) + len(self._waiting) >= WAITING_COUNT_MAX
 
     def flush(self) -> None:
         """Begins a save if there is anything to save."""

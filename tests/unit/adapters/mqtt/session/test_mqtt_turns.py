@@ -10,6 +10,8 @@ from adapters.mqtt.codec.packets import (
     Pingresp,
     Puback,
     Publish,
+    Pubrec,
+    Pubrel,
     Subscribe,
     SubscriptionRequest,
     Unsubscribe,
@@ -21,12 +23,13 @@ from adapters.mqtt.connection import LAST_TURNS_COUNT
 from adapters.mqtt.messages.options import Options
 from adapters.mqtt.session.exact import Exact
 from adapters.mqtt.session.intake import CONTROLS_COUNT_MAX
-from adapters.mqtt.session.keeper import SessionKeeper
+from adapters.mqtt.session.keeper import WAITING_COUNT_MAX, SessionKeeper
 from adapters.mqtt.session.session import FILTERS_COUNT_MAX
 from adapters.mqtt.session.session_state import PacketExchanges
 from gateway.port.marks import Mark, OpenedMarks
-from gateway.port.sessions import DropWill
-from tests.support.mqtt.mqtt_driver import Driver
+from gateway.port.sessions import DropWill, SaveSession
+from store.api.message import Message
+from tests.support.mqtt.mqtt_driver import Driver, batch_of
 
 
 def many(count: int, pattern: str = "t") -> tuple[SubscriptionRequest, ...]:
@@ -83,6 +86,29 @@ def test_messages_and_their_acknowledgements_take_no_turns():
     acks = b"\x40\x02\x00\x01" * (2 * CONTROLS_COUNT_MAX)
     driver.feed(encode(Publish(topic="t", payload=b"x"), 5) * (2 * CONTROLS_COUNT_MAX) + acks)
     assert len(driver.published()) == 2 * CONTROLS_COUNT_MAX
+    assert driver.adapter.wants_data
+
+
+def test_a_client_is_not_read_while_too_many_answers_wait_for_a_save():
+    driver = Driver(5)
+    driver.connect(clean=False, keep_alive_s=60, properties=Properties(session_expiry_s=600))
+    driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t", qos=2),)))
+    assert driver.deliver(batch_of(Message("t", b"x", qos=2))) == 1
+    driver.tick()
+    driver.saves = False
+    for _ in range(WAITING_COUNT_MAX - 1):
+        driver.send(Pubrec(packet_id=1))
+    assert driver.adapter.wants_data
+    driver.send(Pubrec(packet_id=1))
+    assert not driver.adapter.wants_data
+    assert driver.tick(3_600_000) == []  # a client that is not read from is not silent
+    (save,) = driver.calls(SaveSession)
+    assert driver.complete(save) == [Pubrel(packet_id=1)]  # those behind it are saved next
+    assert driver.adapter.wants_data
+    driver.send(Pubrec(packet_id=1))
+    assert not driver.adapter.wants_data
+    (save,) = driver.calls(SaveSession)
+    assert len(driver.complete(save)) == WAITING_COUNT_MAX - 1
     assert driver.adapter.wants_data
 
 
