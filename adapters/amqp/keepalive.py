@@ -40,8 +40,9 @@ class Keepalive:
         self.blocked_until_ms = self.expires_at_ms = None
 
     def received(self, now_ms: int) -> None:
-        """Notes that the peer has sent something."""
+        """Notes that the peer has sent something, or that its silence does not count."""
         self._received_ms = now_ms
+        self._sent_ms = min(self._sent_ms, now_ms)  # the clock may have been set back
 
     def sent(self, now_ms: int) -> None:
         """Notes that the peer was sent something."""

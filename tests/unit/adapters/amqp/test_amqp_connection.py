@@ -230,6 +230,16 @@ def test_heartbeats_go_both_ways():
     assert closes(peer.tick(1))
 
 
+def test_heartbeats_are_sent_though_the_clock_was_set_back():
+    """None was for as long as the step, so that clients gave the connection up."""
+    peer = Peer().open(heartbeat_s=10)
+    peer.now_ms -= 3_600_000
+    peer.feed(b"")  # as the shell tells of it
+    assert peer.conn.deadline_ms() == peer.now_ms + 5_000
+    peer.tick(5_000)
+    peer.one(heartbeat.Heartbeat)
+
+
 def test_whoever_we_do_not_listen_to_is_not_missed():
     peer = Peer().open(heartbeat_s=10)
     peer.send(Queue.Declare(queue="q"), Queue.Declare(queue="r"), channel=1)
