@@ -59,8 +59,8 @@ class LeaseCalls(Protocol):
     ) -> Sequence[Lease]:
         """Leases up to `max_count` messages that are not settled and not leased, lowest offset first.
 
-        A lease lasts until it is settled, requeued, or its owner released, and at most `invisible_ms` (None: as the
-        policy says, 0: no such limit). After that the message can be leased again. No more are leased for a time than
+        A lease lasts until it is settled or requeued, and at most `invisible_ms` (None: as the policy says, 0: until
+        its owner is released). After that the message can be leased again. No more are leased for a time than
         `store.format.policy.TIMED_LEASES_MAX`. In an ordered group at most one message of a key is leased at a time,
         and those behind it wait. Who is given none, as with a `max_count` of 0, is told of the queue by
         `QueueCalls.watch` when there may be some.
@@ -135,7 +135,10 @@ class LeaseCalls(Protocol):
         """Lets the leases of these end `invisible_ms` from now; returns those of them that `owner` holds."""
 
     def release(self, owner: int) -> Sequence[QueueNumber]:
-        """Gives back all that an owner holds; returns the queues it held something of."""
+        """Gives back all that an owner holds, except for what was leased for a time: that ends by its time alone.
+
+        Returns the queues it held something of.
+        """
 
     async def settle_handles(self, handles: Sequence[str]) -> Sequence[StoreError | None]:
         """Settles by `Lease.handle`; returns for each handle None, `BadHandle` or `LeaseLost`.

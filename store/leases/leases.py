@@ -203,6 +203,10 @@ class LeaseQueue:
         """Returns the offsets that an owner holds."""
         return self._held.get(owner, frozenset())
 
+    def untimed(self, owner: int) -> list[int]:
+        """Returns the offsets that an owner holds until it is released; others end by their time."""
+        return [offset for offset in self.held(owner) if offset not in self._grants]
+
     def grant(self, offset: int) -> Grant | None:
         """Returns the grant of a message that is leased until a time; None for any other message."""
         return self._grants.get(offset)

@@ -75,11 +75,11 @@ class LeaseTable:
         self.owners.setdefault(owner, {})[leases] = None
 
     def release(self, owner: int, *, now_ms: int = 0) -> Sequence[LeaseQueue]:
-        """Takes everything back from an owner; returns the queues in which it held something."""
+        """Takes back from an owner all that it was not leased for a time; returns the queues in which that was any."""
         return [
             leases
             for leases in self.owners.pop(owner, {})
-            if leases.requeue(owner, list(leases.held(owner)), delivered=True, now_ms=now_ms)
+            if leases.requeue(owner, leases.untimed(owner), delivered=True, now_ms=now_ms)
         ]
 
     def follow(

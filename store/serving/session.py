@@ -1,8 +1,8 @@
 """A session: the calls of one client, and its leases, held states and watches until it goes away.
 
 Calls begin in the order in which they came and end in any. Owners of leases are the session's own: two clients that
-name the same owner do not meet. When the session ends, its leases are given back, its held states released, its
-watches closed.
+name the same owner do not meet. When the session ends, its leases are given back, except for those that end by their
+time: clients have handles of them, which any session takes. Its held states are released, its watches closed.
 """
 
 import asyncio
@@ -371,6 +371,7 @@ class ServingSession:
             invisible_ms=asked.invisible_ms,
         )
         if self._owners.get(asked.owner) != owner:  # released meanwhile
+            self.store.leases.requeue(queue, owner, [lease.offset for lease in leases], group=asked.group)
             self.store.leases.release(owner)
             leases = ()
         if leases:

@@ -157,7 +157,8 @@ class LeasesAndTimers(StoreMachine):
         owner = self.chance.randint(1, 2)
         self.store.leases.release(owner)
         for leased in self.model.leases.values():
-            leased.come_back(leased.of(owner), now_ms=self.steady_ms)
+            untimed = [offset for offset in leased.of(owner) if leased.held[offset][1] == NEVER_MS]
+            leased.come_back(untimed, now_ms=self.steady_ms)
         await self.store.leases.close()
 
     async def check(self):

@@ -1,5 +1,6 @@
 """Leases, without a log."""
 
+from store.api.handle import Grant
 from store.format.records import GroupDeleted, QueueDeleted, Settled
 from store.leases.leases import LeaseQueue
 from store.leases.table import LeaseTable
@@ -83,6 +84,23 @@ def test_an_owner_gives_back_everything_at_once():
     assert table.release(7) == []
     assert two.waiting(5) == 5
     assert three.waiting(5) == 0
+
+
+def test_what_was_leased_for_a_time_outlives_its_owner():
+    table = LeaseTable()
+    leases = table.load(1, [])
+    grant = Grant(queue=1, group="", owner=7, lease=1, leased_at=0, visible_at_ms=100, key=b"k")
+    table.note(7, leases)
+    leases.lease(7, 2, 9, grant)
+    assert table.release(7) == []
+    assert leases.lease(8, 9, 2) == []
+    table.note(7, leases)
+    leases.lease(7, 3, 9)
+    assert table.release(7) == [leases]
+    assert leases.lease(8, 9, 9) == [(2, 9)]
+    assert table.expire(100) == ([leases], [leases])
+    assert leases.lease(8, 9, 9) == [(0, 2)]
+    assert [leases.deliveries(offset) for offset in (0, 2)] == [1, 1]
 
 
 def test_a_deleted_queue_begins_anew():

@@ -427,7 +427,22 @@ async def test_what_is_settled_while_the_connection_breaks_is_unknown_and_later_
     await store.connected()
     await store.leases.settle(20, 1, [1])  # passed over: nobody holds it
     await until(lambda: not local.core.recent.leases.owners)
-    assert await local.leases.waiting(20) >= 2
+    assert await local.leases.unsettled(20) >= 2
+
+
+@pytest.mark.parametrize("how", ["cut", "closed"])
+async def test_what_was_leased_for_a_time_outlives_the_session(store, relay, local, how):
+    await append(store, frame((20, b"a"), (20, b"b")))
+    (timed,) = await store.leases.take(20, 1, max_count=1, invisible_ms=60_000)
+    (_held,) = await store.leases.take(20, 1, max_count=1)
+    if how == "cut":
+        relay.cut()
+    else:
+        await store.close()
+    await until(lambda: not local.core.recent.leases.owners)
+    assert [lease.offset for lease in await local.leases.take(20, 99, max_count=2)] == [1]
+    assert await local.leases.settle_handles([timed.handle()]) == [None]
+    assert await local.leases.unsettled(20) == 1
 
 
 async def test_calls_wait_for_a_store_that_takes_nothing_for_now(store, local, monkeypatch):
