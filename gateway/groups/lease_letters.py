@@ -10,7 +10,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.groups.state import GroupRecord
 from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
-from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.placing import Parts, Source
 from gateway.publishing.routing.router import UnknownTopicError
 from gateway.queues.leaving.reading import Letter
 from store.api.message import Message
@@ -50,10 +50,10 @@ class LeaseLetters:
         Keeps back those whose dead letters are refused. Raises `StoreError`: then they come back in time.
         """
         here = self._controller.group_of_queue(queue) or 0
-        parts, offsets = Parts(self._router, here), list[QueueOffset]()
+        parts, offsets = self._mover.parts(here), list[QueueOffset]()
         for letter in letters:
             try:
-                await self._add(parts, name, record, letter.message)
+                await self._add(parts, name, record, letter.message, (queue, record.leases, letter.offset))
             except Refusal as refusal:
                 log.warning(
                     "a dead letter was refused; its message is kept back",
@@ -68,11 +68,11 @@ class LeaseLetters:
             offsets.append(letter.offset)
             if parts.size_bytes >= FRAME_PAYLOAD_BYTES or parts.rows_count >= FRAME_ROWS:
                 await self._store_all(parts, record, queue, owner, offsets)
-                parts, offsets = Parts(self._router, here), []
+                parts, offsets = self._mover.parts(here), []
         if offsets:
             await self._store_all(parts, record, queue, owner, offsets)
 
-    async def _add(self, parts: Parts, name: str, record: GroupRecord, message: Message) -> None:
+    async def _add(self, parts: Parts, name: str, record: GroupRecord, message: Message, source: Source) -> None:
         """Adds the dead letter of a message. Raises `Refusal` and `StoreError`."""
         terms = record.terms
         assert terms is not None
@@ -95,7 +95,7 @@ class LeaseLetters:
             native=_native(message),
         )
         route = await self._mover.route(letter.address, creator=record.creator)
-        parts.add(letter, route, self._router.named(letter, route))
+        parts.add(letter, route, self._router.named(letter, route), source)
 
     async def _store_all(
         self, parts: Parts, record: GroupRecord, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset]

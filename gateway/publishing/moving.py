@@ -1,7 +1,8 @@
 """Moves leased messages: their replacements are stored, and they are settled, atomically where that is possible.
 
 A frame is in one log. Rows for the store group of the queue that the messages leave are stored in the frame that
-settles them; rows for other groups are stored there first, so that a crash in between may double them.
+settles them; rows for other groups are stored there first, so that a crash in between may double them. Where one of
+the groups refuses, the messages are moved again later: then only the rows that have not been stored are.
 """
 
 import asyncio
@@ -9,18 +10,21 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Final
 
 from controller.api.client import ControllerClient, ControllerError, TopicLimit
 from controller.api.commands import CreateTopic
 from controller.api.names import TOPIC_NAME_BYTES_MAX, check_name
 from gateway.domain.errors import Cause, Refusal
-from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.placing import Elsewhere, Parts, Source
 from gateway.publishing.routing.router import AMQP_TOPICS, Route, Router, UnknownTopicError
 from gateway.publishing.topic_shares import UsedShares
 from store.api.client import StoreClient
 from store.api.log import Appended
 from store.base.errors import StoreError, StoreOverloaded
 from store.format.frame import QueueNumber, QueueOffset, UnplacedFrame
+
+STORED_COUNT_MAX: Final = 100_000  # messages whose replacements are elsewhere, not settled: older ones may be doubled
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +37,7 @@ class Mover:
     appended: Callable[[Iterable[int]], None]  # takes the named queues that have received something
     creates_topics: bool  # a topic that is missing is made, as publishing makes it
     used_shares: UsedShares = field(default_factory=partial(UsedShares, time.monotonic))
+    stored: dict[Source, set[int]] = field(default_factory=dict)  # the queues of replacements, before the settlement
 
     async def route(self, address: str, *, creator: str, inside: bool = False) -> Route:
         """Returns the route of an address; makes its topic. Raises `Refusal`, and `StoreError` to try again.
@@ -64,6 +69,10 @@ class Mover:
         except ControllerError as error:  # it may pass, whatever a later version's controllers say by it
             raise StoreOverloaded(f"the topic {name!r} cannot be made: {error}") from error
 
+    def parts(self, here: int) -> Parts:
+        """Returns parts for replacements of messages of a store group, without those stored by earlier attempts."""
+        return Parts(self.router, here, self.stored)
+
     async def move(
         self, parts: Parts, queue: QueueNumber, owner: int, offsets: Sequence[QueueOffset], *, group: str = ""
     ) -> None:
@@ -75,17 +84,24 @@ class Mover:
             await self.store.leases.forward(queue, owner, offsets, rows, payload, **named)
         else:
             await self.store.leases.settle(queue, owner, offsets, **named)
+        for offset in offsets if self.stored else ():
+            self.stored.pop((queue, group, offset), None)
         self.appended(parts.named)
 
     async def store_elsewhere(self, parts: Parts) -> None:
         """Stores the rows for other store groups. Raises `StoreError`."""
         if elsewhere := parts.elsewhere():
-            await asyncio.gather(*(self._append(*part) for part in elsewhere))
+            outcomes = await asyncio.gather(*map(self._append, elsewhere), return_exceptions=True)
+            for outcome in outcomes:  # now that it is known of each of them whether it was stored
+                if outcome is not None:
+                    raise outcome
 
-    async def _append(self, rows: bytes, payload: bytes) -> None:
+    async def _append(self, part: Elsewhere) -> None:
         appended: asyncio.Future[None] = asyncio.get_running_loop().create_future()
 
         def done(outcome: Appended | StoreError) -> None:
+            if not isinstance(outcome, StoreError):
+                self._note(part.placed)
             if appended.done():
                 return
             if isinstance(outcome, StoreError):
@@ -93,5 +109,12 @@ class Mover:
             else:
                 appended.set_result(None)
 
-        self.store.log.append(UnplacedFrame.build(rows, payload), done)
+        self.store.log.append(UnplacedFrame.build(part.rows, part.payload), done)
         await appended
+
+    def _note(self, placed: Sequence[tuple[Source, int]]) -> None:
+        """Notes the queues that replacements are in now."""
+        for source, queue in placed:
+            self.stored.setdefault(source, set()).add(queue)
+        while len(self.stored) > STORED_COUNT_MAX:
+            del self.stored[next(iter(self.stored))]

@@ -3,7 +3,7 @@
 A dead letter is published to the exchange as any message is: it has an address, it is stored in the topic of that, and
 in every queue that the exchange routes it to. One frame of the source's store group holds it and the settlement of its
 source, so a crash leaves it in one of the two places and never in both. Messages for other store groups are stored
-there first: a crash in between may double it there, and loses nothing.
+there first: a crash in between may double it there, and loses nothing. A refusal in between doubles nothing.
 """
 
 import asyncio
@@ -21,7 +21,7 @@ from gateway.port.queues import DEATHS
 from gateway.publishing.bodies import Bodies
 from gateway.publishing.moving import Mover
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
-from gateway.publishing.routing.placing import Parts
+from gateway.publishing.routing.placing import Parts, Source
 from gateway.publishing.routing.router import Route
 from gateway.queues.leaving.deaths import Reason, dead_letter, is_cycle
 from gateway.queues.leaving.lost import LostMessages
@@ -218,9 +218,9 @@ class DeadLetters:
 
     async def _move_within(self, queue: Queue, group: int, owner: int, letters: Sequence[Letter], reason: str) -> None:
         """Does so with messages that lie in one store group."""
-        parts, offsets, dropped = Parts(self._router, group), list[QueueOffset](), Counter[tuple[str, str]]()
+        parts, offsets, dropped = self._mover.parts(group), list[QueueOffset](), Counter[tuple[str, str]]()
         for letter in letters:
-            why = await self._add(parts, queue, letter.message, reason)
+            why = await self._add(parts, queue, letter.message, reason, (queue.number, "", letter.offset))
             if why is not None:
                 dropped[queue.definition.name, why] += 1
             offsets.append(letter.offset)
@@ -228,12 +228,14 @@ class DeadLetters:
             if full or parts_of(letter.message) is not None:  # the parts have just been stored anew
                 await self._mover.move(parts, queue.number, owner, offsets)
                 self._note_dropped(dropped)
-                parts, offsets, dropped = Parts(self._router, group), [], Counter()
+                parts, offsets, dropped = self._mover.parts(group), [], Counter()
         if offsets:
             await self._mover.move(parts, queue.number, owner, offsets)
             self._note_dropped(dropped)
 
-    async def _add(self, parts: Parts, queue: Queue, message: Message, reason: str) -> str | None:
+    async def _add(
+        self, parts: Parts, queue: Queue, message: Message, reason: str, source: Source | None = None
+    ) -> str | None:
         """Adds the dead letter of a message; returns why there is none, as RabbitMQ has none then. As `Mover.route`."""
         rules, name = queue.rules, queue.definition.name
         if rules.dead_letter_exchange is None:  # the policy was cleared while the message waited
@@ -261,11 +263,14 @@ class DeadLetters:
             targets = [number for number in targets if self._bodies.takes(number)]
             if not targets:
                 return "their bodies are in parts, and no queue takes them"
+            targets = list(parts.missing(targets, source))
+            if not targets:
+                return None
             try:
                 letter = await self._bodies.copy(letter, self._bodies.groups_of(targets))
             except Refusal as lost:
                 return lost.detail
-        parts.add(letter, route, targets)
+        parts.add(letter, route, targets, source)
         return None
 
     async def _route(self, queue: Queue, letter: Message) -> Route:

@@ -30,6 +30,7 @@ from gateway.port.groups import (
 from gateway.publishing.moving import Mover
 from gateway.publishing.routing.router import Router
 from store.api.message import Message, decode, encode
+from store.base.errors import StoreFull
 from store.format import policy
 from store.local.local import LocalStore
 from tests.support.gateway.asking import ask
@@ -50,7 +51,7 @@ class LeasesProxy(GroupsProxy):
 
     def __init__(self, store, topics, clock, *, seed, config=CONFIG):
         super().__init__(store, topics, clock, seed=seed, config=config)
-        mover = Mover(
+        self.mover = mover = Mover(
             store=store,
             controller=topics,
             router=Router(topics, []),
@@ -221,6 +222,32 @@ async def test_a_dead_letter_that_is_refused_keeps_its_message(rig):
     await rig.pass_time(31)
     assert await one.receive() == []
     assert [letter.body for letter in await rig.dead_letters()] == [b"poison"]
+
+
+async def test_a_dead_letter_in_another_store_group_is_stored_once_however_often_its_source_refuses(rig, monkeypatch):
+    one = rig.proxy()
+    await rig.publish(bodies={A: [b"poison"]})
+    await one.create(attempts=1, dead_letter="dead/letters", lease_s=30)
+    await one.give_back(*await one.receive())
+    one.mover.router.resolve("dead/letters")
+    one.mover.router.groups[DEAD] = 1
+    settle = rig.store.leases.settle
+
+    async def full(*_, **__):
+        raise StoreFull("no room")
+
+    monkeypatch.setattr(rig.store.leases, "settle", full)
+    for _ in range(3):
+        assert await one.receive() == []
+        assert len(await rig.dead_letters()) == 1
+        await rig.pass_time(31)
+    monkeypatch.setattr(rig.store.leases, "settle", settle)
+    assert await one.receive() == []
+    assert len(await rig.dead_letters()) == 1
+    await rig.pass_time(31)
+    assert await one.receive() == []
+    described = await one.ask(DescribeGroup(group="g"))
+    assert [found.waiting for found in described.queues] == [0, 0]
 
 
 async def test_a_dead_letter_of_a_message_by_amqp_goes_to_no_copies_and_shows_its_story(rig):

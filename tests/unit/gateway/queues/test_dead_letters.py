@@ -264,6 +264,52 @@ async def test_another_group_has_its_dead_letter_before_the_source_is_settled(ri
         assert (forward[0], set(forward[1]) <= set(topic)) == ("forward", True)
 
 
+async def test_what_is_moved_again_is_not_stored_again_in_groups_that_have_it(rig, monkeypatch):
+    """Two groups have a queue of dead letters each; the second refuses at first, and then the source's own."""
+    await source(rig)
+    await rig.declare(rig.conn(), "more")
+    await rig.request(rig.conn(), DeclareExchange(name="x", kind="fanout"))
+    for queue in ("dead", "more"):
+        await rig.request(rig.conn(), BindQueue(queue=queue, exchange="x"))
+    await rig.declare(rig.conn(), "p", arguments={"x-dead-letter-exchange": "x"})
+    await rig.publish("", "p", b"1", expires_at_ms=500)
+    queues = rig.queues.registry.queues
+    for address in ("$amqp/x/p", "$amqp//dead"):
+        rig.router.resolve(address, inside=True)
+    rig.router.groups[queues["dead"].number], rig.router.groups[queues["more"].number] = 1, 2
+    append, forward = rig.store.log.append, rig.store.leases.forward
+
+    def refuses(frame, done):
+        if any(row[0] == queues["more"].number for row in ROW.iter_unpack(frame.rows)):
+            done(StoreOverloaded("no room"))
+        else:
+            append(frame, done)
+
+    async def full(*_, **__):
+        raise StoreOverloaded("no room")
+
+    async def counts():
+        return [await waiting(rig, queue) for queue in ("dead", "more")]
+
+    monkeypatch.setattr(rig.store.log, "append", refuses)
+    await refused_looks(rig, "p")
+    assert await counts() == [1, 0]
+    monkeypatch.setattr(rig.store.log, "append", append)
+    monkeypatch.setattr(rig.store.leases, "forward", full)
+    await refused_looks(rig, "p")
+    assert await counts() == [1, 1]
+    monkeypatch.setattr(rig.store.leases, "forward", forward)
+    await rig.queues.keeper.look_after(queues["p"].number)
+    assert await counts() == [1, 1]
+    assert await rig.store.leases.unsettled(queues["p"].number) == 0
+
+
+async def refused_looks(rig, queue):
+    for _ in range(2):
+        with pytest.raises(StoreOverloaded):
+            await rig.queues.keeper.look_after(rig.queues.registry.queues[queue].number)
+
+
 # ---- expiry around what consumers hold
 
 
