@@ -208,9 +208,11 @@ class NamedQueues:
         counted, unused = self._consumers.end(conn)
         await self.keeper.finished(conn.id)
         self.appended(self._store.leases.release(conn.id))
-        if counted:
-            await self._consumers.left(counted, unused)
-        await self._registry.drop_owned(conn.id)
+        try:
+            if counted:
+                await self._consumers.left(counted, unused)
+        finally:
+            await self._registry.drop_owned(conn.id)
 
     def exchange(self, name: str) -> Exchange | None:
         """Returns an exchange that is known here."""

@@ -227,11 +227,23 @@ class QueueRegistry(ExchangeRegistry):
         return [binding.exchange for binding in definition.bindings]
 
     async def drop_unused(self, names: Iterable[str]) -> None:
-        """Removes those of these queues that lived for consumers alone, and has none."""
+        """Removes those of these queues that lived for consumers alone, and has none; now, or by `finish`."""
+        self._left.update(dict.fromkeys(names))
         async with self._changing:
-            found = [self.queues[name] for name in names if name in self.queues]
-            found = [q for q in found if not await self._counts.elsewhere(q.definition.name)]
-            await self._drop_soon(q.definition.name for q in found if q.definition.auto_delete and not q.pump.consumers)
+            await self._drop_left()
+
+    async def _drop_left(self) -> None:
+        """Removes those of the queues whose consumers have ended here that lived for consumers alone, and has none."""
+        unused: list[Queue] = []
+        try:
+            for name in list(self._left):
+                if (queue := self.queues.get(name)) is not None and not await self._counts.elsewhere(name):
+                    unused.append(queue)
+                self._left.pop(name, None)
+        except StoreError as error:
+            log.warning("the consumers of a queue at other proxies could not be counted", queue=name, error=str(error))
+            self._unfinished()
+        await self._drop_soon(q.definition.name for q in unused if q.definition.auto_delete and not q.pump.consumers)
 
     async def drop_if(self, name: str, condition: Callable[[], Awaitable[bool]]) -> None:
         """Removes a queue if a condition holds, with the topology locked. Raises the errors of `condition`."""
@@ -273,12 +285,13 @@ class QueueRegistry(ExchangeRegistry):
     async def finish(self) -> bool:
         """Removes queues that could not be removed before; returns whether all is gone."""
         async with self._changing:
+            await self._drop_left()
             await self._drop_soon(())
             await self._drop_unbound(list(self._idle))
             await self._garbage.retry()
             if self._streams_behind:
                 await self._configure_streams()
-            return not (self._doomed or self._idle or self._garbage.pending or self._streams_behind)
+            return not (self._doomed or self._idle or self._left or self._garbage.pending or self._streams_behind)
 
     # ---- bindings
 

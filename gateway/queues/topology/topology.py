@@ -115,6 +115,7 @@ class Topology(ABC):
         self._owned: dict[int, dict[str, None]] = {}  # exclusive queues by connection
         self._doomed: dict[str, None] = {}  # queues to be removed as soon as the store lets us: they cannot be used
         self._idle: dict[str, None] = {}  # exchanges for which that is true
+        self._left: dict[str, None] = {}  # queues whose consumers here have ended, and perhaps those elsewhere
         self._changing = ChangeLock()
         for vhost in self.vhosts.names:
             self._exchanges |= predeclared(vhost)
@@ -394,6 +395,7 @@ class Topology(ABC):
         for number in known_by(queue):
             del self.by_number[number]
         self._doomed.pop(name, None)
+        self._left.pop(name, None)
         self._routes.remove(queue)
         if queue.shared:
             self.shared_count -= 1

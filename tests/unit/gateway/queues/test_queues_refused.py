@@ -8,7 +8,8 @@ from controller.api.client import ControllerError
 from controller.api.commands import ForgetQueue
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeclareQueue, DeleteQueue, GetMessage
-from store.base.errors import StoreFailed, StoreOverloaded
+from gateway.queues.consumers.consumer_counts import LocalConsumerCounts
+from store.base.errors import StoreFailed, StoreOverloaded, StoreUnreachable
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -53,6 +54,12 @@ class Refusing:
         async with asyncio.timeout(60):
             while self.failures < count:
                 await asyncio.sleep(0)
+
+
+async def until_dropped(rig, names):
+    async with asyncio.timeout(60):
+        while not rig.queues.registry.queues.keys().isdisjoint(names):
+            await asyncio.sleep(0.001)
 
 
 async def until_named(rig, names):
@@ -108,6 +115,30 @@ async def test_an_unused_queue_whose_removal_is_refused_cannot_be_used_and_goes_
     for name in NAMES:
         with pytest.raises(Refusal):
             await rig.declare(other, name, passive=True)
+
+
+@pytest.mark.parametrize("lost", [False, True])
+async def test_queues_go_later_whose_consumers_at_other_proxies_could_not_be_counted(rig, monkeypatch, lost):
+    conn, other = rig.conn(), rig.conn()
+    await rig.declare(conn, "mine", exclusive=True)
+    for name in NAMES:
+        await rig.declare(conn, name, auto_delete=True)
+        await rig.consume(conn, name, NAMES.index(name) + 1)
+    refusing = Refusing(monkeypatch, LocalConsumerCounts, StoreUnreachable("no master"), "elsewhere")
+    if lost:
+        await rig.lose(conn)
+        assert "mine" not in rig.queues.registry.queues
+    else:
+        for consumer in range(1, len(NAMES) + 1):
+            rig.cancel(conn, consumer)
+    await refusing.failed(2)
+    assert rig.queues.registry.queues.keys() >= set(NAMES)
+    await rig.consume(other, "a")
+    await rig.request(other, DeleteQueue(name="b"))
+    await rig.declare(other, "b", auto_delete=True)  # another queue, without a consumer until now
+    refusing.failing = False
+    await until_dropped(rig, ["c", "d"])
+    assert rig.queues.registry.queues.keys() >= {"a", "b"}
 
 
 @pytest.mark.parametrize("refused", ["settings", "definition"])
