@@ -1,7 +1,8 @@
 """The head of a queue: messages that leave it because they have expired, or because the queue is too long."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from itertools import accumulate
 
 from gateway.port.bodies import body_size
@@ -108,13 +109,15 @@ class QueueHead:
                     break
                 found = self.read(leases)
                 letters = [Letter(lease.offset, one) for lease, one in zip(found.live, found.messages, strict=True)]
-                count = max(min(await self._excess(rules, letters), len(letters)), 0)  # lost ones have gone, too
+                with self._removing(owner, [lease.offset for lease in leases]):
+                    count = max(min(await self._excess(rules, letters), len(letters)), 0)  # lost ones have gone, too
                 if kept := [letter.offset for letter in letters[count:]]:
                     self._store.leases.requeue(self._number, owner, kept, delivered=False)
                     self._woken()
-            await self.discard(owner, found)
-            if count:
-                await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
+            with self._removing(owner, [letter.offset for letter in letters[:count]]):
+                await self.discard(owner, found)
+                if count:
+                    await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
             dropped, in_vain = True, 0 if count else in_vain + 1
         return dropped
 
@@ -183,9 +186,23 @@ class QueueHead:
 
     async def discard(self, owner: int, found: Found) -> None:
         """Removes the messages that must not be delivered from those that an owner has leased. Raises `StoreError`."""
-        if found.expired:
-            await self._dead_letter(owner, found.expired, Reason.EXPIRED)
-        if found.exhausted:
-            await self._dead_letter(owner, found.exhausted, Reason.DELIVERY_LIMIT)
-        if found.broken:
-            await self._store.leases.settle(self._number, owner, found.broken)
+        gone = [*(letter.offset for letter in (*found.expired, *found.exhausted)), *found.broken]
+        if not gone:
+            return
+        with self._removing(owner, gone):
+            if found.expired:
+                await self._dead_letter(owner, found.expired, Reason.EXPIRED)
+            if found.exhausted:
+                await self._dead_letter(owner, found.exhausted, Reason.DELIVERY_LIMIT)
+            if found.broken:
+                await self._store.leases.settle(self._number, owner, found.broken)
+
+    @contextmanager
+    def _removing(self, owner: int, offsets: Sequence[QueueOffset]) -> Iterator[None]:
+        """Gives back those of some messages that an owner still holds when they could not be removed."""
+        try:
+            yield
+        except BaseException:
+            self._store.leases.requeue(self._number, owner, offsets, delivered=False)
+            self._woken()
+            raise

@@ -7,6 +7,7 @@ import pytest
 from gateway.port.queues import GetMessage
 from gateway.queues.leaving.sizes import QueueSizes
 from gateway.queues.leaving.upkeep import OWNER
+from store.base.errors import StoreOverloaded
 from tests.support.gateway.queues_rig import opened_queues
 
 pytestmark = pytest.mark.anyio
@@ -58,3 +59,40 @@ async def test_two_that_shorten_a_queue_at_once_keep_the_rest_in_order(rig, monk
         b"6",
     ]  # which of the two is first does not matter
     assert [got and got.leased.messages[0].body for got in last] == [b"7", None]
+
+
+@pytest.mark.parametrize("failing", ["count", "expired", "exhausted", "excess"])
+async def test_what_could_not_be_removed_from_the_head_is_nobodys(rig, monkeypatch, failing):
+    """Messages that were leased to be removed for several reasons come back together, whichever of them fails."""
+    await rig.declare(rig.conn(), "dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead", "x-max-length": 1}
+    await rig.declare(rig.conn(), "q", arguments={**arguments, "x-delivery-limit": 0})
+    queue, leases = rig.queues.registry.queues["q"], rig.store.leases
+    await rig.publish("", "q", b"exhausted", b"too much")
+    leases.requeue(queue.number, 7, [lease.offset for lease in await leases.take(queue.number, 7, max_count=1)])
+    await rig.publish("", "q", b"expires", expires_at_ms=2_000)
+    await rig.publish("", "q", b"last")
+    rig.now_ms = 3_000
+    waiting, forward, calls = leases.waiting, leases.forward, []
+
+    async def refuse_count(number):
+        calls.append(number)
+        if len(calls) == 2:  # with the messages leased
+            raise StoreOverloaded("no room")
+        return await waiting(number)
+
+    async def refuse_move(*arguments):
+        calls.append(arguments)
+        if len(calls) == ["expired", "exhausted", "excess"].index(failing) + 1:
+            raise StoreOverloaded("no room")
+        await forward(*arguments)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(leases, *(("waiting", refuse_count) if failing == "count" else ("forward", refuse_move)))
+        with pytest.raises(StoreOverloaded):
+            await queue.pump.head.trim(OWNER)
+    assert leases.release(OWNER) == []
+    assert await leases.waiting(queue.number) == await leases.unsettled(queue.number)
+    await queue.pump.head.trim(OWNER)
+    assert await leases.unsettled(queue.number) == 1
+    assert await leases.waiting(rig.queues.registry.queues["dead"].number) == 3
