@@ -44,6 +44,7 @@ from gateway.queues.streams.pump import StreamPump
 from gateway.queues.topology.claims import PREFIX
 from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
+from store.api.leases import Lease
 from store.base import logs
 from store.base.errors import StoreError
 from store.base.streams import Backoff
@@ -282,12 +283,22 @@ class NamedQueues:
             return None
         message, lease = found
         if conn.gone:
-            self._store.leases.requeue(queue.number, conn.id, [lease.offset], delivered=False)
+            self._return(queue, conn, lease)
             return None
-        if request.settle:
+        try:
+            remaining = await queue.pump.head.waiting(conn.id)
+        except BaseException:
+            self._return(queue, conn, lease)
+            raise
+        if request.settle:  # last: what is settled has to be delivered
             await self._settlements.consumed(queue, conn.id, [lease.offset])
         leased = Leased(ConsumerId(0), [message], [lease.offset], [lease.delivered], queue.number)
-        return Got(leased=leased, remaining=await queue.pump.head.waiting(conn.id))
+        return Got(leased=leased, remaining=remaining)
+
+    def _return(self, queue: Queue, conn: ConsumerConnection, lease: Lease) -> None:
+        """Gives back a message that a connection has asked for and does not get."""
+        self._store.leases.requeue(queue.number, conn.id, [lease.offset], delivered=False)
+        self._changed(queue)
 
     # ---- consumers
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from itertools import accumulate
 
 from gateway.port.bodies import body_size
@@ -12,7 +12,7 @@ from gateway.queues.leaving.rules import DROP_HEAD, QueueRules
 from gateway.queues.leaving.sizes import LanedSizes, QueueSizes
 from store.api.client import StoreClient
 from store.api.leases import Lease
-from store.base.errors import CorruptFrame, OffsetOutOfRange
+from store.base.errors import CorruptFrame, OffsetOutOfRange, StoreError
 from store.format.frame import QueueNumber, QueueOffset
 
 BATCH_COUNT_MAX = 256  # messages leased at once
@@ -65,8 +65,9 @@ class QueueHead:
         return await self._store.leases.waiting(self._number) > 0  # one that has come before the store was asked
 
     async def waiting(self, owner: int) -> int:
-        """Returns how many messages wait, after `trim`."""
-        await self.trim(owner)
+        """Returns how many messages wait, after `trim`. Those that cannot be removed now are among them."""
+        with suppress(StoreError):  # it may be of another store group, where dead letters go
+            await self.trim(owner)
         return await self._store.leases.waiting(self._number)
 
     async def count(self) -> int:

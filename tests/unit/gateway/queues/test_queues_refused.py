@@ -223,3 +223,31 @@ async def test_who_declares_a_queue_is_not_told_which_file_the_store_has_failed_
         await rig.declare(rig.conn(), "q", durable=True)
     assert caught.value.cause is Cause.UNAVAILABLE
     assert "/" not in caught.value.detail
+
+
+async def queue_of_which_one_has_expired(rig):
+    await rig.declare(rig.conn(), "dead")
+    arguments = {"x-dead-letter-exchange": "", "x-dead-letter-routing-key": "dead"}
+    await rig.declare(rig.conn(), "q", arguments=arguments)
+    await rig.publish("", "q", b"live")
+    await rig.publish("", "q", b"old", expires_at_ms=500)
+
+
+@pytest.mark.parametrize("settle", [False, True])
+async def test_a_message_is_got_though_the_one_behind_it_cannot_become_a_dead_letter(rig, monkeypatch, settle):
+    await queue_of_which_one_has_expired(rig)
+    Refusing(monkeypatch, rig.store.leases, StoreOverloaded("no room"), "forward")
+    got = await rig.request(rig.conn(), GetMessage(queue="q", settle=settle))
+    assert (got.leased.messages[0].body, got.remaining) == (b"live", 1)
+    assert (await rig.declare(rig.conn(), "q", passive=True)).messages == 1
+
+
+@pytest.mark.parametrize("settle", [False, True])
+async def test_a_message_that_was_not_got_after_all_is_there_for_others(rig, monkeypatch, settle):
+    await queue_of_which_one_has_expired(rig)
+    get, conn = GetMessage(queue="q", settle=settle), rig.conn()
+    refusing = Refusing(monkeypatch, rig.store.leases, StoreOverloaded("no room"), "waiting")
+    with pytest.raises(Refusal):
+        await rig.request(conn, get)
+    refusing.failing = False
+    assert (await rig.request(rig.conn(), get)).leased.messages[0].body == b"live"
