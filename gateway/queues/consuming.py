@@ -15,7 +15,6 @@ from gateway.queues.model.queue import Queue
 from gateway.queues.shared.counts import SharedCounts
 from gateway.queues.shared.registry import SharedRegistry
 from store.base import logs
-from store.base.errors import StoreError
 from store.format.frame import QueueOffset
 
 log = logs.get(__name__)
@@ -65,7 +64,7 @@ class QueueConsumers:
             if conn.gone:
                 raise _Gone
         except (Refusal, _Gone) as why:
-            await self._counts.leave(effect.queue)
+            await self._counts.leave(effect.queue, exclusive=effect.exclusive)
             if isinstance(why, _Gone):
                 return
             raise
@@ -113,23 +112,18 @@ class QueueConsumers:
         if consumer is not None:
             unused = self._remove(consumer)
             if not consumer.shared and (unused or not self._owners.alone):
-                self._spawn(self.left([consumer.queue], [consumer.queue] if unused else []))
+                self._spawn(self.left([consumer], [consumer.queue] if unused else []))
 
-    def end(self, conn: ConsumerConnection) -> tuple[list[str], list[str]]:
+    def end(self, conn: ConsumerConnection) -> tuple[list[QueueConsumer], list[str]]:
         """Ends all consumers of a connection that has ended; returns the arguments of `left`."""
         ended = list(self._consumers.pop(conn.id, {}).values())
         unused = [consumer.queue for consumer in ended if self._remove(consumer)]
-        return [consumer.queue for consumer in ended if not consumer.shared], unused
+        return [consumer for consumer in ended if not consumer.shared], unused
 
-    async def left(self, queues: list[str], unused: list[str]) -> None:
+    async def left(self, ended: list[QueueConsumer], unused: list[str]) -> None:
         """Sees to queues whose consumers have ended, some of them perhaps the last ones."""
-        for queue in queues:
-            try:
-                await self._counts.leave(queue)
-            except (StoreError, Refusal) as error:
-                log.warning(
-                    "a consumer that has ended could not be removed from the count", queue=queue, error=str(error)
-                )
+        for consumer in ended:
+            await self._counts.leave(consumer.queue, exclusive=consumer.exclusive)
         if unused:
             await self._registry.drop_unused(unused)
 
@@ -156,7 +150,7 @@ class QueueConsumers:
                 self._remove(consumer)
                 consumer.conn.deliver(ConsumerCancelled(consumer.id, denied=True))
                 if not self._owners.alone and not consumer.shared:
-                    self._spawn(self.left([consumer.queue], []))
+                    self._spawn(self.left([consumer], []))
 
     def cancel_all(self, queue: Queue) -> None:
         """Cancels all consumers of a queue from which no more is delivered."""
@@ -167,7 +161,7 @@ class QueueConsumers:
             self._consumers.get(consumer.conn.id, {}).pop(consumer.id, None)
             consumer.conn.deliver(ConsumerCancelled(consumer.id))
             if not self._owners.alone and not consumer.shared:
-                self._spawn(self.left([consumer.queue], []))
+                self._spawn(self.left([consumer], []))
 
     def pump_failed(self, name: str, error: BaseException) -> None:
         """Ends the consumers of a pump that a bug of ours has ended."""

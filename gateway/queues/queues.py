@@ -82,7 +82,9 @@ class NamedQueues:
         self._router = router
         self._now_ms = now_ms
         policies = policies or Policies(QueuesConfig())
-        self._counts: ConsumerCounts = LocalConsumerCounts() if owners.alone else SharedConsumerCounts(store, owners)
+        self._counts: ConsumerCounts = LocalConsumerCounts()
+        if not owners.alone:
+            self._counts = SharedConsumerCounts(store, owners, self._finish_later)
         self._shares = SharedCounts(store, owners)
         self._registry = SharedRegistry(
             store,

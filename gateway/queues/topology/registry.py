@@ -283,7 +283,8 @@ class QueueRegistry(ExchangeRegistry):
         return ()
 
     async def finish(self) -> bool:
-        """Removes queues that could not be removed before; returns whether all is gone."""
+        """Removes queues, and consumers of the counts, that could not be before; returns whether all is gone."""
+        await self._counts.finish()
         async with self._changing:
             await self._drop_left()
             await self._drop_soon(())
@@ -291,7 +292,8 @@ class QueueRegistry(ExchangeRegistry):
             await self._garbage.retry()
             if self._streams_behind:
                 await self._configure_streams()
-            return not (self._doomed or self._idle or self._left or self._garbage.pending or self._streams_behind)
+            pending = self._counts.behind or self._garbage.pending or self._streams_behind
+            return not (self._doomed or self._idle or self._left or pending)
 
     # ---- bindings
 

@@ -24,12 +24,13 @@ from gateway.port.queues import (
     UnbindQueue,
 )
 from gateway.port.streams import StreamRead
+from gateway.queues.consumers.consumer_counts import COUNTS
 from gateway.queues.leaving.policies import PolicyConfig, StoredPolicy
 from gateway.queues.leaving.upkeep import OWNER
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.definitions import Changed
-from store.base.errors import StoreError
+from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.local.local import LocalStore
 from tests.support.gateway.queues_proxies import QueuesProxies
 from tests.support.process.clock import Clock
@@ -284,6 +285,29 @@ async def test_an_exclusive_consumer_is_alone_at_all_proxies(two):
         await one.consume(one.conn(), "q", exclusive=True)
     await other.lose(second)
     await one.consume(one.conn(), "q", exclusive=True)
+
+
+async def test_an_exclusive_consumer_that_ends_while_the_store_is_away_keeps_nobody_out(two, monkeypatch):
+    monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
+    cluster, one, other = two
+    await one.declare(one.conn(), "q", durable=True)
+    conn = one.conn()
+    await one.consume(conn, "q", exclusive=True)
+
+    async def unknown(*_):
+        raise AppendOutcomeUnknown("the connection broke")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(one.store.keys, "transact", unknown)
+        await one.lose(conn)
+    await until_there(lambda: cluster.keys(COUNTS), [])
+    await other.consume(other.conn(), "q")
+
+
+async def until_there(ask, wanted):
+    async with asyncio.timeout(60):
+        while await ask() != wanted:
+            await asyncio.sleep(0.001)
 
 
 async def test_consumers_of_a_queue_that_is_deleted_elsewhere_are_told(two):
