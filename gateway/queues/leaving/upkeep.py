@@ -1,6 +1,7 @@
 """The upkeep of queues whose messages leave by themselves: when each is looked at next, and one task that looks.
 
-A queue is looked at when something has changed at its head, and when the message there expires. Each of several proxies
+A queue is looked at when something has changed at its head, and when the message there expires. Looks at several queues
+go on beside each other: one that waits for the store holds up no others. Each of several proxies
 maintains all queues by its own knowledge of them; leases ensure that one proxy moves a message. A look at every such
 queue once in a while makes up for proxies that are gone.
 """
@@ -32,7 +33,8 @@ class Upkeep:
         self._now_ms = now_ms
         self._due: dict[int, int] = {}  # by queue: its one valid entry in the heap
         self._heap: list[tuple[int, int]] = []
-        self._looked: dict[int, int] = {}  # when, of queues looked at within AGAIN_MS
+        self._looking: set[int] = set()  # the heap has none of these until their looks have ended
+        self._looked: dict[int, int] = {}  # when, of those, and of queues looked at within AGAIN_MS
         self._sweep_ms = 0
         self._wake = asyncio.Event()
 
@@ -44,14 +46,15 @@ class Upkeep:
     def _schedule(self, number: int, due_ms: int) -> None:
         if self._due.get(number, due_ms + 1) > due_ms:
             self._due[number] = due_ms
-            heappush(self._heap, (due_ms, number))
-            self._wake.set()
+            if number not in self._looking:
+                heappush(self._heap, (due_ms, number))
+                self._wake.set()
 
     def forget(self, number: int) -> None:
         """Looks at a queue no more: it is gone."""
         self._looked.pop(number, None)
         if self._due.pop(number, None) is not None and len(self._heap) > 2 * len(self._due) + COMPACT_COUNT_MIN:
-            self._heap = [(due_ms, one) for one, due_ms in self._due.items()]
+            self._heap = [(due_ms, one) for one, due_ms in self._due.items() if one not in self._looking]
             heapify(self._heap)
 
     async def run(self, look: Callable[[int], Awaitable[int | None]], every: Callable[[], Iterable[int]]) -> None:
@@ -59,35 +62,56 @@ class Upkeep:
 
         `look` returns when to look again, None if nothing is to be expected; `every` gives the queues to be swept.
         """
-        while True:
-            self._wake.clear()
-            now_ms = self._now_ms()
-            if now_ms >= self._sweep_ms:
-                self._sweep_ms = now_ms + SWEEP_MS
-                for number in every():
-                    self._schedule(number, now_ms)
-            due = self._take(now_ms)
-            if due:
-                await asyncio.gather(*(self._look_at(look, number) for number in due))
-                continue
-            following = min(self._heap[0][0], self._sweep_ms) if self._heap else self._sweep_ms
-            await wait_at_most(self._wake, min(following - now_ms, IDLE_MS) / 1_000)
+        async with asyncio.TaskGroup() as looks:
+            while True:
+                self._wake.clear()
+                now_ms = self._now_ms()
+                if now_ms >= self._sweep_ms:
+                    self._sweep_ms = now_ms + SWEEP_MS
+                    for number in every():
+                        self._schedule(number, now_ms)
+                for number in self._take(now_ms):
+                    self._looking.add(number)
+                    looks.create_task(self._look_at(look, number), name=f"upkeep of queue {number}")
+                following_ms = self._sweep_ms
+                if self._heap and len(self._looking) < LOOKS_COUNT_MAX:
+                    following_ms = min(self._heap[0][0], following_ms)
+                await wait_at_most(self._wake, min(following_ms - now_ms, IDLE_MS) / 1_000)
 
     def _take(self, now_ms: int) -> list[int]:
-        """Takes queues that are due."""
+        """Takes queues that are due, as many as may be looked at."""
         due: list[int] = []
-        while self._heap and self._heap[0][0] <= now_ms and len(due) < LOOKS_COUNT_MAX:
+        room = LOOKS_COUNT_MAX - len(self._looking)
+        while self._heap and self._heap[0][0] <= now_ms and len(due) < room:
             at_ms, number = heappop(self._heap)
-            if self._due.get(number) == at_ms:
+            if self._due.get(number) == at_ms and number not in self._looking:
                 del self._due[number]
                 due.append(number)
-        self._looked = {number: at_ms for number, at_ms in self._looked.items() if at_ms + AGAIN_MS > now_ms}
+        self._looked = {
+            number: at_ms
+            for number, at_ms in self._looked.items()
+            if at_ms + AGAIN_MS > now_ms or number in self._looking
+        }
         return due
 
     async def _look_at(self, look: Callable[[int], Awaitable[int | None]], number: int) -> None:
+        """Looks at a queue, and schedules the next look."""
         self._looked[number] = self._now_ms()
         try:
-            due_ms = await look(number)
+            due_ms = await self._look(look, number)
+            looked_ms = self._looked.get(number)
+            if due_ms is not None and looked_ms is not None:  # else the queue is gone since
+                self._schedule(number, max(due_ms, looked_ms + 1))
+        finally:
+            self._looking.discard(number)
+            if number in self._due:
+                heappush(self._heap, (self._due[number], number))
+            self._wake.set()
+
+    async def _look(self, look: Callable[[int], Awaitable[int | None]], number: int) -> int | None:
+        """Returns when to look again, None if nothing is to be expected."""
+        try:
+            return await look(number)
         except StoreError as error:
             log.warning(
                 "limits and expiry of a queue cannot be applied now",
@@ -95,10 +119,7 @@ class Upkeep:
                 error=str(error),
                 retry_s=RETRY_MS / 1_000,
             )
-            due_ms = self._now_ms() + RETRY_MS
+            return self._now_ms() + RETRY_MS
         except Exception:  # our own bug: it concerns one queue, and the others go on
             log.exception("applying limits and expiry of a queue has failed", queue=number)
-            due_ms = self._now_ms() + SWEEP_MS
-        looked_ms = self._looked.get(number)
-        if due_ms is not None and looked_ms is not None:  # else the queue is gone since
-            self._schedule(number, max(due_ms, looked_ms + 1))
+            return self._now_ms() + SWEEP_MS

@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.queues.leaving.upkeep import SWEEP_MS, Upkeep
+from gateway.queues.leaving.upkeep import AGAIN_MS, LOOKS_COUNT_MAX, SWEEP_MS, Upkeep
 
 pytestmark = pytest.mark.anyio
 
@@ -61,3 +61,59 @@ async def test_a_look_that_fails_is_made_again_later():
 
     upkeep.changed(1)
     assert set(await looked(upkeep, look, 3)) == {1, 2}
+
+
+async def test_a_look_that_waits_holds_up_no_others():
+    clock = Clock()
+    upkeep, waiting = Upkeep(lambda: clock.now_ms), asyncio.Event()
+
+    async def look(number):
+        upkeep.changed(number + 1)
+        if number == 1:
+            await waiting.wait()
+
+    upkeep.changed(1)
+    assert (await looked(upkeep, look, 4))[:4] == [1, 2, 3, 4]
+
+
+async def test_a_queue_that_changes_while_it_is_looked_at_is_looked_at_once_more_behind_that():
+    clock = Clock()
+    upkeep, looking, most = Upkeep(lambda: clock.now_ms), [], 0
+    for later_ms in (AGAIN_MS, 0):  # leaves an entry behind, for the time of the change below
+        clock.now_ms = Clock.now_ms + later_ms
+        upkeep.changed(1)
+
+    async def look(number):
+        nonlocal most
+        looking.append(number)
+        most = max(most, looking.count(1))
+        if number == 1:
+            clock.now_ms += AGAIN_MS
+            upkeep.changed(1)
+            upkeep.changed(2)
+            for _ in range(20):  # others go on
+                await asyncio.sleep(0)
+        looking.remove(number)
+
+    assert {*await looked(upkeep, look, 12)} == {1, 2}
+    assert most == 1
+
+
+async def test_no_more_than_some_are_looked_at_at_once():
+    clock = Clock()
+    upkeep, go_on, most = Upkeep(lambda: clock.now_ms), asyncio.Event(), 0
+    looking = set()
+
+    async def look(number):
+        nonlocal most
+        looking.add(number)
+        most = max(most, len(looking))
+        if len(looking) == LOOKS_COUNT_MAX:
+            asyncio.get_running_loop().call_soon(go_on.set)
+        await go_on.wait()
+        looking.discard(number)
+
+    for number in range(2 * LOOKS_COUNT_MAX):
+        upkeep.changed(number)
+    assert sorted(await looked(upkeep, look, 2 * LOOKS_COUNT_MAX)) == list(range(2 * LOOKS_COUNT_MAX))
+    assert most == LOOKS_COUNT_MAX
