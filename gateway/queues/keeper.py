@@ -1,6 +1,7 @@
 """The keeper of a process's queues: moves messages that leave them unconsumed, and removes unused queues."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Final
 
 from gateway.ownership.owners import Owners
 from gateway.publishing.routing.length_gates import LengthGate
@@ -17,6 +18,8 @@ from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
 from store.api.message import Message
 from store.format.frame import QueueOffset
+
+LOOK_BATCHES_MAX: Final = 16  # of messages that leave by themselves: then other queues have their turn
 
 
 class QueueKeeper:
@@ -164,7 +167,7 @@ class QueueKeeper:
         """Removes expired and excess messages. A queue whose consumers take every message is left to them."""
         if queue.pump.has_ready_consumer:
             return None
-        due_ms = await queue.pump.head.trim(OWNER)
+        due_ms = await queue.pump.head.trim(OWNER, LOOK_BATCHES_MAX)
         if due_ms is None and not self._owners.alone and await queue.pump.head.probe(OWNER):
             queue.pump.wake()
         return due_ms

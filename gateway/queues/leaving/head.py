@@ -17,6 +17,7 @@ from store.format.frame import QueueNumber, QueueOffset
 
 BATCH_COUNT_MAX = 256  # messages leased at once
 TRIES_COUNT_MAX = 16  # of removing the excess, while others hold and give back the same
+NO_LIMIT = 1 << 62
 PEEK_BYTES = 1 << 20  # of messages looked at, at once, for whether they have expired
 
 
@@ -74,17 +75,22 @@ class QueueHead:
         """Returns how many messages wait, those due for removal included. Raises `StoreError`."""
         return await self._store.leases.waiting(self._number)
 
-    async def trim(self, owner: int) -> int | None:
+    async def trim(self, owner: int, batches_max: int = NO_LIMIT) -> int | None:
         """Removes expired messages at the head, and the excess; `owner` leases them meanwhile.
 
-        Returns when the next message expires, None where it never does, or nothing waits. Messages that stay are not
-        leased, so that consumers keep their order. The store skips and counts lost messages at the head, as it does for
-        consumers. Raises `StoreError`.
+        Returns when the next message expires, None where it never does, or nothing waits; the present time where there
+        may be more to remove than `batches_max` batches. Messages that stay are not leased, so that consumers keep
+        their order. The store skips and counts lost messages at the head, as it does for consumers. Raises
+        `StoreError`.
         """
-        due_ms = await self._drop_expired(owner)
+        due_ms = await self._drop_expired(owner, batches_max)
         rules = self._rules()
-        if rules.limited and rules.overflow == DROP_HEAD and await self._drop_excess(owner, rules):
-            return await self._drop_expired(owner)
+        if rules.limited and rules.overflow == DROP_HEAD:
+            batches = await self._drop_excess(owner, rules, batches_max)
+            if batches == batches_max:
+                return self._now_ms()
+            if batches:
+                return await self._drop_expired(owner, batches_max)
         return due_ms
 
     async def length(self) -> tuple[int, int]:
@@ -92,15 +98,15 @@ class QueueHead:
         count = await self._store.leases.waiting(self._number)
         return count, 0 if self._rules().max_bytes is None else await self._sizes.waiting_bytes()
 
-    async def _drop_excess(self, owner: int, rules: QueueRules) -> bool:
-        """Removes the oldest messages of a queue that is too long; returns whether there were any.
+    async def _drop_excess(self, owner: int, rules: QueueRules, batches_max: int) -> int:
+        """Removes the oldest messages of a queue that is too long; returns how many batches there were.
 
         Other processes may do the same: messages that they have taken meanwhile count as gone, so that all together
         remove no more than the excess. Messages that they give back are looked at again; a message beside the oldest
         may go in its place then.
         """
-        dropped, in_vain = False, 0
-        while in_vain < TRIES_COUNT_MAX:
+        batches, in_vain = 0, 0
+        while in_vain < TRIES_COUNT_MAX and batches < batches_max:
             async with self._leasing:
                 excess = await self._excess(rules)
                 if excess <= 0:
@@ -119,8 +125,8 @@ class QueueHead:
                 await self.discard(owner, found)
                 if count:
                     await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
-            dropped, in_vain = True, 0 if count else in_vain + 1
-        return dropped
+            batches, in_vain = batches + 1, 0 if count else in_vain + 1
+        return batches
 
     async def _excess(self, rules: QueueRules, held: Sequence[Letter] = ()) -> int:
         """Returns how many of the oldest messages are too many: of those that wait, or of `held`, which are older."""
@@ -136,9 +142,13 @@ class QueueHead:
             excess = max(excess, next((count for count, size in enumerate(gone) if size >= over), len(held)))
         return excess
 
-    async def _drop_expired(self, owner: int) -> int | None:
+    async def _drop_expired(self, owner: int, batches_max: int) -> int | None:
         store, number, count = self._store, self._number, 1  # mostly the first one says that there is nothing to do
+        batches = 0
         while (first := await store.leases.first_waiting(number)) is not None:
+            if batches == batches_max:
+                return self._now_ms()
+            batches += 1
             try:
                 fetched = await store.queues.fetch(number, first, max_bytes=PEEK_BYTES, max_rows=count)
             except (OffsetOutOfRange, CorruptFrame):

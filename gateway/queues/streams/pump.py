@@ -61,7 +61,7 @@ class StreamHead:
         bounds = await self._store.queues.bounds(self._number)
         return bounds.next - bounds.first
 
-    async def trim(self, owner: int) -> int | None:
+    async def trim(self, owner: int, batches_max: int = 0) -> int | None:
         """Returns None: nothing expires."""
         return None
 

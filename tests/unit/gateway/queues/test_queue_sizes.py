@@ -96,3 +96,19 @@ async def test_what_could_not_be_removed_from_the_head_is_nobodys(rig, monkeypat
     await queue.pump.head.trim(OWNER)
     assert await leases.unsettled(queue.number) == 1
     assert await leases.waiting(rig.queues.registry.queues["dead"].number) == 3
+
+
+@pytest.mark.parametrize("why", ["expired", "excess"])
+async def test_a_look_ends_after_some_batches_and_asks_for_another(rig, monkeypatch, why):
+    monkeypatch.setattr("gateway.queues.leaving.head.BATCH_COUNT_MAX", 2)
+    monkeypatch.setattr("gateway.queues.keeper.LOOK_BATCHES_MAX", 3)
+    rules = {"x-max-length": 1} if why == "excess" else {}
+    await rig.declare(rig.conn(), "q", arguments={"x-message-ttl": 60_000, **rules})
+    number = rig.queues.registry.queues["q"].number
+    await rig.publish("", "q", *(b"%d" % n for n in range(11)), expires_at_ms=500 if why == "expired" else None)
+    await rig.publish("", "q", b"last")
+    left = []
+    while await rig.queues.keeper.look_after(number) == rig.now_ms:
+        left.append(await rig.store.leases.waiting(number))
+    assert left == ([7, 2] if why == "expired" else [6, 1])
+    assert await rig.store.leases.waiting(number) == 1
