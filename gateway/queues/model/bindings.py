@@ -81,6 +81,10 @@ class Exchange(msgspec.Struct, frozen=True, kw_only=True):
         """Returns the kind by which it routes: of a delayed exchange that is an argument."""
         return str(self.arguments[DELAYED_TYPE]) if self.kind == DELAYED else self.kind
 
+    def routes_like(self, other: "Exchange") -> bool:
+        """Returns whether a binding takes the same messages from both."""
+        return (self.kind, self.arguments) == (other.kind, other.arguments)
+
 
 _PREDECLARED = {
     "": "direct",

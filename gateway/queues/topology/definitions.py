@@ -36,11 +36,11 @@ log = logs.get(__name__)
 
 
 class Changed(Exception):
-    """Raised when another proxy has changed the definition first."""
+    """Raised when another proxy has changed a definition first, one of these names."""
 
-    def __init__(self, name: str) -> None:
-        super().__init__(name)
-        self.name = name
+    def __init__(self, *names: str) -> None:
+        super().__init__(*names)
+        self.names = names
 
 
 class StoredDefinition(NamedTuple):
@@ -66,8 +66,13 @@ class Definitions(Protocol):
     async def find(self, name: str, *, exchange: bool) -> StoredDefinition | None:
         """Returns a definition that is not known here, but perhaps elsewhere."""
 
-    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
-        """Stores a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`."""
+    async def put(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
+        """Stores a definition in the place of the one of a revision (0: of none). Its revision. Raises `Changed`.
+
+        Of several proxies only if other keys, too, are at the revisions in `also`.
+        """
 
     async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
         """Stores the definition of a new queue, and what is awaited: the store's settings of it.
@@ -84,8 +89,10 @@ class Definitions(Protocol):
         Of several proxies only if other keys, too, are at the revisions in `also`.
         """
 
-    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
-        """Returns the revisions that a transaction has to compare to fail once a durable queue is not as known here."""
+    def guard(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool = True
+    ) -> Mapping[str, int]:
+        """Returns the revisions that a transaction has to compare to fail once a definition is not as known here."""
 
 
 class LocalDefinitions:
@@ -109,7 +116,9 @@ class LocalDefinitions:
         """See `Definitions`: a definition that is unknown here does not exist."""
         return None
 
-    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+    async def put(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
         """See `Definitions`."""
         if lasting:
             await self._store.keys.put(_place(definition, lasting=True), _encode(definition))
@@ -131,7 +140,9 @@ class LocalDefinitions:
             await self._store.keys.delete(_place(definition, lasting=True))
         return revision
 
-    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+    def guard(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool = True
+    ) -> Mapping[str, int]:
         """See `Definitions`: no other proxy changes it."""
         return NOTHING
 
@@ -165,13 +176,15 @@ class SharedDefinitions:
                 return self._noted(entry.key, _found(entry))
         return None
 
-    async def put(self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool) -> int:
+    async def put(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool, also: Mapping[str, int] = NOTHING
+    ) -> int:
         """See `Definitions`."""
         key = _place(definition, lasting=lasting)
         self._names[key] = definition.name
         vhost = vhost_of(definition.name)
         there = NOTHING if vhost == DEFAULT_VHOST else {deleted_key(vhost): 0}  # another proxy may be deleting it
-        return await self._transact(definition.name, {key: revision, **there}, Put(key, _encode(definition)))
+        return await self._transact(definition.name, {key: revision, **there, **also}, Put(key, _encode(definition)))
 
     async def put_with(self, settings: Awaitable[None], definition: QueueDefinition, *, lasting: bool) -> int:
         """See `Definitions`: the settings first, as other processes use a queue once they see its definition."""
@@ -185,9 +198,11 @@ class SharedDefinitions:
         key = _place(definition, lasting=lasting)
         return await self._transact(definition.name, {key: revision, **also}, Delete(key))
 
-    def guard(self, definition: QueueDefinition, revision: int) -> Mapping[str, int]:
+    def guard(
+        self, definition: Exchange | QueueDefinition, revision: int, *, lasting: bool = True
+    ) -> Mapping[str, int]:
         """See `Definitions`."""
-        return {_place(definition, lasting=True): revision}
+        return {_place(definition, lasting=lasting): revision}
 
     async def _transact(self, name: str, compares: Mapping[str, int], operation: Put | Delete) -> int:
         try:

@@ -4,7 +4,8 @@ The definition of an exchange holds the bindings that lead to it, as a queue's d
 predeclared exchange stores a definition for it.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Awaitable, Callable, Collection, Iterable
+from functools import partial
 
 import msgspec
 
@@ -160,13 +161,15 @@ class ExchangeRegistry(SettingsRegistry):
 
     async def bind_exchange(self, _conn: ConsumerConnection, request: BindExchange) -> None:
         """See `BindExchange`. Raises `Refusal`."""
-        await self._change(lambda: self._bind_exchange(request))
+        judged = self._exchanges.get(request.source)
+        await self._change(lambda: self._bind_exchange(request, judged))
 
-    async def _bind_exchange(self, request: BindExchange) -> None:
+    async def _bind_exchange(self, request: BindExchange, judged: Exchange | None) -> None:
         _refuse_default(request)
         for name in (request.source, request.destination):
             await self._learn_of(name, exchange=True)
         source, target = self._known_exchange(request.source), self._known_exchange(request.destination)
+        check_judged(judged, source)
         binding = Binding(exchange=source.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(source, binding)
         if (target.name, binding.identity) in self._linked.get(source.name, {}):
@@ -174,7 +177,7 @@ class ExchangeRegistry(SettingsRegistry):
         if len(target.bindings) >= BINDINGS_COUNT_MAX:
             name = said(target.name)
             raise Refusal(Cause.QUOTA, f"exchange {name} has {BINDINGS_COUNT_MAX} bindings to others already")
-        await self._change_links(target, (*target.bindings, binding))
+        await self._change_links(target, (*target.bindings, binding), source)
 
     async def unbind_exchange(self, _conn: ConsumerConnection, request: UnbindExchange) -> None:
         """See `UnbindExchange`. Raises `Refusal`."""
@@ -202,29 +205,55 @@ class ExchangeRegistry(SettingsRegistry):
             raise Refusal(Cause.NOT_FOUND, f"no exchange {said(name)}")
         return exchange
 
-    async def _change_links(self, target: Exchange, bindings: tuple[Binding, ...]) -> None:
-        """Gives an exchange other bindings to exchanges: on disk before they count."""
+    async def _change_links(
+        self, target: Exchange, bindings: tuple[Binding, ...], source: Exchange | None = None
+    ) -> None:
+        """Gives an exchange other bindings to exchanges, `source`: to one as it is known here; on disk first."""
         changed = msgspec.structs.replace(target, bindings=bindings)
         stored = msgspec.structs.replace(target, bindings=self._stored(bindings))
         revision = self._revisions.get(target.name, 0)
-        self._revisions[target.name] = await self._definitions.put(stored, revision, lasting=target.durable)
+        put = partial(self._definitions.put, stored, revision, lasting=target.durable)
+        self._revisions[target.name] = await self._bound(put, source)
         self._set_exchange(changed)
 
-    async def _change_bindings(self, queue: Queue, bindings: tuple[Binding, ...]) -> None:
-        """Gives a queue other bindings: on disk before they count."""
-        await self._redefine(queue, msgspec.structs.replace(queue.definition, bindings=bindings))
+    async def _change_bindings(
+        self, queue: Queue, bindings: tuple[Binding, ...], source: Exchange | None = None
+    ) -> None:
+        """Gives a queue other bindings, `source`: to an exchange as it is known here; on disk before they count."""
+        await self._redefine(queue, msgspec.structs.replace(queue.definition, bindings=bindings), source)
 
-    async def _redefine(self, queue: Queue, definition: QueueDefinition) -> None:
+    async def _redefine(self, queue: Queue, definition: QueueDefinition, source: Exchange | None = None) -> None:
         """Gives a queue another definition: on disk before it counts. Raises `Changed`, `StoreError`."""
         stored = msgspec.structs.replace(definition, bindings=self._stored(definition.bindings))
-        queue.revision = await self._definitions.put(stored, queue.revision, lasting=queue.lasting)
+        put = partial(self._definitions.put, stored, queue.revision, lasting=queue.lasting)
+        queue.revision = await self._bound(put, source)
         self._rebind(queue, definition)
+
+    async def _bound(self, put: Callable[..., Awaitable[int]], source: Exchange | None) -> int:
+        """Stores a definition, unless the exchange that it is bound to is another one by now. Raises `Changed`."""
+        revision = None if source is None else self._revisions.get(source.name)
+        if source is None or revision is None:
+            return await put()
+        try:
+            return await put(also=self._definitions.guard(source, revision, lasting=source.durable))
+        except Changed as changed:
+            raise Changed(*changed.names, source.name) from changed
 
     def _stored(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
         """Returns the bindings to store: several proxies share all; a gateway alone keeps those that outlive it."""
         if self._definitions.shared:
             return bindings
         return tuple(b for b in bindings if self._exchanges[b.exchange].durable)
+
+
+def check_judged(judged: Exchange | None, exchange: Exchange) -> None:
+    """Raises `Refusal` (PRECONDITION) where an exchange is not the one by which the rights to bind were judged.
+
+    Another proxy has declared it anew, as one that routes otherwise. Where none was known all that it may take counted.
+    """
+    if judged is not None and not judged.routes_like(exchange):
+        name = said(exchange.name)
+        raise Refusal(Cause.PRECONDITION, f"exchange {name} has just been declared anew, of another type: bind again")
 
 
 def exchange_of(request: DeclareExchange) -> Exchange:

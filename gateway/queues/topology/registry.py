@@ -29,10 +29,7 @@ from gateway.port.shared import SHARED_PREFIX
 from gateway.publishing.topic_shares import creator_of
 from gateway.queues.leasing.pump import ConsumerConnection
 from gateway.queues.leaving.rules import COMPARED, check_queue_arguments, max_priority
-from gateway.queues.model.bindings import (
-    Binding,
-    QueueDefinition,
-)
+from gateway.queues.model.bindings import Binding, Exchange, QueueDefinition
 from gateway.queues.model.queue import Queue, check_access, is_hidden, locked_queue, no_queue
 from gateway.queues.streams.arguments import COMPARED_OF_STREAMS, QUEUE_TYPE, check_stream, is_other_type, is_stream
 from gateway.queues.topology.claims import PREFIX, claim, release
@@ -42,6 +39,7 @@ from gateway.queues.topology.exchange_registry import (
     ExchangeRegistry,
     check_binding,
     check_equal,
+    check_judged,
     check_same,
     default_exchange,
     reserved_name,
@@ -299,15 +297,17 @@ class QueueRegistry(ExchangeRegistry):
 
     async def bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
         """See `BindQueue`. Raises `Refusal`."""
-        await self._change_queue(request.queue, lambda: self._bind(conn, request))
+        judged = self._exchanges.get(request.exchange)
+        await self._change_queue(request.queue, lambda: self._bind(conn, request, judged))
 
-    async def _bind(self, conn: ConsumerConnection, request: BindQueue) -> None:
+    async def _bind(self, conn: ConsumerConnection, request: BindQueue, judged: Exchange | None) -> None:
         await self._learn_of(request.exchange, exchange=True)
         await self._learn_of(request.queue)
         exchange = self._known_exchange(request.exchange)
         queue = self.find(request.queue, conn)
         if not local_name(exchange.name):
             raise default_exchange()
+        check_judged(judged, exchange)
         binding = Binding(exchange=exchange.name, routing_key=request.routing_key, arguments=dict(request.arguments))
         check_binding(exchange, binding)
         bindings = queue.definition.bindings
@@ -315,7 +315,7 @@ class QueueRegistry(ExchangeRegistry):
             return
         if len(bindings) >= BINDINGS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"queue {said(request.queue)} has {BINDINGS_COUNT_MAX} bindings already")
-        await self._change_bindings(queue, (*bindings, binding))
+        await self._change_bindings(queue, (*bindings, binding), exchange)
 
     async def unbind(self, conn: ConsumerConnection, request: UnbindQueue) -> None:
         """See `UnbindQueue`. Raises `Refusal`."""

@@ -192,6 +192,9 @@ class Topology(ABC):
             return
         self._know_vhost(vhost_of(name))
         if isinstance(definition, Exchange):
+            there = self._exchanges.get(name)
+            if there is not None and not there.routes_like(definition):  # it was deleted in between, with its routes
+                await self._removed_elsewhere(name, exchange=True)
             self._revisions[name] = revision
             self._set_exchange(definition)
             self._notify_exchanges()
@@ -238,8 +241,7 @@ class Topology(ABC):
                 try:
                     return await work()
                 except Changed as changed:
-                    for exchange in (True, False):
-                        await self._look_again(changed.name, exchange=exchange)
+                    await self._look_at(changed.names)
         raise _too_often()
 
     async def _change_queue(self, name: str, work: Callable[[], Coroutine[Any, Any, T]]) -> T:
@@ -253,9 +255,14 @@ class Topology(ABC):
                     return await work()
             except Changed as changed:
                 async with self._changing:
-                    for exchange in (True, False):
-                        await self._look_again(changed.name, exchange=exchange)
+                    await self._look_at(changed.names)
         raise _too_often()
+
+    async def _look_at(self, names: Iterable[str]) -> None:
+        """Learns of what others have made of some names, with the topology locked."""
+        for name in names:
+            for exchange in (True, False):
+                await self._look_again(name, exchange=exchange)
 
     async def _look_again(self, name: str, *, exchange: bool) -> None:
         found = await self._definitions.find(name, exchange=exchange)

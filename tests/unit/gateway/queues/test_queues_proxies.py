@@ -30,6 +30,7 @@ from gateway.queues.leaving.upkeep import OWNER
 from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.definitions import Changed
+from gateway.queues.topology.topology import Topology
 from store.base.errors import AppendOutcomeUnknown, StoreError
 from store.local.local import LocalStore
 from tests.support.gateway.queues_proxies import QueuesProxies
@@ -371,6 +372,39 @@ async def test_bindings_between_exchanges_are_known_at_every_proxy(two, durable)
     await until(lambda: late.routes("z", "k"))
     await other.ask(DeleteExchange(name="a"))
     await until(lambda: not one.routes("z", "k") and not late.routes("z", "k"))
+
+
+@pytest.mark.parametrize("destination", ["queue", "exchange"])
+async def test_nothing_is_bound_to_an_exchange_that_is_of_another_type_by_now(cluster, monkeypatch, destination):
+    """Rights were judged by the type that it had, and the binding took all: at one proxy, and at the other nothing."""
+    learn, late, behind = Topology._learn_all, asyncio.Event(), []
+
+    async def learn_late(topology, found):
+        if topology in behind:
+            await late.wait()
+        await learn(topology, found)
+
+    monkeypatch.setattr(Topology, "_learn_all", learn_late)
+    one, other = await cluster.proxy(), await cluster.proxy()
+    await one.ask(DeclareExchange(name="x", kind="topic", durable=True))
+    await one.ask(DeclareExchange(name="y", kind="fanout", durable=True))
+    await one.ask(DeclareQueue(name="q", durable=True))
+    await until(lambda: other.queues.exchange("y") and "q" in other.queues.registry.queues)
+    behind.append(other.queues.registry)
+    await one.ask(DeleteExchange(name="x"))
+    await one.ask(DeclareExchange(name="x", kind="fanout", durable=True))
+    assert other.queues.exchange("x").kind == "topic"
+    bind = BindQueue(queue="q", exchange="x", routing_key="a")
+    if destination == "exchange":
+        bind = BindExchange(source="x", destination="y", routing_key="a")
+    with pytest.raises(Refusal, match="declared anew") as refused:
+        await other.ask(bind)
+    assert refused.value.cause is Cause.PRECONDITION
+    assert other.queues.exchange("x").kind == "fanout"
+    await other.ask(bind)
+    late.set()
+    if destination == "queue":
+        await until(lambda: all(proxy.routes("x", "secret") for proxy in (one, other)))
 
 
 async def test_one_proxy_has_the_single_active_consumer_until_it_is_gone(two):
