@@ -34,7 +34,8 @@ class Contents:
             if not self._admit(channel, content, principal, now_ms):
                 content.postpone_header()
                 return False
-            content.head_bytes = head_cost_bytes(len(payload))
+            assert content.template is not None
+            content.head_bytes = head_cost_bytes(len(payload), content.template)
             self._hold(content, content.head_bytes)
         elif content.upload is not None:
             if not content.upload.has_room:

@@ -44,8 +44,8 @@ class AmqpOptions(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fiel
         int,
         Meta(
             ge=1,
-            description="bytes of messages half received, over all channels of a connection, with 16 for each byte of "
-            "properties beyond 64; one message alone may have more",
+            description="bytes of messages half received, over all channels of a connection, with the memory of large "
+            "properties; one message alone may have more",
         ),
     ] = 32 << 20
     transaction_bytes_max: Annotated[

@@ -5,7 +5,7 @@ bytes, for all connections together, in tables that are emptied when they are fu
 """
 
 import struct
-from typing import Final, NamedTuple, Protocol
+from typing import Any, Final, NamedTuple, Protocol
 
 from adapters.amqp.codec.copies import with_copies
 from adapters.amqp.codec.properties import Template, read_properties
@@ -28,8 +28,9 @@ TARGETS_COUNT_MAX: Final = 8_192
 VHOST_TARGETS_COUNT_MAX: Final = 1_024  # of each other virtual host
 VHOSTS_COUNT_MAX: Final = 64  # virtual hosts whose targets are remembered
 TEMPLATES_COUNT_MAX: Final = 2_048  # up to 12 KB each: many small headers
-USUAL_HEAD_BYTES: Final = 64  # of properties, that are not counted
-HEAD_FACTOR: Final = 16  # the memory that a byte of the others takes, where they are many small fields
+USUAL_HEAD_BYTES: Final = 128  # of properties, that are not counted
+HEAD_FACTOR: Final = 3  # the memory that a byte of the others takes, about
+FIELD_BYTES: Final = 110  # that one of their fields takes besides, about
 REMEMBERED_BYTES_MAX: Final = 512  # of one key: longer ones are seldom repeated
 _MESSAGE_ID: Final = 0x80  # in the second byte of the property flags: no other property has such flags
 CONTENT_HEADER = struct.Struct(">HHQ")  # class, weight, body size; the properties follow
@@ -104,9 +105,20 @@ def template_if_sound(raw: bytes) -> Template | None:
         return None
 
 
-def head_cost_bytes(size_bytes: int) -> int:
-    """Returns how much memory the properties of a message take, beyond those of usual ones, from their size."""
-    return max(0, size_bytes - USUAL_HEAD_BYTES) * HEAD_FACTOR
+def head_cost_bytes(size_bytes: int, template: Template) -> int:
+    """Returns about how much memory the properties of a message take, from their size and meaning; 0: little."""
+    if size_bytes <= USUAL_HEAD_BYTES:
+        return 0
+    return size_bytes * HEAD_FACTOR + _count(template.tail) * FIELD_BYTES
+
+
+def _count(value: Any) -> int:
+    """Returns how many values there are in tables and arrays, at any depth."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif not isinstance(value, (tuple, list)):
+        return 1
+    return 1 + sum(map(_count, value))
 
 
 class BodyTaker(Protocol):

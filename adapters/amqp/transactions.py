@@ -10,8 +10,8 @@ from gateway.domain.errors import ProtocolError
 from store.api.message import Message
 from store.format.frame import QueueNumber, QueueOffset
 
-MESSAGE_BYTES: Final = 512  # of memory that a message takes besides its body and large properties, about
-HEADS_BYTES_MAX: Final = 64 << 20  # of that in all transactions of a connection
+MESSAGE_BYTES: Final = 1_024  # of memory that a message takes besides its body and large properties, about
+HEADS_BYTES_MAX: Final = 128 << 20  # of that in all transactions of a connection
 
 
 class _Settled(NamedTuple):

@@ -14,7 +14,7 @@ from gateway.domain.principal import Principal
 
 PLANS_MAX = 16_384  # option lists remembered with their meaning, of all peers of a socket or of a trusted gateway
 USER_PLANS_MAX = 1_024  # of one user
-CONNECTION_PLANS_MAX = 64  # of one connection, of which there may be many
+CONNECTION_PLANS_MAX = 256  # of one connection, of which there may be many
 PLAN_KEY_BYTES_MAX = 256  # of such a list; a longer one is parsed each time
 
 

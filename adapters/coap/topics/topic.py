@@ -22,6 +22,7 @@ COLLECTION: Final = ("ps",)
 TOPICS: Final = "$topic"  # the segment of topic resources
 DATA_TYPE: Final = "core.ps.data"
 NAME_BYTES_MAX: Final = 255
+DATA_BYTES_MAX: Final = len("/ps/") + 3 * NAME_BYTES_MAX  # of the path of a name, each of whose bytes is escaped
 NUMBER_MAX: Final = 0xFFFF_FFFF
 FORMAT_MAX: Final = 0xFFFF  # a Content-Format (RFC 7252, 12.3)
 
@@ -230,7 +231,7 @@ def _is_name(value: cbor.Value, _settings: CoapOptions) -> bool:
 
 
 def _is_data(value: cbor.Value, _settings: CoapOptions) -> bool:
-    if not isinstance(value, str) or len(value.encode()) > 3 * NAME_BYTES_MAX:
+    if not isinstance(value, str) or len(value.encode()) > DATA_BYTES_MAX:
         return False
     try:
         return value.startswith(("/ps/", "/t/")) and "?" not in value and _is_address(data_address(value))

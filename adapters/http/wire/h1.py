@@ -185,6 +185,7 @@ class Http1:
 
     def respond(self, exchange: Exchange, response: Response, *, now_ms: int) -> None:
         """Writes a response, or keeps it until it is its turn."""
+        self._now_ms = now_ms
         slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return
@@ -209,6 +210,7 @@ class Http1:
 
         They are made where they are not encoded, or the connection ends behind them.
         """
+        self._now_ms = now_ms
         slot = self._slots.get(exchange)
         if slot is None:
             return
@@ -229,6 +231,7 @@ class Http1:
 
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Sends one chunk."""
+        self._now_ms = now_ms
         slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return
@@ -286,8 +289,8 @@ class Http1:
         self._now_ms = now_ms
         if self._lingering_until_ms is not None and now_ms >= self._lingering_until_ms:
             self._lingering_until_ms = None
-        timeout_ms = self._options.request_timeout_s * 1000
-        if self._started_ms is not None and now_ms >= self._started_ms + timeout_ms:
+        late_ms = self._late_ms()
+        if late_ms is not None and now_ms >= late_ms:
             late = problem(408, f"the request took more than {self._options.request_timeout_s} s")
             self._refuse(Refused(self._arriving.refusal or late))
         drained = self._drained()
@@ -301,7 +304,11 @@ class Http1:
             return 0
         if self._lingering_until_ms is not None:
             return self._lingering_until_ms
-        if self._started_ms is None:
+        return self._late_ms()
+
+    def _late_ms(self) -> int | None:
+        """Returns when the request that arrives takes too long; None: none arrives, or it has to wait for our word."""
+        if self._started_ms is None or (self._expecting and self._slots):
             return None
         return self._started_ms + self._options.request_timeout_s * 1000
 
@@ -439,6 +446,7 @@ class Http1:
         self._expecting = False
         if (refusal := self.refusal_of(self._request())) is None:
             self._out += b"HTTP/1.1 100 Continue\r\n\r\n"
+            self._started_ms = self._now_ms  # its body may come from now on
         return refusal
 
     def _stop(self) -> None:

@@ -87,11 +87,24 @@ def test_a_body_that_has_come_is_not_asked_for() -> None:
 def test_a_request_behind_an_unanswered_one_is_refused_by_its_head_in_its_turn() -> None:
     gateway = Gateway(hold=True)
     gateway.feed(request("GET", "/topics/a") + EXPECTING.replace(b"/topics/a", b"/nothing"))
+    gateway.now_ms += 20_000
     assert statuses(gateway.release()) == [404, 404]
     gateway.feed(b"1")
     assert gateway.messages == []
-    gateway.tick(after_ms=LINGER_MS)
+    gateway.tick(after_ms=LINGER_MS - 1)
+    assert not gateway.closed, "the client may not have read the answer yet"
+    gateway.tick(after_ms=1)
     assert gateway.closed
+
+
+def test_a_request_that_has_to_wait_for_its_turn_is_not_late() -> None:
+    """Its client was told that it took too long before it was let send its body, or a moment after."""
+    gateway = Gateway(hold=True)
+    gateway.feed(request("GET", "/topics/a") + EXPECTING)
+    assert gateway.tick(after_ms=45_000) == b""
+    assert gateway.release().endswith(b"HTTP/1.1 100 Continue\r\n\r\n")
+    assert gateway.tick(after_ms=29_000) == b""
+    assert statuses(gateway.feed(b"1")) == [201]
 
 
 @pytest.mark.parametrize(
