@@ -32,6 +32,7 @@ from store.base.streams.event_wait import wait_at_most
 
 logger = logging.getLogger(__name__)
 
+APPLIED_LOOK_S = 0.05  # between two looks whether what is in the log is applied
 BEGIN_AGAIN_S = 0.02  # until a new leader tries again to apply its predecessors' entries
 CLUSTER_ID_BYTES = 8  # random, of a new cluster's id
 
@@ -194,9 +195,17 @@ class Leadership:
         except ControllerError:
             await self.driver.barrier()
             # Its own first copy may be in the log, and not committed: refused for good, it would hold all the same.
-            await self.driver.until_applied(self.driver.status.last_index)
+            await self._until_applied(self.driver.status.last_index)
             self._admit(command)
         return await self._propose(command)
+
+    async def _until_applied(self, index: int) -> None:
+        """Waits until the log is applied up to an index. Raises `NotLeading` when this controller leads no more."""
+        term = self.term
+        while self.driver.applied < index:
+            if term is None or self.term != term:
+                raise NotLeading(self.leader_address)
+            await self._changes.next(APPLIED_LOOK_S)
 
     def _admit(self, command: Command[Any]) -> None:
         if isinstance(command, AlterSyncSet):

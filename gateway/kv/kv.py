@@ -198,12 +198,13 @@ class KeyValues:
 
     async def _range(self, asker: KeyClient, request: ListKeys, after: str | None, limit: int) -> Page:
         at_revision = request.at_revision
+        page = await self._store.keys.range(
+            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=at_revision
+        )
         for hold in self.holds.get(asker.connection.id, ()):
             if hold.revision == at_revision:
                 hold.read_ms = self._now_ms()
-        return await self._store.keys.range(
-            request.start, request.end, namespace=request.namespace, after=after, limit=limit, at_revision=at_revision
-        )
+        return page
 
     async def count(self, _: KeyClient, request: CountKeys) -> int:
         """See `CountKeys`."""

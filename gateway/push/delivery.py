@@ -262,12 +262,17 @@ class PushDelivery:
             self._settled = later(self._settled, earlier(reached, self._outbox.oldest()))
 
     async def _committing(self, owned: Owned) -> None:
+        said = ""
         while True:
             await asyncio.sleep(COMMIT_S)
             try:
                 await self._commit(owned)
             except StoreError as error:
-                log.warning("a subscription's cursor was not committed", subscription=self.record.id, error=str(error))
+                if str(error) != said:
+                    said = str(error)
+                    log.warning("a subscription's cursor was not committed", subscription=self.record.id, error=said)
+            else:
+                said = ""
 
     async def _commit(self, owned: Owned) -> None:
         moved, self._moved = self._moved, False
@@ -285,7 +290,7 @@ class PushDelivery:
 
     async def _write(self, owned: Owned, *, cursor: Cursor | None = None) -> None:
         """Stores the cursor, if it is given, and the status, if it is time for that. Raises `StoreError`."""
-        stored = self._stored
+        stored, status_s = self._stored, self._status_s
         operations = self.changed_status(with_cursor=cursor is not None)
         try:
             if cursor is not None:
@@ -293,7 +298,7 @@ class PushDelivery:
             elif operations:
                 await owned.write(operations)
         except StoreError:
-            self._stored = stored
+            self._stored, self._status_s = stored, status_s
             raise
 
     def changed_status(self, *, with_cursor: bool = False) -> Sequence[Put]:

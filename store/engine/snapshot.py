@@ -203,6 +203,7 @@ def finish_install(data_dir: Path) -> None:
             shutil.rmtree(data_dir / "views")
         shutil.rmtree(old_path(data_dir / "views"), ignore_errors=True)
         ViewsHealth(data_dir).renewed()
+        files.sync_directory(data_dir)  # the rename says that all of this is done
         (installed / "views").rename(data_dir / "views")
     for name in (_EPOCHS, FLOOR_FILE, _FILLING):
         if (installed / name).is_file():

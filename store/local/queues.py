@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections import Counter
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,6 +34,7 @@ class LocalQueues:
         self._arrivals = arrivals
         self._listeners = Listeners[Sequence[QueueNumber]]("queues")
         self._lost = _LostLook(core)
+        self._going: Counter[int] = Counter()  # queues whose deletion is on its way to the log
 
     async def fetch(
         self,
@@ -107,16 +109,25 @@ class LocalQueues:
     async def delete(self, queue: QueueNumber) -> None:
         """See `QueueCalls.delete`. Raises `BadArgument` for a queue of the store's own."""
         check_messages_queue(queue)
-        await self._core.recorder.record(QueueDeleted(queue))
-        await self._core.check_queue(queue)
+        self._going[queue] += 1
+        try:
+            await self._core.recorder.record(QueueDeleted(queue))
+            await self._core.check_queue(queue)
+        finally:
+            self._going[queue] -= 1
+            if not self._going[queue]:
+                del self._going[queue]
 
     def deleted_at(self, queues: Collection[QueueNumber]) -> dict[QueueNumber, int]:
-        """Returns where in the log some queues were deleted last, as far as the log and sound views know; -1: never."""
+        """Returns where in the log some queues were deleted last, as far as the log and sound views know; -1: never.
+
+        A deletion that is on its way there will be at its end.
+        """
         recent, views = self._core.recent, self._core.engine.views
         found: dict[QueueNumber, int] = {}
         with views.reading() as txn:
             for queue in queues:
-                at: int | None = recent.deletion(queue)
+                at: int | None = self._core.engine.log.end if queue in self._going else recent.deletion(queue)
                 with suppress(ViewsDamaged):
                     found[queue] = views.settled.queue_deleted_at(txn, queue) if at is None else at
                 found.setdefault(queue, -1)

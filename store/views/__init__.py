@@ -190,11 +190,11 @@ class Views:
         self.last = LastView(table["last"])
         self.kv = KvView(*(table[name] for name in ("kv", "kv_expiry", "kv_spaces", "kv_void")))
         self.groups = GroupsView(table["groups"])
-        self.settled = SettledView(table["settled"])
+        self.timers = TimersView(table["timers"])
+        self.settled = SettledView(table["settled"], self._has_timers)
         self.producers = ProducersView(table["producers"])
         self.index = IndexView(table["index"], self._origin)
         self.addresses = AddressesView(table["addresses"])
-        self.timers = TimersView(table["timers"])
         self.walk = ViewsWalk(self.tables, self.health, self.turn, reading=self.reading)
         self._all = (
             self.timers,
@@ -344,6 +344,10 @@ class Views:
                 raise
             for table in tables:
                 table.commit()
+
+    def _has_timers(self, txn: ReadTxn) -> bool:
+        """Returns whether timers are pending."""
+        return self.timers.held(txn).timers > 0
 
     def _is_nearly_full(self) -> bool:
         info = self.env.info()

@@ -9,7 +9,7 @@ The ranges of a group and queue are disjoint and do not touch, so a set of settl
 """
 
 import struct
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import msgspec
@@ -24,16 +24,21 @@ from store.log.run import FrameRun
 _QUEUE = struct.Struct(">I")
 _OFFSET = struct.Struct(">Q")
 _SETTLED, _POLICY, _GROUP = b"s", b"p", b"g"
+DELETED_COUNT_MAX = 65_536  # notes of deleted queues kept for timers
 _QUEUE_DELETED, _GROUP_DELETED, _TRIMMED = b"d", b"e", b"t"
 _encode = msgspec.msgpack.Encoder().encode
 _decode = msgspec.msgpack.Decoder(LeasePolicy).decode
 
 
 class SettledView:
-    """Settled offsets and policies by group and queue."""
+    """Settled offsets and policies by group and queue.
 
-    def __init__(self, db: Any) -> None:
+    `has_timers` says whether timers are pending, which may fire into queues that are gone.
+    """
+
+    def __init__(self, db: Any, has_timers: Callable[[Any], bool]) -> None:
         self._db = db
+        self._has_timers = has_timers
 
     # ---- writing
 
@@ -89,11 +94,17 @@ class SettledView:
                 pass
 
     def _trim(self, txn: Any, first: int) -> None:
-        """Deletes notes of deletions that retention removed from the log, with the messages leased before them."""
+        """Deletes notes of deletions that retention removed from the log, with the messages leased before them.
+
+        Those of queues stay while timers are pending, unless they are very many.
+        """
         if first <= self._number(txn, _TRIMMED):
             return
         txn.put(_TRIMMED, _OFFSET.pack(first), db=self._db)
-        for key in [*self._keys(txn, _QUEUE_DELETED), *self._keys(txn, _GROUP_DELETED)]:
+        queues = list(self._keys(txn, _QUEUE_DELETED))
+        if len(queues) <= DELETED_COUNT_MAX and self._has_timers(txn):
+            queues = []
+        for key in [*queues, *self._keys(txn, _GROUP_DELETED)]:
             if self._number(txn, key) < first:
                 txn.delete(key, db=self._db)
 

@@ -9,6 +9,7 @@ from controller.api.commands import AddGroup, AlterSyncSet, ElectMaster, Registe
 from controller.elections.registry import Registry
 from controller.metadata.state import MetadataState
 from controller.node.leadership import Leadership
+from controller.wire.wire import NotLeading
 
 pytestmark = pytest.mark.anyio
 
@@ -16,21 +17,24 @@ ALTER = AlterSyncSet(group=0, master=1, master_epoch=1, sync_epoch=1, new_set=(1
 
 
 class SlowDriver:
-    """A leader's driver. `in_flight` are commands that its log has, and that a barrier does not wait for."""
+    """A leader's driver, and its changes. `in_flight` are commands in its log that a barrier does not wait for."""
 
     def __init__(self, state, *in_flight):
         self.state = state
         self.in_flight = list(in_flight)
-        self.status = SimpleNamespace(last_index=10)
+        self.status = SimpleNamespace(last_index=10, leader=None)
         self.barriers = 0
 
     async def barrier(self):
         self.barriers += 1
 
-    async def until_applied(self, index):
-        assert index == self.status.last_index
-        while self.in_flight:
-            self.state.apply(self.in_flight.pop(0))
+    @property
+    def applied(self):
+        return self.status.last_index - len(self.in_flight)
+
+    async def next(self, _timeout_s):
+        """Applies one, as the changes that are waited for."""
+        self.state.apply(self.in_flight.pop(0))
 
     def propose(self, _data, *, term):
         done = SimpleNamespace(term=term)
@@ -51,7 +55,7 @@ def leading(*in_flight):
     state.apply(ElectMaster(group=0, candidate=1, master_epoch=0, sync_epoch=0))
     driver = SlowDriver(state, *in_flight)
     clock = {"clock_ms": lambda: 60_000, "now_ms": lambda: 60_000}
-    leadership = Leadership(driver, SimpleNamespace(state=state), None, Registry(0), None, **clock)
+    leadership = Leadership(driver, SimpleNamespace(state=state), None, Registry(0), driver, **clock)
     leadership.term = 3
     return leadership, driver
 
@@ -68,3 +72,14 @@ async def test_a_change_that_its_first_copy_is_about_to_make_is_not_refused_for_
     leadership, driver = leading(ALTER)
     await leadership._apply(ALTER)
     assert driver.state.groups[0].sync_set == (1, 2)
+
+
+async def test_one_that_leads_no_more_does_not_wait_for_what_its_log_may_have_lost():
+    leadership, driver = leading(ALTER)
+
+    async def lose(_timeout_s):
+        leadership.term = None
+
+    driver.next = lose
+    with pytest.raises(NotLeading):
+        await leadership._apply(ALTER)

@@ -290,7 +290,6 @@ async def test_a_frame_over_the_limit(store):
     assert await store.keys.put("k", b"small") > 0  # by the same connection, if there is one
 
 
-@pytest.mark.slow
 class NoReaders:
     """LMDB's environment, but no read transaction begins."""
 
@@ -329,6 +328,7 @@ async def test_records_that_the_views_cannot_decide_leave_no_hole_in_them(data_d
         assert not list(store.core.engine.views.passed)
 
 
+@pytest.mark.slow
 async def test_a_failed_disk(data_dir):
     files = FaultyFiles()
     store = await LocalStore.open(data_dir, files=files, linger_s=HOUR_S)

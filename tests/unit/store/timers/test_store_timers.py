@@ -8,14 +8,16 @@ import pytest
 
 from store.base.errors import FrameTooLarge, NoSuchTimer, StoreOverloaded, TimersFull, TimerTooFar
 from store.format.frame import FIRST_QUEUE, ROW, ROW_EXTRA, Position
+from store.format.queue_config import FOREVER
 from store.format.records import KV_QUEUE, TIMERS_QUEUE, KvPut, QueueDeleted, TimerSet, TimersFired, encode
 from store.format.timer_key import TimerKey, pack_keys, unpack_keys
 from store.local.local import LocalStore
+from store.log.retention import RetentionLimits
 from store.timers import timers as timers_module
 from store.timers.timers import DAY_MS, TimerLimits, firing_frame
 from store.views.timers import is_sound
 from tests.support.process.clock import Clock
-from tests.support.store.store_kit import FaultyFiles, append, behind, bodies, records_frame
+from tests.support.store.store_kit import FaultyFiles, append, behind, bodies, frame, records_frame
 
 pytestmark = pytest.mark.anyio
 HOUR_S = 3600
@@ -423,3 +425,24 @@ async def test_nothing_comes_to_a_queue_that_was_deleted_since(opened, clock):
     assert await bodies(opened, 16) == [b"begun anew"]
     assert await bodies(opened, 17) == [b"kept"]
     assert opened.timers.held == (0, 0)
+
+
+async def test_nor_to_one_whose_deletion_is_not_in_the_log_any_more_or_not_yet(tmp_path, clock):
+    hour_ms = 3_600_000
+    small = {"segment_size_bytes": 1_000, "retention": RetentionLimits(hour_ms, FOREVER), "retention_interval_s": 3_600}
+    async with await LocalStore.open(tmp_path, now_ms=clock, linger_s=0.001, **small) as store:
+        due_ms = clock() + 100 * hour_ms
+        await set_timers(store, timer(due_ms, b"gone"), TimerSet(due_ms, row(17, 5), b"going"))
+        await store.queues.delete(16)
+        for _ in range(12):
+            await append(store, frame((18, bytes(200))))
+        clock.ms += 2 * hour_ms
+        await store.core.until_dispatched(store.log.confirmed)
+        await asyncio.to_thread(store.core.engine.trimmer.run)
+        assert store.core.engine.log.first > 0
+        clock.ms = due_ms
+        deleting = asyncio.ensure_future(store.queues.delete(17))
+        await asyncio.sleep(0)  # it is on its way
+        await store.tick()
+        await deleting
+        assert await bodies(store, 16) == await bodies(store, 17) == []
