@@ -104,8 +104,11 @@ class CatchUp:
         await asyncio.sleep(0)  # a scan of frames in memory does not wait; others have their turn all the same
         if tail.rewinds != rewinds:
             return True  # the frames may not be in the log any more
-        if lane.cursor < start or (patterns is not None and subscriber.patterns != patterns):
-            return True  # a subscription that has come meanwhile begins further back, or has other queues
+        if lane.cursor < start:
+            return True  # a subscription that has come meanwhile begins further back
+        if patterns is not None and subscriber.patterns != patterns:  # one may have other queues: up to where it begins
+            new = [sub for sub, pattern in subscriber.patterns.items() if patterns.get(sub) != pattern]
+            horizon = min([horizon, *(lane.since.get(sub, start).frame for sub in new)])
         following = min(following, horizon)
         for frame in frames:
             if frame.start >= horizon or not lane.current:

@@ -99,7 +99,7 @@ class QueueHead:
         return count, 0 if self._rules().max_bytes is None else await self._sizes.waiting_bytes()
 
     async def _drop_excess(self, owner: int, rules: QueueRules, batches_max: int) -> int:
-        """Removes the oldest messages of a queue that is too long; returns how many batches there were.
+        """Removes the oldest messages of a queue that is too long; returns how many batches of them there were.
 
         Other processes may do the same: messages that they have taken meanwhile count as gone, so that all together
         remove no more than the excess. Messages that they give back are looked at again; a message beside the oldest
@@ -125,7 +125,7 @@ class QueueHead:
                 await self.discard(owner, found)
                 if count:
                     await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
-            batches, in_vain = batches + 1, 0 if count else in_vain + 1
+            batches, in_vain = (batches + 1, 0) if count else (batches, in_vain + 1)
         return batches
 
     async def _excess(self, rules: QueueRules, held: Sequence[Letter] = ()) -> int:

@@ -112,6 +112,7 @@ class QueueRegistry(ExchangeRegistry):
                 check_access(conn, queue)
             if not request.passive:
                 check_same_queue(queue, request)
+                self._left.pop(request.name, None)  # it begins anew, and waits for consumers
         elif request.passive:
             raise no_queue(request.name)
         elif local_name(request.name).startswith(_RESERVED_QUEUES) and not _is_fresh(request):
@@ -237,6 +238,8 @@ class QueueRegistry(ExchangeRegistry):
             for name in list(self._left):
                 if (queue := self.queues.get(name)) is not None and not await self._counts.elsewhere(name):
                     unused.append(queue)
+                elif queue is not None and self._counts.behind:
+                    continue  # others may let go of it by what they see of ours: we look again when they see it right
                 self._left.pop(name, None)
         except StoreError as error:
             log.warning("the consumers of a queue at other proxies could not be counted", queue=name, error=str(error))

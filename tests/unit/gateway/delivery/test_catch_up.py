@@ -84,3 +84,27 @@ async def test_a_subscription_further_back_gets_all_while_the_log_turns_out_to_b
     rig.fanout.subscribe(subscriber, SubscriptionId(1), "a", (Position(rig.log.frames[0].start, 0),))
     await rig.settle()
     assert receiver.bodies == [b"%d" % n for n in range(FRAMES_COUNT) if n != 6]
+
+
+async def test_subscriptions_that_come_and_go_with_every_scan_keep_nobody_from_catching_up(monkeypatch):
+    """Each scan was thrown away: a client with a topic for each of its requests read nothing any more."""
+    monkeypatch.setattr("tests.support.gateway.memory_log.FRAMES_READ", 1)
+    log, receiver, scans = QueuesLog(), Receiver(), []
+    rig = FanoutTasks(log, queues_of=lambda pattern: [QueueNumber(16 if pattern == "a" else 17)])
+    for number in range(FRAMES_COUNT):
+        log.write(Message("a", b"%d" % number), queue=16)
+    subscriber, _ = rig.subscribe(receiver, "a", start=(Position(log.frames[0].start, 0),))
+    scan = log.scan
+
+    async def churning(start, queues, **options):
+        scans.append(start)
+        assert len(scans) <= 3 * FRAMES_COUNT, "it reads, and gets no further"
+        number = len(scans) + 1
+        rig.fanout.subscribe(subscriber, SubscriptionId(number), f"answers/{number}", None)
+        if number > 2:
+            rig.fanout.unsubscribe(subscriber, SubscriptionId(number - 1))
+        return await scan(start, queues, **options)
+
+    monkeypatch.setattr(log, "scan", churning)
+    await rig.settle()
+    assert receiver.bodies == [b"%d" % n for n in range(FRAMES_COUNT)]

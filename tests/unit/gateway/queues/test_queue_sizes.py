@@ -112,3 +112,19 @@ async def test_a_look_ends_after_some_batches_and_asks_for_another(rig, monkeypa
         left.append(await rig.store.leases.waiting(number))
     assert left == ([7, 2] if why == "expired" else [6, 1])
     assert await rig.store.leases.waiting(number) == 1
+
+
+async def test_a_look_that_removes_nothing_asks_for_no_other_one(rig):
+    """By their mean size messages are too long that are not when they are looked at: the look began again at once."""
+    await rig.declare(rig.conn(), "q", arguments={"x-max-length-bytes": 2_000})
+    queue, leases = rig.queues.registry.queues["q"], rig.store.leases
+    await rig.publish("", "q", b"s")
+    (first,) = await leases.take(queue.number, 101, max_count=1)
+    for _ in range(9):
+        await rig.publish("", "q", b"L" * 1_000)
+        await leases.take(queue.number, 102, max_count=1)
+    await rig.publish("", "q", *[b"s"] * 9)
+    leases.requeue(queue.number, 101, [first.offset], delivered=True)
+    waiting = await leases.waiting(queue.number)
+    assert await rig.queues.keeper.look_after(queue.number) != rig.now_ms
+    assert await leases.waiting(queue.number) == waiting

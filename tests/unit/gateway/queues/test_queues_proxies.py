@@ -31,7 +31,7 @@ from gateway.queues.model.bindings import QueueDefinition
 from gateway.queues.operated.vhosts import VhostLimits
 from gateway.queues.topology.definitions import Changed
 from gateway.queues.topology.topology import Topology
-from store.base.errors import AppendOutcomeUnknown, StoreError
+from store.base.errors import AppendOutcomeUnknown, StoreError, StoreFull
 from store.local.local import LocalStore
 from tests.support.gateway.queues_proxies import QueuesProxies
 from tests.support.process.clock import Clock
@@ -256,6 +256,48 @@ async def test_an_auto_delete_queue_goes_with_the_last_consumer_of_all_proxies(t
     other.cancel(second)
     await until(lambda: "q" not in one.queues.registry.queues)
     await until(lambda: empty(cluster.keys("amqp/")))
+
+
+@pytest.mark.parametrize("refused", ["one", "both"])
+async def test_an_auto_delete_queue_goes_though_proxies_saw_consumers_that_had_ended(two, monkeypatch, refused):
+    monkeypatch.setattr("gateway.queues.queues.FINISH_S", 0.001)
+    cluster, one, other = two
+    await one.declare(one.conn(), "q", auto_delete=True)
+    first, second = one.conn(), other.conn()
+    await one.consume(first, "q")
+    await other.consume(second, "q")
+
+    async def refuse(*_, **__):
+        raise StoreFull("no room")
+
+    with monkeypatch.context() as patch:
+        for proxy in (one, other)[: 1 if refused == "one" else 2]:
+            patch.setattr(proxy.store.keys, "transact", refuse)
+        await one.lose(first)
+        await other.lose(second)
+    await until(lambda: not any("q" in proxy.queues.registry.queues for proxy in (one, other)))
+    await until(lambda: empty(cluster.keys("amqp/")))
+
+
+async def test_an_auto_delete_queue_that_is_declared_again_waits_for_a_consumer_again(two, monkeypatch):
+    monkeypatch.setattr("gateway.queues.queues.FINISH_S", 60)
+    _, one, _ = two
+    await one.declare(one.conn(), "q", auto_delete=True)
+    conn = one.conn()
+    await one.consume(conn, "q")
+
+    async def away(_queue):
+        raise StoreError("away")
+
+    counts, again = one.queues._counts, one.conn()
+    with monkeypatch.context() as patch:
+        patch.setattr(counts, "_others", away)
+        await one.lose(conn)
+    await one.declare(again, "q", auto_delete=True)
+    await one.publish("", "q", b"1")
+    assert await one.queues.registry.finish()
+    await one.consume(again, "q")
+    assert await again.has(1) == [b"1"]
 
 
 async def empty(keys):
