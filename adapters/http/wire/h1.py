@@ -9,7 +9,7 @@ from adapters.http.wire.body import ArrivingBody
 from adapters.http.wire.chunks import EXTENSION_BYTES_MAX, ChunkFraming
 from adapters.http.wire.cors import readable
 from adapters.http.wire.event_socket import SOCKETS
-from adapters.http.wire.h1_head import Http1Head, Refused, head_end, malformed
+from adapters.http.wire.h1_head import Http1Head, Refused, head_end, malformed, without_offer
 from adapters.http.wire.h1_slot import Slot, Slots
 from adapters.http.wire.limits import body_refusal
 from adapters.http.wire.options import HttpOptions
@@ -22,7 +22,6 @@ OUTPUT_BYTES_MAX: Final = 256 * 1024  # of event streams: a connection's output 
 LINGER_MS: Final = 1_000  # how long the rest of a refused body is read: closing at once would destroy the answer
 LINGER_BYTES_MAX: Final = 64 * 1024 * 1024
 EMPTY_LINES_BYTES_MAX: Final = 256  # before a request; some clients send one empty line (RFC 9112, 2.2)
-_UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 
 
 class Http1:
@@ -289,8 +288,7 @@ class Http1:
         self._now_ms = now_ms
         if self._lingering_until_ms is not None and now_ms >= self._lingering_until_ms:
             self._lingering_until_ms = None
-        late_ms = self._late_ms()
-        if late_ms is not None and now_ms >= late_ms:
+        if (late_ms := self._late_ms()) is not None and now_ms >= late_ms:
             late = problem(408, f"the request took more than {self._options.request_timeout_s} s")
             self._refuse(Refused(self._arriving.refusal or late))
         drained = self._drained()
@@ -302,9 +300,7 @@ class Http1:
         """Returns the next thing that `tick` would do."""
         if self._drained():
             return 0
-        if self._lingering_until_ms is not None:
-            return self._lingering_until_ms
-        return self._late_ms()
+        return self._late_ms() if self._lingering_until_ms is None else self._lingering_until_ms
 
     def _late_ms(self) -> int | None:
         """Returns when the request that arrives takes too long; None: none arrives, or it has to wait for our word."""
@@ -419,12 +415,9 @@ class Http1:
     def decline(self, request: HttpRequest, rest: bytes) -> bytes:
         """Returns the bytes to feed, to go on in HTTP/1.1 as if no other protocol had been offered (RFC 9110, 7.8)."""
         self._clear()
-        kept = b"".join(b"%b: %b\r\n" % item for item in request.headers if item[0] not in _UPGRADE_HEADERS)
-        if not self._parser.should_keep_alive():
-            kept += b"connection: close\r\n"
-        version = self._parser.get_http_version().encode()
+        version, keep_alive = self._parser.get_http_version(), self._parser.should_keep_alive()
         self._parser = self._new_parser()
-        return b"%b %b HTTP/%b\r\n%b\r\n%b" % (request.method.encode(), request.target, version, kept, rest)
+        return without_offer(request, version, keep_alive=keep_alive) + rest
 
     def _complete(self, slot: Slot, data: bytes) -> None:
         """Adds the last output of a response."""

@@ -6,10 +6,11 @@ from typing import Final
 from adapters.http.wire.cors import ORIGIN, origin_wanted
 from adapters.http.wire.limits import FIELDS_COUNT_MAX, HEADS_PASSED, body_refusal, head_refusal
 from adapters.http.wire.options import HttpOptions
-from adapters.http.wire.request import CONTINUE, METHODS, expectations
+from adapters.http.wire.request import CONTINUE, METHODS, HttpRequest, expectations
 from adapters.http.wire.response import Response, problem
 
 FIELD_OVERHEAD_BYTES: Final = 4  # ": " and CRLF
+_UPGRADE_HEADERS: Final = frozenset({b"upgrade", b"http2-settings", b"connection"})
 _ONE_HOST: Final = problem(400, "host: must be given once", attribute="host")
 _METHOD_FIRST: Final = re.compile(rb"[!#$%&'*+\-.^_`|~0-9A-Za-z]{1,32} [!-~]")  # a line that may be a request's
 
@@ -157,3 +158,11 @@ def malformed(error: Exception, data: bytes) -> Response:
         if method not in METHODS:  # else the fault is behind a request that was whole
             return problem(501, f"the method {method} is not known")
     return problem(400, f"not an HTTP request: {detail}")
+
+
+def without_offer(request: HttpRequest, version: str, *, keep_alive: bool) -> bytes:
+    """Returns a request's head as it would be without its offer of another protocol (RFC 9110, 7.8)."""
+    kept = b"".join(b"%b: %b\r\n" % item for item in request.headers if item[0] not in _UPGRADE_HEADERS)
+    if not keep_alive:
+        kept += b"connection: close\r\n"
+    return b"%b %b HTTP/%b\r\n%b\r\n" % (request.method.encode(), request.target, version.encode(), kept)
