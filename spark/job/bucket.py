@@ -235,8 +235,9 @@ def merge(plan: PassPlan, bucket: int, files: list[NewFile], removed: dict[str, 
         if removed.get(table):
             continue
         for nth, paths in enumerate(runs):
-            files.append(merge_files(plan, table, bucket, paths, nth))
-            removed.setdefault(table, []).extend(paths)
+            file, merged = merge_files(plan, table, bucket, paths, nth)
+            files.append(file)
+            removed.setdefault(table, []).extend(merged)
 
 
 def _windows(

@@ -254,7 +254,7 @@ class Commits:
                 runs = [(bucket, run) for bucket, of in merges.items() for run in of.get(name, ())]
                 merged = [merge_files(plan, name, bucket, run, nth) for nth, (bucket, run) in enumerate(runs)]
                 if merged:
-                    self._write(name, merged, [path for _, run in runs for path in run], [])
+                    self._write(name, [file for file, _ in merged], [path for _, of in merged for path in of], [])
             self._save_versions()
 
     def _plan(self, wanted: int, merges: dict[int, dict[str, list[list[str]]]]) -> PassPlan:

@@ -79,8 +79,9 @@ def traffic_after(
     files += write_rows(plan, "traffic", OPEN, DRIVER, _traffic_table(still_open, settled=False))
     removed: dict[str, list[str]] = {}
     for nth, paths in enumerate(plan.merges.get(DRIVER, {}).get("traffic", ())):
-        files.append(merge_files(plan, "traffic", DRIVER, paths, nth))
-        removed.setdefault("traffic", []).extend(paths)
+        file, merged = merge_files(plan, "traffic", DRIVER, paths, nth)
+        files.append(file)
+        removed.setdefault("traffic", []).extend(merged)
     report = BucketReport(
         bucket=DRIVER, state=None, files=files, replaced=["traffic"], removed=removed, queues=[], traffic=[]
     )

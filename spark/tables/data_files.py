@@ -2,6 +2,7 @@
 
     day=2026-01-31/settled-0003-41000000-5f3a.parquet   rows for good, of bucket 3; corrected by replacing the file
     day=2026-01-31/open-0003-42000000-77c1.parquet      rows that the next pass may replace
+    day=2026-01-31/settled-0003-43000000-9b02-f0.parquet   merged, and full: it is merged no more
 
 Rows are sorted by device, so that the statistics of row groups and pages say where a device is.
 """
@@ -27,6 +28,7 @@ from spark.telemetry.windows import INSTANT
 OPEN, SETTLED = "open", "settled"
 _STATS_TEXT_MAX = 64  # characters of a text in the statistics
 _ROW_GROUP_ROWS = 128_000
+_MERGED_BYTES = 256 << 20  # of rows in memory, from which a merged file is full, however small it is on disk
 
 
 def write_rows(plan: PassPlan, table: str, kind: str, bucket: int, rows: pa.Table, *, nth: int = 0) -> list[NewFile]:
@@ -63,6 +65,12 @@ def pass_of(path: str) -> int:
     return int(parts[2]) if len(parts) == 4 and parts[2].isdecimal() and bucket_of(path) >= 0 else -1
 
 
+def is_full(path: str) -> bool:
+    """Returns whether a merged file has as many rows as one may have."""
+    parts = path.rpartition("/")[2].removesuffix(".parquet").split("-")
+    return len(parts) == 5 and parts[4].startswith("f")
+
+
 def take_settled(
     plan: PassPlan, table: str, bucket: int, wanted: pa.Table
 ) -> tuple[pa.Table, list[NewFile], list[str]]:
@@ -90,19 +98,27 @@ def take_settled(
     return pa.concat_tables(taken) if taken else spec.columns.empty_table(), added, removed
 
 
-def merge_files(plan: PassPlan, table: str, bucket: int, paths: list[str], nth: int) -> NewFile:
-    """Writes one file of several settled ones of one day."""
+def merge_files(plan: PassPlan, table: str, bucket: int, paths: list[str], nth: int) -> tuple[NewFile, list[str]]:
+    """Writes one file of the first of several settled ones of one day; returns it, and the paths that give way.
+
+    Those that are left when it is full are for the next pass. Parquet stores equal texts and bodies once: a file's size
+    says little of the memory that its rows take.
+    """
     spec = SPECS[table]
-    rows = []
+    rows: list[pa.Table] = []
+    size = 0
     for path in paths:
         with plan.place.open(f"{table}/{path}") as file:
             rows.append(pq.read_table(file, schema=spec.columns, partitioning=None))
+        if (size := size + rows[-1].nbytes) >= _MERGED_BYTES:
+            break
     names = [name for name in ("device", "metric", spec.time) if name in spec.columns.names]
     merged = pa.concat_tables(rows).sort_by([(name, "ascending") for name in names])
     day = paths[0].partition("/")[0].partition("=")[2] if spec.by_day else None
     folder = f"{DAY.name}={day}/" if day else ""
-    name = f"{folder}{SETTLED}-{bucket:04d}-{plan.pass_}-{plan.attempt}-m{nth}.parquet"
-    return _write(plan.place, table, name, day, merged)
+    how = "f" if size >= _MERGED_BYTES else "m"
+    name = f"{folder}{SETTLED}-{bucket:04d}-{plan.pass_}-{plan.attempt}-{how}{nth}.parquet"
+    return _write(plan.place, table, name, day, merged), paths[: len(rows)]
 
 
 def _candidates(plan: PassPlan, table: str, bucket: int, wanted: pa.Table) -> list[str]:

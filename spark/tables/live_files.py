@@ -5,11 +5,11 @@ from typing import Any
 
 import pyarrow as pa
 
-from spark.tables.data_files import OPEN, SETTLED, bucket_of, kind_of, pass_of
+from spark.tables.data_files import OPEN, SETTLED, bucket_of, is_full, kind_of, pass_of
 from spark.tables.reports import NewFile
 
 MERGE_FILES = 32  # small settled files of one bucket and day that are merged into one
-_SMALL_BYTES = 32 << 20  # a larger file is left as it is
+_SMALL_BYTES = 32 << 20  # a larger file is left as it is, and a full one
 _RUN_FILES = 128  # merged at once
 
 
@@ -57,7 +57,7 @@ class LiveFiles:
         for (bucket, _), files in sorted(self._settled.items()):
             if bucket < 0 or len(files) < least:
                 continue
-            some = sorted(path for path, size in files.items() if size < _SMALL_BYTES)
+            some = sorted(path for path, size in files.items() if size < _SMALL_BYTES and not is_full(path))
             if len(some) >= least:
                 found.setdefault(bucket, []).append(some[:_RUN_FILES])
         return found

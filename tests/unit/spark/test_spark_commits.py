@@ -16,7 +16,7 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 from spark.errors import OutputBusy, OutputMismatch, SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
-from spark.tables import live_files, opening  # noqa: E402
+from spark.tables import data_files, live_files, opening  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import MANIFEST, JobProgress, Manifest  # noqa: E402
@@ -320,6 +320,28 @@ def test_a_running_job_merges_many_small_files(places, monkeypatch):
     found = {table.name: table for table in maintenance.describe(places[0])}
     assert found["windows_1m"].files <= 2 * 2 * 5
     assert shown(plain(places[0], "windows_1m")) == naive(records)
+
+
+def test_files_of_equal_bodies_are_merged_up_to_a_size_in_memory(places, monkeypatch):
+    """Parquet stores equal bodies once: the merged file was small and merged again, until no array could hold it."""
+    monkeypatch.setattr(commits_module, "MERGE_FILES", 4)
+    monkeypatch.setattr(data_files, "_MERGED_BYTES", 5 << 16)  # about as many bodies
+    commits = Commits.open(*places, replace_struct(SETTINGS, buckets=1))
+    for batch in range(24):
+        body = Record("d", T0 + batch, batch, quality="bad_body", rejected=bytes(1 << 16))
+        do_batch(commits, batch, [body])
+
+    def rows() -> list[int]:
+        files = pa.table(deltalake.DeltaTable(places[0].child("quarantine")).get_add_actions())
+        return sorted(files["num_records"].to_pylist())
+
+    assert sum(rows()) == 24
+    assert len(rows()) < 12
+    commits.merge_all()
+    assert sum(rows()) == 24
+    assert max(rows()) < 10  # less than two sizes
+    assert sum(count < 5 for count in rows()) <= 1
+    commits.close()
 
 
 def test_states_and_aliases_are_latest_values_and_no_windows(opened, places):
