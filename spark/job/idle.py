@@ -8,9 +8,7 @@ Time in which the store did not answer is left out: no device could have been re
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import msgspec
-
-from spark.errors import SparkError
+from spark.job.position import position_of
 from spark.source import offsets
 from store.base.errors import StoreError, StoreUnreachable
 from store.remoting.reader import RemoteReader
@@ -82,15 +80,3 @@ class LogEndCheck:
     def close(self) -> None:
         """Ends the connection."""
         self._reader.close()
-
-
-def position_of(checkpoint: Path, batch: int) -> dict[int, int] | None:
-    """Returns the next offset of every queue after a batch, by Spark's checkpoint; None when there is no such batch."""
-    try:
-        lines = (checkpoint / "offsets" / str(batch)).read_text("utf-8").splitlines()
-    except FileNotFoundError:
-        return None
-    try:
-        return offsets.decode(msgspec.json.decode(lines[-1], type=dict[str, int]))
-    except (ValueError, IndexError) as error:
-        raise SparkError(f"{checkpoint}/offsets/{batch} is no position of the log: {error}") from error

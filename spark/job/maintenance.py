@@ -11,9 +11,9 @@ from deltalake import DeltaTable
 from deltalake.exceptions import DeltaError
 
 from spark.errors import BadOption, OutputBusy, SparkError
-from spark.tables.commits import Commits, no_tables
+from spark.tables.commits import Commits
 from spark.tables.files import Location, now_ms, reason
-from spark.tables.manifest import Manifest
+from spark.tables.manifest import Manifest, no_tables
 from spark.tables.schemas import SPECS
 
 _DAY_MS = 86_400_000

@@ -35,6 +35,7 @@ from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing
 from spark.job.bucket import RECORD_COLUMNS
 from spark.job.idle import IdleTime, LogEndCheck
 from spark.job.options import TelemetryOptions
+from spark.job.position import check_position, position_of, sync_position
 from spark.job.progress import ProgressLines, progress_line
 from spark.job.session import build_session, find_java_home
 from spark.job.stopping import FailureJudge, Interrupted, Signals, StoppedBySignal, quiet
@@ -336,13 +337,16 @@ class _Job:
             self.failure = None
             try:
                 self._finish()
-                began_ms = now_ms()
+                began_ms, checkpoint = now_ms(), self._options.checkpoint_dir
+                check_position(checkpoint, batch, self._commits.manifest.progress)
                 if (plan := self._commits.begin(batch)) is None:
                     return
                 self._stage = (f"the records of batch {batch} are read and counted", time.monotonic())
                 reports = self._spread(plan, records)
                 self._stage = (f"batch {batch} is committed to the tables", time.monotonic())
-                self._commits.commit(plan, reports, batch=batch, began_ms=began_ms)
+                sync_position(checkpoint, batch)
+                position = position_of(checkpoint, batch)
+                self._commits.commit(plan, reports, batch=batch, began_ms=began_ms, position=position)
                 self._stage = (f"the findings of batch {batch} are published", time.monotonic())
                 self._publish()
             except BaseException as error:

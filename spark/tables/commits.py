@@ -32,7 +32,7 @@ from spark.tables.counters import counts_after, progress_after, traffic_after
 from spark.tables.data_files import merge_files
 from spark.tables.files import Location, now_ms, reason
 from spark.tables.live_files import MERGE_FILES, LiveFiles
-from spark.tables.manifest import TICKS_MAX, Manifest, of_older_version, sequence
+from spark.tables.manifest import TICKS_MAX, Manifest, no_tables, of_older_version, sequence
 from spark.tables.opening import KNOWN_LONGER_H, evolve, history_of, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
@@ -189,13 +189,23 @@ class Commits:
         if self.manifest.unpublished:
             self._save(msgspec.structs.replace(self.manifest, unpublished=[]))
 
-    def commit(self, plan: PassPlan, reports: Iterable[BucketReport], *, batch: int | None, began_ms: int) -> None:
-        """Commits a pass; `batch` is None for a tick."""
+    def commit(
+        self,
+        plan: PassPlan,
+        reports: Iterable[BucketReport],
+        *,
+        batch: int | None,
+        began_ms: int,
+        position: dict[int, int] | None = None,
+    ) -> None:
+        """Commits a pass; `batch` is None for a tick. `position` is the checkpoint's behind the batch."""
         reports = sorted(reports, key=lambda report: report.bucket)
         assert [report.bucket for report in reports] == list(range(self.manifest.buckets))
         before = self.manifest
         watermark_ms = self._settings.watermark_ms
         progress = progress_after(before.progress, reports, batch=batch, began_ms=began_ms, watermark_ms=watermark_ms)
+        if batch is not None:
+            progress = msgspec.structs.replace(progress, position=position)
         traffic = traffic_after(before.traffic, plan, reports, progress.watermark_ms)
         everything = [*reports, *([traffic[1]] if traffic[1] else [])]
         won = [self._commit_table(table, plan, everything) for table in SPECS]
@@ -395,11 +405,6 @@ class Commits:
             raise OutputBusy(f"another job is writing to {self.place.url}")  # no lock keeps it out (`_locked`)
         manifest.save(self.place)
         self.manifest = manifest
-
-
-def no_tables(place: Location) -> OutputMismatch:
-    """Returns the error of a place where no job has written."""
-    return OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
 
 
 def _locked(directory: Path, url: str) -> int | None:

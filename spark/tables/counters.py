@@ -38,6 +38,7 @@ def progress_after(
         batch=before.batch if batch is None else batch,
         records=before.records + records,
         offsets=offsets,
+        position=before.position,
         read_to_ms=max(before.read_to_ms, read_to_ms),
         watermark_ms=max(before.watermark_ms, read_to_ms - watermark_ms),
         stored_at_ms=stored_at_ms,

@@ -28,6 +28,7 @@ class JobProgress(msgspec.Struct, frozen=True, kw_only=True):
     batch: int = -1  # the last one committed; -1: none yet
     records: int = 0  # counted in all
     offsets: dict[int, int] = msgspec.field(default_factory=dict)  # queue -> the next offset to count
+    position: dict[int, int] | None = None  # queue -> where the last batch ends, by the checkpoint; None: not noted
     read_to_ms: int = 0  # every queue has been read up to this time of storage; watermark_ms <= read_to_ms
     watermark_ms: int = 0  # windows that end at or before it are settled
     stored_at_ms: int = 0  # when the newest record counted was stored
@@ -95,6 +96,11 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     def save(self, place: Location) -> None:
         """Replaces the manifest by this one."""
         place.write(MANIFEST, msgspec.json.encode(self))
+
+
+def no_tables(place: Location) -> OutputMismatch:
+    """Returns the error of a place where no job has written."""
+    return OutputMismatch(f"{place.url} holds no tables of a telemetry job: name the --output of one")
 
 
 def of_older_version(place: Location) -> OutputMismatch:

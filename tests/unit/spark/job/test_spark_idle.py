@@ -10,7 +10,8 @@ pytest.importorskip("deltalake")
 
 from spark.errors import SparkError  # noqa: E402
 from spark.job import maintenance  # noqa: E402
-from spark.job.idle import IdleTime, LogEndCheck, position_of  # noqa: E402
+from spark.job.idle import IdleTime, LogEndCheck  # noqa: E402
+from spark.job.position import position_of  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location  # noqa: E402
 from spark.tables.manifest import MANIFEST, TICKS_MAX, Manifest, sequence  # noqa: E402
