@@ -25,9 +25,10 @@ class IdleTime:
     def look(self, now_s: float, *, idle: bool, known_ms: int) -> int | None:
         """Returns the time in ms since 1970; None while there is something to read.
 
-        `now_s` is this process's own time. `known_ms` is the time up to which the tables have everything.
+        `now_s` is this process's own time. `known_ms` is the time up to which the tables have everything: by a record,
+        or by a tick with the time that the look before has returned.
         """
-        if known_ms > self._known_ms:
+        if known_ms > self._known_ms + round(self._idle_s * 1000):
             self._known_ms, self._idle_s, self._looked_s = known_ms, 0.0, None
         if not idle:
             self._looked_s = None

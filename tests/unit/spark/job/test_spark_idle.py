@@ -45,6 +45,16 @@ def test_idle_time_goes_on_from_the_newest_record_by_the_time_waited():
     assert idle.look(112.0, idle=True, known_ms=8_500) == 9_000
 
 
+def test_idle_time_does_not_lose_the_time_between_two_ticks():
+    """A tick makes the time of the look before known to the tables, which was taken for a record that had come."""
+    idle, known_ms = IdleTime(), 5_000
+    for now_s in range(100, 160, 5):
+        found = idle.look(float(now_s), idle=True, known_ms=known_ms)
+        assert found == 5_000 + (now_s - 100) * 1000
+        known_ms = found  # by a tick
+    assert idle.look(160.0, idle=True, known_ms=known_ms + 2_000) == known_ms + 2_000  # by a record
+
+
 def test_the_end_of_the_log_is_seen_from_the_checkpoint(tmp_path):
     (tmp_path / "offsets").mkdir()
     (tmp_path / "offsets" / "3").write_text('v1\n{"batchWatermarkMs":0}\n{"16": 2, "17": 0}')
