@@ -32,7 +32,7 @@ class LatenessLimits(NamedTuple):
     """The limits of the distance between a record's time and when it was stored, in ms."""
 
     watermark_ms: int  # after its window's end; and before it was stored, for clocks that are ahead
-    late_ms: int  # after its window's end: so long a settled window is corrected
+    late_ms: int  # after its window's end: so long a settled window is corrected; none is if watermark_ms is longer
 
 
 def judge(
@@ -51,7 +51,7 @@ def judge(
     measured = np.isin(quality, _MEASURED)
     found = quality.copy()
     found[measured & (end_ms + limits.watermark_ms <= np.maximum(stored_ms, settled_ms + limits.watermark_ms))] = LATE
-    found[measured & (end_ms + limits.late_ms <= stored_ms)] = TOO_OLD
+    found[measured & (end_ms + max(limits.late_ms, limits.watermark_ms) <= stored_ms)] = TOO_OLD
     found[measured & (time_ms > stored_ms + limits.watermark_ms)] = AHEAD
     return found
 
