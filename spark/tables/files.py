@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 from urllib.parse import urlsplit
 
 import pyarrow as pa
@@ -23,6 +23,8 @@ from spark.errors import BadOption, DiskFull, SparkError
 _FULL = (errno.ENOSPC, errno.EDQUOT)
 _COLOR = re.compile(r"\x1b\[[0-9;]*m")
 _SCHEMES = ("s3", "s3a")
+LAST_CHECKPOINT: Final = "_last_checkpoint"  # names the newest checkpoint of a table's log
+CHECKPOINT_NAMES: Final = ("{:020d}.checkpoint.parquet", LAST_CHECKPOINT)
 
 
 class Location(NamedTuple):
@@ -136,12 +138,14 @@ class Location(NamedTuple):
         return int(info.size)
 
     def sync_log(self, table: str, version: int) -> None:
-        """Makes a commit of a local table durable."""
+        """Makes a commit of a local table durable: its checkpoint too, where it has made one; of a new table all."""
         if self.local is not None:
             log = self.local / table / "_delta_log"
+            made = [path for name in CHECKPOINT_NAMES if (path := log / name.format(version)).exists()]
+            begun = () if version else (log.parent, self.local)
             try:
-                sync(log / f"{version:020d}.json")
-                sync(log)
+                for path in (log / f"{version:020d}.json", *made, log, *begun):
+                    sync(path)
             except OSError as error:
                 raise DiskFull(self.url) if error.errno in _FULL else error from error
 

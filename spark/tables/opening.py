@@ -10,7 +10,7 @@ from deltalake.exceptions import DeltaError
 from spark.errors import OutputMismatch, SparkError
 from spark.tables.files import Location, reason
 from spark.tables.schemas import SPECS
-from spark.tables.table_log import CHECKPOINT_INTERVAL, QUIET
+from spark.tables.table_log import CHECKPOINT_INTERVAL, QUIET, drop_damaged_checkpoints
 
 _CONFIGURATION = {"delta.checkpointInterval": str(CHECKPOINT_INTERVAL)}
 _UNCLEANED = {"delta.enableExpiredLogCleanup": "false"}  # by commits: see `spark.tables.table_log`
@@ -34,9 +34,21 @@ def open_table(place: Location, name: str, history_h: int) -> Any:
                 configuration=configuration,
                 storage_options=options,
             )
-        return DeltaTable(url, storage_options=options)
+            place.sync_log(name, 0)
+        return _opened(place, name)
     except (DeltaError, OSError) as error:
         raise SparkError(f"the table {url} cannot be opened: {reason(error)}") from error
+
+
+def _opened(place: Location, name: str) -> Any:
+    """Returns a table, without the checkpoints of its log that a loss of power has cut off."""
+    url, options = place.child(name), dict(place.options)
+    try:
+        return DeltaTable(url, storage_options=options)
+    except DeltaError:
+        if not drop_damaged_checkpoints(place, name):
+            raise
+        return DeltaTable(url, storage_options=options)
 
 
 def retain(place: Location, name: str, table: Any, history_h: int | None) -> None:

@@ -7,10 +7,12 @@ which a repeated pass reads.
 
 from typing import Any, Final
 
+import pyarrow as pa
+import pyarrow.parquet as pq
 from deltalake import DeltaTable, PostCommitHookProperties
 from deltalake.transaction import AddAction, RemoveAction
 
-from spark.tables.files import Location
+from spark.tables.files import LAST_CHECKPOINT, Location
 from spark.tables.reports import NewFile
 from spark.tables.schemas import DAY
 
@@ -46,7 +48,9 @@ def forget_versions(place: Location, name: str, named: int, before_ms: int) -> N
     checkpoints = [int(file[:_DIGITS]) for file in whole if file[_DIGITS:].startswith(".checkpoint")]
     if max(commits, default=0) - max(checkpoints, default=0) > CHECKPOINT_INTERVAL:
         # A commit of a vacuum makes none, and may be the one that was due.
-        DeltaTable(place.child(name), storage_options=options).create_checkpoint()
+        newest = DeltaTable(place.child(name), storage_options=options)
+        newest.create_checkpoint()
+        place.sync_log(name, newest.version())
     current = min((version for version, ms in commits.items() if ms >= before_ms), default=named + 1) - 1
     kept = min(named, current)
     checkpoint = max((version for version in checkpoints if version <= kept), default=None)
@@ -54,3 +58,29 @@ def forget_versions(place: Location, name: str, named: int, before_ms: int) -> N
         return
     table: Any = DeltaTable(place.child(name), version=kept, storage_options=options)
     table.cleanup_metadata()  # of the versions before it, by the table's own history
+
+
+def drop_damaged_checkpoints(place: Location, name: str) -> bool:
+    """Removes the checkpoints of a local table's log that cannot be read; returns whether the log has changed.
+
+    They only gather commits, which are there still: those before a checkpoint are deleted long after it is durable.
+    """
+    if place.local is None:
+        return False
+    files = place.files(f"{name}/{_LOG}")
+    gone = [file for file in files if file[_DIGITS:] == ".checkpoint.parquet" and not _readable(place, name, file)]
+    gone += [file for file in files if file == LAST_CHECKPOINT]  # it names one that is missing, or that is gone now
+    for file in gone:
+        place.remove(f"{name}/{_LOG}/{file}")
+    return bool(gone)
+
+
+def _readable(place: Location, name: str, file: str) -> bool:
+    try:
+        with place.open(f"{name}/{_LOG}/{file}") as opened:
+            pq.read_table(opened)
+    except (pa.ArrowInvalid, OSError) as error:
+        if isinstance(error, OSError) and error.errno:  # of the system: not of the bytes
+            raise
+        return False
+    return True

@@ -13,7 +13,7 @@ from msgspec.structs import replace as replace_struct  # noqa: E402
 
 from spark.job import maintenance  # noqa: E402
 from spark.tables import commits as commits_module  # noqa: E402
-from spark.tables import opening, table_log  # noqa: E402
+from spark.tables import files, opening, table_log  # noqa: E402
 from spark.tables.commits import Commits, CommitSettings  # noqa: E402
 from spark.tables.files import Location, now_ms  # noqa: E402
 from spark.tables.manifest import Manifest  # noqa: E402
@@ -200,6 +200,42 @@ def test_a_checkpoint_that_was_cut_off_is_none(places, monkeypatch):
     commits.close()
     assert list(log.glob("*.checkpoint.parquet"))
     assert_readable(places[0], of_batches(2 * INTERVAL))
+
+
+@pytest.mark.parametrize("left", [None, b"", b"PAR1", bytes(9_000)])
+def test_a_checkpoint_that_a_loss_of_power_has_damaged_is_none(places, left):
+    """The job could not open its tables any more, though all commits were there."""
+    batches = before_a_checkpoint(places, older=False)
+    commits = Commits.open(*places, SETTINGS)
+    do_batch(commits, batches, of_batch(batches))
+    commits.close()
+    log = log_of(places[0])
+    made = max(log.glob("*.checkpoint.parquet"))
+    if left is None:
+        made.unlink()
+    else:
+        made.write_bytes(left)
+    commits = Commits.open(*places, SETTINGS)
+    assert not (log / "_last_checkpoint").exists()
+    assert not made.exists() or not left
+    do_batch(commits, batches + 1, of_batch(batches + 1))
+    commits.close()
+    assert_readable(places[0], of_batches(batches + 2))
+
+
+def test_checkpoints_and_begun_tables_are_durable(places, monkeypatch):
+    """Those of the log were not synced, nor the first commit of a table."""
+    synced = []
+    monkeypatch.setattr(files, "sync", synced.append)
+    commits = Commits.open(*places, SETTINGS)
+    log = log_of(places[0])
+    first = synced.index(log / f"{0:020d}.json")
+    assert synced[first + 1 : first + 4] == [log, log.parent, places[0].local]
+    for batch in range(INTERVAL):
+        do_batch(commits, batch, of_batch(batch))
+    commits.close()
+    assert list(log.glob("*.checkpoint.parquet"))
+    assert set(log.iterdir()) <= set(synced)
 
 
 def test_a_checkpoint_behind_no_vacuum_forgets_no_file_to_delete(places, monkeypatch):
