@@ -19,8 +19,8 @@ from pyarrow.fs import LocalFileSystem, SubTreeFileSystem
 from spark.errors import SparkError
 from spark.tables.files import Location, reason
 from spark.tables.manifest import JobProgress, Manifest
-from spark.tables.schemas import DAY, SPECS
-from spark.telemetry.windows import INSTANT, WINDOW_MS
+from spark.tables.schemas import DAY, SPECS, WINDOW_TABLES
+from spark.telemetry.windows import INSTANT
 
 
 class Tables:
@@ -67,7 +67,8 @@ class Tables:
         """
         chosen = _equal(device=device, metric=metric, settled=True if settled_only else None)
         if since_ms is not None:
-            from_ms = since_ms // WINDOW_MS * WINDOW_MS
+            width_ms = WINDOW_TABLES[table]
+            from_ms = since_ms // width_ms * width_ms
             day = datetime.fromtimestamp(from_ms / 1000, UTC).date()
             recent = (ds.field(DAY.name) >= day) & (ds.field("start") >= pa.scalar(from_ms * 1000, INSTANT))
             chosen = recent if chosen is None else chosen & recent

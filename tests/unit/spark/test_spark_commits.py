@@ -117,6 +117,9 @@ def test_windows_are_settled_behind_the_watermark(opened, places):
     assert shown(tables.windows(since_ms=T0 + 3 * MINUTE_MS + 5)) == {
         key: value for key, value in naive(records).items() if key[2] >= T0 + 3 * MINUTE_MS
     }
+    assert shown(tables.windows(since_ms=T0 + 3 * MINUTE_MS + 5, table="windows_15m")) == {
+        key: value for key, value in naive(records, WINDOW_TABLES["windows_15m"]).items() if key[2] >= T0
+    }
     assert {key[:2] for key in shown(tables.windows(device="d1", metric="a"))} == {("d1", "a")}
     assert tables.windows(3).num_rows == 3
 
