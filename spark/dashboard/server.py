@@ -16,7 +16,7 @@ from werkzeug.routing import PathConverter
 from spark.dashboard import connections
 from spark.dashboard.clients.admin import AdminApi
 from spark.dashboard.clients.gateway import GatewayApi
-from spark.dashboard.guard import CheckPassword, credentials, guard, is_loopback
+from spark.dashboard.guard import EXPORTS, CheckPassword, credentials, guard, is_loopback
 from spark.dashboard.layout import charts, parts
 from spark.dashboard.layout.frame import frame
 from spark.dashboard.layout.links import PageAddress
@@ -352,7 +352,7 @@ def _exports(app: Dash, sources: Sources) -> None:
     }
     for name, make in files.items():
         view = functools.partial(_csv, sources, make)
-        app.server.add_url_rule(f"/export/{name}.csv", f"export-{name}", view)
+        app.server.add_url_rule(f"{EXPORTS}{name}.csv", f"export-{name}", view)
 
 
 def _csv(sources: Sources, make: Callable[[Reading], pa.Table]) -> Response:

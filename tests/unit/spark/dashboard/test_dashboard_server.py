@@ -272,6 +272,19 @@ def test_pages_of_others_can_make_it_do_nothing(tables):
         assert browser.post("/_dash-update-component", headers=headers, **call).status_code != 403
 
 
+def test_pages_of_others_can_run_no_query(tables):
+    """A picture of another page has any address: a query of an export would take memory and time."""
+    browser = client(tables)
+    asked = {"query_string": {"sql": "SELECT 1 AS one"}, **LOCAL}
+    for site in ("cross-site", "same-site"):
+        for name in ("fleet", "anomalies", "series", "explorer"):
+            answer = browser.get(f"/export/{name}.csv", headers={"Sec-Fetch-Site": site}, **asked)
+            assert (answer.status_code, "another site" in answer.text) == (403, True), (site, name)
+    for headers in ({}, {"Sec-Fetch-Site": "none"}, {"Sec-Fetch-Site": "same-origin"}):
+        assert browser.get("/export/explorer.csv", headers=headers, **asked).text.splitlines() == ["one", "1"]
+    assert browser.get("/", headers={"Sec-Fetch-Site": "cross-site"}, **LOCAL).status_code == 200  # a link leads here
+
+
 def _queues_of(url, topic):
     """Returns the queues of a topic, as a consumer group shows them."""
     httpx.post(f"{url}/groups/dash-queues/members", json={"topic": topic}, trust_env=False)
