@@ -16,6 +16,7 @@ GROUPS_COUNT_MAX = 50  # groups whose lag is asked for, by name
 COMMAND_BYTES_MAX = 65_536
 Credentials = tuple[str, str]  # name and password
 _FORBIDDEN = (401, 403)
+_DOTS = frozenset({".", ".."})  # segments that clients and proxies take out of a path (RFC 3986, 6.2.2.3), escaped too
 
 
 class GatewayRefused(Exception):
@@ -86,6 +87,8 @@ class GatewayApi:
         """Publishes a message; returns its place in the log. Raises `GatewayRefused`."""
         if len(body) > COMMAND_BYTES_MAX:
             raise GatewayRefused(f"A command has {COMMAND_BYTES_MAX:,} bytes at most, and this one {len(body):,}.")
+        if not _DOTS.isdisjoint(address.split("/")):
+            raise GatewayRefused(f"A URL cannot have the address {address}: it has a level `.` or `..`. Use MQTT.")
         path = f"/topics/{quote(address, safe='/')}"
         return str(self._json("POST", path, who, content=body, headers={"content-type": content_type})["position"])
 

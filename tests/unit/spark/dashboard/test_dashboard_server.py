@@ -285,6 +285,26 @@ def test_pages_of_others_can_run_no_query(tables):
     assert browser.get("/", headers={"Sec-Fetch-Site": "cross-site"}, **LOCAL).status_code == 200  # a link leads here
 
 
+@pytest.mark.parametrize("address", ["commands/../../groups/orders/reset", "commands/..", "./commands/x", "a/./b"])
+def test_a_command_goes_to_its_address_alone(address):
+    """Clients and proxies take the segments `.` and `..` out of a path (RFC 3986, 5.2.4)."""
+    gateway = GatewayApi("http://gateway", transport=httpx.MockTransport(pytest.fail))
+    with pytest.raises(GatewayRefused, match=r"a level `\.` or `\.\.`"):
+        gateway.publish(address, b"{}", "application/json", None)
+
+
+def test_names_with_dots_are_addresses_of_commands():
+    paths = []
+
+    def answer(request):
+        paths.append(request.url.raw_path)
+        return httpx.Response(200, json={"position": "1.0"})
+
+    gateway = GatewayApi("http://gateway", transport=httpx.MockTransport(answer))
+    assert gateway.publish("commands/...//v1.2/a b?", b"{}", "application/json", None) == "1.0"
+    assert paths == [b"/topics/commands/...//v1.2/a%20b%3F"]
+
+
 def _queues_of(url, topic):
     """Returns the queues of a topic, as a consumer group shows them."""
     httpx.post(f"{url}/groups/dash-queues/members", json={"topic": topic}, trust_env=False)
