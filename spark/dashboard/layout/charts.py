@@ -1,6 +1,7 @@
 """Charts as plain dictionaries for Plotly. Their colors are read on white and on black alike."""
 
 from collections.abc import Mapping, Sequence
+from html import escape
 from typing import Any
 from urllib.parse import quote
 
@@ -99,11 +100,16 @@ def band(
         "name": "anomalies",
         "x": [x for x, _, _ in marks],
         "y": [y for _, y, _ in marks],
-        "text": [text for _, _, text in marks],
+        "text": [_plain(text) for _, _, text in marks],
         "marker": {"size": 10, "symbol": "diamond", "color": COLORS[7]},
         "hovertemplate": "%{y:.5g}: %{text}<extra></extra>",
     }
     return _graph(id_, [*pieces, mean, *([found] if marks else [])], unit, keep, zoom)
+
+
+def _plain(text: str) -> str:
+    """Returns a device's text as Plotly shows it unchanged: it takes `<a href>` and other tags of a text for markup."""
+    return escape(text, quote=False)  # Plotly knows no escaped quotes
 
 
 def _runs(values: Sequence[Any]) -> list[tuple[int, int]]:
@@ -141,7 +147,11 @@ def _graph(
             "uirevision": f"{keep} {zoom}",  # another part, or none, takes the place of the reader's own
             **({"range": list(zoom)} if zoom else {}),
         },
-        "yaxis": {**axis, "title": {"text": unit}, "rangemode": "tozero" if "stackgroup" in traces[0] else "normal"},
+        "yaxis": {
+            **axis,
+            "title": {"text": _plain(unit)},
+            "rangemode": "tozero" if "stackgroup" in traces[0] else "normal",
+        },
         "uirevision": keep,
     }
     return dcc.Graph(id=id_, figure={"data": traces, "layout": layout}, config=_CONFIG, style=SHOWN)

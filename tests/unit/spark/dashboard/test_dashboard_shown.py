@@ -105,6 +105,16 @@ def test_a_value_that_has_none_beside_it_is_a_dot(means, sizes):
     assert ("markers" in line["mode"]) == (sizes is not None)
 
 
+def test_texts_of_devices_are_no_markup_in_a_chart():
+    """Plotly takes tags of its texts for markup: a unit could be a link."""
+    columns = {name: [1.0] for name in ("start_ms", "count", "min", "max", "mean", "p50", "p95")}
+    text = '<a href="https://evil.example">°C & more</a>'
+    graph = charts.band("series", columns, unit=text, keep="", marks=[(1, 1.0, text)])
+    plain = '&lt;a href="https://evil.example"&gt;°C &amp; more&lt;/a&gt;'
+    assert graph.figure["layout"]["yaxis"]["title"] == {"text": plain}
+    assert graph.figure["data"][-1]["text"] == [plain]
+
+
 def test_every_kind_of_record_that_is_not_in_order_has_its_figure(tmp_path):
     manifest = make_tables(tmp_path, NOW_MS, devices=2, minutes=3)
     kinds = ("ahead", "bad_body", "encoded", "late", "no_metrics", "too_many_devices", "too_many_metrics", "too_old")
