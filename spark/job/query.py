@@ -217,6 +217,7 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "startingOffsets": options.starting_offsets,
         "maxRecordsPerTrigger": str(options.records_max),
         "maxBytesPerTrigger": str(options.bytes_max),
+        "failOnDataLoss": "false" if options.skip_lost else "true",
         "retrySeconds": str(options.retry_s),
         "rules": load_rules(options.rules).encode() if options.rules is not None else "",
         "caFile": str(options.ca_file or ""),

@@ -1,7 +1,7 @@
 """The positions of a query: queue offsets, as plain dictionaries from queue number to the next offset to read.
 
 Arithmetic alone, so that every rule of resuming can be tested without Spark. A queue that a position does not
-name was not there when the position was taken: it begins at 0, never before and never in the middle.
+name was not read when the position was taken: it begins at 0, or at the first record that is left of it.
 """
 
 from collections.abc import Callable, Iterable, Mapping

@@ -5,10 +5,10 @@ micro-batch holds follows from its two positions alone, so a batch that Spark re
 records again. Spark keeps positions in its checkpoint; starting options count only while there is none.
 
 - A queue in the checkpoint goes on at its offset, whatever the store's bounds are by now.
-- A queue that appears later, because a topic was created or grew, begins at 0.
+- A queue that appears later, because a topic was created, grew or is read now, too, begins at its first record.
 - A queue whose records from the checkpoint on are gone, by retention, fails the query with `DataLoss`, unless
   `failOnDataLoss` is false: then it goes on at the first record there is. So does one whose records are damaged in the
-  store, with `CorruptFrame`, and goes on behind the damage.
+  store, with `CorruptFrame`, and goes on behind the damage. A warning names the offsets that were not read.
 - A queue that ends before the checkpoint was begun anew in another store. That too is `DataLoss`; else it is
   read from 0.
 - A queue that is gone with its topic keeps its place in the position and is not read.
@@ -17,6 +17,7 @@ records again. Spark keeps positions in its checkpoint; starting options count o
 Only confirmed records are ever read, so no failover can take back records that a query has seen.
 """
 
+import logging
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
@@ -54,6 +55,8 @@ if TYPE_CHECKING:
 BEHIND_S: Final = 2.0  # that a node may be behind another one that has told of records
 BEHIND_POLL_S: Final = 0.05
 
+log = logging.getLogger(__name__)
+
 
 @dataclass
 class QueueRange(InputPartition):
@@ -64,6 +67,7 @@ class QueueRange(InputPartition):
     end: int
     topic: str
     number: int = 0  # of the partition
+    new: bool = False  # the query has read nothing of the queue so far
 
 
 class _Reader:
@@ -136,12 +140,16 @@ class _Reader:
     ) -> list[QueueRange]:
         options = self._options
         found = offsets.ranges(start, end, records_max=options.maxOffsetsPerPartition, pieces_min=options.minPartitions)
-        return [QueueRange(r.queue, r.start, r.end, topics.get(r.queue, ""), n) for n, r in enumerate(found)]
+        return [
+            QueueRange(r.queue, r.start, r.end, topics.get(r.queue, ""), n, new=r.queue not in start)
+            for n, r in enumerate(found)
+        ]
 
     def _read(self, partition: QueueRange) -> Iterator[pa.RecordBatch]:
         """Yields the records of a range, a part of a chunk at a time."""
         columns = self._columns()
         queue, at, end = partition.queue, partition.start, partition.end
+        where = queue, partition.topic
         behind_s: float | None = None
         with self._connect(partition.number) as store:
             while at < end:
@@ -155,12 +163,19 @@ class _Reader:
                         if time.monotonic() - behind_s < BEHIND_S:
                             time.sleep(BEHIND_POLL_S)
                             continue
-                    if self._options.failOnDataLoss:
+                    if not self._options.failOnDataLoss:
+                        until = min(end, error.next)
+                    elif partition.new and at < error.first:
+                        until = end
+                    else:
                         raise DataLoss(queue, at, error.first, error.next) from error
-                    at, end = max(at, error.first), min(end, error.next)
+                    there = error.first, error.next
+                    log.warning("queue %d of %s, offsets %d to %d: only %d to %d are there", *where, at, end, *there)
+                    at, end = max(at, error.first), until
                 except CorruptFrame as error:
                     if self._options.failOnDataLoss or error.next is None:
                         raise
+                    log.warning("queue %d of %s, offsets %d to %d: not read, %s", *where, at, error.next, error)
                     at = max(at, error.next)
 
 
@@ -255,8 +270,8 @@ class StreamReader(_Reader, DataSourceStreamReader, SupportsTriggerAvailableNow)
         bounds = self._bounds_from(begin)
         if self._options.failOnDataLoss:
             for queue, (first, next_) in bounds.items():
-                if not first <= begin.get(queue, 0) <= next_:
-                    raise DataLoss(queue, begin.get(queue, 0), first, next_)
+                if not first <= begin.get(queue, first) <= next_:
+                    raise DataLoss(queue, begin[queue], first, next_)
         self._newest = {queue: int(b.next) for queue, b in bounds.items()}
         self._report(begin, all_read=all(begin.get(queue, 0) >= at for queue, at in self._newest.items()))
         count = limit.max_rows if isinstance(limit, ReadMaxRows) else None
