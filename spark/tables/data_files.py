@@ -8,6 +8,7 @@ Rows are sorted by device, so that the statistics of row groups and pages say wh
 """
 
 import datetime as dt
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from typing import Any
 
@@ -122,27 +123,35 @@ def merge_files(plan: PassPlan, table: str, bucket: int, paths: list[str], nth: 
 
 
 def _candidates(plan: PassPlan, table: str, bucket: int, wanted: pa.Table) -> list[str]:
-    """Returns the bucket's settled files that may hold rows of these times and devices, by their statistics."""
+    """Returns the bucket's settled files that may hold one of these rows, by their statistics.
+
+    A file counts only where a wanted device has a wanted time within its extremes: the times of two late records are
+    often days apart, and the files between them hold the same devices.
+    """
     if (version := plan.versions.get(table)) is None:
         return []
     known = DeltaTable(plan.place.child(table), version=version, storage_options=dict(plan.place.options))
     files = pa.table(known.get_add_actions(flatten=True))
     time = SPECS[table].time
-    times = column(wanted, time)
-    low_us, high_us = int(times.min()), int(times.max())
-    first, last = pc.min(wanted["device"]).as_py(), pc.max(wanted["device"]).as_py()
+    times_us = column(wanted, time)
+    order = np.argsort(times_us)
+    times_us, device_of = times_us[order], codes(wanted["device"])[0][order]
+    devices = sorted(pc.unique(wanted["device"]).to_pylist())
     found = []
     for row in files.to_pylist():
         path = row["path"]
         if kind_of(path) != SETTLED or bucket_of(path) != bucket:
             continue
+        within = device_of
         low, high = row.get(f"min.{time}"), row.get(f"max.{time}")
-        if low is not None and high is not None and not (_us(low) <= high_us + 999 and low_us <= _us(high) + 999):
-            continue
+        if low is not None and high is not None:
+            start, end = np.searchsorted(times_us, [_us(low) - 999, _us(high) + 1_000])
+            within = device_of[start:end]
         least, most = row.get("min.device"), row.get("max.device")
-        if least is not None and most is not None and not (least <= last and first <= most):
-            continue
-        found.append(path)
+        if least is not None and most is not None:
+            within = within[(within >= bisect_left(devices, least)) & (within < bisect_right(devices, most))]
+        if len(within):
+            found.append(path)
     return sorted(found)
 
 
