@@ -29,7 +29,7 @@ from pyspark.sql import DataFrame, SparkSession
 from pyspark.sql import functions as F  # noqa: N812  # as everywhere in Spark
 from pyspark.sql.streaming.query import StreamingQuery
 
-from spark.decode.rules import load_rules
+from spark.decode.rules import DecodeRules, load_rules
 from spark.errors import SparkError
 from spark.findings.publishing import FINDINGS_MAX, FileOutcome, Publishing
 from spark.job.bucket import RECORD_COLUMNS
@@ -43,9 +43,10 @@ from spark.job.tasks import BucketTask, PublishTask
 from spark.publishing.client import trusting
 from spark.source.options import SourceOptions
 from spark.source.readers import credentials_of
-from spark.tables.commits import Commits, CommitSettings
+from spark.tables.commits import Commits
 from spark.tables.files import now_ms
 from spark.tables.reports import BucketReport, PassPlan
+from spark.tables.settings import CommitSettings
 
 _LOG = logging.getLogger(__name__)
 _POLL_S = 0.2
@@ -129,6 +130,7 @@ def settings_of(options: TelemetryOptions) -> CommitSettings:
         metrics_max=options.metrics_max,
         forget_ms=round(options.forget_s * 1000),
         samples=options.samples,
+        rules=_rules_of(options),
         findings=options.findings is not None,
     )
 
@@ -219,11 +221,16 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "maxBytesPerTrigger": str(options.bytes_max),
         "failOnDataLoss": "false" if options.skip_lost else "true",
         "retrySeconds": str(options.retry_s),
-        "rules": load_rules(options.rules).encode() if options.rules is not None else "",
+        "rules": _rules_of(options),
         "caFile": str(options.ca_file or ""),
         "certFile": str(options.cert_file or ""),
         "keyFile": str(options.key_file or ""),
     }
+
+
+def _rules_of(options: TelemetryOptions) -> str:
+    rules = DecodeRules() if options.rules is None else load_rules(options.rules)
+    return rules.encode()
 
 
 def publishing_of(options: TelemetryOptions) -> Publishing:

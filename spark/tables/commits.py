@@ -36,6 +36,7 @@ from spark.tables.manifest import TICKS_MAX, Manifest, no_tables, of_older_versi
 from spark.tables.opening import KNOWN_LONGER_H, evolve, history_of, open_table, retain
 from spark.tables.reports import BucketReport, NewFile, PassPlan
 from spark.tables.schemas import DAY, FINDINGS, SPECS
+from spark.tables.settings import CommitSettings, half_committed
 from spark.tables.state import tidy_states
 from spark.tables.table_log import COMMITTING, QUIET, added, forget_versions, removed
 from spark.telemetry.forgetting import Capacity
@@ -45,22 +46,6 @@ JOB_FILE = "headgate-job"
 _LOCK_FILE = ".lock"
 _OLDER_NAMES = ("windows", "latest.parquet")  # of outputs that were no Delta tables
 VACUUM_EVERY_MS = 3_600_000
-
-
-class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
-    """The job's settings that its commits need."""
-
-    watermark_ms: int
-    late_ms: int
-    buckets: int
-    session_ms: int = 1_800_000
-    devices_max: int = 1_000_000  # in all buckets
-    series_max: int = 5_000_000
-    metrics_max: int = 1_000  # of one device
-    forget_ms: int = 30 * 86_400_000
-    samples: bool = False  # kept, each as a row
-    findings: bool = False  # published after each pass (`spark.findings`)
-    history_h: int = 6  # how long replaced files stay readable: time travel, and readers that lag
 
 
 class Commits:
@@ -109,14 +94,19 @@ class Commits:
     @property
     def whole(self) -> bool:
         """Returns whether no pass is half committed: maintenance of one that is waits until the job has finished it."""
+        return self.manifest.pending_tick is None and not self._half_committed
+
+    @property
+    def _half_committed(self) -> bool:
         done = (table.transaction_version(self.manifest.job) for table in self._tables.values())
-        return self.manifest.pending_tick is None and all(n is None or n <= self.manifest.pass_ for n in done)
+        return any(n is not None and n > self.manifest.pass_ for n in done)
 
     @classmethod
     def open(cls, place: Location, checkpoint: Path, settings: CommitSettings) -> "Commits":
         """Opens an output that belongs to this checkpoint, both begun when neither is there.
 
-        Raises `OutputMismatch` when they do not belong together, `OutputBusy` when another process has it open.
+        Raises `OutputMismatch` when they do not belong together, or a pass is half committed that was begun with other
+        settings; `OutputBusy` when another process has it open.
         """
         lock = None
         try:
@@ -126,6 +116,7 @@ class Commits:
             manifest = _joined(place, checkpoint, settings)
             tidy_states(place, manifest, alone=place.local is not None and lock is not None)
             commits = cls(place, settings, manifest, lock)
+            commits._begin_with(settings)
             commits._retain(settings.history_h)
             return commits
         except BaseException as error:
@@ -294,6 +285,15 @@ class Commits:
 
     # ---- tables
 
+    def _begin_with(self, settings: CommitSettings) -> None:
+        """Notes the settings of the passes that are begun from now on: each is finished with those."""
+        begun_with = self.manifest.begun_with
+        if begun_with == settings.of_rows:
+            return
+        if begun_with is not None and self._half_committed:
+            raise half_committed(self.place.url, begun_with, settings)
+        self._save(msgspec.structs.replace(self.manifest, begun_with=settings.of_rows))
+
     def _evolve(self) -> None:
         """Gives tables of an older version their new columns; not while a pass is half committed, whose versions count.
 
@@ -438,7 +438,8 @@ def _joined(place: Location, checkpoint: Path, settings: CommitSettings) -> Mani
                 f"{checkpoint} has committed batches, but {place.url} holds none of them: name its "
                 "output, or another checkpoint"
             )
-        manifest = Manifest(job=job or "", buckets=settings.buckets, late_ms=settings.late_ms)
+        begun_with = settings.of_rows
+        manifest = Manifest(job=job or "", buckets=settings.buckets, late_ms=settings.late_ms, begun_with=begun_with)
         manifest.save(place)
     if job != manifest.job:
         raise OutputMismatch(

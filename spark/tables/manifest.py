@@ -65,6 +65,8 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     buckets: int  # parts of the state, by the device's hash: fixed for good
     pass_: int = msgspec.field(default=-1, name="pass")  # the last one that is whole (`sequence`)
     late_ms: int | None = None  # how much later the job corrects a settled window; None: an older manifest
+    # Settings of the job that begins the passes, by which a half committed one is finished; None: an older manifest.
+    begun_with: dict[str, int | str] | None = None
     expired_ms: int = 0  # windows that end at or before it have expired, as far as they were settled
     pending_tick: int | None = None  # a tick that began with this manifest's watermark, and is to be finished first
     progress: JobProgress = JobProgress()
