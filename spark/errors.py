@@ -26,8 +26,7 @@ class DataLoss(SparkError):
     def __str__(self) -> str:
         return (
             f"queue {self.queue} was to be read from offset {self.start} on, but holds {self.first} to {self.next}: "
-            "records are lost to this query. Set failOnDataLoss to false, or give the telemetry job --skip-lost, to go "
-            "on with the rest."
+            "records are lost to this query. Set failOnDataLoss to false to go on with the rest."
         )
 
 

@@ -110,9 +110,6 @@ def telemetry(
             help="earliest, latest, a time as 2026-11-23T10:00:00Z, or JSON by queue; at the start.",
         ),
     ] = "earliest",
-    skip_lost: Annotated[
-        bool, typer.Option("--skip-lost", help="Go on behind records that retention or damage has taken.")
-    ] = False,
     ca_file: Annotated[
         Path | None,
         typer.Option("--ca-file", help="Where \\[cluster.tls] is set: PEM of the authorities; with the two below."),
@@ -165,7 +162,6 @@ def telemetry(
                 findings=None if findings == "none" else findings,
                 rules=rules,
                 starting_offsets=starting_offsets,
-                skip_lost=skip_lost,
                 ca_file=ca_file and ca_file.absolute(),
                 cert_file=cert_file and cert_file.absolute(),
                 key_file=key_file and key_file.absolute(),

@@ -29,7 +29,6 @@ class TelemetryOptions(msgspec.Struct, frozen=True, kw_only=True):
     rules: Path | None = None  # TOML with [[devices]] and [[decode]] (`spark.decode.rules`)
     starting_offsets: str = "earliest"  # as the data source's option; counts only at the very first start
     trigger_s: float = 2.0  # seconds from the start of one micro-batch to the next
-    skip_lost: bool = False  # go on behind records that retention or damage has taken, which else end the job
     once: bool = False  # read the records that are there now, then end
     watermark_s: float = 120.0  # how much later than its window's end a record may be stored and still count in it
     late_s: float = 7 * 86_400.0  # how much later a settled window is still corrected

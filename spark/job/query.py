@@ -219,7 +219,6 @@ def _source_options(options: TelemetryOptions) -> dict[str, str]:
         "startingOffsets": options.starting_offsets,
         "maxRecordsPerTrigger": str(options.records_max),
         "maxBytesPerTrigger": str(options.bytes_max),
-        "failOnDataLoss": "false" if options.skip_lost else "true",
         "retrySeconds": str(options.retry_s),
         "rules": _rules_of(options),
         "caFile": str(options.ca_file or ""),

@@ -151,12 +151,13 @@ class _Reader:
         queue, at, end = partition.queue, partition.start, partition.end
         where = queue, partition.topic
         behind_s: float | None = None
+        unread = partition.new  # nothing of the queue was read so far
         with self._connect(partition.number) as store:
             while at < end:
                 try:
                     for part in chain.from_iterable(map(parts, store.fetch_chunks(queue, at, end))):
                         yield columns.batch(part, queue=queue, topic=partition.topic)
-                        at = int(part.next)
+                        at, unread = int(part.next), False
                 except OffsetOutOfRange as error:
                     if error.next < end and at >= error.first:  # another node knows of more: this one will learn of it
                         behind_s = time.monotonic() if behind_s is None else behind_s
@@ -165,7 +166,7 @@ class _Reader:
                             continue
                     if not self._options.failOnDataLoss:
                         until = min(end, error.next)
-                    elif partition.new and at < error.first:
+                    elif unread and at < error.first:
                         until = end
                     else:
                         raise DataLoss(queue, at, error.first, error.next) from error

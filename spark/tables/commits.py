@@ -290,7 +290,7 @@ class Commits:
         begun_with = self.manifest.begun_with
         if begun_with == settings.of_rows:
             return
-        if begun_with is not None and self._half_committed:
+        if begun_with is not None and self._half_committed and settings.differ_from(begun_with):
             raise half_committed(self.place.url, begun_with, settings)
         self._save(msgspec.structs.replace(self.manifest, begun_with=settings.of_rows))
 

@@ -42,16 +42,20 @@ class CommitSettings(msgspec.Struct, frozen=True, kw_only=True):
         rules = hashlib.sha256(self.rules.encode()).hexdigest()
         return {name: getattr(self, name) for name in _OPTIONS} | {"samples": int(self.samples), "rules": rules}
 
+    def differ_from(self, begun_with: Mapping[str, int | str]) -> bool:
+        """Returns whether a pass that was begun with those would have other rows, as far as both name a setting."""
+        return any(begun_with.get(name, value) != value for name, value in self.of_rows.items())
+
 
 def half_committed(url: str, begun_with: Mapping[str, int | str], settings: CommitSettings) -> OutputMismatch:
     """Returns the error of a pass that was begun with other settings: the tables that it has left would not agree."""
     now, words = settings.of_rows, []
     for name, (option, unit) in _OPTIONS.items():
-        if begun_with.get(name) != now[name]:
+        if begun_with.get(name, now[name]) != now[name]:
             words.append(f"{option} {int(begun_with.get(name, 0)) / unit:.15g}")
-    if begun_with.get("samples") != now["samples"]:
+    if begun_with.get("samples", now["samples"]) != now["samples"]:
         words.append("--samples" if begun_with.get("samples") else "no --samples")
-    if begun_with.get("rules") != now["rules"]:
+    if begun_with.get("rules", now["rules"]) != now["rules"]:
         words.append("other rules (--config)")
     return OutputMismatch(
         f"a batch of {url} is half committed, and was begun with {', '.join(words)}: start the job so, until it has "

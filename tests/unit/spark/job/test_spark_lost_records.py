@@ -17,8 +17,6 @@ from spark.source.columns import schema_of
 from spark.source.options import SourceOptions
 from spark.source.readers import StreamReader
 from store.api.message import Message
-from store.base.errors import CorruptFrame
-from store.format.frame import QueueOffset
 from tests.support.store.fake_store import serving
 
 T0 = 1_767_225_600_000
@@ -68,30 +66,7 @@ def test_a_queue_that_was_not_read_before_begins_at_its_first_record(served, rea
     assert reads({"16": 8}) == ({16: [8, 9]}, {"16": 10, "17": 10})
 
 
-def test_lost_records_end_the_job_unless_it_is_to_skip_them(served, reads, caplog):
+def test_lost_records_end_the_job(served, reads):
     served.store.first[16] = 5
-    start = {"16": 2, "17": 10}
-    with pytest.raises(DataLoss, match=r"queue 16 was to be read from offset 2 on, .*--skip-lost"):
-        reads(start)
-    with caplog.at_level(logging.WARNING):
-        assert reads(start, "--skip-lost") == ({16: [5, 6, 7, 8, 9]}, {"16": 10, "17": 10})
-    assert caplog.messages == ["queue 16 of telemetry, offsets 2 to 6: only 5 to 10 are there"]
-
-
-def test_damage_ends_the_job_unless_it_is_to_skip_it(served, reads, caplog):
-    fetch = served.store.fetch
-
-    async def damaged(queue, offset, **limits):
-        if queue == 16 and offset < 7:
-            raise CorruptFrame(4_096, "checksum", next_=QueueOffset(7))
-        return await fetch(queue, offset, **limits)
-
-    served.store.fetch = damaged
-    start = {"16": 5, "17": 10}
-    with pytest.raises(CorruptFrame):
-        reads(start)
-    with caplog.at_level(logging.WARNING):
-        assert reads(start, "--skip-lost") == ({16: [7, 8, 9]}, {"16": 10, "17": 10})
-    assert "queue 16 of telemetry, offsets 5 to 7: not read, corrupt frame at log offset 4096: checksum" in (
-        caplog.messages
-    )
+    with pytest.raises(DataLoss, match="queue 16 was to be read from offset 2 on, "):
+        reads({"16": 2, "17": 10})
