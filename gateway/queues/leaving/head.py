@@ -125,7 +125,8 @@ class QueueHead:
                 await self.discard(owner, found)
                 if count:
                     await self._dead_letter(owner, letters[:count], Reason.MAXLEN)
-            batches, in_vain = (batches + 1, 0) if count else (batches, in_vain + 1)
+            removed = count or found.expired or found.exhausted or found.broken
+            batches, in_vain = (batches + 1, 0) if removed else (batches, in_vain + 1)
         return batches
 
     async def _excess(self, rules: QueueRules, held: Sequence[Letter] = ()) -> int:

@@ -237,7 +237,33 @@ class ExchangeRegistry(SettingsRegistry):
         try:
             return await put(also=self._definitions.guard(source, revision, lasting=source.durable))
         except Changed as changed:
-            raise Changed(*changed.names, source.name) from changed
+            raise Changed(source.name, *changed.names) from changed
+
+    async def _learn_exchange(self, exchange: Exchange, revision: int) -> None:
+        """See `Topology`. Where it is of another type than it was, all that is bound to it is learned anew, too."""
+        name, there = exchange.name, self._exchanges.get(exchange.name)
+        queues: list[Queue] = []
+        targets: list[str] = []
+        if there is not None and not there.routes_like(exchange):  # it was deleted in between, with its routes
+            bound = dict.fromkeys(queue for queue, _ in self._routes.bound.get(name, {}))
+            queues = [self.queues[queue] for queue in bound]
+            targets = list(dict.fromkeys(target for target, _ in self._linked.get(name, {})))
+            for queue in queues:
+                kept = tuple(b for b in queue.definition.bindings if b.exchange != name)
+                self._rebind(queue, msgspec.structs.replace(queue.definition, bindings=kept))
+                queue.revision = 0
+            await self._removed_elsewhere(name, exchange=True)
+            self._revisions.update(dict.fromkeys(targets, 0))
+        self._revisions[name] = revision
+        if name not in self._exchanges:  # from now on it is known: two may lead to each other
+            self._exchanges[name] = msgspec.structs.replace(exchange, bindings=())
+        await self._learn_sources(exchange.bindings)
+        self._set_exchange(exchange)
+        self._notify_exchanges()
+        for target in targets:
+            await self._look_again(target, exchange=True)
+        for queue in queues:
+            await self._look_again(queue.definition.name, exchange=False)
 
     def _stored(self, bindings: tuple[Binding, ...]) -> tuple[Binding, ...]:
         """Returns the bindings to store: several proxies share all; a gateway alone keeps those that outlive it."""

@@ -1,7 +1,7 @@
 """The exchanges, queues and bindings that are known here: loaded, followed where other proxies change them, routed."""
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping
+from collections.abc import Callable, Coroutine, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import msgspec
@@ -192,13 +192,9 @@ class Topology(ABC):
             return
         self._know_vhost(vhost_of(name))
         if isinstance(definition, Exchange):
-            there = self._exchanges.get(name)
-            if there is not None and not there.routes_like(definition):  # it was deleted in between, with its routes
-                await self._removed_elsewhere(name, exchange=True)
-            self._revisions[name] = revision
-            self._set_exchange(definition)
-            self._notify_exchanges()
+            await self._learn_exchange(definition, revision)
         else:
+            await self._learn_sources(definition.bindings)
             kept = tuple(b for b in definition.bindings if b.exchange in self._exchanges)
             definition = msgspec.structs.replace(definition, bindings=kept)
             if queue is not None and queue.definition.number != definition.number:
@@ -209,6 +205,15 @@ class Topology(ABC):
             else:
                 queue.revision = revision
                 self._rebind(queue, definition)
+
+    @abstractmethod
+    async def _learn_exchange(self, exchange: Exchange, revision: int) -> None:
+        """Takes over an exchange, with the topology locked."""
+
+    async def _learn_sources(self, bindings: Iterable[Binding]) -> None:
+        """Learns of the exchanges of bindings that are not known here yet: a binding without its own is left out."""
+        for name in dict.fromkeys(binding.exchange for binding in bindings):
+            await self._learn_of(name, exchange=True)
 
     async def _removed_elsewhere(self, name: str, *, exchange: bool) -> None:
         """Removes a definition that another proxy has deleted."""
@@ -258,10 +263,10 @@ class Topology(ABC):
                     await self._look_at(changed.names)
         raise _too_often()
 
-    async def _look_at(self, names: Iterable[str]) -> None:
-        """Learns of what others have made of some names, with the topology locked."""
-        for name in names:
-            for exchange in (True, False):
+    async def _look_at(self, names: Sequence[str]) -> None:
+        """Learns of what others have made of some names, with the topology locked: of exchanges first."""
+        for exchange in (True, False):
+            for name in names:
                 await self._look_again(name, exchange=exchange)
 
     async def _look_again(self, name: str, *, exchange: bool) -> None:

@@ -92,7 +92,7 @@ def test_two_packages_with_an_adapter_of_one_name_are_refused(monkeypatch):
 def test_an_entry_point_that_names_no_factory_is_refused(monkeypatch):
     said = installed(monkeypatch, entry("line", SimpleNamespace(listeners=()), "line:FACTORY"))
     assert said == (
-        "the adapter 'line' (line:FACTORY) has no options, connect (gateway.port.AdapterFactory);"
+        "the adapter 'line' (line:FACTORY) has no options, connect (gateway.port.adapter.AdapterFactory);"
         " mend or remove its package"
     )
 
@@ -101,7 +101,7 @@ def test_a_factory_with_a_listener_for_datagrams_has_to_make_their_adapters(monk
     udp = Listener(name="line", port=7007, transport="udp")
     factory = SimpleNamespace(listeners=(udp,), options=Options, connect=None)
     said = installed(monkeypatch, entry("line", factory, "line:FACTORY"))
-    assert said.startswith("the adapter 'line' (line:FACTORY) has no bind (gateway.port.AdapterFactory)")
+    assert said.startswith("the adapter 'line' (line:FACTORY) has no bind (gateway.port.adapter.AdapterFactory)")
 
 
 @pytest.mark.parametrize(

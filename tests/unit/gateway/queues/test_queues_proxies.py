@@ -2,6 +2,7 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from controller.api.client import GroupConfig
@@ -416,23 +417,80 @@ async def test_bindings_between_exchanges_are_known_at_every_proxy(two, durable)
     await until(lambda: not one.routes("z", "k") and not late.routes("z", "k"))
 
 
+class LateTopology:
+    """Proxies of which some are told late what others have declared."""
+
+    def __init__(self, monkeypatch):
+        self.behind, self.late = [], asyncio.Event()
+        learn = Topology._learn_all
+
+        async def learn_late(topology, found):
+            if topology in self.behind:
+                await self.late.wait()
+            await learn(topology, found)
+
+        monkeypatch.setattr(Topology, "_learn_all", learn_late)
+
+
+@pytest.mark.parametrize("destination", ["queue", "exchange"])
+async def test_bindings_to_exchanges_that_a_proxy_has_not_heard_of_stay(cluster, monkeypatch, destination):
+    """It left them out of what it stored: the messages were dropped everywhere, though the bind was answered."""
+    topology = LateTopology(monkeypatch)
+    one, other = await cluster.proxy(), await cluster.proxy()
+    for name in ("y", "w"):
+        await one.ask(DeclareExchange(name=name, kind="fanout", durable=True))
+    await one.ask(DeclareQueue(name="q", durable=True))
+    await until(lambda: other.queues.exchange("w") and "q" in other.queues.registry.queues)
+    topology.behind.append(other.queues.registry)
+    await one.ask(DeclareExchange(name="z", kind="fanout", durable=True))
+    if destination == "queue":
+        await one.ask(BindQueue(queue="q", exchange="z", routing_key="a"))
+        await other.ask(BindQueue(queue="q", exchange="w", routing_key="b"))
+    else:
+        await one.ask(BindExchange(source="z", destination="y", routing_key="a"))
+        await one.ask(BindQueue(queue="q", exchange="y", routing_key=""))
+        await other.ask(BindExchange(source="w", destination="y", routing_key="b"))
+    topology.late.set()
+    await until(lambda: all(proxy.routes(name, "a") for proxy in (one, other) for name in ("z", "w")))
+
+
+@pytest.mark.parametrize("destination", ["queue", "exchange"])
+async def test_what_is_bound_to_an_exchange_of_another_type_is_routed_by_that_at_every_proxy(
+    cluster, monkeypatch, destination
+):
+    topology = LateTopology(monkeypatch)
+    one, other = await cluster.proxy(), await cluster.proxy()
+    await one.ask(DeclareExchange(name="x", kind="topic", durable=True))
+    await one.ask(DeclareExchange(name="y", kind="fanout", durable=True))
+    await one.ask(DeclareQueue(name="q", durable=True))
+    await one.ask(BindQueue(queue="q", exchange="y", routing_key=""))
+    bind = BindQueue(queue="q", exchange="x", routing_key="a")
+    if destination == "exchange":
+        bind = BindExchange(source="x", destination="y", routing_key="a")
+    await one.ask(bind)
+    await until(lambda: other.routes("x", "a"))
+    topology.behind.append(other.queues.registry)
+    await one.ask(DeleteExchange(name="x"))
+    await one.ask(DeclareExchange(name="x", kind="fanout", durable=True))
+    await one.ask(bind)
+    with pytest.raises(Refusal, match="declared anew"):
+        await other.ask(msgspec.structs.replace(bind, routing_key="b"))
+    topology.late.set()
+    await until(lambda: all(proxy.routes("x", "anything") for proxy in (one, other)))
+    with pytest.raises(Refusal, match="in use"):
+        await other.ask(DeleteExchange(name="x", if_unused=True))
+
+
 @pytest.mark.parametrize("destination", ["queue", "exchange"])
 async def test_nothing_is_bound_to_an_exchange_that_is_of_another_type_by_now(cluster, monkeypatch, destination):
     """Rights were judged by the type that it had, and the binding took all: at one proxy, and at the other nothing."""
-    learn, late, behind = Topology._learn_all, asyncio.Event(), []
-
-    async def learn_late(topology, found):
-        if topology in behind:
-            await late.wait()
-        await learn(topology, found)
-
-    monkeypatch.setattr(Topology, "_learn_all", learn_late)
+    topology = LateTopology(monkeypatch)
     one, other = await cluster.proxy(), await cluster.proxy()
     await one.ask(DeclareExchange(name="x", kind="topic", durable=True))
     await one.ask(DeclareExchange(name="y", kind="fanout", durable=True))
     await one.ask(DeclareQueue(name="q", durable=True))
     await until(lambda: other.queues.exchange("y") and "q" in other.queues.registry.queues)
-    behind.append(other.queues.registry)
+    topology.behind.append(other.queues.registry)
     await one.ask(DeleteExchange(name="x"))
     await one.ask(DeclareExchange(name="x", kind="fanout", durable=True))
     assert other.queues.exchange("x").kind == "topic"
@@ -444,7 +502,7 @@ async def test_nothing_is_bound_to_an_exchange_that_is_of_another_type_by_now(cl
     assert refused.value.cause is Cause.PRECONDITION
     assert other.queues.exchange("x").kind == "fanout"
     await other.ask(bind)
-    late.set()
+    topology.late.set()
     if destination == "queue":
         await until(lambda: all(proxy.routes("x", "secret") for proxy in (one, other)))
 

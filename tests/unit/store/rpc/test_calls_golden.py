@@ -269,7 +269,7 @@ async def all_lines() -> list[str]:
     session = ServingSession(ServingTerms(store, True, None, TimerAdmission(1, 2, 3, 4), "c"), count(100), METHODS)
     wire = Wire(session, lines)
     connection: Any = SimpleNamespace(
-        caller=wire, frames=FramesKept(), note_leasing=lambda queue: None, forget=lambda queue: None
+        caller=wire, frames=FramesKept(), sessions=1, note_leasing=lambda queue: None, forget=lambda queue: None
     )
     remote = Remote(3, connection, HeldLeases(), budget_s=5)
     client: Any = SimpleNamespace(
