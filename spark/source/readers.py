@@ -151,7 +151,7 @@ class _Reader:
         queue, at, end = partition.queue, partition.start, partition.end
         where = queue, partition.topic
         behind_s: float | None = None
-        unread = partition.new  # nothing of the queue was read so far
+        unread = partition.new  # this is the first part of the queue to be read
         with self._connect(partition.number) as store:
             while at < end:
                 try:

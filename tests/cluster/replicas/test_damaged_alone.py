@@ -38,7 +38,7 @@ def test_a_gateway_alone_says_what_damage_has_taken(new_gateway):
     path.write_bytes(data)
 
     gateway.start()
-    status = wait_until(lambda: (found := json.loads(gateway.admin("/status")))["damages"] and found)
+    status = wait_until(lambda: (found := json.loads(gateway.admin("/status")))["damages"] and found["lost"] and found)
     assert status["ready"]
     (lost,) = status["lost"]
     assert lost["topic"] == "plant"
