@@ -53,7 +53,7 @@ class HttpConnection(Adapter):
 
     All requests that are complete in one read are published together; a request is answered when its messages are
     durable. On HTTP/1.1, requests that change something and requests that do not wait for each other, so that
-    pipelined requests take effect in their order.
+    pipelined requests take effect in their order; behind an event stream none begins.
     """
 
     def __init__(self, info: ConnectionInfo, options: HttpOptions, arriving: ReceiveBudget, random: Random) -> None:
@@ -107,7 +107,7 @@ class HttpConnection(Adapter):
                 return ()
             transport = self._use(chosen)
             given, self._opening = self._opening, b""
-        run = self.repeats.run(given, now_ms, waits=bool(self._asked or self._requests))
+        run = self.repeats.run(given, now_ms, waits=bool(self._asked or self._requests or self._streams or self._keys))
         if run is not None:
             self._speak_for(run.template.who)
             self._parts, self._messages = [run], list(run.messages)
@@ -251,8 +251,11 @@ class HttpConnection(Adapter):
     def _refuse_bodies(self, transport: Transport) -> None:
         """Answers the requests with bodies that nothing has been done with yet."""
         transport.refuse_arriving()
-        for exchange, request, *_ in self._requests.drop_bodies():
-            self._respond(exchange, request, problem(503, CROWDED, (b"retry-after", b"1")))
+        self._refuse(self._requests.drop(bodies=True), CROWDED)
+
+    def _refuse(self, dropped: Iterable[Pending], reason: str) -> None:
+        for exchange, request, *_ in dropped:
+            self._respond(exchange, request, problem(503, reason, (b"retry-after", b"1")))
 
     def _publish(self, key: IdempotencyKey | None = None) -> None:
         """Publishes the collected messages of one sender."""
@@ -327,10 +330,9 @@ class HttpConnection(Adapter):
         self._identities.gone(exchange)
 
     def _drained(self, exchange: Exchange) -> None:
-        if self._streams is not None:
-            self._streams.has_room(exchange)
-        if self._keys is not None:
-            self._keys.has_room(exchange)
+        for streams in (self._streams, self._keys):
+            if streams is not None:
+                streams.has_room(exchange)
         self._resume()
 
     def _resume(self) -> None:
@@ -357,8 +359,9 @@ class HttpConnection(Adapter):
 
     def _may_begin(self, pending: Pending) -> bool:
         """Returns whether a request has room for its answer and nothing to wait for before it."""
-        publishing = bool(self._published or self._messages)
-        return may_begin(pending, self.transport, self._requests, self._asked.values(), publishing=publishing)
+        publishing, streaming = bool(self._published or self._messages), bool(self._streams or self._keys)
+        asked = self._asked.values()
+        return may_begin(pending, self.transport, self._requests, asked, publishing=publishing, streaming=streaming)
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
         waiting = self._requests.answered(credentials)
@@ -448,20 +451,22 @@ class HttpConnection(Adapter):
             self.transport.respond(exchange, finished(request, response, self._options), now_ms=self._now_ms)
 
     def _begin_shutdown(self) -> None:
-        """Takes no more requests; ends streams, which would never end."""
+        """Takes no more requests; ends streams, which would never end, and refuses what waits for their end."""
         if self.transport is None:
             if not self._closed:
                 self._closed = True
                 self._effects.append(Close())
             return
         self.transport.begin_shutdown()
+        if isinstance(self.transport, Http1) and (self._streams or self._keys):
+            self._refuse(self._requests.drop(), "the gateway is going down")
         self._end_streams([stream.exchange for stream in self._streams or ()])
         self._end_streams(self._keys or ())
 
     def _end_streams(self, exchanges: Iterable[Exchange]) -> None:
         assert self.transport is not None
         for exchange in exchanges:
-            self.transport.finish(exchange)
+            self.transport.finish(exchange, now_ms=self._now_ms)
             self._gone(exchange)
 
     _actions: ClassVar[dict[type[Action], Callable[..., None]]] = {

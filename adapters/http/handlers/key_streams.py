@@ -48,6 +48,9 @@ class KeyStreams:
         self._streams: dict[Exchange, _Stream] = {}
         self._asked: dict[Token, Exchange] = {}  # streams that are gone included
 
+    def __len__(self) -> int:
+        return len(self._streams)
+
     def __iter__(self) -> Iterator[Exchange]:
         return iter(list(self._streams))
 
@@ -86,7 +89,7 @@ class KeyStreams:
             return
         event = b"event: error\ndata: %b\n\n" % refused(error).body
         self._transport.send(stream.exchange, event, now_ms=now_ms)
-        self._transport.finish(stream.exchange)
+        self._transport.finish(stream.exchange, now_ms=now_ms)
         self.gone(stream.exchange)
 
     def _send(self, stream: _Stream, found: Changes, now_ms: int) -> None:

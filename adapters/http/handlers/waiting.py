@@ -9,6 +9,7 @@ from adapters.http.handlers.actions import Command, Store
 from adapters.http.handlers.credentials import Credentials, behind, read_credentials
 from adapters.http.handlers.origin import check_host, check_origin, with_options
 from adapters.http.handlers.routes import RouteMatch, resolve
+from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, refused
@@ -150,12 +151,12 @@ class Requests:
                 waiting.remove(one)
                 self.body_bytes -= len(one.request.body)
 
-    def drop_bodies(self) -> Sequence[Pending]:
-        """Removes and returns the requests that have bodies."""
+    def drop(self, *, bodies: bool = False) -> Sequence[Pending]:
+        """Removes and returns the requests, or with `bodies` those that have one."""
         dropped: list[Pending] = []
         for waiting in (self._passed, self._turn, *self._senders.values()):
-            dropped += [one for one in waiting if one.request.body]
-            kept = [one for one in waiting if not one.request.body]
+            dropped += [one for one in waiting if one.request.body or not bodies]
+            kept = [one for one in waiting if bodies and not one.request.body]
             waiting.clear()
             waiting.extend(kept)
         self.body_bytes = 0
@@ -169,10 +170,12 @@ def may_begin(
     asked: Collection[PendingQuestion],
     *,
     publishing: bool,
+    streaming: bool,
 ) -> bool:
     """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2).
 
-    `asked` are the questions in flight, `publishing` says that messages are.
+    `asked` are the questions in flight, `publishing` says that messages are, and `streaming` that events are: behind
+    those HTTP/1.1 can send no answer.
     """
     if transport is None:
         return True
@@ -180,7 +183,7 @@ def may_begin(
         return False
     if not transport.ordered:
         return True
-    if requests.asking:
+    if requests.asking or (streaming and isinstance(transport, Http1)):
         return False
     if pending.request.safe:
         return not (publishing or any(not one.request.safe for one in asked))

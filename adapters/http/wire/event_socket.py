@@ -158,7 +158,7 @@ class EventSocket:
         if self._open and not self._closing and not self._ended:
             self._out += data
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, *, now_ms: int) -> None:
         """Ends the connection: its stream is all that it has."""
         if exchange == _STREAM:
             self._fail(_GOING_AWAY, "the stream ends")

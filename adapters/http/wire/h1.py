@@ -238,8 +238,9 @@ class Http1:
             self._slots.add(slot, b"%x\r\n%b\r\n" % (len(data), data) if slot.chunked else data)
         self._write()
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, *, now_ms: int) -> None:
         """Sends the last chunk."""
+        self._now_ms = now_ms
         slot = self._slots.get(exchange)
         if slot is None or slot.complete:
             return

@@ -87,7 +87,7 @@ class Transport(Protocol):
     def send(self, exchange: Exchange, data: bytes, *, now_ms: int) -> None:
         """Sends a part of the body."""
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, *, now_ms: int) -> None:
         """Ends the body."""
 
     def awaits(self, exchange: Exchange) -> bool:

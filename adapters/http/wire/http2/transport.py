@@ -202,8 +202,9 @@ class Http2:
         if stream is not None:
             self._add(exchange, stream, data)
 
-    def finish(self, exchange: Exchange) -> None:
+    def finish(self, exchange: Exchange, *, now_ms: int) -> None:
         """Sends END_STREAM behind the held data."""
+        self._now_ms = now_ms
         stream = self._streams.get(exchange)
         if stream is not None:
             stream.ended = True

@@ -101,6 +101,22 @@ def test_an_event_stream_ends_with_its_token(kind: Any) -> None:
     assert gateway.adapter.deadline_ms() != NOW_MS + 60_000
 
 
+def test_requests_behind_a_stream_begin_when_its_token_ends() -> None:
+    gateway = Issued()
+    post = request("POST", "/topics/a", body=b"x")
+    body_follows = request("POST", "/topics/a", ("expect", "100-continue"), ("content-length", "1"))
+    gateway.feed(request("GET", "/subscribe?filter=a", TOKEN) + post + body_follows)
+    for _ in range(3):
+        gateway.tick(after_ms=19_000)
+    assert gateway.messages == []
+    answers = gateway.tick(after_ms=3_000)
+    assert answers.count(b" 201 Created") == 1
+    assert answers.endswith(b" 100 Continue\r\n\r\n")
+    assert gateway.tick(after_ms=29_000) == b"", "the body has its time from then on"
+    assert b" 201 Created" in gateway.feed(b"y")
+    assert [message.body for message in gateway.messages] == [b"x", b"y"]
+
+
 def test_a_stream_of_somebody_known_for_ever_goes_on() -> None:
     gateway = Issued()
     gateway.feed(request("GET", "/subscribe?filter=a"))

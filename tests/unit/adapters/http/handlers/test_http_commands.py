@@ -7,6 +7,7 @@ import msgspec
 import pytest
 
 from adapters.http import HttpOptions
+from adapters.http.handlers.waiting import ASKED_MAX
 from gateway.domain.errors import Cause, Refusal
 from gateway.domain.forwarding import ForwardingSettings
 from gateway.domain.forwarding_settings import ForwardingConfig
@@ -325,3 +326,13 @@ def test_pipelined_requests_behind_a_command_take_effect_and_are_answered_in_ord
     assert [message.body for message in gateway.messages] == [b"1", b"2"]
     answers = parse_responses(gateway.answer(answer()))
     assert [one.status for one in answers] == [200, 201]
+
+
+def test_answers_behind_a_command_are_bounded_in_bytes() -> None:
+    gateway = Answering(HttpOptions(max_held_bytes=64 * 1024, max_pipelined=10_000))
+    gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
+    gateway.feed(request("POST", "/topics/c", WAIT, body=b"1"))
+    gateway.feed(request("GET", "/topics/a") * 1_000)
+    assert not gateway.adapter.wants_data
+    asked = [effect for effect in gateway.effects if isinstance(effect, Call) and isinstance(effect.request, LastValue)]
+    assert 1 < len(asked) <= 64 * 1024 // 10_000 + ASKED_MAX
