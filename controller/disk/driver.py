@@ -105,6 +105,7 @@ class Driver:
         self._proposed: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # index -> term, answer; len <= PROPOSALS_MAX
         self._reads: dict[bytes, asyncio.Future[int | None]] = {}
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
+        self._settling: set[asyncio.Future[None]] = set()  # of these, the ones that end with the leadership
         self._failed: Exception | None = None
         self.full: StorageFull | None = None  # why nothing can be written now
         snapshot = storage.snapshot()
@@ -293,9 +294,24 @@ class Driver:
         if index <= self.applied:
             return
         self._check()
+        await self._applied_up_to(index)
+
+    async def settled(self) -> None:
+        """Waits until all entries of this leader's log are applied. Raises `NotLeader`: another one may drop them."""
+        self._check()
+        now = self.raft.status()
+        if now.role is not Role.LEADER:
+            raise NotLeader(now.leader)
+        if now.last_index > self.applied:
+            future = self._applied_up_to(now.last_index)
+            self._settling.add(future)
+            future.add_done_callback(self._settling.discard)
+            await future
+
+    def _applied_up_to(self, index: int) -> "asyncio.Future[None]":
         future: asyncio.Future[None] = self._loop.create_future()
         heapq.heappush(self._waiting, (index, next(self._numbers), future))
-        await future
+        return future
 
     @property
     def _patience_s(self) -> float:
@@ -418,6 +434,8 @@ class Driver:
         after = self.status
         if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):
             self._fail_proposals(OutcomeUnknown("the leadership was lost"))
+            for settling in self._settling:
+                _refuse(settling, NotLeader(after.leader))
         if news or (before.role, before.leader, before.term, before.membership) != (
             after.role,
             after.leader,

@@ -94,7 +94,7 @@ def _no_master(group: Group, replicas: dict[int, RouteReplica]) -> str:
     elect = f"headgate cluster elect {group.number}"
     if group.sync_set:
         if not alive or alive.intersection(group.sync_set) or group.config.unclean_election:
-            return said
+            return said + (_unpromised(group, replicas) if group.config.acknowledge == "quorum" else "")
         return (
             f"{said}; it waits for one that was in sync ({listed(group.sync_set)}): if none comes back, {elect} "
             "--unclean elects another one, without the writes that only they had"
@@ -110,7 +110,18 @@ def _no_master(group: Group, replicas: dict[int, RouteReplica]) -> str:
             f"{said}, of {group.config.replicas} that it is meant to have: it waits for more, or for {elect}, which "
             "elects one of these"
         )
-    return said
+    return said + _unpromised(group, replicas)
+
+
+def _unpromised(group: Group, replicas: dict[int, RouteReplica]) -> str:
+    """Returns the replicas that have to keep the newest epoch before a master is elected, in words; "" without any."""
+    asked = [replicas[id_] for id_ in group.sync_set or group.voters if id_ in replicas]
+    late = [one for one in asked if one.alive and 0 <= one.promised < group.master_epoch]
+    if not late:
+        return ""
+    full = [one.id for one in late if one.full]
+    why = f"; the disk is full at {listed(full)} (store.disk_reserve_bytes)" if full else ""
+    return f"; it waits until epoch {group.master_epoch} is on the disk of {listed([one.id for one in late])}{why}"
 
 
 def _warnings(group: Group, route: GroupRoute | None, replicas: dict[int, RouteReplica]) -> Sequence[str]:

@@ -110,6 +110,7 @@ class RouteReplica(msgspec.Struct, frozen=True, kw_only=True):
     cut_short: bool = False  # its log has lost its end
     low: bool = False  # its disk has little room
     expired: bool = False  # its certificate has
+    promised: int = -1  # the newest epoch that it has kept on its disk; -1: unknown
 
 
 class GroupRoute(msgspec.Struct, frozen=True, kw_only=True):
@@ -326,6 +327,7 @@ class Registry:
             log_epoch=heartbeat.log_epoch if heartbeat is not None else 0,
             log_end=heartbeat.log_end if heartbeat is not None else 0,
             silent_ms=now_ms - self._heartbeats[group, id_].at_ms if heartbeat is not None else -1,
+            promised=heartbeat.master_epoch if heartbeat is not None else -1,
         )
 
     def _make_room(self, now_ms: int) -> None:

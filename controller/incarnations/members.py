@@ -128,9 +128,12 @@ class Members:
             self._driver.transfer(id_)
 
     async def _settled(self) -> None:
-        """Waits until the membership changes in the log are committed: until then they hold, but may be taken back."""
+        """Waits until the membership changes in the log are committed: until then they hold, but may be taken back.
+
+        Raises `NotLeader`.
+        """
         assert self._driver is not None
-        await self._driver.until_applied(self._driver.status.last_index)
+        await self._driver.settled()
 
     async def promote(self) -> None:
         """Lets learners vote that have caught up, one after the other, as long as this node leads. Never returns."""

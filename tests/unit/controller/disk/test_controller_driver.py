@@ -79,6 +79,28 @@ async def test_a_follower_refuses_and_says_who_leads():
     await network.close()
 
 
+async def test_a_leader_that_is_cut_off_does_not_wait_for_what_its_log_may_lose():
+    network = Network()
+    leader = await network.lead()
+    await leader.propose(b"before")
+    await leader.settled()
+    network.cut = {leader.status.id}
+    lost = leader.propose(b"lost")
+    settled = asyncio.ensure_future(leader.settled())
+    other = await network.lead()
+    assert not settled.done()
+    network.cut = set()
+    await network.settle(10)
+    with pytest.raises(NotLeader):
+        await asyncio.wait_for(settled, 10)
+    with pytest.raises(OutcomeUnknown):
+        await lost
+    with pytest.raises(NotLeader) as refused:
+        await leader.settled()
+    assert refused.value.leader == other.status.id
+    await network.close()
+
+
 async def test_a_leader_that_is_cut_off_does_not_know_what_became_of_a_proposal():
     network = Network()
     leader = await network.lead()

@@ -68,6 +68,25 @@ def test_little_room_on_the_disk_of_the_master_is_known():
             "it has no master; 1 of 1 replicas are alive, of 3 that it is meant to have: it waits for more, or for "
             "headgate cluster elect 1, which elects one of these",
         ),
+        (  # by quorum, and after `controller recover`
+            changed(master=None, config=GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum")),
+            route(r1={"promised": 6}, r2={"promised": 7}, r3={"promised": 6, "full": True}),
+            {},
+            "it has no master; 4 of 4 replicas are alive; it waits until epoch 7 is on the disk of 1, 3; the "
+            "disk is full at 3 (store.disk_reserve_bytes)",
+        ),
+        (
+            changed(master=None, sync_set=()),
+            route(r1={"promised": 6}, r4={"promised": 6}),
+            {},
+            "it has no master; 4 of 4 replicas are alive; it waits until epoch 7 is on the disk of 1",
+        ),
+        (
+            changed(master=None),
+            route(r1={"promised": 6}),
+            {},
+            "it has no master; 4 of 4 replicas are alive",
+        ),
         (GROUP, route(), {"reached": False}, "its master, replica 2 at 10.0.0.2:8081, is not reached"),
         (
             changed(sync_set=(2,)),
