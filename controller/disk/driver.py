@@ -5,8 +5,6 @@ messages; messages that arrive are given to `step`. The state machine gets commi
 """
 
 import asyncio
-import contextlib
-import heapq
 import logging
 import random
 from collections.abc import Callable, Sequence
@@ -15,6 +13,7 @@ from itertools import count
 from typing import Any, Protocol
 
 from controller.api.client import ControllerClosed, ControllerDamaged, ControllerError
+from controller.disk.awaiting import AwaitedEntries, refuse
 from controller.disk.ticks import Ticks
 from controller.raft import (
     Entry,
@@ -104,8 +103,7 @@ class Driver:
         self._numbers = count()
         self._proposed: dict[int, tuple[int, asyncio.Future[Any]]] = {}  # index -> term, answer; len <= PROPOSALS_MAX
         self._reads: dict[bytes, asyncio.Future[int | None]] = {}
-        self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
-        self._settling: set[asyncio.Future[None]] = set()  # of these, the ones that end with the leadership
+        self._awaited = AwaitedEntries()
         self._failed: Exception | None = None
         self.full: StorageFull | None = None  # why nothing can be written now
         snapshot = storage.snapshot()
@@ -291,10 +289,9 @@ class Driver:
 
     async def until_applied(self, index: int) -> None:
         """Waits until the state machine has the entry of `index`."""
-        if index <= self.applied:
-            return
-        self._check()
-        await self._applied_up_to(index)
+        if index > self.applied:
+            self._check()
+            await self._awaited.wait(index)
 
     async def settled(self) -> None:
         """Waits until all entries of this leader's log are applied. Raises `NotLeader`: another one may drop them."""
@@ -303,15 +300,7 @@ class Driver:
         if now.role is not Role.LEADER:
             raise NotLeader(now.leader)
         if now.last_index > self.applied:
-            future = self._applied_up_to(now.last_index)
-            self._settling.add(future)
-            future.add_done_callback(self._settling.discard)
-            await future
-
-    def _applied_up_to(self, index: int) -> "asyncio.Future[None]":
-        future: asyncio.Future[None] = self._loop.create_future()
-        heapq.heappush(self._waiting, (index, next(self._numbers), future))
-        return future
+            await self._awaited.wait(now.last_index, leading=True)
 
     @property
     def _patience_s(self) -> float:
@@ -378,7 +367,7 @@ class Driver:
                 waiting.set_result(read.index)
         self.raft.advance(ready)
         if ready.snapshot is not None or ready.committed:
-            self._release()
+            self._awaited.applied(self.applied)
             self._compact()
         self._look(news=ready.snapshot is not None or bool(ready.committed))
 
@@ -388,7 +377,7 @@ class Driver:
         self._snapshot_bytes, self._logged_bytes = len(snapshot.data), 0
         for index in [index for index in self._proposed if index <= snapshot.index]:
             _, future = self._proposed.pop(index)
-            _refuse(future, OutcomeUnknown("the entry is part of a snapshot"))
+            refuse(future, OutcomeUnknown("the entry is part of a snapshot"))
 
     def _apply(self, entry: Entry) -> None:
         answer: Any = None
@@ -412,13 +401,6 @@ class Driver:
         else:
             future.set_result(answer)
 
-    def _release(self) -> None:
-        """Wakes those who wait for entries that are applied now."""
-        while self._waiting and self._waiting[0][0] <= self.applied:
-            _, _, future = heapq.heappop(self._waiting)
-            if not future.done():
-                future.set_result(None)
-
     def _compact(self) -> None:
         """Lets a snapshot stand for the log when as much has been applied since the last one as that is worth."""
         if self._logged_bytes < max(self.compact_bytes, self._snapshot_bytes):
@@ -434,8 +416,7 @@ class Driver:
         after = self.status
         if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):
             self._fail_proposals(OutcomeUnknown("the leadership was lost"))
-            for settling in self._settling:
-                _refuse(settling, NotLeader(after.leader))
+            self._awaited.deposed(NotLeader(after.leader))
         if news or (before.role, before.leader, before.term, before.membership) != (
             after.role,
             after.leader,
@@ -449,20 +430,11 @@ class Driver:
     def _fail_proposals(self, error: Exception) -> None:
         waiting, self._proposed = self._proposed, {}
         for _, future in waiting.values():
-            _refuse(future, error)
+            refuse(future, error)
 
     def _fail_all(self, error: Exception) -> None:
         self._fail_proposals(error)
         for read in self._reads.values():
-            _refuse(read, error)
-        for _, _, waiting in self._waiting:
-            _refuse(waiting, error)
+            refuse(read, error)
+        self._awaited.fail(error)
         self._reads.clear()
-        self._waiting.clear()
-
-
-def _refuse(future: "asyncio.Future[Any]", error: Exception) -> None:
-    if not future.done():
-        future.set_exception(error)
-        with contextlib.suppress(Exception, asyncio.CancelledError):
-            future.exception()  # the caller may have gone; then asyncio logs no error
