@@ -21,7 +21,7 @@ from store.base.expiry import expiry_warnings
 from store.base.process_errors import ServerFailed, cannot_listen
 from store.base.rhythm import pause
 from store.base.runner import ServerRun, run_server
-from store.disk.presence import PRESENCE_LOOK_S, identity_of
+from store.disk.presence import PRESENCE_LOOK_S, identity_of, is_in_place
 
 log = logs.get(__name__)
 
@@ -95,7 +95,7 @@ async def _until(stopped: asyncio.Event, node: ControllerNode, directory: Path) 
 async def _removed(file: Path) -> str:
     """Waits until the file of a controller's log is not the one that is open: its votes are not kept then."""
     opened = identity_of(file)
-    while identity_of(file) == opened:  # no event tells of files
+    while is_in_place(file, opened):  # no event tells of files
         await pause(PRESENCE_LOOK_S)
     return (
         f"{file} was removed or replaced while the controller had it open: its votes would be forgotten. Put the "

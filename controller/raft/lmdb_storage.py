@@ -19,7 +19,7 @@ from controller.raft.ready import Ready
 from controller.raft.sealing import SealFile
 from store.disk.files import said_of_data_dir
 from store.disk.lmdb_file import is_broken, is_cut_short
-from store.disk.presence import identity_of
+from store.disk.presence import identity_of, is_in_place
 from store.disk.space import is_for_want_of_room
 
 MAP_SIZE_BYTES = 4 << 30  # of address space, not of disk
@@ -183,7 +183,7 @@ class LmdbStorage:
     @property
     def removed(self) -> str | None:
         """Returns why writes would be lost now; None while the file that is open is in its place."""
-        if identity_of(self._file) == self._opened:
+        if is_in_place(self._file, self._opened):
             return None
         return (
             f"{self._file} was removed or replaced while it was open: nothing that is written now would be there after "

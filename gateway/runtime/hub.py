@@ -61,11 +61,13 @@ from gateway.sessions.wills import Wills
 from store.api.client import StoreClient
 from store.base import logs
 from store.base.clock import now_ms
+from store.base.listening.places import below_files
 from store.base.memory import memory_limit_bytes
 from store.format.frame import QueueNumber
 
 RELIEF_INTERVAL_S = 0.005  # between two looks whether it is still crowded
 CALLS_MAX = 1_024  # requests of one connection in flight; more are refused
+FILES_KEPT = 1_024  # that connections leave for the store, sinks, bridges, and connections that are refused
 
 log = logs.get(__name__)
 
@@ -124,7 +126,9 @@ class ProcessHub(StreamHub):
         self.pauses = PauseGuard(self.owners.renew)
         self.limits, self.forwarding = config.limits, ForwardingSettings.of(config.forwarding)
         self.reconnect_penalty = ReconnectPenalty()
-        self.connection_limiter = ConnectionLimiter(config.limits, config.gateway.connections_max, now_ms=now_ms())
+        self.connection_limiter = ConnectionLimiter(
+            config.limits, below_files(config.gateway.connections_max, FILES_KEPT), now_ms=now_ms()
+        )
         self.connections = {}
         self.body_bytes_max = config.gateway.max_message_bytes
         self._tasks = tasks

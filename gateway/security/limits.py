@@ -159,7 +159,8 @@ class ConnectionLimiter:
 
     def _judge(self, network: str, now_ms: int) -> Refusal | None:
         if self.inside >= self._connections_max:
-            return Refusal(Cause.QUOTA, f"{self._connections_max} connections are open (gateway.connections_max)")
+            limit = "gateway.connections_max, or less where fewer files may be open"
+            return Refusal(Cause.QUOTA, f"{self._connections_max} connections are open ({limit})")
         if network and self.by_network.get(network, 0) >= self._per_address:
             return self._crowded()
         wait_ms = self._rate.wait_ms(now_ms=now_ms, need=1) if self._rate is not None else 0

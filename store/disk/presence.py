@@ -1,7 +1,8 @@
 """Checks that an open data directory is still there: a process goes on writing to files that were removed.
 
 Its writes are then on no disk after its end, and every sync succeeds. So the names are looked at again and again: they
-have to lead to the files that are open.
+have to lead to the files that are open. A look that fails, as no file can be opened or the disk does not answer, tells
+nothing: the next one may.
 """
 
 import os
@@ -29,13 +30,15 @@ class DirectoryWatch:
     def look(self) -> str | None:
         """Returns why writes would be lost now, None while all files are in place."""
         for path, opened in self._opened.items():
-            if identity_of(path) != opened:
+            if not is_in_place(path, opened):
                 return self._removed_text(path)
         path = self._newest()
         try:
             names = self._files.names(path.parent)
-        except OSError:
+        except (FileNotFoundError, NotADirectoryError):
             return self._removed_text(path.parent)
+        except OSError:
+            return None
         if path.name in names or path != self._newest():  # another file was begun meanwhile
             return None
         return self._removed_text(path)
@@ -54,9 +57,17 @@ class DirectoryWatch:
 
 
 def identity_of(path: Path) -> Identity:
-    """Returns which file a name leads to now."""
+    """Returns which file a name leads to now. Raises OSError where that cannot be told."""
     try:
         found = os.stat(path)  # noqa: PTH116 - of whatever the name leads to now
-    except OSError:
+    except (FileNotFoundError, NotADirectoryError):
         return None
     return found.st_dev, found.st_ino
+
+
+def is_in_place(path: Path, opened: Identity) -> bool:
+    """Returns whether a name leads to the file that was opened, as far as that can be told."""
+    try:
+        return identity_of(path) == opened
+    except OSError:
+        return True

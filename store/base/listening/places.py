@@ -65,3 +65,9 @@ def of_files(most: int, part: int) -> int:
     """Returns `most`, but at most one for every `part` files that this process may open."""
     files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
     return most if files == resource.RLIM_INFINITY else min(most, files // part)
+
+
+def below_files(most: int, kept: int) -> int:
+    """Returns `most`, but at most the files that this process may open beside `kept` others, or half of all files."""
+    files = resource.getrlimit(resource.RLIMIT_NOFILE)[0]
+    return most if files == resource.RLIM_INFINITY else min(most, max(files - kept, files // 2))

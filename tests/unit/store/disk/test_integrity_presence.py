@@ -1,6 +1,7 @@
 """A data directory that is removed underneath is noticed, said, and nothing more is taken."""
 
 import asyncio
+import errno
 import shutil
 
 import pytest
@@ -31,7 +32,7 @@ def _soon(monkeypatch):
 @pytest.mark.parametrize(
     ("name", "remedy"),
     [
-        (".", "Put the directory back, or restart with an empty one"),
+        ("", "Put the directory back, or restart with an empty one"),
         ("log", "Put it back, or restart: what it held is then repaired from other replicas, or listed as lost"),
         ("views", "Restart: the views are made anew from the log"),
         ("LOCK", "Put the directory back, or restart with an empty one"),
@@ -41,11 +42,7 @@ async def test_what_was_removed_is_said_and_nothing_is_taken_any_more(tmp_path, 
     there = tmp_path / "data"
     store = await LocalStore.open(there)
     await append(store, frame((16, b"one")))
-    gone = there / name
-    if gone.is_dir():
-        shutil.rmtree(gone)
-    else:
-        gone.unlink()
+    (there / name).rename(tmp_path / "gone")  # at once: `rmtree` removes one name after the other
     words = await refused(store)
     assert "was removed or replaced while the store had it open" in words
     assert f"store.data_dir = {there}" in words
@@ -60,6 +57,28 @@ async def test_a_copy_in_its_place_is_not_the_directory(tmp_path):
     there.rename(tmp_path / "moved")
     shutil.copytree(tmp_path / "moved", there)
     assert "was removed or replaced" in await refused(store)
+    await store.close()
+
+
+@pytest.mark.parametrize("error", [errno.EMFILE, errno.ENFILE, errno.EIO])
+async def test_a_look_that_fails_tells_nothing(tmp_path, monkeypatch, error):
+    """A gateway whose clients had used up its files took its log for removed, and stored nothing more."""
+    store = await LocalStore.open(tmp_path)
+    await append(store, frame((16, b"one")))
+    presence = store.core.engine.presence
+
+    def fail(*_):
+        raise OSError(error, "no")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(type(presence._files), "names", fail)
+        assert presence.look() is None
+        patch.undo()
+    with monkeypatch.context() as patch:
+        patch.setattr("store.disk.presence.os.stat", fail)
+        assert presence.look() is None
+    assert presence.look() is None
+    await append(store, frame((16, b"two")))
     await store.close()
 
 

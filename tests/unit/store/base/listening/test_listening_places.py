@@ -7,7 +7,7 @@ import socket
 
 import pytest
 
-from store.base.listening.places import ConnectionSlots, of_files, origin_of
+from store.base.listening.places import ConnectionSlots, below_files, of_files, origin_of
 from tests.support.process.cancelled_task import CancelledTask
 
 
@@ -71,8 +71,9 @@ def test_an_ipv4_address_is_the_same_by_either_family():
 def test_places_fit_the_files_that_may_be_open(monkeypatch):
     monkeypatch.setattr(resource, "getrlimit", lambda _: (1024, 1024))
     assert (of_files(4096, 4), of_files(100, 4)) == (256, 100)
+    assert (below_files(50_000, 1_024), below_files(50_000, 100), below_files(100, 100)) == (512, 924, 100)
     monkeypatch.setattr(resource, "getrlimit", lambda _: (resource.RLIM_INFINITY,) * 2)
-    assert of_files(4096, 4) == 4096
+    assert (of_files(4096, 4), below_files(4096, 4)) == (4096, 4096)
 
 
 def test_a_task_is_given_up():
