@@ -1,9 +1,10 @@
 """A limit on the processor time of processes and all that they start: a control group's quota (cgroups, v1 and v2)."""
 
 import os
+import signal
 import sys
 import time
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 PERIOD_US = 100_000
@@ -34,6 +35,19 @@ class CpuQuota:
         """Returns the share of the periods in which the group had work that its quota held back."""
         lines = dict(line.split() for line in (self.path / "cpu.stat").read_text().splitlines())
         return int(lines["nr_throttled"]) / max(1, int(lines["nr_periods"]))
+
+    def kill(self) -> None:
+        """Kills all processes of the group, those that begin meanwhile included. They are held back no more."""
+        if self._v1:
+            (self.path / "cpu.cfs_quota_us").write_text("-1")
+        else:
+            (self.path / "cpu.max").write_text("max")
+        until_s = time.monotonic() + _REMOVE_S
+        while (pids := (self.path / "cgroup.procs").read_text().split()) and time.monotonic() < until_s:
+            for pid in pids:
+                with suppress(ProcessLookupError):
+                    os.kill(int(pid), signal.SIGKILL)
+            time.sleep(0.02)
 
     def close(self) -> None:
         """Removes the group, whose processes have ended or are ending."""
