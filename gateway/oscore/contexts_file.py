@@ -8,6 +8,7 @@ The file is read again when it changes.
 
 import hashlib
 import os
+import stat
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated, Final
@@ -118,16 +119,33 @@ def check_context(one: FileContext) -> None:
 
 
 def write_contexts(path: Path, contexts: Sequence[FileContext]) -> None:
-    """Puts contexts into a file, all at once, that its owner alone may read. Raises OSError."""
+    """Puts contexts into a file, durably and in one step: one of the same owner and mode, else for its owner alone.
+
+    Raises OSError with the file's name; the file is then as it was.
+    """
     data = msgspec.json.format(msgspec.json.encode(ContextsFile(contexts=tuple(contexts))), indent=2) + b"\n"
     beside = path.with_name(f".{path.name}.new")
     beside.unlink(missing_ok=True)
-    fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with os.fdopen(fd, "wb") as file:
-        file.write(data)
-        file.flush()
-        os.fsync(file.fileno())
-    beside.replace(path)
+    try:
+        fd = os.open(beside, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(fd, "wb") as file:
+            file.write(data)
+            file.flush()
+            if path.exists():
+                known = path.stat()
+                os.fchown(fd, known.st_uid, known.st_gid)
+                os.fchmod(fd, stat.S_IMODE(known.st_mode))
+            os.fsync(fd)
+        beside.replace(path)
+    except OSError as error:
+        beside.unlink(missing_ok=True)
+        error.filename = str(path)
+        raise
+    directory = os.open(path.parent, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(directory)
+    finally:
+        os.close(directory)
 
 
 class Provisioned:

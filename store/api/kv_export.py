@@ -128,7 +128,7 @@ class ExportWriter:
 
 @contextmanager
 def exporting(path: Path) -> Iterator[IO[bytes]]:
-    """Opens a file for writing that replaces the file of its name when all went well. Raises OSError."""
+    """Opens a file for writing that replaces the file of its name when all went well. Raises OSError, with its name."""
     partial = path.with_name(path.name + ".partial")
     try:
         with partial.open("wb") as file:
@@ -141,9 +141,11 @@ def exporting(path: Path) -> Iterator[IO[bytes]]:
             os.fsync(directory)
         finally:
             os.close(directory)
-    except BaseException:
+    except BaseException as error:
         with suppress(OSError):
             partial.unlink(missing_ok=True)
+        if isinstance(error, OSError) and not isinstance(error, ConnectionError):
+            error.filename = error.filename or str(path)
         raise
 
 

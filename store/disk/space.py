@@ -125,6 +125,15 @@ class Space:
         self._known = True
         return free
 
+    def lacking(self, size: int) -> str | None:
+        """Returns why so many bytes beside the log would have writes refused; None where they would not."""
+        free, needed = self.free_bytes, size + self._reserve_bytes + self._owed()
+        if 0 <= free < needed:
+            return (
+                f"{free} bytes are free on the disk, and it needs {needed} with the reserve (store.disk_reserve_bytes)"
+            )
+        return None
+
     def ran_out(self, why: str) -> StoreFull:
         """Returns the refusal after a write met a full disk, or could open no file, whatever the last look said."""
         return self._refuse(f"there is no room: {why}")

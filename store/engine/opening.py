@@ -8,7 +8,7 @@ from store.base.errors import NotRebuildable
 from store.disk.files import Files, said_of_data_dir
 from store.disk.lock import DataDirLock
 from store.engine.identity import belong_to
-from store.engine.snapshot import filling, finish_install
+from store.engine.snapshot import filling, finish_install, remove_left_over
 from store.format.frame import LogOffset, origin_of
 from store.integrity.floor import FLOOR_FILE, Floor
 from store.integrity.ledger import DAMAGES_FILE, DamageLedger
@@ -52,6 +52,7 @@ def open_data_dir(
         files.make_directory(path)
         opened.callback(DataDirLock(path).release)
     finish_install(path)
+    remove_left_over(path)
     belong_to(files, path, group, alone=alone)
     begun = filling(path)
     floor = Floor(files, path / FLOOR_FILE)

@@ -19,7 +19,7 @@ from store.base.errors import NotRebuildable, StoreError, ViewsDamaged
 from store.disk.files import Files, OsFiles, ReadOnlyFiles
 from store.disk.lock import NOT_WRITABLE, DataDirLock, ReadersLock
 from store.engine.recovery import OnProgress, keep_offsets, recover, replay
-from store.engine.snapshot import filling
+from store.engine.snapshot import VERIFIED, filling
 from store.format.chunks import QueueEnd
 from store.format.frame import Frame, LogOffset, QueueNumber
 from store.integrity.floor import FLOOR_FILE, read_floor
@@ -234,7 +234,7 @@ class StoppedStore:
             return ViewsVerified(0, {}, "the views are empty")
         if not marks.is_current:
             return ViewsVerified(0, {}, "the views are of another format")
-        with TemporaryDirectory(dir=self._data_dir if self.unlocked is None else None, prefix="verify-") as directory:
+        with TemporaryDirectory(dir=self._data_dir if self.unlocked is None else None, prefix=VERIFIED) as directory:
             try:
                 with (
                     closing(self._replayed(Path(directory) / "views", marks.dispatched, on_progress)) as rebuilt,

@@ -43,6 +43,8 @@ SNAPSHOT_VIEWS = "data.mdb"
 _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
 _OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE, "scrub")
 _INCOMING, _INSTALLED = "incoming", "installed"
+SNAPSHOT_SENT, SNAPSHOT_FETCHED = "snapshot.sent", "snapshot.fetched"  # in the data directory of a replica
+VERIFIED = "verify-"  # how the names of directories begin in which views are made to be compared
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -58,17 +60,24 @@ class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def take_snapshot(
-    log: CommitLog, views: Views, directory: Path, *, abandoned: Callable[[], bool] = lambda: False
+    log: CommitLog,
+    views: Views,
+    directory: Path,
+    *,
+    abandoned: Callable[[], bool] = lambda: False,
+    lacking: Callable[[int], str | None] = lambda _: None,
 ) -> SnapshotInfo:
     """Copies the views, while they are in use, into a new directory; may take long.
 
-    Raises `SnapshotUnusable` when it is `abandoned`, takes longer than `SNAPSHOT_S_MAX`, or is in the way of the views'
-    growth, OSError.
+    `lacking` returns why so many bytes more would have writes refused. Raises `SnapshotUnusable` for that, when it is
+    `abandoned`, takes longer than `SNAPSHOT_S_MAX`, or is in the way of the views' growth, OSError.
     """
+    if (why := lacking(views.used_bytes)) is not None:
+        raise SnapshotUnusable(f"the views cannot be copied: {why}")
     files = OsFiles()
     files.make_directory(directory)
     path = directory / SNAPSHOT_VIEWS
-    size = _copy(views, path, abandoned)
+    size = _copy(views, path, abandoned, lacking)
     dispatched, first = _dispatched(path), log.first  # after the copy: frames deleted meanwhile cannot be fetched
     if first > dispatched:
         raise SnapshotUnusable(f"the log begins at {first} by now, behind the copy of the views at {dispatched}")
@@ -83,7 +92,7 @@ def describe_snapshot(directory: Path, info: SnapshotInfo) -> None:
     write_small_file(OsFiles(), directory / _INFO, info)
 
 
-def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
+def _copy(views: Views, path: Path, abandoned: Callable[[], bool], lacking: Callable[[int], str | None]) -> int:
     """Copies LMDB into a pipe: closing that ends the copy, which nothing else could."""
     deadline = monotonic() + SNAPSHOT_S_MAX
     read_fd, write_fd = os.pipe()
@@ -103,6 +112,8 @@ def _copy(views: Views, path: Path, abandoned: Callable[[], bool]) -> int:
                 size += len(data)
                 if abandoned() or views.growing or monotonic() > deadline:
                     raise SnapshotUnusable(f"the copy of the views was given up after {size} bytes")
+                if (why := lacking(0)) is not None:
+                    raise SnapshotUnusable(f"the copy of the views was given up after {size} bytes: {why}")
         finally:
             os.close(read_fd)
         try:
@@ -186,6 +197,15 @@ def _verify(path: Path, info: SnapshotInfo) -> None:
                 raise SnapshotUnusable(f"the views that came are damaged: {views.health.damages[0]}")
     except (NotRebuildable, ViewsDamaged) as error:
         raise SnapshotUnusable(f"the views that came cannot be read: {error}") from error
+
+
+def remove_left_over(data_dir: Path) -> None:
+    """Removes copies of views, and files not whole, of processes that were killed; the lock is held."""
+    for path in data_dir.iterdir():
+        if path.name in {SNAPSHOT_SENT, SNAPSHOT_FETCHED, _INCOMING} or path.name.startswith(VERIFIED):
+            shutil.rmtree(path, ignore_errors=True)
+    for path in (data_dir / "log").glob("*.new"):
+        path.unlink(missing_ok=True)
 
 
 def finish_install(data_dir: Path) -> None:

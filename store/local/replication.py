@@ -248,11 +248,17 @@ class LocalReplication:
         """Copies the views, and says where the log begins, into a new directory: for
         `store.engine.snapshot.install_snapshot`.
 
-        Raises `SnapshotUnusable` when it takes too long, or the store is closed meanwhile, OSError.
+        Raises `SnapshotUnusable` when it takes too long, writes would be refused for want of room, or the store is
+        closed meanwhile, OSError.
         """
         engine = self._core.engine
         return await self._core.blocking(
-            take_snapshot, engine.log, engine.views, directory, abandoned=lambda: self._core.closing is not None
+            take_snapshot,
+            engine.log,
+            engine.views,
+            directory,
+            abandoned=lambda: self._core.closing is not None,
+            lacking=engine.space.lacking,
         )
 
 

@@ -16,7 +16,14 @@ from google_crc32c import value
 from store.base.errors import SnapshotUnusable, StoreOverloaded
 from store.base.streams import Stream, opened
 from store.disk.files import OsFiles, write_whole
-from store.engine.snapshot import SNAPSHOT_VIEWS, SnapshotInfo, describe_snapshot, install_snapshot
+from store.engine.snapshot import (
+    SNAPSHOT_FETCHED,
+    SNAPSHOT_SENT,
+    SNAPSHOT_VIEWS,
+    SnapshotInfo,
+    describe_snapshot,
+    install_snapshot,
+)
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.node.replica.context import ReplicaContext
@@ -30,14 +37,13 @@ logger = logging.getLogger(__name__)
 
 SILENCE_S = 30.0  # a master that sends nothing for so long is given up; taking the snapshot needs a moment
 TAKING_S = 660.0  # until the head comes: as long as taking one may need, and some
-_OUTGOING, _INCOMING = "snapshot.sent", "snapshot.fetched"
 
 
 class SnapshotSender:
     """The master's side."""
 
     def __init__(self, directory: Path) -> None:
-        self._directory = directory / _OUTGOING
+        self._directory = directory / SNAPSHOT_SENT
         self._busy = False
 
     async def send(self, store: LocalStore, epochs: EpochList, asked: SnapshotRequest, context: Any) -> None:
@@ -67,10 +73,18 @@ class SnapshotSender:
 async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:
     """Gets the views of the master of an epoch, whole, into a directory beside the log.
 
-    `starts_over`: only from a master without known damage. Raises `StoreError`, OSError.
+    `starts_over`: only from a master without known damage. Raises `StoreError`, OSError; nothing is left then.
     """
-    directory = context.disk.data_dir / _INCOMING
+    directory = context.disk.data_dir / SNAPSHOT_FETCHED
     await asyncio.to_thread(_begin, directory)
+    try:
+        await _fetch(context, address, epoch, directory, starts_over=starts_over)
+    except BaseException:
+        await asyncio.shield(asyncio.to_thread(shutil.rmtree, directory, ignore_errors=True))
+        raise
+
+
+async def _fetch(context: ReplicaContext, address: str, epoch: int, directory: Path, *, starts_over: bool) -> None:
     async with opened(context.dial(address)) as channel:
         request = wire.encode(SnapshotRequest(context.group, context.replica, epoch, starts_over))
         call = channel.unary_stream(wire.path(wire.SNAPSHOT))(request)
@@ -79,6 +93,8 @@ async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, s
         _check(head, context, epoch)
         if starts_over and not head.sound:
             raise SnapshotUnusable("the master does not confirm that its log is sound: this replica keeps its own log")
+        if 0 <= (free := OsFiles().free_bytes(directory)) < head.size_bytes:
+            raise SnapshotUnusable(f"it has {head.size_bytes} bytes, and {free} are free on the disk of {directory}")
         with closing(OsFiles().open(directory / SNAPSHOT_VIEWS, create=True)) as file:
             at = 0
             while at < head.size_bytes:
@@ -122,7 +138,7 @@ async def install_fetched(context: ReplicaContext, lost_end: LogOffset | None) -
 
     Raises `StoreError`, OSError.
     """
-    directory = context.disk.data_dir / _INCOMING
+    directory = context.disk.data_dir / SNAPSHOT_FETCHED
     file = EpochFile(OsFiles(), directory)
     found = await asyncio.to_thread(file.load)
     assert found is not None

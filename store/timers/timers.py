@@ -213,6 +213,7 @@ class Timers:
             overlay.held = views.timers.held(txn)
         self._cancelling: set[TimerKey] = set()  # not fired until that has ended
         self._firing: asyncio.Future[None] | None = None  # ends with the frame in flight
+        self._failure: type[StoreError] | None = None  # why the last frame was refused
 
     @property
     def held(self) -> TimersHeld:
@@ -306,9 +307,9 @@ class Timers:
             overlay.firing = {}
             self._firing = None
             fired.set_result(None)
+            self._note_failure(outcome if isinstance(outcome, StoreError) else None)
             if isinstance(outcome, StoreError):
                 overlay.give_back(key for key, _ in batch)
-                logger.warning("timers that are due could not be fired", extra={"why": str(outcome)})
             else:
                 self._fired(list(dict.fromkeys(queue for _, record in batch for queue in queues_of(record))))
             outcomes.append(outcome)
@@ -319,6 +320,13 @@ class Timers:
         self._append(firing_frame(batch, self._now_ms()), done)
         await fired
         return isinstance(outcomes[0], Appended)
+
+    def _note_failure(self, error: StoreError | None) -> None:
+        """Logs that timers cannot be fired: as a warning when it begins, or for another kind of reason."""
+        before, self._failure = self._failure, None if error is None else type(error)
+        if error is not None:
+            level = logging.DEBUG if self._failure is before else logging.WARNING
+            logger.log(level, "timers that are due could not be fired", extra={"why": str(error)})
 
     def _without_deleted(self, batch: Sequence[tuple[TimerKey, TimerSet]]) -> list[tuple[TimerKey, TimerSet]]:
         """Leaves out rows for queues that were deleted after the timer was set: nothing would ever delete those."""

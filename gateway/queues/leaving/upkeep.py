@@ -35,6 +35,7 @@ class Upkeep:
         self._heap: list[tuple[int, int]] = []
         self._looking: set[int] = set()  # the heap has none of these until their looks have ended
         self._looked: dict[int, int] = {}  # when, of those, and of queues looked at within AGAIN_MS
+        self._failing: set[int] = set()  # whose last look has failed: that is logged once
         self._sweep_ms = 0
         self._wake = asyncio.Event()
 
@@ -53,6 +54,7 @@ class Upkeep:
     def forget(self, number: int) -> None:
         """Looks at a queue no more: it is gone."""
         self._looked.pop(number, None)
+        self._failing.discard(number)
         if self._due.pop(number, None) is not None and len(self._heap) > 2 * len(self._due) + COMPACT_COUNT_MIN:
             self._heap = [(due_ms, one) for one, due_ms in self._due.items() if one not in self._looking]
             heapify(self._heap)
@@ -111,15 +113,19 @@ class Upkeep:
     async def _look(self, look: Callable[[int], Awaitable[int | None]], number: int) -> int | None:
         """Returns when to look again, None if nothing is to be expected."""
         try:
-            return await look(number)
+            due_ms = await look(number)
         except StoreError as error:
-            log.warning(
-                "limits and expiry of a queue cannot be applied now",
-                queue=number,
-                error=str(error),
-                retry_s=RETRY_MS / 1_000,
-            )
+            if number not in self._failing and number in self._looked:  # else the queue is gone since
+                self._failing.add(number)
+                log.warning(
+                    "limits and expiry of a queue cannot be applied now",
+                    queue=number,
+                    error=str(error),
+                    retry_s=RETRY_MS / 1_000,
+                )
             return self._now_ms() + RETRY_MS
         except Exception:  # our own bug: it concerns one queue, and the others go on
             log.exception("applying limits and expiry of a queue has failed", queue=number)
             return self._now_ms() + SWEEP_MS
+        self._failing.discard(number)
+        return due_ms

@@ -230,6 +230,42 @@ async def test_a_copy_is_given_up_when_the_store_closes(tmp_path):
         await closing
 
 
+async def test_a_copy_leaves_the_reserve_to_the_log(tmp_path, monkeypatch):
+    """A copy made writes be refused where the disk had room for the reserve and not for both."""
+    reserve, free = 16 << 20, [1 << 40]
+    monkeypatch.setattr(OsFiles, "free_bytes", lambda _self, _path: free[0])
+    store = await open_master(tmp_path / "master", alone=True, disk_reserve_bytes=reserve)
+    await fill(store, range(100))
+    free[0] = reserve + 4_096
+    with pytest.raises(SnapshotUnusable, match=rf"{free[0]} bytes are free .*store\.disk_reserve_bytes"):
+        await store.replication.snapshot(tmp_path / "refused")
+    assert not (tmp_path / "refused").exists()
+    free[0] = 1 << 40
+    monkeypatch.setattr(snapshot_module, "write_whole", lambda *_: free.__setitem__(0, 1 << 20))
+    with pytest.raises(SnapshotUnusable, match="given up after"):
+        await store.replication.snapshot(tmp_path / "begun")
+    free[0] = 1 << 40
+    await store.step_down()
+
+
+async def test_copies_of_processes_that_were_killed_are_removed(tmp_path):
+    store = await LocalStore.open(tmp_path)
+    await fill(store, range(3))
+    await store.close()
+    for name in ("snapshot.sent", "snapshot.fetched", "incoming/views", "verify-abc/views"):
+        (tmp_path / name).mkdir(parents=True)
+        (tmp_path / name / "data.mdb").write_bytes(b"x")
+    (tmp_path / "log" / "0000000000000000.new").write_bytes(b"x")
+    before = {"LOCK", "log", "views"}
+    store = await LocalStore.open(tmp_path)
+    names = {path.name for path in tmp_path.iterdir()}
+    assert before <= names
+    assert not names & {"snapshot.sent", "snapshot.fetched", "incoming", "verify-abc"}
+    assert not list((tmp_path / "log").glob("*.new"))
+    assert await bodies(store, 16) == [b"%03d" % n + bytes(60) for n in range(3)]
+    await store.close()
+
+
 async def test_a_copy_that_takes_too_long(master, tmp_path, monkeypatch):
     monkeypatch.setattr(snapshot_module, "SNAPSHOT_S_MAX", -1.0)
     with pytest.raises(SnapshotUnusable, match="given up"):

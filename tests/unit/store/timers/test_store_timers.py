@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import logging
 import shutil
 
 import pytest
@@ -245,7 +246,8 @@ async def test_a_large_timer_has_a_frame_of_its_own(opened, clock):
     assert await bodies(opened, 16) == [b"a", large, b"b"]
 
 
-async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch):
+async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch, caplog):
+    caplog.set_level(logging.DEBUG, "store.timers.timers")
     await set_timers(opened, timer(clock() + 1, b"a"))
     clock.ms += 1
     refusals = [StoreOverloaded("full")] * 2
@@ -253,6 +255,8 @@ async def test_a_store_that_refuses_fires_later(opened, clock, monkeypatch):
     for _ in range(3):
         await opened.tick()
     assert await bodies(opened, 16) == [b"a"]
+    said = [one.levelname for one in caplog.records if "could not be fired" in one.getMessage()]
+    assert said == ["WARNING", "DEBUG"], "a full disk must not fill the log"
 
 
 @pytest.mark.slow

@@ -3,8 +3,10 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
-from gateway.queues.leaving.upkeep import AGAIN_MS, LOOKS_COUNT_MAX, SWEEP_MS, Upkeep
+from gateway.queues.leaving.upkeep import AGAIN_MS, LOOKS_COUNT_MAX, RETRY_MS, SWEEP_MS, Upkeep
+from store.base.errors import StoreFull
 
 pytestmark = pytest.mark.anyio
 
@@ -61,6 +63,24 @@ async def test_a_look_that_fails_is_made_again_later():
 
     upkeep.changed(1)
     assert set(await looked(upkeep, look, 3)) == {1, 2}
+
+
+async def test_that_the_store_refuses_is_logged_once_a_queue():
+    clock, looks = Clock(), 0
+    upkeep = Upkeep(lambda: clock.now_ms)
+
+    async def look(number):
+        nonlocal looks
+        looks += 1
+        clock.now_ms += RETRY_MS
+        if looks != 4:
+            raise StoreFull("no room")
+        upkeep.changed(number)
+
+    upkeep.changed(1)
+    with capture_logs() as logged:
+        await looked(upkeep, look, 7)
+    assert [one["queue"] for one in logged if "cannot be applied" in one["event"]] == [1, 1]
 
 
 async def test_a_look_that_waits_holds_up_no_others():
