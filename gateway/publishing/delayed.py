@@ -15,10 +15,11 @@ from collections.abc import Mapping, Sequence
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.tickets import _JOINT
+from gateway.publishing.publishing import refusal_of
 from gateway.publishing.retained import retained_change
 from store.api.client import StoreClient
 from store.api.message import Message
-from store.base.errors import FrameTooLarge, NoSuchTimer, StoreError, TimersFull, TimerTooFar
+from store.base.errors import FrameTooLarge, NoSuchTimer, StoreError
 from store.format.frame import ROW, ROW_EXTRA
 from store.format.records import TimerSet, encode
 
@@ -66,14 +67,10 @@ def _timer(store: StoreClient | None, due_ms: int, rows: bytes, payload: bytes) 
         return Refusal(Cause.UNAVAILABLE, "a store group is not known here", retry_after_ms=5_000)
     try:
         store.timers.admit(due_ms, len(rows) + len(payload))
-    except TimersFull as full:
-        return Refusal(Cause.QUOTA, str(full), retry_after_ms=10_000)
-    except TimerTooFar as far:
-        return Refusal(Cause.MALFORMED, str(far))
     except FrameTooLarge as large:
         return Refusal(Cause.TOO_LARGE, str(large))
     except StoreError as error:
-        return Refusal(Cause.UNAVAILABLE, str(error), retry_after_ms=5_000)
+        return refusal_of(error)
     return encode(TimerSet(max(due_ms, 0), rows, payload))
 
 

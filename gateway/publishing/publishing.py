@@ -26,6 +26,8 @@ from store.base.errors import (
     StoreFailed,
     StoreFull,
     StoreOverloaded,
+    TimersFull,
+    TimerTooFar,
     ViewsDamaged,
 )
 from store.format.frame import Position, QueueNumber, QueueOffset
@@ -369,6 +371,10 @@ def refusal_of(error: StoreError) -> Refusal:
         return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=1000)
     if isinstance(error, StoreFull):
         return Refusal(Cause.OVERLOAD, str(error), retry_after_ms=5000)
+    if isinstance(error, TimersFull):
+        return Refusal(Cause.QUOTA, str(error), retry_after_ms=10_000)
+    if isinstance(error, TimerTooFar):
+        return Refusal(Cause.MALFORMED, str(error))
     if isinstance(error, FrameTooLarge):
         return Refusal(Cause.TOO_LARGE, "too many queues want so many messages at once")
     if isinstance(error, AppendOutcomeUnknown):

@@ -13,7 +13,7 @@ from gateway.domain.errors import Cause, Refusal
 from gateway.publishing.publishing import refusal_of
 from store.api.client import StoreClient
 from store.api.log import Appended
-from store.base.errors import QueueDropped, StoreError
+from store.base.errors import QueueDropped, SequenceOutOfOrder, StoreError
 from store.format.frame import ROW, UnplacedFrame
 from store.format.records import ADDRESSES_QUEUE, AddressesSeen, encode
 
@@ -21,6 +21,7 @@ RETRY_AFTER_MS = 5_000
 _PASSING = frozenset(
     {Cause.OVERLOAD, Cause.UNAVAILABLE, Cause.UNKNOWN}
 )  # refusals that are of the group, not the frame
+_OF_FRAME = QueueDropped | SequenceOutOfOrder  # refused for the rows of a frame, or of one before it
 _NOTHING = encode(AddressesSeen(()))
 
 
@@ -39,7 +40,7 @@ class RefusingGroups:
         """Notes the result of a frame."""
         if isinstance(result, StoreError):
             refusal = refusal_of(result)
-            if refusal.cause in _PASSING and not isinstance(result, QueueDropped):
+            if refusal.cause in _PASSING and not isinstance(result, _OF_FRAME):
                 self._groups[group] = refusal
         elif self._groups:
             self._groups.pop(group, None)

@@ -19,7 +19,7 @@ class RemoteTimers(TimerCalls):
         self._now_ms = now_ms
 
     def admit(self, due_ms: int, size_bytes: int) -> None:
-        """See `TimerCalls.admit`: by the count pending when the store was heard last; the store decides again."""
+        """See `TimerCalls.admit`: by this process's clock, and the count pending when the store was heard last."""
         limits, held = self._remote.connection.admission, self.held
         if limits is None:
             raise StoreUnreachable(f"store group {self._remote.group} was not reached yet")

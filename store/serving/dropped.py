@@ -1,25 +1,27 @@
-"""The check of rows that clients send: some may be for queues that take nothing more, others set too many timers.
+"""The check of rows that clients send: for queues that take nothing more, and for timers that would never fire.
 
 A client that does not know yet that a queue is no more would have messages acknowledged that are never read.
+
+The client alone holds timers to the limits of their count, their bytes and their time ahead (`TimerCalls.admit`): by
+its own clock, and the count that it heard last. Timers in flight may so pass a limit, as in one process. A check here,
+by another clock and a later count, would refuse whole frames, and with them the messages of other publishers.
 """
 
 from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from store.api.timers import TimerCalls
-from store.base.errors import QueueDropped
+from store.base.errors import FrameTooLarge, QueueDropped
 from store.format.frame import FEW_ROWS, ROW, ROWS_DTYPE, Buffer
 from store.format.records import TIMERS_QUEUE, TimerSet, decode
+from store.timers.timers import TIMER_BYTES_MAX
 
 
-def check_rows(
-    rows: bytes | memoryview, payload: Callable[[], Buffer], dropped: frozenset[int], timers: TimerCalls
-) -> None:
+def check_rows(rows: bytes | memoryview, payload: Callable[[], Buffer], dropped: frozenset[int]) -> None:
     """Checks rows, and those that timers among them will write.
 
-    Raises `QueueDropped` where some are for `dropped` queues, the errors of `TimerCalls.admit`, and those of `payload`,
-    which is asked only where there are timers.
+    Raises `QueueDropped` where some are for `dropped` queues, `FrameTooLarge` for a timer that fits in no frame with
+    the record that it has fired, and the errors of `payload`, which is asked only where there are timers.
     """
     if len(rows) % ROW.size:
         return  # they are no rows: the store refuses them
@@ -29,7 +31,9 @@ def check_rows(
         for timer in _timers(rows, payload()):
             if dropped:
                 _check(_queues(timer.rows, whole=True), dropped)
-            timers.admit(timer.due_ms, len(timer.rows) + len(timer.payload))
+            size_bytes = len(timer.rows) + len(timer.payload)
+            if size_bytes > TIMER_BYTES_MAX:
+                raise FrameTooLarge(f"{size_bytes} bytes in one timer, which may have {TIMER_BYTES_MAX}")
 
 
 def _check(queues: set[int], dropped: frozenset[int]) -> None:

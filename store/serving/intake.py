@@ -72,7 +72,7 @@ class Intake:
             self._append(frame, partial(self._done, number, size, round_))
 
     def _refusal(self, frame: UnplacedFrame) -> StoreError | None:
-        """Returns why a frame is refused by queues and timers: its client decided by older news.
+        """Returns why a frame is refused: for queues that are no more, as its client decided by older news.
 
         The later frames of its producer are refused, too, so that none overtakes it, also those of a producer whose
         first frame it was: of that the store knows no sequence.
@@ -81,7 +81,7 @@ class Intake:
         if producer in self._gaps:
             return SequenceOutOfOrder(f"producer {producer:x}: an earlier frame was refused")
         try:
-            check_rows(frame.rows, lambda: frame.plain_payload, self._dropped(), self._store.timers)
+            check_rows(frame.rows, lambda: frame.plain_payload, self._dropped())
         except StoreError as refused:
             if producer and not producer & ONCE_PRODUCER:
                 self._gaps[producer] = None

@@ -349,7 +349,7 @@ class ServingSession:
 
     def check_rows(self, rows: bytes, payload: bytes) -> None:
         """Raises `QueueDropped` for rows for queues that are no more, now or when a timer fires; see `check_rows`."""
-        check_rows(rows, lambda: payload, self._terms.dropped(), self.store.timers)
+        check_rows(rows, lambda: payload, self._terms.dropped())
 
     async def take(self, asked: arguments.Take, share: Share) -> bytes:
         """See `LeaseCalls.take`."""

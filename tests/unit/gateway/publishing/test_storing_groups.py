@@ -8,7 +8,7 @@ from gateway.ownership.owners import OwnershipLost
 from gateway.port.adapter import Publish, Token
 from gateway.port.marks import Fence, Marks
 from store.api.log import Appended
-from store.base.errors import StoreUnreachable
+from store.base.errors import QueueDropped, SequenceOutOfOrder, StoreUnreachable, TimersFull, TimerTooFar
 from store.format.frame import FRAME_GUARDED
 from store.guards.rows import guards_of
 from tests.support.gateway.ingest_groups import message, publish_marked, two_groups
@@ -147,3 +147,17 @@ async def test_nothing_is_stored_in_part_again_while_a_group_is_away(controller)
     rig.end_all()
     assert rig.outcome("p", 41).error is None
     assert rig.outcome("p", 41).refused == {}
+
+
+@pytest.mark.parametrize("error", [QueueDropped, SequenceOutOfOrder, TimersFull, TimerTooFar])
+async def test_a_group_that_refuses_a_frame_for_its_rows_takes_others(controller, error):
+    rig = SpreadRig(controller)
+    (b,) = rig.keys(1)
+    rig.publish("p", 1, message(b))
+    rig.turn()
+    rig.store.logs[1].end_next(error("refused"))
+    assert rig.outcome("p", 1).error is not None
+    rig.publish("p", 2, message(b, retain=True))
+    rig.turn()
+    rig.end_all()
+    assert (rig.outcome("p", 2).error, rig.outcome("p", 2).refused) == (None, {})

@@ -1,10 +1,10 @@
-"""Rows that clients send are checked alike on every way: for queues that are no more, and for the limits of timers."""
+"""Rows that clients send are checked alike on every way: for queues that are no more, and timers that never fire."""
 
 from types import SimpleNamespace
 
 import pytest
 
-from store.base.errors import QueueDropped, TimersFull
+from store.base.errors import FrameTooLarge, QueueDropped
 from store.format.compression import compress
 from store.format.frame import FEW_ROWS, FRAME_ZSTD, ROW, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet, encode
@@ -18,25 +18,12 @@ GONE, KEPT = 20, 21
 few_or_many = pytest.mark.parametrize("more", [0, FEW_ROWS + 1])
 
 
-class Timers:
-    """The limits of timers: the sizes that were admitted, and what is refused."""
-
-    def __init__(self, refused=None):
-        self.admitted = []
-        self.refused = refused
-
-    def admit(self, due_ms, size_bytes):
-        if self.refused is not None:
-            raise self.refused
-        self.admitted.append((due_ms, size_bytes))
-
-
 def row(queue, size=1):
     return ROW.pack(queue, 0, size, 0, 0, 0, 0, 0)
 
 
-def check(rows, more, *, payload=b"x", dropped=frozenset({GONE}), timers=None):
-    check_rows(rows + row(KEPT) * more, lambda: payload, dropped, timers or Timers())
+def check(rows, more, *, payload=b"x", dropped=frozenset({GONE})):
+    check_rows(rows + row(KEPT) * more, lambda: payload, dropped)
 
 
 @few_or_many
@@ -48,21 +35,21 @@ def test_rows_of_a_dropped_queue_are_refused(more):
 
 
 @few_or_many
-def test_so_are_timers_for_it_and_those_beyond_the_limits(more):
+def test_so_are_timers_for_it_and_those_that_fit_in_no_frame(more, monkeypatch):
     timers = {queue: encode(TimerSet(7, row(queue), b"x")) for queue in (GONE, KEPT)}
     with pytest.raises(QueueDropped):
         check(row(TIMERS_QUEUE, len(timers[GONE])), more, payload=timers[GONE])
-    admitted = Timers()
+    monkeypatch.setattr("store.serving.dropped.TIMER_BYTES_MAX", ROW.size + 1)
     for dropped in (frozenset(), {GONE}):
-        check(row(TIMERS_QUEUE, len(timers[KEPT])), more, payload=timers[KEPT], dropped=dropped, timers=admitted)
-    assert admitted.admitted == [(7, ROW.size + 1)] * 2
-    with pytest.raises(TimersFull):
-        check(row(TIMERS_QUEUE, len(timers[KEPT])), more, payload=timers[KEPT], timers=Timers(TimersFull("full")))
+        check(row(TIMERS_QUEUE, len(timers[KEPT])), more, payload=timers[KEPT], dropped=dropped)
+    large = encode(TimerSet(7, row(KEPT), b"xy"))
+    with pytest.raises(FrameTooLarge):
+        check(row(TIMERS_QUEUE, len(large)), more, payload=large)
 
 
 @few_or_many
 def test_a_payload_without_timers_is_not_asked_for(more):
-    check_rows(row(KEPT) * (more + 1), lambda: pytest.fail("asked for"), frozenset({GONE}), Timers())
+    check_rows(row(KEPT) * (more + 1), lambda: pytest.fail("asked for"), frozenset({GONE}))
 
 
 @pytest.mark.anyio

@@ -8,11 +8,13 @@ from types import SimpleNamespace
 
 import grpc
 import pytest
+from msgspec.structs import replace
 
+from store.api.log import Appended
 from store.base.errors import NotMaster, StoreOverloaded, StoreUnreachable, TimersFull
 from store.base.streams import ERROR_KEY, open_channel
-from store.format.frame import ROW, UnplacedFrame
-from store.format.records import TimerSet, encode
+from store.format.frame import ROW
+from store.format.records import TIMERS_QUEUE, TimerSet, encode
 from store.local.local import LocalStore
 from store.remoting import RemoteStore
 from store.remoting.reader import RemoteReader
@@ -24,7 +26,7 @@ from store.serving.rpc import StoreService
 from store.timers.timers import TimerLimits
 from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
-from tests.support.store.store_kit import append, bodies, frame
+from tests.support.store.store_kit import append, begin, bodies, frame
 
 pytestmark = pytest.mark.anyio
 OPENSSL = shutil.which("openssl")
@@ -305,18 +307,22 @@ async def test_a_client_has_so_many_watches_and_owners(channel, monkeypatch, loc
     assert all(kind == calls.VALUE for kind, _ in answers.values())
 
 
-async def test_a_timer_is_refused_at_the_store_too(tmp_path):
-    async with await LocalStore.open(tmp_path / "data", timer_limits=TimerLimits(timers=1)) as local:
-        node = await Node().start(local, timers=TimerLimits(timers=100))  # as the client believes it to be
-        async with await RemoteStore.open(0, lambda: node.target) as store:
-            record = encode(TimerSet(local.core.now_ms() + 60_000, ROW.pack(16, 0, 1, 0, 0, 0, 0, 0), b"x"))
-            row = ROW.pack(8, 0, len(record), 0, 0, 0, 0, 0)
-            many = b"".join(ROW.pack(16, 0, 1, 0, 0, 0, 0, 0) for _ in range(20))
-            await append(store, UnplacedFrame.build(row, record))
-            store.timers.admit(0, 1)
-            for rows in (row, many + row):
-                with pytest.raises(TimersFull):
-                    await append(store, UnplacedFrame.build(rows, record))
+async def test_timers_that_a_client_has_admitted_refuse_no_messages_beside_them(tmp_path):
+    """A frame with one was refused, and those behind it: for a clock a little ahead, or a count a little behind."""
+    limits = TimerLimits(timers=1, horizon_ms=60_000)
+    async with await LocalStore.open(tmp_path / "data", timer_limits=limits) as local:
+        node = await Node().start(local, timers=limits)
+        async with await RemoteStore.open(0, lambda: node.target, now_ms=lambda: local.core.now_ms() + 1_000) as store:
+            due_ms = store.timers._now_ms() + limits.horizon_ms
+            record = encode(TimerSet(due_ms, ROW.pack(16, 0, 1, 0, 0, 0, 0, 0), b"x"))
+            timer = (TIMERS_QUEUE, record)
+            frames = [frame((16, b"1"), timer), frame((16, b"2"), timer), frame((16, b"3"))]
+            store.timers.admit(due_ms, len(record))
+            outcomes = begin(store, *[replace(one, producer_id=7, sequence=n) for n, one in enumerate(frames, 1)])
+            assert [type(one) for one in await asyncio.gather(*outcomes)] == [Appended] * 3
+            assert await bodies(store, 16) == [b"1", b"2", b"3"]
+            with pytest.raises(TimersFull):
+                store.timers.admit(due_ms, len(record))
         await node.stop()
 
 
