@@ -265,11 +265,12 @@ class Caller:
         """Fails changes that the store has not answered for too long; to be called while the connection stands.
 
         A change that the master wrote and that too few replicas have is neither done nor refused, perhaps forever. Its
-        answer may still come, and is ignored then.
+        answer may still come, and is ignored then. The master does not lease the messages of such a settlement again
+        before it knows whether they are settled.
         """
         limit = self._loop.time() - self._budget_s
         for pending in self.sent.values():
-            if pending.mode is ONCE and pending.sent_s < limit and not pending.future.done():
+            if pending.mode in {ONCE, HELD} and pending.sent_s < limit and not pending.future.done():
                 within = f"written, and not confirmed by enough replicas within {self._budget_s:g} s"
                 self._fail(pending, AppendOutcomeUnknown(f"{pending.method}: {within}"))
 

@@ -5,7 +5,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from store.api.leases import Lease, LeaseCalls
-from store.base.errors import LeaseLost
+from store.base.errors import LeaseLost, StoreError
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.ranges import Range
 from store.remoting.caller import nothing
@@ -13,6 +13,7 @@ from store.remoting.core import Remote, decoder
 from store.remoting.stubs import stubs
 from store.rpc import arguments
 from store.rpc.frames import TakenAnswer, leases_of
+from store.rpc.table import CALLS
 
 _a_taken: Callable[[Any], TakenAnswer] = decoder(TakenAnswer)
 _offsets: Callable[[Any], list[QueueOffset]] = decoder(list[QueueOffset])
@@ -79,8 +80,21 @@ class RemoteLeases(LeaseCalls):
 
     async def _settle(self, asked: arguments.Settle, lost: Sequence[int]) -> None:
         if asked.offsets:
-            await self._remote.call("settle", asked, nothing)
+            await self._end("settle", asked)
         _check_lost(QueueNumber(asked.queue), lost)
+
+    async def _end(self, method: str, asked: arguments.Settle | arguments.Reject) -> None:
+        """Ends leases by a call. Where none can be made, the store leases the messages again, as after one that failed.
+
+        Once it was made the messages are not given back: they may be leased again already, to the same owner.
+        """
+        try:
+            call = self._remote.connection.caller.begin(method, asked, nothing, CALLS[method].mode)
+        except StoreError:
+            again = arguments.Requeue(asked.queue, asked.owner, asked.offsets, True, None, asked.group)
+            self._remote.notify("requeue", again)
+            raise
+        await call.future
 
     async def forward(
         self,
@@ -125,7 +139,7 @@ class RemoteLeases(LeaseCalls):
         """See `LeaseCalls.reject`. Raises `LeaseLost` as `settle` does."""
         ranges, lost = self._remote.held.drop(owner, queue, group, offsets)
         if ranges:
-            await self._remote.call("reject", arguments.Reject(queue, owner, tuple(ranges), reason, group), nothing)
+            await self._end("reject", arguments.Reject(queue, owner, tuple(ranges), reason, group))
         _check_lost(queue, lost)
 
     def requeue(

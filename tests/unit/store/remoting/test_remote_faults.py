@@ -16,14 +16,15 @@ from store.base.errors import (
     SequenceOutOfOrder,
     StoreError,
     StoreFailed,
+    StoreOverloaded,
     StoreUnreachable,
 )
-from store.format.frame import Position
+from store.format.frame import ROW, Position
 from store.local.local import LocalStore
 from store.remoting import RemoteStore, appender, connection
 from store.remoting.caller import CALLS_COUNT_MAX, Caller
 from store.rpc import arguments
-from store.rpc.table import AGAIN, ONCE
+from store.rpc.table import AGAIN, HELD, ONCE
 from tests.support.process.relay import Relay
 from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
@@ -566,6 +567,18 @@ async def test_a_client_keeps_to_its_limits(store, monkeypatch):
     assert CALLS_COUNT_MAX < 1 << 13
 
 
+@pytest.mark.parametrize("how", ["settle", "settle_soon", "reject"])
+async def test_what_cannot_be_settled_for_too_many_calls_is_leased_again(store, local, monkeypatch, how):
+    """The store never heard of the settlement, and kept the lease until the owner was gone."""
+    await append(store, frame((20, b"a")))
+    assert [lease.delivered for lease in await store.leases.take(20, 1, max_count=1)] == [0]
+    monkeypatch.setattr("store.remoting.caller.CALLS_COUNT_MAX", 0)
+    with pytest.raises(StoreOverloaded):
+        await getattr(store.leases, how)(20, 1, [0])
+    monkeypatch.undo()
+    assert [lease.delivered for lease in await store.leases.take(20, 2, max_count=1)] == [1]
+
+
 # ---- who is asked
 
 
@@ -620,11 +633,12 @@ async def test_a_refusal_says_who_it_is(tmp_path):
     await node.stop()
 
 
-async def test_a_change_that_is_written_and_never_confirmed_is_answered_in_time():
+@pytest.mark.parametrize("mode", [ONCE, HELD])
+async def test_a_change_that_is_written_and_never_confirmed_is_answered_in_time(mode):
     """Whoever changed a key heard nothing for as long as too few replicas had it. What only reads may take long."""
     caller = Caller(asyncio.get_running_loop(), wake=lambda: None, budget_s=0.0, follows=True)
     caller.connected()
-    change = caller.begin("kv_delete", arguments.KvGet("k", ""), lambda body: body, ONCE)
+    change = caller.begin("kv_delete", arguments.KvGet("k", ""), lambda body: body, mode)
     reading = caller.begin("kv_get", arguments.KvGet("k", ""), lambda body: body, AGAIN)
     caller.take_message()
     async with asyncio.timeout(60):
@@ -635,3 +649,34 @@ async def test_a_change_that_is_written_and_never_confirmed_is_answered_in_time(
         await change.future
     assert not reading.future.done()
     assert caller.unsure  # its answer may still come
+
+
+@pytest.mark.parametrize("how", ["settle", "settle_soon", "forward", "commit"])
+async def test_a_settlement_that_is_given_up_is_done_once_all_the_same(node, local, monkeypatch, how):
+    """It was waited for as long as too few replicas had it. Until that is known no other consumer gets the message."""
+    await append(local, frame((20, b"a"), (20, b"b")))
+    row = ROW.pack(21, 0, 1, 0, 0, 0, 0, 0)
+    written = []  # and not confirmed
+    async with await RemoteStore.open(0, lambda: node.target, budget_s=0.5) as store:
+        leases = store.leases
+        assert len(await leases.take(20, 1, max_count=1)) == 1
+        with monkeypatch.context() as patch:
+            for appending in (local.leases._leasing.settlements, local.core.recorder):
+                patch.setattr(appending, "_append", lambda *appended: written.append(appended))
+            settling = {
+                "settle": lambda: leases.settle(20, 1, [0]),
+                "settle_soon": lambda: leases.settle_soon(20, 1, [0]),
+                "forward": lambda: leases.forward(20, 1, [0], row, b"x"),
+                "commit": lambda: leases.commit(1, [(20, [0])], row, b"x"),
+            }
+            with pytest.raises(AppendOutcomeUnknown, match="not confirmed by enough replicas"):
+                await settling[how]()
+        leases.requeue(20, 1, [0], delivered=False)
+        leases.release(1)
+        assert [lease.offset for lease in await leases.take(20, 2, max_count=2)] == [1]
+        (appended,) = written
+        local.log.append(*appended)
+        leases.release(2)
+        await until(lambda: not local.core.recent.leases.get(20, "").in_flight.busy)
+        assert [lease.offset for lease in await leases.take(20, 3, max_count=2)] == [1]
+        assert await bodies(store, 21) == ([b"x"] if how in {"forward", "commit"} else [])

@@ -251,6 +251,9 @@ class Wire:
         how = f"{mode.name}{' orphaned' if orphaned else ''}"
         return decode(msgspec.Raw(await self.run(name, asked, how)))
 
+    def begin(self, name, asked, decode, mode):
+        return SimpleNamespace(future=asyncio.ensure_future(self.call(name, asked, decode, mode)))
+
     def notify(self, name, asked) -> None:
         self.told = asyncio.ensure_future(self.run(name, asked, "told"))
 
