@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Sequence
+from itertools import starmap
 from typing import TypeVar
 
 from store.api.client import StoreClient
@@ -96,17 +97,27 @@ class ClusterLeases(LeaseCalls):
     async def _by_handle(
         self, handles: Sequence[str], ask: Callable[[StoreClient, Sequence[str]], Awaitable[Sequence[T]]]
     ) -> list[T | StoreError]:
-        """Asks the store group of each handle; returns the answers in the order of the handles."""
+        """Asks the store group of each handle; returns the answers in the order of the handles.
+
+        Raises the error of the group where all handles are of one, as its store does. Of several groups the others are
+        asked all the same, and may settle theirs: an error of one is the answer for its handles alone.
+        """
         answers: list[T | StoreError] = [BadHandle("a handle that was not made here")] * len(handles)
         by_store_group: dict[int, list[int]] = {}
         for n, handle in enumerate(handles):
             queue = queue_of(handle)
             if queue is not None:
                 by_store_group.setdefault(self._stores.store_group(queue), []).append(n)
-        logs = [(self._stores.log(number), asked) for number, asked in by_store_group.items()]
-        answering = [ask(log, [handles[n] for n in asked]) for log, asked in logs]
-        for (_, asked), found in zip(logs, await asyncio.gather(*answering), strict=True):
-            for n, answer in zip(asked, found, strict=True):
+
+        async def asking(number: int, asked: Sequence[int]) -> Sequence[T]:
+            return await ask(self._stores.log(number), [handles[n] for n in asked])
+
+        outcomes = await asyncio.gather(*starmap(asking, by_store_group.items()), return_exceptions=True)
+        for asked, found in zip(by_store_group.values(), outcomes, strict=True):
+            if isinstance(found, BaseException) and not (isinstance(found, StoreError) and len(outcomes) > 1):
+                raise found
+            some: Sequence[T | StoreError] = [found] * len(asked) if isinstance(found, StoreError) else found
+            for n, answer in zip(asked, some, strict=True):
                 answers[n] = answer
         return answers
 

@@ -310,6 +310,30 @@ async def test_a_group_out_of_reach_hurts_only_what_is_its_own(cluster, nodes):
     assert cluster.leases.release(1) == []
 
 
+async def test_handles_of_a_group_that_is_away_are_refused_alone(cluster, nodes):
+    """All handles were refused, though those of the other groups had been settled, given back or extended."""
+    handles = []
+    for queue in (16, 17):
+        await append(cluster, frame(*((queue, b"x") for _ in range(4))))
+        leases = await cluster.leases.take(queue, 1, max_count=4, invisible_ms=60_000)
+        handles.append([lease.handle() for lease in leases])
+    await nodes[1].kill()
+    await until(lambda: cluster.unreachable == [1])
+    cluster.logs[1].connection.caller._budget_s = 0.2
+    (a, b, c, d), (away, *_) = handles
+    leases = cluster.leases
+    text, refused, other = await leases.extend_handles([a, away, b], invisible_ms=60_000)
+    assert (isinstance(text, str), isinstance(refused, StoreUnreachable), isinstance(other, str)) == (True, True, True)
+    none, refused, bad = await leases.settle_handles([c, away, "no handle"])
+    assert (none, isinstance(refused, StoreUnreachable), isinstance(bad, BadHandle)) == (None, True, True)
+    refused, none = await leases.requeue_handles([away, d])
+    assert (isinstance(refused, StoreUnreachable), none) == (True, None)
+    assert await leases.waiting(16) == 1
+    assert await leases.unsettled(16) == 3
+    with pytest.raises(StoreUnreachable):
+        await leases.settle_handles([away])
+
+
 async def test_the_master_is_another(controller, tmp_path):
     async with (
         await LocalStore.open(tmp_path / "a") as first,
