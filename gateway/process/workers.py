@@ -112,14 +112,16 @@ class Workers:
 
     async def _worker_gone(self, worker: Worker) -> None:
         """Keeps the counts of a worker that has ended, and lets the others go on with its sessions at once."""
-        self._metrics.gone(worker.metrics)
-        if worker.status is None:
+        metrics, status = worker.metrics, worker.status
+        worker.metrics, worker.status = "", None  # they are in the sums from now on: not twice while the store is told
+        self._metrics.gone(metrics)
+        if status is None:
             return
-        for protocol, count in worker.status.stored.items():
+        for protocol, count in status.stored.items():
             self._stored[protocol] = self._stored.get(protocol, 0) + count
-        if worker.status.proxy:
+        if status.proxy:
             try:
-                await self._base.store.keys.delete(kv_key(ALIVE, worker.status.proxy))
+                await self._base.store.keys.delete(kv_key(ALIVE, status.proxy))
             except StoreError as error:
                 log.warning(
                     "the other workers could not be told that a worker has ended; they notice when its keys expire",

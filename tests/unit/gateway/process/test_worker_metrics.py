@@ -1,9 +1,13 @@
 """Workers' metrics are summed, and do not fall when a worker goes."""
 
+from types import SimpleNamespace
+
+import pytest
 from prometheus_client import CollectorRegistry, generate_latest
 
 from gateway.ops.metrics import Metrics
 from gateway.process.worker_metrics import WorkerMetrics
+from gateway.process.workers import Workers
 
 
 def said(stored=0, connections=0, topics=0, lost=0, passed=0):
@@ -59,6 +63,22 @@ def test_counters_of_a_worker_that_is_gone_stay_and_its_gauges_do_not():
     texts["worker-2"] = said(1, 1)
     assert f"{STORED} 8.0" in page(metrics)
     assert "headgate_append_seconds_count 3.0" in page(metrics)
+
+
+@pytest.mark.anyio
+async def test_the_last_figures_of_a_worker_are_in_the_sums_once_while_the_store_is_told():
+    worker = SimpleNamespace(metrics=said(3), status=SimpleNamespace(stored={"mqtt": 3}, proxy="p"))
+    texts = {"worker-2": said(4)}
+    metrics = WorkerMetrics(Metrics().registry, lambda: {**texts, "worker-1": worker.metrics}, name="store")
+    workers = SimpleNamespace(_metrics=metrics, _stored={})
+    sums = []
+
+    async def delete(_key):
+        sums.append((f"{STORED} 7.0" in page(metrics), worker.status, workers._stored))
+
+    workers._base = SimpleNamespace(store=SimpleNamespace(keys=SimpleNamespace(delete=delete)))
+    await Workers._worker_gone(workers, worker)
+    assert sums == [(True, None, {"mqtt": 3})]
 
 
 def test_without_workers_there_are_the_stores_figures():
