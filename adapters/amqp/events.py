@@ -41,6 +41,8 @@ class AmqpEventCodec:
         path = forwarded_path(ids, upstream=upstream, own=self._gateway)
         if path is None:
             return None
+        # In binary mode a reader would take a body that is an event itself for the event of the message.
+        structured = structured or cloudevents.says_events(message.content_type)
         headers, kind, body = _structured(message) if structured else _binary(message)
         if path:
             headers[PATH] = " ".join(path)

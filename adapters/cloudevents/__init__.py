@@ -20,6 +20,7 @@ from adapters.cloudevents.attributes import (
     Route,
     clean,
     is_name,
+    says_events,
     split,
 )
 from adapters.cloudevents.avro import STRUCTURED_AVRO, from_avro, to_avro
@@ -94,6 +95,7 @@ __all__ = [
     "parse_ms",
     "placed",
     "route_by",
+    "says_events",
     "split",
     "to_avro",
     "to_batch",

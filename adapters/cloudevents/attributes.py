@@ -57,6 +57,14 @@ def is_name(name: str) -> bool:
     return _NAME.fullmatch(name) is not None
 
 
+def says_events(content_type: str | None) -> bool:
+    """Returns whether a content type says that the body is an event, or a batch of them, in any format.
+
+    By these first letters a receiver tells structured and batched mode from binary mode (HTTP binding 1.0.2, 3).
+    """
+    return content_type is not None and content_type.strip().lower().startswith("application/cloudevents")
+
+
 def split(pairs: Iterable[tuple[str, str]]) -> tuple[dict[str, str], tuple[tuple[str, str], ...]]:
     """Returns attributes, and the pairs that are none: those with a name no attribute has, and repeats.
 

@@ -37,6 +37,7 @@ from adapters.cloudevents import (
     parse_ms,
     placed,
     route_by,
+    says_events,
     to_avro,
     to_protobuf,
     to_structured,
@@ -340,7 +341,13 @@ def _lenient(value: bytes) -> str:
 
 
 def message_response(message: Message, options: HttpOptions, *headers: tuple[bytes, bytes]) -> Response:
-    """Returns a message as it is: its body, its content type, and its fields in headers."""
+    """Returns a message as it is: its body, its content type, and its fields in headers.
+
+    A body that is an event itself by its content type is the data of an event in JSON: a reader would take it for the
+    message's own event, whose subject its publisher has to be allowed.
+    """
+    if says_events(data_type(message)):
+        return event_response(message, STRUCTURED_JSON, *_INERT, *headers)
     attributes = placed(message)
     if attributes is None:
         attributes = wrap(message)

@@ -2,7 +2,7 @@
 
 from typing import Final
 
-from adapters.cloudevents import NATIVE, STRUCTURED_JSON, data_type, placed, to_structured, wrap
+from adapters.cloudevents import NATIVE, STRUCTURED_JSON, data_type, placed, says_events, to_structured, wrap
 from adapters.http.handlers.messages import answer_headers, attribute_headers
 from gateway.port.push import SinkRequest
 from store.api.message import Message
@@ -23,8 +23,12 @@ def event_attributes(message: Message) -> dict[str, str | int | bool]:
 
 
 def sink_request(message: Message, *, structured: bool) -> SinkRequest:
-    """Returns a message as an event in a request, in binary or structured mode."""
-    if structured:
+    """Returns a message as an event in a request, in binary or structured mode.
+
+    A body that is an event itself by its content type leaves in structured mode, as the data of an event: in binary
+    mode a receiver would take it for the event of the request, though its subject has never been checked.
+    """
+    if structured or says_events(data_type(message)):
         return SinkRequest([_STRUCTURED], to_structured(message))
     attributes = placed(message) or wrap(message)
     headers = [*attribute_headers(message, attributes), *answer_headers(message, attributes)]

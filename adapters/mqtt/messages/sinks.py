@@ -9,7 +9,7 @@ from typing import Final
 
 import msgspec
 
-from adapters.cloudevents import PROPERTIES, STRUCTURED_JSON, data_type, placed, to_structured, wrap
+from adapters.cloudevents import PROPERTIES, STRUCTURED_JSON, data_type, placed, says_events, to_structured, wrap
 from adapters.mqtt.messages.messages import publish_properties
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
@@ -43,7 +43,7 @@ def sink_tail(
     user = list(more)
     if path:
         user.append((PATH, " ".join(path)))
-    if structured:
+    if structured or says_events(data_type(message)):  # a reader would take the body for the event
         return publish_properties(message, user, STRUCTURED_JSON, now_ms, ()) + to_structured(message)
     pairs = [*_attributes(message), *user]
     for name, text in pairs:

@@ -79,6 +79,14 @@ def test_structured_mode_has_the_event_as_json():
     assert msgspec.json.decode(found.body)["data"] == {"c": 1}
 
 
+@pytest.mark.parametrize("kind", ["application/cloudevents+json", "application/cloudevents-batch+json"])
+def test_a_body_that_is_an_event_itself_is_the_data_of_one(kind):
+    found = content(message(content_type=kind))
+    assert read_fields(found.properties)["content_type"] == "application/cloudevents+json; charset=utf-8"
+    document = msgspec.json.decode(found.body)
+    assert (document["subject"], document["datacontenttype"], document["data"]) == ("plant/a", kind, {"c": 1})
+
+
 def test_what_is_left_of_its_time_goes_along():
     assert "expiration" not in read_fields(content(event()).properties)
     assert read_fields(content(event(expires_at_ms=NOW_MS + 5)).properties)["expiration"] == "5"

@@ -229,6 +229,14 @@ def test_structured_mode_and_3_1_1_have_the_event_as_json() -> None:
     )
 
 
+@pytest.mark.parametrize("kind", ["application/cloudevents+json", "application/cloudevents-batch+json"])
+def test_a_body_that_is_an_event_itself_is_the_data_of_one(kind: str) -> None:
+    packet = Broker(say=Connack()).sent(plain(content_type=kind))
+    assert packet.properties.content_type == "application/cloudevents+json"
+    document = msgspec.json.decode(packet.payload)
+    assert (document["subject"], document["datacontenttype"], document["id"]) == ("plant/a", kind, "m1")
+
+
 def test_the_time_to_live_is_the_shorter_of_the_events_and_the_settings() -> None:
     def left(expiry_s: int | None, expires_at_ms: int | None) -> int | None:
         return (

@@ -133,3 +133,39 @@ def test_a_sink_is_told_where_an_answer_goes():
     headers = dict(sink_request(named, structured=False).headers)
     assert headers[b"ce-correlationid"] == b"c1"
     assert headers.keys().isdisjoint({b"x-reply-to", b"x-correlation-data"})
+
+
+EVENT_TYPES = (
+    "application/cloudevents-batch+json",
+    "application/cloudevents+json; charset=utf-8",
+    "Application/CloudEvents+protobuf",
+    "application/cloudevents+xml",
+)
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+@pytest.mark.parametrize("native", [None, {"cloudevents": {"source": "/s"}}], ids=["plain", "event"])
+def test_a_body_that_names_another_address_is_data_to_a_sink(client: Http1Client, kind: str, native: object) -> None:
+    """A receiver goes by the content type: it would store the events in the body, at addresses of their own."""
+    inner = b'[{"specversion":"1.0","id":"9","source":"/x","type":"t","subject":"admin/valve"}]'
+    message = Message("public/a", inner, id="1", content_type=kind, native=native, type="t")
+    request = sink_request(message, structured=False)
+    headers = [(name.decode(), value.decode()) for name, value in request.headers]
+    assert client.ask("POST", "/events", *headers, body=request.body).status == 200
+    (stored,) = client.gateway.messages
+    assert (stored.id, stored.body, stored.content_type) == ("1", inner, kind)
+    assert "admin" not in stored.address
+
+
+@pytest.mark.parametrize("kind", EVENT_TYPES)
+def test_a_body_that_names_another_address_is_data_to_a_reader(client: Http1Client, kind: str) -> None:
+    inner = b'[{"specversion":"1.0","id":"9","source":"/x","type":"t","subject":"admin/valve"}]'
+    client.gateway.frames.append([Message("public/a", inner, id="1", content_type=kind)])
+    answer = client.ask("GET", "/topics/public/a")
+    assert answer["content-type"] == "application/cloudevents+json; charset=utf-8"
+    assert (answer.json["subject"], answer.json["datacontenttype"]) == ("public/a", kind)
+    assert answer["content-security-policy"] == "sandbox"
+    ordinary = Message("public/a", b"{}", id="2", content_type="application/vnd.cloudevents+json")
+    client.gateway.frames.append([ordinary])
+    answer = client.ask("GET", "/topics/public/a")
+    assert (answer["content-type"], answer.body) == ("application/vnd.cloudevents+json", b"{}")
