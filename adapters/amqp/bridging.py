@@ -2,7 +2,8 @@
 
 A forwarded message has the properties that a consumer of ours would get, but for these:
 
-    user_id          left out, as brokers compare it with who publishes; the header `ce-deviceid` says it
+    user_id          left out, as brokers compare it with who publishes
+    ce-deviceid      a header: the message's device. Its publisher's own header of that name is `ce-deviceid.2`
     message_id       the position in our log, where there is none: what is sent again has the same one
     expiration       what is left of it
     reply_to         left out where it is the direct reply-to of the first publisher's channel
@@ -17,6 +18,7 @@ import msgspec
 from adapters.amqp.codec.fitting import fitted
 from adapters.amqp.codec.properties import NATIVE, REPLY_TO, properties_of, read_properties
 from adapters.amqp.codec.property_fields import edited, read_fields
+from adapters.amqp.codec.property_headers import OBEYED, free_name
 from adapters.amqp.codec.structured import body_of
 from adapters.amqp.codec.wire import Table
 from gateway.domain.bridge_path import PATH, extended_path, forwarded_path
@@ -27,7 +29,6 @@ from store.api.message import Message
 
 DEVICE: Final = "ce-deviceid"  # a header: who the message speaks for
 _BRIDGE: Final = "bridge"  # in `native`: the bridge that has read the message
-_OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that are obeyed when a message is published
 
 
 class AmqpBridgeCodec:
@@ -66,10 +67,13 @@ class AmqpBridgeCodec:
         path = forwarded_path(_path_of(found), upstream=upstream, own=self._gateway)
         if path is None:
             return None
+        headers: Table = found.get("headers", {})
         added: Table = {PATH: " ".join(path)} if path else {}
-        device = found.get("user_id") or message.device
-        if device and DEVICE not in found.get("headers", {}):
-            added[DEVICE] = device
+        renamed: dict[str, str] = {}
+        if headers.get(DEVICE, message.device) != message.device:  # the publisher's word alone
+            renamed[DEVICE] = free_name(headers, {}, DEVICE, taken=True)
+        if message.device:
+            added[DEVICE] = message.device
         id_ = found.get("message_id") or fallback_id
         expires_ms = message.expires_at_ms
         fields = {
@@ -79,7 +83,7 @@ class AmqpBridgeCodec:
         }
         if found.get("reply_to") == REPLY_TO:
             fields["reply_to"] = None
-        raw = edited(raw, added=added, removed=_OBEYED, fields=fields)
+        raw = edited(raw, added=added, removed=OBEYED, renamed=renamed, fields=fields)
         if len(raw) > header_bytes_max:
             raw = fitted(raw, header_bytes_max)
         return Forwarded(id_, raw, body_of(message))

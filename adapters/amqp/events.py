@@ -13,8 +13,8 @@ CloudEvents has no binding for AMQP 0-9-1. Attributes are headers `ce-`, as they
 from typing import Any, Final
 
 from adapters import cloudevents
-from adapters.amqp.codec.properties import add_property
 from adapters.amqp.codec.property_fields import edited
+from adapters.amqp.codec.property_headers import OBEYED, add_header, add_properties
 from adapters.amqp.codec.wire import SHORT_BYTES_MAX, Table
 from gateway.domain.bridge_path import PATH, forwarded_path
 from gateway.domain.errors import Cause, Refusal
@@ -22,7 +22,6 @@ from gateway.port.bridge import Forwarded
 from store.api.message import Message
 
 TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
-OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that a broker acts upon; headgateproperties says them
 _DELIVERY_MODE, _TIMESTAMP = 1 << 12, 1 << 6  # property flags (AMQP 0-9-1, 1.8)
 _PERSISTENT: Final = b"\x02"
 
@@ -67,10 +66,14 @@ def _structured(message: Message) -> tuple[Table, str | None, bytes]:
 
 
 def _binary(message: Message) -> tuple[Table, str | None, bytes]:
-    """Returns headers, content type and body; properties that no attribute says are headers of their own."""
+    """Returns headers, content type and body; properties that no attribute says are headers of their own.
+
+    Those that the broker would act upon are in `headgateproperties` alone.
+    """
     attributes = cloudevents.placed(message) or cloudevents.wrap(message)
     if not any(name in OBEYED for name, _ in message.properties):
         attributes.pop(cloudevents.PROPERTIES, None)
+        attributes.pop(cloudevents.OMITTED, None)
     headers: dict[str, Any] = {}
     repeats: dict[str, int] = {}
     kind = _short(cloudevents.data_type(message))
@@ -78,14 +81,13 @@ def _binary(message: Message) -> tuple[Table, str | None, bytes]:
         attributes["datacontenttype"] = message.content_type
     typed = cloudevents.typed_of(message)
     for name, text in attributes.items():
-        add_property(headers, repeats, f"ce-{name}", typed.get(name, text))
-    for name, text in message.properties:
-        if name != PATH and name not in OBEYED and attributes.get(name) != text:
-            add_property(headers, repeats, name, text)
+        add_header(headers, repeats, f"ce-{name}", typed.get(name, text))
+    if message.traceparent is not None:
+        headers["traceparent"] = message.traceparent
     if message.content_encoding is not None and _short(message.content_encoding) is None:
         headers["x-content-encoding"] = message.content_encoding
-    if message.traceparent is not None:
-        headers.setdefault("traceparent", message.traceparent)
+    others = [pair for pair in message.properties if pair[0] != PATH and pair[0] not in OBEYED]
+    add_properties(headers, repeats, attributes, others)
     return headers, kind, message.body
 
 

@@ -93,6 +93,11 @@ _MAPPED: Final = {
 _RESERVED: Final = CORE | _MAPPED.keys() | OURS
 
 
+def is_extension(name: str) -> bool:
+    """Returns whether an extension without a place in the domain message may be called so."""
+    return name not in _RESERVED and is_name(name)
+
+
 def from_attributes(
     attributes: Mapping[str, str],
     body: bytes,

@@ -11,7 +11,7 @@ from adapters.amqp.codec.wire import Table
 from gateway.port.queues import text_of
 
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
-_SPECVERSIONS: Final = ("ce-specversion", "cloudEvents_specversion", "cloudEvents:specversion")
+SPECVERSIONS: Final = ("ce-specversion", "cloudEvents_specversion", "cloudEvents:specversion")
 _TIMES: Final = frozenset({"time", "expirytime"})
 _ATTRIBUTE = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
@@ -33,7 +33,7 @@ def event_of(headers: Table) -> EventHeaders | None:
 
     A number in the place of a time is a timestamp of AMQP.
     """
-    if not any(name in headers for name in _SPECVERSIONS):
+    if not any(name in headers for name in SPECVERSIONS):
         return None
     found = EventHeaders({}, {})
     for header, value in headers.items():

@@ -16,6 +16,7 @@ from adapters import cloudevents
 from adapters.amqp.codec.copies import CC, take_copies
 from adapters.amqp.codec.event_headers import NUMBER_MAX, EventHeaders, event_of, is_attribute, milliseconds
 from adapters.amqp.codec.property_fields import FIELDS, edited, read_fields
+from adapters.amqp.codec.property_headers import MAPPED, add_header, add_properties
 from adapters.amqp.codec.structured import read_structured
 from adapters.amqp.codec.wire import PRECONDITION_FAILED, SHORT_BYTES_MAX, Table, Timestamp, write_table
 from gateway.domain.errors import ProtocolError, Refusal
@@ -253,19 +254,6 @@ class _Mapped(NamedTuple):
 
 
 _NOTHING_SAID: Final = _Mapped()
-_MAPPED: Final = frozenset(
-    {
-        "ce-deviceid",
-        "ce-id",
-        "ce-partitionkey",
-        "timestamp_in_ms",
-        "traceparent",
-        "x-correlation-data",
-        "x-delay",
-        "x-reply-to-topic",
-        "x-retain",
-    }
-)
 
 
 def _sort_headers(headers: Table, *, of_event: bool) -> tuple[Table, dict[str, str]]:
@@ -273,7 +261,7 @@ def _sort_headers(headers: Table, *, of_event: bool) -> tuple[Table, dict[str, s
     mapped: Table = {}
     others: dict[str, str] = {}
     for name, value in headers.items():
-        if name in _MAPPED:
+        if name in MAPPED:
             mapped[name] = value
         elif (text := text_of(value)) is not None and not (of_event and is_attribute(name)):
             others[name] = text
@@ -403,7 +391,7 @@ def _headers_of(message: Message, now_ms: int) -> Table:
     if attributes is not None:
         typed = cloudevents.typed_of(message)
         for name, text in attributes.items():
-            add_property(headers, repeats, f"ce-{name}", typed.get(name, text))
+            add_header(headers, repeats, f"ce-{name}", typed.get(name, text))
     elif message.key is not None:
         headers["ce-partitionkey"] = message.key
     if message.traceparent is not None:
@@ -416,21 +404,8 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-correlation-data"] = message.correlation
     if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
         headers["x-delay"] = min(message.deliver_at_ms - now_ms, _SIGNED_MAX)
-    for name, text in message.properties:
-        if attributes is None or attributes.get(name) != text:
-            add_property(headers, repeats, name, text)
+    add_properties(headers, repeats, attributes, message.properties)
     return headers
-
-
-def add_property(headers: Table, repeats: dict[str, int], name: str, value: str | int) -> None:
-    """Adds a property under its name; repeats are numbered, and a name too long for a field is kept with its text."""
-    if len(name.encode()) > SHORT_BYTES_MAX - 8:
-        name, value = "x-property", f"{name}={text_of(value)}"
-    free = name
-    while free in headers:
-        repeats[name] = number = repeats.get(name, 1) + 1
-        free = f"{name}.{number}"
-    headers[free] = value
 
 
 def _text(correlation: bytes | None) -> str | None:

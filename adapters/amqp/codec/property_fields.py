@@ -65,14 +65,15 @@ def edited(
     *,
     added: Table | None = None,
     removed: Collection[str] = (),
+    renamed: Mapping[str, str] | None = None,
     fields: Mapping[str, str | None] | None = None,
 ) -> bytes:
     """Returns properties that have been read before, with other headers and fields.
 
-    Headers of the same names as those `added`, and those `removed`, are left out; `fields` are short strings, None for
-    a field that is left out.
+    Headers of the same names as those `added`, and those `removed`, are left out; those `renamed` stay under another
+    name. `fields` are short strings, None for a field that is left out.
     """
-    added, fields = added or {}, fields or {}
+    added, renamed, fields = added or {}, renamed or {}, fields or {}
     flags, at = int.from_bytes(raw[:2], "big"), 2
     packed = {name: b"" for name, _ in FIELDS.values()}
     kept: list[bytes] = []
@@ -80,15 +81,15 @@ def edited(
         start, (_, at) = at, reader(raw, at)
         packed[name] = raw[start:at]
         if name == "headers":
-            kept = [raw[a:b] for a, b in field_spans(raw, start) if _remains(raw, a, added, removed)]
+            for a, b in field_spans(raw, start):
+                said, value_at = read_short_string(raw, a)
+                if said in renamed:
+                    kept.append(short_string(renamed[said]) + raw[value_at:b])
+                elif said not in added and said not in removed:
+                    kept.append(raw[a:b])
     table = b"".join((write_table(added)[4:], *kept))
     packed["headers"] = len(table).to_bytes(4, "big") + table if table else b""
     for name, text in fields.items():
         packed[name] = b"" if text is None else short_string(text)
     flags = sum([1 << bit for bit, (name, _) in FIELDS.items() if packed[name]])
     return b"".join((flags.to_bytes(2, "big"), *packed.values()))
-
-
-def _remains(raw: bytes, at: int, added: Table, removed: Collection[str]) -> bool:
-    name = read_short_string(raw, at)[0]
-    return name not in added and name not in removed

@@ -4,7 +4,7 @@ import msgspec
 import pytest
 
 from adapters.amqp import FACTORY
-from adapters.amqp.codec.properties import properties_of
+from adapters.amqp.codec.properties import properties_of, read_properties
 from adapters.amqp.codec.property_fields import edited, read_fields
 from adapters.amqp.codec.wire import write_table
 from gateway.domain.bridge_path import PATH
@@ -91,7 +91,7 @@ def test_the_user_goes_into_a_header_and_the_direct_reply_queue_nowhere():
     message = read(made({"CC": ["x"], "x-delay": 5, "keep": 1}, reply_to="amq.rabbitmq.reply-to", user_id="u"))
     _, found = forwarded(message, name="other")
     assert "reply_to" not in found
-    assert found["headers"] == {"keep": 1, "ce-deviceid": "u", PATH: HERE}
+    assert found["headers"] == {"keep": 1, "ce-deviceid": "till", PATH: HERE}
     _, found = forwarded(read(made(reply_to="answers")), name="other")
     assert found["reply_to"] == "answers"
 
@@ -121,3 +121,85 @@ def test_headers_that_no_frame_holds_are_left_out():
     message = own(properties=tuple((f"n{n}", "x" * 100) for n in range(50)))
     _, found = forwarded(message, header_bytes_max=2_000)
     assert found["headers"]["x-headers-left-out"] > 30
+
+
+def received(message):
+    """Returns a message as another gateway stores it that believes the bridge's user, and its headers."""
+    found = codec().forwarded(message, upstream="", fallback_id="c8.0", header_bytes_max=100_000, now_ms=NOW_MS)
+    template = read_properties(found.properties)
+    stored = template.message("plant/a", found.body, device="bridge", trusted_gateway=True, now_ms=NOW_MS)
+    return stored, read_fields(found.properties)["headers"]
+
+
+@pytest.mark.parametrize("device", ["dev42", ""])
+@pytest.mark.parametrize("kind", ["property", "extension", "header", "number"])
+def test_no_publisher_speaks_for_another_device_through_a_bridge(kind, device):
+    """A gateway that lets the bridge's user speak for devices takes the header for the bridge's word."""
+    if kind in {"header", "number"}:
+        claim = "victim" if kind == "header" else 42
+        raw = made({"ce-deviceid": claim, "keep": 1}, user_id="somebody")
+        message = read_properties(raw).message("plant/a", b"b", device="somebody", trusted_gateway=False, now_ms=NOW_MS)
+        message = msgspec.structs.replace(message, device=device)
+    elif kind == "property":
+        claim, message = "victim", own(properties=(("ce-deviceid", "victim"),))
+    else:
+        native = {"cloudevents": {"source": "/s"}}
+        claim, message = "victim", own(id="1", type="t", properties=(("deviceid", "victim"),), native=native)
+    message = msgspec.structs.replace(message, device=device)
+    stored, headers = received(message)
+    assert stored.device == (device or "bridge")
+    assert headers.get("ce-deviceid") == (device or None)
+    assert headers["ce-deviceid.2"] == claim
+
+
+def test_a_device_that_its_publisher_has_said_itself_is_said_once():
+    raw = made({"ce-deviceid": "dev42", "ce-deviceid.2": "a"})
+    message = read_properties(raw).message("plant/a", b"b", device="gw", trusted_gateway=True, now_ms=NOW_MS)
+    stored, headers = received(message)
+    assert (message.device, stored.device) == ("dev42", "dev42")
+    assert headers == {PATH: HERE, "ce-deviceid": "dev42", "ce-deviceid.2": "a"}
+    _, headers = received(msgspec.structs.replace(message, device="other"))
+    assert headers == {PATH: HERE, "ce-deviceid": "other", "ce-deviceid.2": "a", "ce-deviceid.3": "dev42"}
+
+
+CLAIMS = {
+    "ce-deviceid": "victim",
+    "ce-id": "i",
+    "ce-partitionkey": "k",
+    "timestamp_in_ms": "5",
+    "traceparent": "t",
+    "x-correlation-data": "c",
+    "x-delay": "60000",
+    "x-reply-to-topic": "elsewhere",
+    "x-retain": "true",
+    "CC": "a",
+    "BCC": "b",
+    **{f"{prefix}{name}": "1.0" for prefix in ("ce-", "cloudEvents_", "cloudEvents:") for name in ("specversion",)},
+}
+
+
+def test_properties_of_other_protocols_are_no_fields_to_the_next_gateway():
+    properties = (*CLAIMS.items(), ("ce-source", "/s"), ("ce-type", "t"), ("ce-subject", "admin/valve"))
+    stored, _ = received(own(properties=properties))
+    assert (stored.key, stored.reply_to, stored.correlation, stored.traceparent) == (None, None, None, None)
+    assert (stored.id, stored.retain, stored.time_ms, stored.deliver_at_ms) == ("c8.0", False, NOW_MS, None)
+    assert "cloudevents" not in stored.native
+    others = {name: text for name, text in stored.properties if name != PATH}
+    assert others == {f"{name}.2" if name in CLAIMS else name: text for name, text in properties}
+
+
+def test_properties_beside_an_event_are_none_of_its_attributes():
+    names = ("ce-subject", "cloudEvents_subject", "cloudEvents:source", "ce-partitionkey")
+    native = {"cloudevents": {"source": "/s", "time": None}}
+    message = own(id="1", type="t", native=native, properties=tuple((name, "claim") for name in names))
+    stored, _ = received(message)
+    assert {n: t for n, t in stored.properties if n not in {PATH, "deviceid"}} == {f"{n}.2": "claim" for n in names}
+    assert stored.native["cloudevents"] == {"source": "/s", "time": None}
+    assert stored.key is None
+
+
+def test_fields_of_a_message_are_fields_to_the_next_gateway():
+    said = {"id": "i", "key": "k", "reply_to": "r/1", "correlation": b"\xff", "traceparent": "t", "retain": True}
+    stored, _ = received(own(**said, properties=(("traceparent", "other"),)))
+    assert {name: getattr(stored, name) for name in said} == said
+    assert ("traceparent.2", "other") in stored.properties

@@ -71,6 +71,33 @@ def test_a_message_that_never_was_an_event_becomes_one_and_keeps_its_properties(
     assert '["CC","x"]' in headers["ce-headgateproperties"]
 
 
+@pytest.mark.parametrize("made", [message, event], ids=["plain", "event"])
+def test_repeats_with_the_same_text_are_kept(made):
+    properties = (("foo", "1"), ("foo", "1"), ("foo", "1"), ("id", "m1"), ("traceparent", "B"))
+    one = made(properties=properties, traceparent="A")
+    headers = read_fields(content(one).properties)["headers"]
+    assert (headers["ce-foo"], headers["foo"], headers["foo.2"]) == ("1", "1", "1")
+    assert (headers["id"], headers["traceparent"], headers["traceparent.2"]) == ("m1", "A", "B")
+    if made is event:
+        headers = read_fields(properties_of(one, now_ms=NOW_MS))["headers"]
+        assert (headers["ce-foo"], headers["foo"], headers["foo.2"], headers["id"]) == ("1", "1", "1", "m1")
+
+
+def test_properties_are_no_attributes_of_the_event():
+    names = ("ce-dataschema", "cloudEvents_subject", "x-retain", "ce-deviceid")
+    found = content(event(properties=tuple((name, "claim") for name in names)))
+    again = read_properties(found.properties).message("x", b"", device="d", trusted_gateway=True, now_ms=NOW_MS)
+    assert again.native["cloudevents"] == event().native["cloudevents"]
+    assert (again.retain, again.device) == (False, "d")
+    assert {name: text for name, text in again.properties if name != PATH} == {f"{name}.2": "claim" for name in names}
+
+
+def test_properties_that_are_headers_are_not_counted_as_left_out():
+    headers = read_fields(content(message(properties=(("A b", "x" * 5_000),))).properties)["headers"]
+    assert headers["A b"] == "x" * 5_000
+    assert headers.keys().isdisjoint({"ce-headgateproperties", "ce-headgateomitted"})
+
+
 def test_structured_mode_has_the_event_as_json():
     found = content(event(), structured=True)
     fields = read_fields(found.properties)
