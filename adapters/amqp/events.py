@@ -3,22 +3,26 @@
 CloudEvents has no binding for AMQP 0-9-1. Attributes are headers `ce-`, as they are read from our clients, and
 `datacontenttype` is `content_type`; in structured mode the body is the event as JSON.
 
-    message_id     the event's id, where it is short enough
-    timestamp      the event's time, in seconds
-    delivery_mode  2
-    expiration     what is left of the event's time, in ms
-    headgate-path  a header: the gateways that the message has come through (`gateway.domain.bridge_path`)
+    message_id        the event's id, where it is short enough
+    correlation_id    its correlation in binary mode, where it is short text; else the header `x-correlation-data`
+    timestamp         the event's time, in seconds
+    delivery_mode     2
+    expiration        what is left of the event's time, in ms
+    x-reply-to-topic  a header in binary mode: the address at which the answer is wanted
+    headgate-path     a header: the gateways that the message has come through (`gateway.domain.bridge_path`)
 """
 
 from typing import Any, Final
 
 from adapters import cloudevents
+from adapters.amqp.codec.properties import short_text
 from adapters.amqp.codec.property_fields import edited
 from adapters.amqp.codec.property_headers import OBEYED, add_header, add_properties
 from adapters.amqp.codec.wire import SHORT_BYTES_MAX, Table
 from gateway.domain.bridge_path import PATH, forwarded_path
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.bridge import Forwarded
+from gateway.port.queues import answers_at
 from store.api.message import Message
 
 TIMESTAMP_MAX: Final = 253_402_300_799  # the year 9999: clients make dates of timestamps
@@ -49,6 +53,7 @@ class AmqpEventCodec:
         fields = {
             "content_type": kind,
             "content_encoding": None if structured else _short(message.content_encoding),
+            "correlation_id": None if structured else short_text(message.correlation),
             "expiration": None if expires_ms is None else str(max(0, expires_ms - now_ms)),
             "message_id": _short(message.id),
         }
@@ -84,6 +89,10 @@ def _binary(message: Message) -> tuple[Table, str | None, bytes]:
         add_header(headers, repeats, f"ce-{name}", typed.get(name, text))
     if message.traceparent is not None:
         headers["traceparent"] = message.traceparent
+    if (reply_to := answers_at(message)) is not None:
+        headers["x-reply-to-topic"] = reply_to
+    if message.correlation is not None and short_text(message.correlation) is None:
+        headers["x-correlation-data"] = message.correlation
     if message.content_encoding is not None and _short(message.content_encoding) is None:
         headers["x-content-encoding"] = message.content_encoding
     others = [pair for pair in message.properties if pair[0] != PATH and pair[0] not in OBEYED]

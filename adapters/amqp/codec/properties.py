@@ -318,7 +318,7 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
     expires = message.expires_at_ms
     expiration = None if expires is None else str(max(0, expires - now_ms))
     flags1, first = _texts(headers, ((15, cloudevents.data_type(message)), (14, message.content_encoding)))
-    answered = (10, _text(message.correlation)), (9, _reply_queue(message))
+    answered = (10, short_text(message.correlation)), (9, _reply_queue(message))
     flags2, second = _texts(headers, (*answered, (8, expiration), (7, message.id)))
     flags3, third = _texts(headers, ((5, message.type), (4, message.device)))
     flags = flags1 | flags2 | flags3 | 1 << 13 | 1 << 12 | 1 << 6
@@ -400,7 +400,7 @@ def _headers_of(message: Message, now_ms: int) -> Table:
         headers["x-retain"] = True
     if message.reply_to is not None:
         headers["x-reply-to-topic"] = message.reply_to
-    if message.correlation is not None and _text(message.correlation) is None:
+    if message.correlation is not None and short_text(message.correlation) is None:
         headers["x-correlation-data"] = message.correlation
     if message.deliver_at_ms is not None and message.deliver_at_ms > now_ms:
         headers["x-delay"] = min(message.deliver_at_ms - now_ms, _SIGNED_MAX)
@@ -408,7 +408,7 @@ def _headers_of(message: Message, now_ms: int) -> Table:
     return headers
 
 
-def _text(correlation: bytes | None) -> str | None:
+def short_text(correlation: bytes | None) -> str | None:
     """Returns a correlation as short text; None where it is none."""
     if not correlation or len(correlation) > SHORT_BYTES_MAX:
         return None

@@ -98,6 +98,19 @@ def test_properties_that_are_headers_are_not_counted_as_left_out():
     assert headers.keys().isdisjoint({"ce-headgateproperties", "ce-headgateomitted"})
 
 
+@pytest.mark.parametrize(
+    "correlation", [b"c1", b"\xff\x00", "é".encode() * 200, None], ids=["text", "bytes", "long", "none"]
+)
+@pytest.mark.parametrize("made", [message, event], ids=["plain", "event"])
+def test_the_answer_to_an_event_finds_its_way(made, correlation):
+    found = content(made(reply_to="answers/a b", correlation=correlation))
+    again = read_properties(found.properties).message("x", b"", device="d", trusted_gateway=False, now_ms=NOW_MS)
+    assert (again.reply_to, again.correlation) == ("answers/a b", correlation)
+    assert read_fields(found.properties).get("correlation_id") == ("c1" if correlation == b"c1" else None)
+    queue = made(native={**(made().native or {}), "amqp": {"reply_queue": "q", "properties": b""}})
+    assert read_fields(content(queue).properties)["headers"]["x-reply-to-topic"] == "$amqp//q"
+
+
 def test_structured_mode_has_the_event_as_json():
     found = content(event(), structured=True)
     fields = read_fields(found.properties)
