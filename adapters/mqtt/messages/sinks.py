@@ -1,7 +1,8 @@
 """Messages as events for brokers of other people (MQTT Protocol Binding for CloudEvents 1.0.2, 3.1 and 3.2).
 
 A message that never was an event becomes one. In binary mode the properties that no attribute says are user properties
-of their own; where one has the name of an attribute, `headgateproperties` says all of them, as over HTTP.
+of their own; where one has a name that an attribute may have, a reader would take it for an attribute. Then
+`headgateproperties` says all of them, as over HTTP.
 """
 
 from collections.abc import Sequence
@@ -9,7 +10,18 @@ from typing import Final
 
 import msgspec
 
-from adapters.cloudevents import PROPERTIES, STRUCTURED_JSON, data_type, placed, says_events, to_structured, wrap
+from adapters.cloudevents import (
+    OMITTED,
+    PROPERTIES,
+    STRUCTURED_JSON,
+    data_type,
+    is_extension,
+    is_name,
+    placed,
+    says_events,
+    to_structured,
+    wrap,
+)
 from adapters.mqtt.messages.messages import publish_properties
 from gateway.domain.bridge_path import PATH
 from gateway.domain.errors import Cause, Refusal
@@ -56,9 +68,16 @@ def sink_tail(
 
 def _attributes(message: Message) -> list[tuple[str, str]]:
     attributes = placed(message) or wrap(message)
-    others = [(name, text) for name, text in message.properties if name != PATH and attributes.get(name) != text]
-    if not any(name in attributes for name, _ in others):
+    left = dict(attributes)
+    others: list[tuple[str, str]] = []
+    for name, text in message.properties:
+        if left.get(name) == text and is_extension(name):
+            del left[name]
+        elif name != PATH:
+            others.append((name, text))
+    if not any(is_name(name) for name, _ in others):
         attributes.pop(PROPERTIES, None)
-    if message.content_encoding is not None:
-        others.append(("content-encoding", message.content_encoding))
-    return [*attributes.items(), *[(name, text) for name, text in others if name not in attributes]]
+        attributes.pop(OMITTED, None)
+    # In front of a repeat of its name: a reader takes the first one.
+    coding = [] if message.content_encoding is None else [("content-encoding", message.content_encoding)]
+    return [*attributes.items(), *coding, *[(name, text) for name, text in others if not is_name(name)]]

@@ -229,6 +229,44 @@ def test_structured_mode_and_3_1_1_have_the_event_as_json() -> None:
     )
 
 
+NAMES = ("expirytime", "correlationid", "data", "datacontenttype", "dataschema", "id", "headgateaddress")
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("made", [plain, event])
+def test_properties_are_no_attributes_of_the_event(name: str, made: Any) -> None:
+    """With `expirytime` its time would be over, with `data` no reader would take it for an event."""
+    said = msgspec.structs.replace(made(), properties=((name, "2020-01-01T00:00:00Z"), ("A b", "1")))
+    packet = Broker(say=Connack()).sent(said)
+    again = message_of(packet.properties, packet.payload)
+    assert (again.expires_at_ms, again.correlation, again.content_type) == (None, None, said.content_type)
+    assert dict(again.properties)["A b"] == "1"
+    attributes = dict(packet.properties.user)
+    assert attributes["headgateproperties"] == f'[["{name}","2020-01-01T00:00:00Z"],["A b","1"]]'
+    assert [other for other, _ in packet.properties.user].count(name) == (name == "id")
+
+
+@pytest.mark.parametrize("made", [plain, event])
+def test_repeats_with_the_same_text_are_kept(made: Any) -> None:
+    message = msgspec.structs.replace(made(), properties=(("foo", "1"),) * 3)
+    user = Broker(say=Connack()).sent(message).properties.user
+    assert [pair for pair in user if pair[0] == "foo"] == [("foo", "1")]
+    assert dict(user)["headgateproperties"] == '[["foo","1"],["foo","1"]]'
+
+
+def test_a_repeat_of_the_coding_comes_behind_it() -> None:
+    message = plain(content_encoding="gzip", properties=(("content-encoding", "br"),))
+    packet = Broker(say=Connack()).sent(message)
+    assert [text for name, text in packet.properties.user if name == "content-encoding"] == ["gzip", "br"]
+    assert message_of(packet.properties, packet.payload).content_encoding == "gzip"
+
+
+def test_properties_that_are_user_properties_are_not_counted_as_left_out() -> None:
+    user = dict(Broker(say=Connack()).sent(plain(properties=(("A b", "x" * 5_000),))).properties.user)
+    assert user["A b"] == "x" * 5_000
+    assert user.keys().isdisjoint({"headgateproperties", "headgateomitted"})
+
+
 @pytest.mark.parametrize("kind", ["application/cloudevents+json", "application/cloudevents-batch+json"])
 def test_a_body_that_is_an_event_itself_is_the_data_of_one(kind: str) -> None:
     packet = Broker(say=Connack()).sent(plain(content_type=kind))
