@@ -15,7 +15,7 @@ from gateway.push.spec import SubscriptionRecord
 
 CONSENT_TIMEOUT_S: Final = 15.0
 # The sink has looked at this event and does not want it; another one may well be taken.
-EVENT_FAULTS: Final = frozenset({400, 406, 413, 415, 422})
+EVENT_FAULTS: Final = frozenset({400, 406, 413, 415, 422, 431})
 GONE: Final = 410  # the sink wants nothing more (HTTP 1.1 Web Hooks for Event Delivery, 2.2)
 
 

@@ -11,12 +11,13 @@ from types import SimpleNamespace
 import pytest
 
 from gateway.domain.access import Identity
-from gateway.port.push import SubscriptionSpec
+from gateway.port.push import SinkRequest, SubscriptionSpec
 from gateway.push.client import SinkAnswer, SinkClient
 from gateway.push.guard import SinkGuard, SinkUnreachable
 from gateway.push.http_sender import HttpSender
 from gateway.push.settings import SubscriptionsConfig
 from gateway.push.spec import SubscriptionRecord
+from store.api.message import Message
 
 pytestmark = pytest.mark.anyio
 
@@ -126,3 +127,18 @@ async def test_a_sink_consents_by_a_name_in_any_case(allowed: bytes) -> None:
         assert (await sender.consent()).refusal == ""
         await sender.close()
     assert b"\r\nuser-agent: headgate/" in heads[0]
+
+
+@pytest.mark.parametrize(("status", "of_event"), [(400, True), (431, True), (403, False), (500, False)])
+async def test_headers_that_are_too_large_are_the_fault_of_their_event(status: int, *, of_event: bool) -> None:
+    """Others are taken: the breaker stays closed, and a dead letter address gets this one at once."""
+    codec = SimpleNamespace(sink_request=lambda _message, *, structured: SinkRequest([], b"%d" % structured))
+    trust = SimpleNamespace(http=ssl.create_default_context())
+    context = SimpleNamespace(guard=GUARD, trust=trust, config=CONFIG, origin="gateway.example.com", codec=codec)
+    async with sink(b"HTTP/1.1 %d X\r\ncontent-length: 0\r\n\r\n" % status) as (url, _):
+        spec = SubscriptionSpec(sink=url, protocol="HTTP")
+        sender = HttpSender(SubscriptionRecord(id="s1", spec=spec, identity=Identity(name="u")), context)
+        failure = await sender.send(SimpleNamespace(message=Message("a")))
+        await sender.close()
+    assert failure is not None
+    assert (failure.of_event, failure.final, failure.error) == (of_event, of_event, f"the sink answered {status}")

@@ -6,7 +6,7 @@ import pytest
 
 from adapters.cloudevents import to_avro, to_protobuf, to_protobuf_batch
 from adapters.http import HttpOptions
-from adapters.http.handlers.sinks import sink_request
+from adapters.http.handlers.sinks import HEADERS_BYTES_MAX, sink_request
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client
 
@@ -169,3 +169,13 @@ def test_a_body_that_names_another_address_is_data_to_a_reader(client: Http1Clie
     client.gateway.frames.append([ordinary])
     answer = client.ask("GET", "/topics/public/a")
     assert (answer["content-type"], answer.body) == ("application/vnd.cloudevents+json", b"{}")
+
+
+@pytest.mark.parametrize("text", ["é" * 40_000, "x" * HEADERS_BYTES_MAX], ids=["escaped", "plain"])
+def test_attributes_that_servers_refuse_as_headers_are_in_the_body(client: Http1Client, text: str) -> None:
+    message = Message("public/a", b"1", id="1", properties=(("note", text),))
+    request = sink_request(message, structured=False)
+    assert sum(len(name) + len(value) for name, value in request.headers) < 100
+    assert json.loads(request.body)["note"] == text
+    short = Message("public/a", b"1", id="1", properties=(("note", "x" * (HEADERS_BYTES_MAX - 400)),))
+    assert sink_request(short, structured=False).body == b"1"
