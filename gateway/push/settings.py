@@ -9,7 +9,7 @@ from typing import Annotated, Final, Literal
 import msgspec
 from msgspec import Meta
 
-from gateway.push.trust import ca_file_mistake
+from gateway.base.client_tls import ca_file_mistake
 
 MiB: Final = 1024 * 1024
 _HOST: Final = re.compile(r"(?:\*\.)?[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,252}[A-Za-z0-9_])?")

@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 from urllib.parse import quote, urlencode
 
@@ -12,12 +13,15 @@ from gateway.ops.status import Status
 from store.base.process_errors import HeadgateError, NothingAnswers
 
 if TYPE_CHECKING:
+    import ssl
+
     import httpx
 
 EVENT_BYTES_MAX = 512 * 1024 * 1024  # a server-sent event that is longer is no message of ours
 CONNECT_TIMEOUT_S = 10.0  # that a busy machine may take
 FOUND_AT_ONCE = 1_000  # messages on a page of those found
 _LINE_END = re.compile(rb"\r\n|\n|\r(?!\Z)")  # a CR at the end may be half of one
+_USER = re.compile("(?<=//).*@")  # to the last @: characters of a password may lack their percent signs
 
 
 class Unreachable(NothingAnswers):
@@ -45,16 +49,31 @@ class _FoundEvent(msgspec.Struct):
 
 
 class RemoteGateway:
-    """One gateway at a base URL such as `http://127.0.0.1:8080`. Methods raise `Unreachable` and `RemoteRefused`."""
+    """One gateway at a base URL such as `http://127.0.0.1:8080`. Methods raise `Unreachable` and `RemoteRefused`.
 
-    def __init__(self, url: str, *, timeout_s: float = 30.0, transport: "httpx.BaseTransport | None" = None) -> None:
+    `ca_file` has the authorities of its certificate, in place of the system's or those of SSL_CERT_FILE.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        ca_file: Path | None = None,
+        timeout_s: float = 30.0,
+        transport: "httpx.BaseTransport | None" = None,
+    ) -> None:
         import httpx  # noqa: PLC0415 - here and below: slow to load, and only some commands make a client
 
-        self.url = url.rstrip("/")
+        from gateway.base.client_tls import client_tls  # noqa: PLC0415 - loads ssl, as below
+
+        base_url = url.rstrip("/")
+        self.url = _USER.sub("", base_url)  # for messages: without a password
         timeout = httpx.Timeout(timeout_s, connect=CONNECT_TIMEOUT_S)
         # Proxies of the environment are for the web; a gateway is on this machine or in this network.
         with self._trouble():
-            self._client = httpx.Client(base_url=self.url, timeout=timeout, transport=transport, trust_env=False)
+            self._client = httpx.Client(
+                base_url=base_url, timeout=timeout, transport=transport, trust_env=False, verify=client_tls(ca_file)
+            )
 
     def __enter__(self) -> "RemoteGateway":
         return self
@@ -159,9 +178,13 @@ class RemoteGateway:
         """Raises transport errors in one line."""
         import httpx  # noqa: PLC0415
 
+        from gateway.base.client_tls import tls_cause  # noqa: PLC0415
+
         try:
             yield
         except (httpx.ConnectError, httpx.ConnectTimeout) as error:
+            if cause := tls_cause(error):
+                raise Unreachable(self._tls_fault(cause)) from error
             raise Unreachable(f"nothing answers at {self.url}; is the gateway running there?") from error
         except httpx.TimeoutException as error:
             raise Unreachable(f"{self.url} has not answered in time") from error
@@ -171,7 +194,20 @@ class RemoteGateway:
             why = str(error) or "it has ended"
             raise Unreachable(f"the connection to {self.url} failed: {why}") from error
         except httpx.InvalidURL as error:
-            raise Unreachable(f"{self.url} is no URL: {error}") from error
+            raise Unreachable(
+                f"{self.url} is no URL; write http://host:port, and special characters of a password as %XX"
+            ) from error
+
+    def _tls_fault(self, error: "ssl.SSLError") -> str:
+        """Returns why a handshake failed."""
+        import ssl  # noqa: PLC0415
+
+        if isinstance(error, ssl.SSLCertVerificationError):
+            return (
+                f"the certificate of {self.url} is refused: {error.verify_message}; "
+                "--ca-file and SSL_CERT_FILE name authorities"
+            )
+        return f"the TLS handshake with {self.url} failed: {error.reason or error}"
 
 
 def read_lines(chunks: Iterable[bytes]) -> Iterator[str]:

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.remote.options import at_gateway
+from gateway.cli.remote.options import GatewayLocation, at_gateway
 from gateway.remote.http import RemoteGateway
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ GroupArgument = Annotated[str, typer.Argument(help="Its name.")]
 
 @app.command("list")
 @at_gateway
-def list_(*, at: str) -> None:
+def list_(*, at: GatewayLocation) -> None:
     """Print groups, one a line, by name: the topic of each, and how it is read."""
     with _groups(at) as groups:
         for one in groups.names():
@@ -28,7 +28,7 @@ def list_(*, at: str) -> None:
 
 @app.command()
 @at_gateway
-def show(group: GroupArgument, *, at: str) -> None:
+def show(group: GroupArgument, *, at: GatewayLocation) -> None:
     """Print where a group is in each queue, how much is left, and who reads it."""
     with _groups(at) as groups:
         found = groups.describe(group)
@@ -49,7 +49,7 @@ def show(group: GroupArgument, *, at: str) -> None:
 def reset(
     group: GroupArgument,
     *,
-    at: str,
+    at: GatewayLocation,
     to: Annotated[str | None, typer.Option("--to", help="earliest or latest.")] = None,
     time: Annotated[
         str | None, typer.Option("--time", help="The first message stored then or later: RFC 3339, or ms of 1970.")
@@ -73,17 +73,17 @@ def reset(
 
 @app.command()
 @at_gateway
-def delete(group: GroupArgument, *, at: str) -> None:
+def delete(group: GroupArgument, *, at: GatewayLocation) -> None:
     """Forget a group that has no members."""
     with _groups(at) as groups:
         groups.delete(group)
 
 
 @contextmanager
-def _groups(url: str) -> "Iterator[GatewayGroups]":
+def _groups(at: GatewayLocation) -> "Iterator[GatewayGroups]":
     from gateway.remote.groups import GatewayGroups  # noqa: PLC0415 - slow to load
 
-    with RemoteGateway(url) as gateway:
+    with RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
         yield GatewayGroups(gateway)
 
 

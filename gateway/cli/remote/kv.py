@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from gateway.cli.remote.options import at_gateway
+from gateway.cli.remote.options import GatewayLocation, at_gateway
 from gateway.domain.keys import DEFAULT_NAMESPACE
 from gateway.remote.http import RemoteGateway
 from store.api.keys import Entry
@@ -35,7 +35,7 @@ FileArgument = Annotated[Path, typer.Argument(help="The file.")]
 def get(
     key: KeyArgument,
     *,
-    at: str,
+    at: GatewayLocation,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Revision, version and expiry in front.")] = False,
 ) -> None:
@@ -57,7 +57,7 @@ def put(
     key: KeyArgument,
     value: Annotated[str, typer.Argument(help="The value; - reads it from standard input.")] = "-",
     *,
-    at: str,
+    at: GatewayLocation,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     ttl: Annotated[float | None, typer.Option("--ttl", min=0.001, help="Seconds until it expires.")] = None,
     if_revision: IfOption = None,
@@ -73,7 +73,7 @@ def put(
 def delete(
     key: KeyArgument,
     *,
-    at: str,
+    at: GatewayLocation,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     if_revision: IfOption = None,
 ) -> None:
@@ -88,7 +88,7 @@ def delete(
 def list_(
     prefix: PrefixArgument = "",
     *,
-    at: str,
+    at: GatewayLocation,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     count: Annotated[bool, typer.Option("--count", help="Only how many.")] = False,
     verbose: Annotated[bool, typer.Option("--verbose", "-v", help="Revision, version and expiry behind.")] = False,
@@ -107,7 +107,7 @@ def list_(
 def watch(
     prefix: PrefixArgument = "",
     *,
-    at: str,
+    at: GatewayLocation,
     ns: SpaceOption = DEFAULT_NAMESPACE,
     start: Annotated[int | None, typer.Option("--from", min=0, help="The first revision; from now by default.")] = None,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many changes.")] = None,
@@ -124,7 +124,7 @@ def watch(
 
 @app.command()
 @at_gateway
-def export(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
+def export(file: FileArgument, *, at: GatewayLocation, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
     """Write a namespace, as it is at one revision, to a file that `import` and other stores load."""
     with _keys(at, ns) as keys:
         done = keys.export_to(file)
@@ -133,7 +133,7 @@ def export(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) 
 
 @app.command("import")
 @at_gateway
-def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
+def import_(file: FileArgument, *, at: GatewayLocation, ns: SpaceOption = DEFAULT_NAMESPACE) -> None:
     """Store the entries of a file, over those of the same keys; a damaged file is refused whole.
 
     After an interruption, do it again: entries that are there already are skipped.
@@ -144,10 +144,10 @@ def import_(file: FileArgument, *, at: str, ns: SpaceOption = DEFAULT_NAMESPACE)
 
 
 @contextmanager
-def _keys(url: str, namespace: str) -> "Iterator[GatewayKeys]":
+def _keys(at: GatewayLocation, namespace: str) -> "Iterator[GatewayKeys]":
     from gateway.remote.kv import GatewayKeys  # noqa: PLC0415 - slow to load
 
-    with RemoteGateway(url) as gateway:
+    with RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
         yield GatewayKeys(gateway, namespace)
 
 

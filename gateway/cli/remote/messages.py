@@ -12,12 +12,16 @@ from gateway.cli.remote.options import (
     ADMIN_PORT,
     HTTP_PORT,
     AdminPortOption,
+    CaFileOption,
+    GatewayLocation,
     HostOption,
     OffsetOption,
     PortOption,
     UrlOption,
     at_gateway,
+    gateway_location,
     gateway_url,
+    host_of,
     moved,
 )
 from gateway.remote.http import RemoteGateway, ServerSentEvent
@@ -52,7 +56,7 @@ def pub(
     address: Annotated[str, typer.Argument(help="Such as telemetry/site1/dev42/temp.")],
     body: Annotated[str, typer.Argument(help="The body; - reads it from standard input.")] = "-",
     *,
-    at: str,
+    at: GatewayLocation,
     qos: Annotated[int, typer.Option("--qos", "-q", min=0, max=2, help="What subscribers may rely on.")] = 1,
     retain: Annotated[bool, typer.Option("--retain", "-r", help="Keep it for those who subscribe later.")] = False,
     content_type: Annotated[str | None, typer.Option("--content-type", "-t", help="Such as application/json.")] = None,
@@ -60,7 +64,7 @@ def pub(
 ) -> None:
     """Publish a message; returns when it is on disk."""
     data = sys.stdin.buffer.read() if body == "-" else body.encode("utf-8", "surrogateescape")
-    with RemoteGateway(at) as gateway:
+    with RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
         for _ in range(count):
             gateway.publish(address, data, qos=qos, retain=retain, content_type=content_type)
 
@@ -69,7 +73,7 @@ def pub(
 def sub(
     pattern: Annotated[str, typer.Argument(metavar="FILTER", help="Such as telemetry/+/dev42/#.")],
     *,
-    at: str,
+    at: GatewayLocation,
     count: Annotated[int | None, typer.Option("--count", "-n", min=1, help="Stop after so many messages.")] = None,
     start: Annotated[
         str | None, typer.Option("--from", help="The position after which to begin, as printed by --verbose.")
@@ -80,7 +84,7 @@ def sub(
 ) -> None:
     """Print the bodies of messages as they are published, one a line, until interrupted."""
     out = sys.stdout.buffer
-    with suppress(KeyboardInterrupt), RemoteGateway(at) as gateway:
+    with suppress(KeyboardInterrupt), RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
         for seen, event in enumerate(gateway.subscribe(pattern, start=start, where=where), 1):
             out.write(event.data.replace("\n", " ").encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -92,7 +96,7 @@ def sub(
 @at_gateway
 def find(
     *,
-    at: str,
+    at: GatewayLocation,
     key: Annotated[str | None, typer.Option("--key", "-k", help="By ordering key; the device, where none is.")] = None,
     address: Annotated[str | None, typer.Option("--address", "-a", help="By address.")] = None,
     message_id: Annotated[str | None, typer.Option("--id", "-i", help="By id.")] = None,
@@ -106,7 +110,7 @@ def find(
     """Print the bodies of stored messages, newest first, one a line."""
     asked = {"key": key, "address": address, "id": message_id, "from": since, "to": until, "where": where}
     out = sys.stdout.buffer
-    with RemoteGateway(at) as gateway:
+    with RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
         for event in gateway.find(count, **{name: text for name, text in asked.items() if text is not None}):
             out.write(event.data.encode() if as_json else _shown(event, verbose=verbose))
             out.write(b"\n")
@@ -123,14 +127,16 @@ def topics(
     admin_port: AdminPortOption = ADMIN_PORT,
     port_offset: OffsetOption = 0,
     url: UrlOption = None,
+    ca_file: CaFileOption = None,
 ) -> None:
     """List the topics with their queues and records, or the addresses below a prefix."""
     if prefix is not None:
-        with RemoteGateway(gateway_url(url, host, port if url else moved(port, port_offset))) as gateway:
+        at = gateway_location(host=host, port=port, port_offset=port_offset, url=url, ca_file=ca_file)
+        with RemoteGateway(at.url, ca_file=at.ca_file) as gateway:
             for address in gateway.addresses("" if prefix == "/" else prefix):
                 typer.echo(address)
         return
-    with RemoteGateway(gateway_url(None, host, moved(admin_port, port_offset))) as admin:
+    with RemoteGateway(gateway_url(None, host_of(url) if url else host, moved(admin_port, port_offset))) as admin:
         status = admin.status()
     if not sys.stdout.isatty():
         for topic in status.topics:

@@ -3,7 +3,9 @@
 import inspect
 from collections.abc import Callable
 from functools import wraps
-from typing import Annotated, Any
+from pathlib import Path
+from typing import Annotated, Any, NamedTuple
+from urllib.parse import urlsplit
 
 import typer
 
@@ -19,6 +21,21 @@ OffsetOption = Annotated[int, typer.Option("--port-offset", help="The gateway's 
 UrlOption = Annotated[
     str | None, typer.Option("--url", help="Its HTTP base URL, in place of host and port.", envvar="HEADGATE_URL")
 ]
+CaFileOption = Annotated[
+    Path | None,
+    typer.Option(
+        "--ca-file",
+        help="PEM of the authorities of --url with https.",
+        show_default="the system's, or of SSL_CERT_FILE",
+    ),
+]
+
+
+class GatewayLocation(NamedTuple):
+    """The base URL of a gateway's HTTP port, and the file of its certificate's authorities."""
+
+    url: str
+    ca_file: Path | None
 
 
 def gateway_url(url: str | None, host: str, port: int) -> str:
@@ -28,7 +45,18 @@ def gateway_url(url: str | None, host: str, port: int) -> str:
     return f"http://[{host}]:{port}" if ":" in host else f"http://{host}:{port}"
 
 
-def _giving(locate: Callable[..., str]) -> Callable[[Callable[..., None]], Callable[..., None]]:
+def host_of(url: str) -> str:
+    """Returns the host of a base URL. Raises `ConfigError`."""
+    try:
+        host = urlsplit(gateway_url(url, "", 0)).hostname
+    except ValueError:
+        host = None
+    if not host:
+        raise ConfigError("--url: names no host; write http://host:port")
+    return host
+
+
+def _giving(locate: Callable[..., Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
     """Returns a decorator that gives a command the options of `locate`; the command takes its result as `at`."""
     options = inspect.signature(locate).parameters
 
@@ -53,16 +81,24 @@ def moved(port: int, offset: int) -> int:
     return port + offset
 
 
-@_giving
-def at_gateway(
+def gateway_location(
     *,
     host: HostOption = "127.0.0.1",
     port: PortOption = HTTP_PORT,
     port_offset: OffsetOption = 0,
     url: UrlOption = None,
-) -> str:
-    """Gives a command the options that say where the HTTP port is; the command takes the base URL as `at`."""
-    return gateway_url(url, host, port if url else moved(port, port_offset))
+    ca_file: CaFileOption = None,
+) -> GatewayLocation:
+    """Gives a command the options that say where the HTTP port is. Raises `ConfigError`."""
+    if ca_file is not None:
+        from gateway.base.client_tls import ca_file_mistake  # noqa: PLC0415 - loads ssl
+
+        if mistake := ca_file_mistake(ca_file):
+            raise ConfigError(f"--ca-file: {mistake}")
+    return GatewayLocation(gateway_url(url, host, port if url else moved(port, port_offset)), ca_file)
+
+
+at_gateway = _giving(gateway_location)
 
 
 @_giving

@@ -30,7 +30,7 @@ def asked(monkeypatch):
         return httpx.Response(200, json=EVENTS[start : start + 2], headers=headers)
 
     monkeypatch.setattr(
-        cli_remote, "RemoteGateway", lambda url: RemoteGateway(url, transport=httpx.MockTransport(answer))
+        cli_remote, "RemoteGateway", lambda url, **_: RemoteGateway(url, transport=httpx.MockTransport(answer))
     )
     return requests
 
@@ -55,7 +55,7 @@ def test_find_shows_ids_and_whole_events(asked):
 @pytest.mark.parametrize("content", [b"<html>", b"{}", b'[{"a":1}]'])
 def test_an_answer_of_something_else(monkeypatch, content):
     transport = httpx.MockTransport(lambda _: httpx.Response(200, content=content))
-    monkeypatch.setattr(cli_remote, "RemoteGateway", lambda url: RemoteGateway(url, transport=transport))
+    monkeypatch.setattr(cli_remote, "RemoteGateway", lambda url, **_: RemoteGateway(url, transport=transport))
     assert isinstance(run("find", "-k", "k").exception, RemoteRefused)
 
 

@@ -77,7 +77,7 @@ def answering(monkeypatch):
 
     def use(answer):
         transport = httpx.MockTransport(answer)
-        monkeypatch.setattr(cli_kv, "RemoteGateway", lambda url: RemoteGateway(url, transport=transport))
+        monkeypatch.setattr(cli_kv, "RemoteGateway", lambda url, **_: RemoteGateway(url, transport=transport))
         return GatewayKeys(RemoteGateway("http://gateway", transport=transport), "n")
 
     return use
