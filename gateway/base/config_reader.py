@@ -49,9 +49,16 @@ class Hash(Secret):
 
 
 class Text(str):
-    """A value that came as text, from the environment or a command line, to be converted to its field's type."""
+    """A value that came as text, to be converted to its field's type; `variable` of the environment had it, or none."""
 
-    __slots__ = ()
+    __slots__ = ("variable",)
+    variable: str
+
+    def __new__(cls, text: str, variable: str = "") -> "Text":
+        """Returns a text of a variable."""
+        made = super().__new__(cls, text)
+        made.variable = variable
+        return made
 
 
 class Mistakes:
@@ -83,7 +90,7 @@ def environment_table(environ: Mapping[str, str]) -> dict[str, Any]:
     table: dict[str, Any] = {}
     for name in sorted(environ):
         if name.startswith(ENV_PREFIX):
-            fill(table, name[len(ENV_PREFIX) :].lower().split("__"), Text(environ[name]))
+            fill(table, name[len(ENV_PREFIX) :].lower().split("__"), Text(environ[name], name))
     return table
 
 
@@ -111,7 +118,7 @@ def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | N
     for key, value in given.items():
         field = fields.get(key)
         if field is None:
-            mistakes.add(_join(path, key), unknown_key(key, path, _readable_names(fields)))
+            mistakes.add(_join(path, key), unknown_key(key, path, _readable_names(fields), value))
             continue
         values[field.name] = _read(field.type, value, _join(path, key), field, mistakes)
     for field in fields.values():
@@ -126,13 +133,25 @@ def read_struct(kind: type[S], raw: Any, path: str, mistakes: Mistakes) -> S | N
         return None
 
 
-def unknown_key(key: str, path: str, names: Iterable[str]) -> str:
-    """Returns the message for a key that does not exist: it names the nearest one that does, or all of them."""
+def unknown_key(key: str, path: str, names: Iterable[str], value: Any) -> str:
+    """Returns the message for a key that does not exist: it names the nearest one that does, or all of them.
+
+    It also names the variable of the environment that holds the value.
+    """
     known = sorted(names)
+    variable = _variable_of(value)
+    source = f" ({variable} of the environment)" if variable else ""
     near = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
     if near:
-        return f"there is no such key; did you mean {_join(path, near[0])}?"
-    return f"there is no such key; {path or 'the top level'} has {', '.join(known) or 'none'}"
+        return f"there is no such key; did you mean {_join(path, near[0])}?{source}"
+    return f"there is no such key; {path or 'the top level'} has {', '.join(known) or 'none'}{source}"
+
+
+def _variable_of(value: Any) -> str:
+    """Returns the first variable of the environment that a value or table came from; "" where it is of a file."""
+    while isinstance(value, dict) and value:
+        value = next(iter(value.values()))
+    return value.variable if isinstance(value, Text) else ""
 
 
 def _join(path: str, key: str) -> str:
@@ -188,6 +207,9 @@ def _wanted(kind: Any, error: Exception) -> str:
     """Returns the values that a field takes, from its type or from msgspec's message."""
     if get_origin(kind) is typing.Literal:
         return f"expected one of {', '.join(map(repr, get_args(kind)))}"
+    item = next(iter(get_args(kind)), None)
+    if get_origin(item) is typing.Literal and isinstance(error, msgspec.ValidationError) and " enum " in str(error):
+        return f"expected a list of {', '.join(map(repr, get_args(item)))}"
     text = str(error).split(" - at ", maxsplit=1)[0].split(", got ", maxsplit=1)[0]
     return f"{text[:1].lower()}{text[1:]}"
 

@@ -389,7 +389,7 @@ def _named_tables(tables: Any, path: str, known: Mapping[str, Any], mistakes: Mi
     for key, table in tables.items():
         name = key if key in known else spelled.get(key)
         if name is None:
-            mistakes.add(f"{path}.{key}", unknown_key(key, path, known))
+            mistakes.add(f"{path}.{key}", unknown_key(key, path, known, table))
         else:
             merge(found, {name: table})
     return found

@@ -25,7 +25,7 @@ def _lines(section: msgspec.Struct, path: str) -> Iterator[str]:
 def _line(value: Any, key: str, meaning: str) -> Iterator[str]:
     if isinstance(value, msgspec.Struct):
         yield from _lines(value, f"{key}.")
-    elif isinstance(value, Mapping):
+    elif isinstance(value, Mapping) and value:
         for name, inner in value.items():
             yield from _line(inner, f"{key}.{name}", meaning)
     elif isinstance(value, tuple) and value and isinstance(value[0], msgspec.Struct):

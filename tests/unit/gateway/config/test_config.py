@@ -8,6 +8,7 @@ import pytest
 
 from gateway.base.config_reader import Secret
 from gateway.config.config import Config, TopicRoute, adapter_factories, is_loopback, load
+from gateway.config.listing import listing
 from gateway.port.adapter import Listener
 from gateway.security.auth_settings import UserConfig
 from store.base.process_errors import ConfigError
@@ -220,6 +221,11 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
             "auth.anonymous: expected one of 'loopback', 'everyone', 'nobody', not 'noone' "
             '(from where clients without a name are let in; default "loopback")',
         ),
+        (
+            "[topics]\nindex = ['foo']",
+            "topics.index: expected a list of 'key', 'address', not ['foo'] "
+            "(indexes of messages, where a topic's own configuration does not say)",
+        ),
         ("log = 3", "log: is a table; write [log] with its keys below, not 3"),
         ("listeners = 3", "listeners: is a table of tables; write [listeners.NAME], not 3"),
         ("[routes]\na = 1", "routes: is an array of tables; write [[routes]] for each, not {'a': 1}"),
@@ -270,6 +276,24 @@ def test_a_secret_comes_from_a_file_or_the_environment_and_is_never_shown(tmp_pa
 )
 def test_a_mistake_names_its_key_and_what_to_write(tmp_path, text, line):
     assert mistakes(text, tmp_path=tmp_path) == [line]
+
+
+@pytest.mark.parametrize(
+    ("variable", "line"),
+    [
+        ("HEADGATE__SOTRE__DATA_DIR", "sotre: there is no such key; did you mean store?"),
+        ("HEADGATE__STORE__DATA_DRI", "store.data_dri: there is no such key; did you mean store.data_dir?"),
+        ("HEADGATE__ADAPTERS__XYZZY", "adapters.xyzzy: there is no such key; adapters has coap, mqtt"),
+    ],
+)
+def test_an_unknown_variable_of_the_environment_is_named(variable, line):
+    assert mistakes(environ={variable: "x"}) == [f"{line} ({variable} of the environment)"]
+
+
+def test_tables_without_entries_are_listed():
+    lines = [line.partition("  #")[0] for line in listing(configured())]
+    assert "cluster.controllers = {}" in lines
+    assert "topics.configure = []" in lines
 
 
 def test_all_mistakes_are_told_together(tmp_path):
