@@ -7,7 +7,7 @@ from typing import Any, Final, TypeVar
 
 import msgspec
 
-from controller.api.client import ControllerError
+from controller.api.client import ControllerError, UnknownGroup
 from controller.api.commands import SetUser
 from gateway.domain.access_settings import ACCESS, own_access, rights_of, without_vhost
 from gateway.domain.errors import Cause, Refusal
@@ -195,6 +195,8 @@ async def done(work: Awaitable[T]) -> T:
     except Refusal as refusal:
         status = _STATUSES.get(refusal.cause, HTTPStatus.SERVICE_UNAVAILABLE)
         raise ActionRefused(status, refusal.detail) from refusal
+    except UnknownGroup as error:
+        raise ActionRefused(HTTPStatus.NOT_FOUND, str(error)) from error
     except (StoreError, ControllerError) as error:
         raise ActionRefused(HTTPStatus.SERVICE_UNAVAILABLE, str(error)) from error
 

@@ -1,6 +1,7 @@
 """Queues that are moved between store groups: clients notice nothing, and nothing is lost, doubled or overtaken."""
 
 import asyncio
+from http import HTTPStatus
 
 import pytest
 
@@ -9,7 +10,9 @@ from controller.api.commands import AddGroup, GrowTopic, RemoveGroup
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.queues import BindQueue, DeclareExchange, DeleteQueue, GetMessage, PurgeQueue
 from gateway.queues.topology.queue_moves import AGAIN_MS, HEARD_MS, LOOK_MS
+from gateway.runtime.amqp_settings import done
 from store.api.message import Message, encode
+from store.base.admin import ActionRefused
 from store.base.errors import StoreUnreachable
 from store.format.frame import ROW, ROW_EXTRA, QueueNumber, UnplacedFrame
 from store.format.records import TIMERS_QUEUE, TimerSet
@@ -244,8 +247,9 @@ async def test_a_second_move_waits_for_the_first_and_a_stream_stays(rig):
             await move(rig, 1 if name == "s" else 0, name)
         assert refused.value.cause is cause
     await rig.declare(rig.conn(), "p")
-    with pytest.raises(ControllerError, match="7"):
-        await move(rig, 7, "p")
+    with pytest.raises(ActionRefused, match="there is no store group 7") as unknown:
+        await done(move(rig, 7, "p"))
+    assert unknown.value.status == HTTPStatus.NOT_FOUND
     await rig.publish("", "p", b"1")
     assert (await rig.request(rig.conn(), GetMessage(queue="p", settle=True))).leased.messages[0].body == b"1"
 
