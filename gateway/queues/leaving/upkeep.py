@@ -35,7 +35,7 @@ class Upkeep:
         self._heap: list[tuple[int, int]] = []
         self._looking: set[int] = set()  # the heap has none of these until their looks have ended
         self._looked: dict[int, int] = {}  # when, of those, and of queues looked at within AGAIN_MS
-        self._failing: set[int] = set()  # whose last look has failed: that is logged once
+        self._failing: set[int] = set()  # queues that the last look has failed at: that is logged once
         self._sweep_ms = 0
         self._wake = asyncio.Event()
 
