@@ -18,6 +18,21 @@ ELECT_AGAIN_S = 1.0  # between two requests to be elected
 UNCLEAN_REPAIR_MS = 5_000  # that a repair may take, where an unclean election has accepted a loss
 
 
+async def group_to_lead(context: ReplicaContext) -> Group | None:
+    """Lets the log be the group's, and returns the newest group, in whose epoch this replica is to be the master.
+
+    Returns None when it is not to be any more: every change of the master is a new epoch, and one that came while this
+    waited for the disk may be another replica's. Raises `ForeignLog`, `StoreFull`, OSError.
+    """
+    group, disk = context.known(), context.disk
+    if group.master != context.replica or group.master_epoch <= disk.epochs.newest:
+        return None
+    await disk.belong(group.log)
+    await disk.follow_unclean(group.unclean_epoch)
+    newest = context.known()
+    return newest if newest.master_epoch == group.master_epoch else None
+
+
 async def ask_election(context: ReplicaContext, epoch: int) -> None:
     """Asks to be elected anew, as the promises that it gave to clients as master of this epoch are not known any more.
 

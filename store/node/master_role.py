@@ -56,6 +56,7 @@ class MasterRole:
     def __init__(self, context: ReplicaContext, group: Group) -> None:
         store = context.disk.store
         assert store is not None
+        assert group.master == context.replica, "it leads no epoch of another replica"
         assert store.replication.flushed == store.replication.end, "all of the log is on disk"
         self.context = context
         self._group = group

@@ -20,6 +20,7 @@ from controller.elections.registry import Heartbeat
 from store.base import pipes
 from store.base.errors import NotRebuildable, StoreError, StoreFailed, StoreFull, ViewsDamaged
 from store.base.expiry import has_expired
+from store.node.elected import group_to_lead
 from store.node.master_role import MasterRole
 from store.node.repair.repairer import Repairer
 from store.node.repair.serving import RangeServer
@@ -137,7 +138,7 @@ class StoreNode:
         join = partial(register, self.controller, settings.data_dir, settings.group, self._about)
         while True:
             try:
-                self.identity, self.group = await join(files=self.disk.files, known=self.mark.known)
+                self.identity, group = await join(files=self.disk.files, known=self.mark.known)
             except ControllerError as error:
                 if time.monotonic() - complained_s >= COMPLAIN_S:
                     complained_s = time.monotonic()
@@ -145,6 +146,8 @@ class StoreNode:
                     logger.warning("not registered in store group %d yet: %s", settings.group, missing)
                 await asyncio.sleep(REGISTER_S)
             else:
+                if self.group is None or group.epochs >= self.group.epochs:  # else a newer one was pushed meanwhile
+                    self.group = group
                 return
 
     def _about(self, id_: int, check: str) -> Replica:
@@ -250,9 +253,8 @@ class StoreNode:
         """Serves as a replica, and then perhaps the master."""
         if self.disk.store is None and not await open_or_start_over(context):
             return
-        assert self.group is not None
         context.repairing.look()
-        role = self.role = ReplicaRole(context, self.group)
+        role = self.role = ReplicaRole(context, context.known())
         self._send_heartbeat()
         ending = await role.run()
         self._leave_role()
@@ -288,13 +290,11 @@ class StoreNode:
             context.unfit.add(epoch)
 
     async def _lead(self, context: ReplicaContext) -> None:
-        assert self.group is not None
-        epoch = self.group.master_epoch
-        if self.group.master != context.replica or epoch <= self.disk.epochs.newest:
+        group = await group_to_lead(context)
+        if group is None:
             return  # it has changed meanwhile
-        await self.disk.belong(self.group.log)
-        await self.disk.follow_unclean(self.group.unclean_epoch)
-        role = self.role = MasterRole(context, self.group)
+        epoch, role = group.master_epoch, MasterRole(context, group)
+        self.role = role
         try:
             await role.run()
         except StoreError as error:

@@ -1,8 +1,12 @@
-"""A replica that cannot take what its master sends, for a while: it begins anew, whatever it is to be next."""
+"""A replica that cannot take what its master sends, for a while: it begins anew, whatever it is to be next.
+
+So does one whose election is over before its disk has answered.
+"""
 
 import asyncio
 from types import SimpleNamespace
 
+import msgspec
 import pytest
 
 from controller.api.client import GroupChanges, GroupConfig, Replica
@@ -13,7 +17,9 @@ from controller.wire.wire import Fed
 from store.base.errors import ViewsDamaged
 from store.node import node as store_node
 from store.node import replica_role
+from store.node.master_role import MasterRole
 from store.node.node import StoreNode
+from store.node.replica.identity import ReplicaIdentity
 from store.node.replica_role import ReplicaRole
 from store.node.settings import Credentials, NodeSettings
 from store.replication.epochs import EpochList
@@ -146,3 +152,65 @@ async def test_a_heartbeat_between_two_roles_says_all_that_the_last_one_had_ackn
     await asyncio.wait_for(node._begin_again(ViewsDamaged("found by the verification")), PATIENCE_S)
     assert node.role is None
     assert (node._heartbeats()[0].master_epoch, node._heartbeats()[0].log_end) == (6, 200)
+
+
+@pytest.fixture
+async def replica(node):
+    """Returns the node of replica 1, open, before it takes part."""
+    node.identity = ReplicaIdentity(0, 1, "1")
+    await node.disk.open_usable()
+    yield node
+    await node.close()
+
+
+def elected(node, master, epoch, sync_set=(1,)):
+    group = node.group
+    sync_epoch = group.sync_epoch + 1
+    return msgspec.structs.replace(
+        group, master=master, master_epoch=epoch, sync_set=sync_set, sync_epoch=sync_epoch, unclean_epoch=epoch
+    )
+
+
+@pytest.mark.parametrize("step", ["belong", "follow_unclean"])
+@pytest.mark.parametrize(("master", "sync_set"), [(2, (1, 2)), (2, (2,)), (None, (1,)), (1, (1,))])
+async def test_a_replica_leads_no_epoch_but_the_one_in_which_it_was_elected(
+    replica, monkeypatch, step, master, sync_set
+):
+    """It took the epoch of another one, elected while it waited for its disk, followed nobody, and its log counted."""
+    led = []
+
+    class Role(MasterRole):
+        async def run(self):
+            led.append((self.core.replica, self.core.epoch))
+            await super().run()
+
+    async def slowly(told):
+        await done(told)
+        if replica.group.master_epoch == 2:
+            replica._on_group(elected(replica, master, 3, sync_set))
+
+    async def close():
+        pass
+
+    monkeypatch.setattr(store_node, "MasterRole", Role)
+    done = getattr(replica.disk, step)
+    monkeypatch.setattr(replica.disk, step, slowly)
+    replica._begin(lambda *_: SimpleNamespace(send_now=lambda: None, close=close))
+    replica._on_group(elected(replica, 1, 2))
+    await until(lambda: replica.failed.done() or (replica.disk.promised == 3 and (replica.disk.epochs or master != 1)))
+    assert not replica.failed.done()
+    assert led == ([(1, 3)] if master == 1 else [])
+    assert replica.disk.epochs.newest == (3 if master == 1 else 0)
+
+
+async def test_a_group_that_is_pushed_while_a_replica_registers_again_counts(node, monkeypatch):
+    """The answer, which was older by an election, took its place until the next change of anything."""
+    answer = node.group
+
+    async def register(*_, **__):
+        node._on_group(elected(node, 2, 2))
+        return ReplicaIdentity(0, 1, "1"), answer
+
+    monkeypatch.setattr(store_node, "register", register)
+    await node._register()
+    assert (node.identity.id, node.group.master, node.group.master_epoch) == (1, 2, 2)
