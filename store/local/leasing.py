@@ -178,23 +178,27 @@ class Leasing:
             if leases.blocked:
                 return []
             self._recent.leases.note(owner, leases)
-            while leases.order is not None and (leased := leases.lease_known(owner, max_count, grant)):
-                found, abandoned = await self._found(leases, owner, leased, grant, max_bytes)
-                if found or not abandoned:
-                    break
-            room = max_bytes - sum(int(lease.frame.rows["len"][lease.row]) for lease in found)
-            while len(found) < max_count and (room > 0 or not found) and leases.order is not None:
-                ahead = PASSED_OVER_MAX - leases.order.passed_over
-                looked_at = leases.look_at(min(ahead, max(max_count - len(found), LOOK_AHEAD)), below)
-                if not looked_at:
-                    break
-                more, seen = await self._look(
-                    leases, owner, grant, looked_at, max_count=max_count - len(found), max_bytes=max(room, 1)
-                )
-                found += more
-                room -= sum(int(lease.frame.rows["len"][lease.row]) for lease in more)
-                if not seen:
-                    break
+            try:
+                while leases.order is not None and (leased := leases.lease_known(owner, max_count, grant)):
+                    found, abandoned = await self._found(leases, owner, leased, grant, max_bytes)
+                    if found or not abandoned:
+                        break
+                room = max_bytes - sum(int(lease.frame.rows["len"][lease.row]) for lease in found)
+                while len(found) < max_count and (room > 0 or not found) and leases.order is not None:
+                    ahead = PASSED_OVER_MAX - leases.order.passed_over
+                    looked_at = leases.look_at(min(ahead, max(max_count - len(found), LOOK_AHEAD)), below)
+                    if not looked_at:
+                        break
+                    more, seen = await self._look(
+                        leases, owner, grant, looked_at, max_count=max_count - len(found), max_bytes=max(room, 1)
+                    )
+                    found += more
+                    room -= sum(int(lease.frame.rows["len"][lease.row]) for lease in more)
+                    if not seen:
+                        break
+            except BaseException:  # the owner does not learn of those found before
+                leases.requeue(owner, [lease.offset for lease in found], delivered=False)
+                raise
         return found
 
     async def _look(

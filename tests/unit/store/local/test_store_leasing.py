@@ -6,7 +6,7 @@ import errno
 import pytest
 
 from store.api.handle import HANDLE_CHARS_MAX
-from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, StoreOverloaded
+from store.base.errors import AppendOutcomeUnknown, BadHandle, LeaseLost, ReplicaIncomplete, StoreOverloaded
 from store.format.frame import ROW, ROW_DEAD, ROW_EXTRA, Position
 from store.format.policy import INVISIBLE_MS_MAX, LeasePolicy
 from store.format.ranges import ranges_of
@@ -526,6 +526,31 @@ async def test_small_reads_still_find_what_may_be_leased(store):
     await put(store, b"b", keys=(2,))
     leases = await store.leases.take(16, ME, max_count=2, max_bytes=250)
     assert [lease.offset for lease in leases] == [0, 5]
+
+
+@pytest.mark.parametrize("invisible_ms", [None, 60_000])
+async def test_a_take_that_fails_in_an_ordered_group_holds_nothing(store, monkeypatch, invisible_ms):
+    """The messages found before the failure were held for an owner that was never told of them."""
+    monkeypatch.setattr(leasing_module, "LOOK_AHEAD", 1)
+    await store.leases.set_policy(16, LeasePolicy(ordered=True))
+    await put(store, b"a1", b"a2", b"b", b"c", keys=(1, 1, 2, 3))
+    leasing = store.leases._leasing
+    locate, looks = leasing._locate, []
+
+    async def damaged(queue, ranges, *, max_bytes):
+        looks.append(ranges)
+        if ranges[-1][1] > 2:
+            raise ReplicaIncomplete("damaged, and being repaired")
+        return await locate(queue, ranges, max_bytes=max_bytes)
+
+    monkeypatch.setattr(leasing, "_locate", damaged)
+    for _ in range(2):  # the second time, its key is known to have a message
+        with pytest.raises(ReplicaIncomplete):
+            await store.leases.take(16, ME, max_count=2, invisible_ms=invisible_ms)
+    monkeypatch.setattr(leasing, "_locate", locate)
+    leases = await store.leases.take(16, OTHER, max_count=9)
+    assert looks[0][0][0] == 0
+    assert [(lease.offset, lease.deliveries) for lease in leases] == [(0, 0), (2, 0), (3, 0)]
 
 
 async def test_order_can_be_switched_off_and_on(store):
