@@ -1,7 +1,8 @@
 """The pump of one stream: reads the log for each consumer from where that is, as far as it has credit.
 
 Nothing is leased, and nothing settled: an acknowledgement only gives credit. A consumer that comes again says where to
-begin.
+begin. One whose messages cannot be read now, as where the log is being repaired, is served beside the others until they
+can be: they are at other places of the stream.
 """
 
 import asyncio
@@ -96,6 +97,8 @@ class StreamPump:
         self._now_ms = now_ms
         self._wake = asyncio.Event()
         self._task = PumpTask(f"pump of stream {self._number}", failed)
+        self._failing: dict[QueueConsumer, None] = {}  # those whose messages cannot be read now; the next one first
+        self._retries = PumpTask(f"retries of stream {self._number}", failed)
         self.head = StreamHead(store, self._number)
         self.consumers: list[QueueConsumer] = []
         self.active = True
@@ -145,24 +148,52 @@ class StreamPump:
         raise Refusal(Cause.PRECONDITION, "basic.get is not supported by a queue of the type stream")
 
     async def stop(self) -> None:
-        """Ends the task. Its queue is gone, or the process ends."""
+        """Ends the tasks. Its queue is gone, or the process ends."""
         await self._task.stop()
+        await self._retries.stop()
 
     async def _run(self) -> None:
         while self.consumers:
             self._wake.clear()
+            served = [await self._try(one) for one in list(self.consumers) if self._is_ready(one)]
+            if not any(served):
+                await self._wait()
+
+    def _is_ready(self, consumer: QueueConsumer) -> bool:
+        """Returns whether a consumer can take messages, and they can be read as far as is known."""
+        return not (consumer.gone or consumer.idle or consumer in self._failing)
+
+    async def _try(self, consumer: QueueConsumer) -> bool:
+        """Serves a consumer, and leaves it to `_retry` where that fails."""
+        try:
+            return await self._serve(consumer)
+        except StoreError as error:
+            if not self._failing:
+                self._say(error)
+            self._failing[consumer] = None
+            self._retries.start(self._retry)
+            return False
+
+    async def _retry(self) -> None:
+        """Serves failing consumers, one after the other, each until that succeeds."""
+        await asyncio.sleep(RETRY_S)
+        while self._failing:
+            consumer = next(iter(self._failing))
             try:
-                served = [await self._serve(one) for one in list(self.consumers) if not (one.gone or one.idle)]
-                if not any(served):
-                    await self._wait()
+                if not (consumer.gone or consumer.idle):
+                    await self._serve(consumer)
             except StoreError as error:
-                log.warning(
-                    "messages of a stream cannot be delivered now",
-                    queue=self._number,
-                    error=str(error),
-                    retry_s=RETRY_S,
-                )
+                self._say(error)
+                self._failing[consumer] = self._failing.pop(consumer)  # behind the others
                 await asyncio.sleep(RETRY_S)
+            else:
+                del self._failing[consumer]
+                self._wake.set()
+
+    def _say(self, error: StoreError) -> None:
+        log.warning(
+            "messages of a stream cannot be delivered now", queue=self._number, error=str(error), retry_s=RETRY_S
+        )
 
     async def _serve(self, consumer: QueueConsumer) -> bool:
         """Offers a consumer the next messages; returns whether there was anything."""
@@ -221,7 +252,7 @@ class StreamPump:
 
     async def _wait(self) -> None:
         """Waits until a consumer has changed or, while one has room, until the stream may have grown."""
-        ready = [consumer.at for consumer in self.consumers if not (consumer.gone or consumer.idle)]
+        ready = [consumer.at for consumer in self.consumers if self._is_ready(consumer)]
         if ready:
             await until_one_ends(self._wake.wait(), self._arrived(min(ready)))
         else:

@@ -4,8 +4,11 @@ import pytest
 
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.streams import AGE_MS_MAX, StreamRead, age_ms
+from gateway.queues.streams import pump
+from store.base.errors import ReplicaIncomplete
 from store.format.queue_config import QueueConfig
 from tests.support.gateway.queues_rig import opened_queues
+from tests.support.process.waiting import until
 
 STREAM = {"x-queue-type": "stream"}
 
@@ -97,3 +100,35 @@ async def test_a_consumer_beyond_the_end_begins_there(rig):
     await rig.consume(conn, "s", credit=9, limited=True, stream=StreamRead(place="offset", value=9))
     await rig.publish("", "s", b"2")
     assert await conn.has(1) == [b"2"]
+
+
+@pytest.mark.anyio
+async def test_a_consumer_whose_messages_cannot_be_read_keeps_no_others_waiting(rig, monkeypatch):
+    """Consumers behind it in the list got nothing for as long as its messages were being repaired."""
+    monkeypatch.setattr(pump, "RETRY_S", 0.01)
+    await rig.declare(rig.conn(), "s", durable=True, arguments=STREAM)
+    await rig.publish("", "s", b"0", b"1", b"2", b"3")
+    fetch, asked, broken = rig.store.queues.fetch, [], [True]
+
+    async def damaged(queue, at, **options):
+        asked.append(at)
+        if broken and at < 2:
+            raise ReplicaIncomplete("damaged; it is being repaired from another replica")
+        return await fetch(queue, at, **options)
+
+    monkeypatch.setattr(rig.store.queues, "fetch", damaged)
+    first, second, third = rig.conn(), rig.conn(), rig.conn()
+    for conn, offset in ((first, 0), (second, 1), (third, 2)):
+        read = StreamRead(place="offset", value=offset)
+        await rig.consume(conn, "s", credit=9, limited=True, stream=read)
+    assert await third.has(2) == [b"2", b"3"]
+    await rig.publish("", "s", b"4")
+    assert await third.has(3) == [b"2", b"3", b"4"]
+    asked.clear()
+    await until(lambda: {0, 1} <= set(asked))  # each is tried again
+    assert not first.taken
+    broken.clear()
+    assert await first.has(5) == [b"0", b"1", b"2", b"3", b"4"]
+    assert await second.has(4) == [b"1", b"2", b"3", b"4"]
+    await rig.publish("", "s", b"5")
+    assert (await first.has(6))[5:] == (await second.has(5))[4:] == [b"5"]
