@@ -242,7 +242,10 @@ class Gateway:
     # ---- down
 
     async def stop(self) -> None:
-        """Stops listening, lets connections end, and waits until nothing is in flight."""
+        """Stops listening, lets connections end, and waits until nothing is in flight.
+
+        Bridges and subscriptions end beside the connections: their last cursors may wait for a store that is away.
+        """
         self._stopping = True
         for server in self._servers:
             server.close()
@@ -252,20 +255,16 @@ class Gateway:
         self.hub.finds.stop()
         self.hub.answers.stop()
         self.hub.contexts.stop()
+        ending = [asyncio.ensure_future(self.hub.push.stop())]
         if self._bridges is not None:
-            await self._bridges.stop()
-        await self.hub.push.stop()
+            ending.append(asyncio.ensure_future(self._bridges.stop()))
         for connection in list(self.hub.connections.values()):
             connection.shut_down()
         grace_s = self.config.gateway.shutdown_grace_s
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(grace_s):
-                await self.hub.quiet()
+        await self._quiet(ending, grace_s)
         for connection in list(self.hub.connections.values()):
             connection.abort()
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(max(1.0, grace_s)):
-                await self.hub.quiet()
+        await self._quiet(ending, max(1.0, grace_s))
         for endpoint in self._sockets:
             endpoint.close("")
         await self.hub.queues.close()
@@ -273,6 +272,13 @@ class Gateway:
         if self._rpc is not None:
             await self._rpc.stop(1.0)
         self._poller.close()
+
+    async def _quiet(self, ending: "list[asyncio.Task[None]]", timeout_s: float) -> None:
+        """Waits until these tasks have ended and nothing is in flight, or the time is up."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await asyncio.wait(ending)
+                await self.hub.quiet()
 
     async def stop_admin(self) -> None:
         """Stops answering on the admin port; the last thing to go."""
