@@ -1,4 +1,4 @@
-"""Tools that know nothing of messages: coroutines without tasks, turns by name, tables, pauses, files, periodic work.
+"""Tools that know nothing of messages: coroutines without tasks, turns, counts, tables, pauses, files, periodic work.
 
 Imported by: gateway.*.
 Imports: store.base.

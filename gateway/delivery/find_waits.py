@@ -4,6 +4,7 @@ import asyncio
 from collections import Counter
 from collections.abc import Awaitable, Callable
 
+from gateway.base.reserving import reserved
 from gateway.base.waits import Connected, Waits
 from gateway.port.reads import FindMessages, FoundMessages
 from store.api.client import StoreClient
@@ -49,8 +50,7 @@ class FindWaits:
         full = self._users.total() >= WAITS_COUNT_MAX or self._users[user] >= USER_WAITS_COUNT_MAX
         if found.messages or found.after is not None or not request.wait_ms or full:
             return found
-        self._users[user] += 1
-        try:
+        with reserved(self._users, user):
             while wanted() and not (found.messages or found.after is not None or self._stopped.is_set()):
                 left_s = until_s - loop.time()
                 if left_s <= 0:
@@ -59,10 +59,6 @@ class FindWaits:
                 if (now := self._ends()) != ends or loop.time() >= next_s:
                     ends, next_s = now, loop.time() + FIND_S
                     found = await find()
-        finally:
-            self._users[user] -= 1
-            if not self._users[user]:
-                del self._users[user]
         return found
 
     def _ends(self) -> tuple[int, ...]:

@@ -5,6 +5,7 @@ that this process has of members only saves writes, and bounds how many a user m
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import nullcontext
 from functools import partial
@@ -12,6 +13,8 @@ from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
 import msgspec
 
+from gateway.base.reserving import reserved
+from gateway.base.turns import Turns
 from gateway.base.waits import Connected, Waits
 from gateway.domain.access import Permissions
 from gateway.domain.address import group_address
@@ -25,6 +28,7 @@ from gateway.groups.joining import (
     check_group_name,
     check_reader,
     check_reads,
+    check_room,
     check_same,
     new_group,
 )
@@ -78,6 +82,7 @@ CHANGES_AT_ONCE = 256  # records in one transaction
 LOOK_S = 5.0  # a waiting member looks at the group at least so often
 SOON_S = 0.5  # the same, while a queue waits until another one is read
 RENEWALS = 3  # in one time to live; so a request may find that its member was renewed a third of it before
+NEW = ""  # in place of a name: the turn of those that create groups
 FORGOTTEN_FROM_COUNT = 1_024  # members remembered, from which on those that are gone are looked for
 
 log = logs.get(__name__)
@@ -119,6 +124,8 @@ class ConsumerGroups:
         self.wakes = self._wakes = GroupWakes(self._store, spawn)
         self._lost_ends = LostEnds(self._controller, self._clock)
         self._renewed: dict[tuple[str, str], _RenewedMember] = {}  # by group and member
+        self._joining: Counter[str] = Counter()  # members that enter now, by principal
+        self.turns = Turns()  # of members that enter, by group, and of new groups: limits count those before
         self._forget_from = FORGOTTEN_FROM_COUNT
         self.waits = Waits()  # of requests for messages, of groups of both kinds
         self._stopping = False
@@ -146,6 +153,11 @@ class ConsumerGroups:
     async def join(self, asker: GroupClient, request: JoinGroup) -> Joined:
         """See `JoinGroup`."""
         self._check_join(asker, request)
+        with reserved(self._joining, asker.principal.name):
+            async with self.turns.at(request.group):
+                return await self._join(asker, request)
+
+    async def _join(self, asker: GroupClient, request: JoinGroup) -> Joined:
         random = self.environment.random
         id_ = f"{random.getrandbits(64):016x}{random.getrandbits(64):016x}"
         member = MemberRecord(request.topic, asker.principal.name, request.ttl_s * 1_000)
@@ -155,9 +167,10 @@ class ConsumerGroups:
             asked_s = self._clock()
             try:
                 if group.header is None:
-                    limit = self._config.groups_max
-                    made = await new_group(self._store, self._controller, request, groups_max=limit)
-                    await self._store.keys.transact({group_key(group.name): 0}, [*made, entering])
+                    made = await new_group(self._store, self._controller, request)
+                    async with self.turns.at(NEW):
+                        await check_room(self._store, self._config.groups_max)
+                        await self._store.keys.transact({group_key(group.name): 0}, [*made, entering])
                 else:
                     self._check_topic(asker, group.name, group.header.record.topic)
                     check_same(group, request, members_max=self._config.members_max)
@@ -174,7 +187,7 @@ class ConsumerGroups:
         check_asked(self._controller, request, may_come=self.environment.may_come)
         self._forget()
         name, limit = asker.principal.name, self._config.memberships_max
-        if sum(1 for one in self._renewed.values() if one.principal == name) >= limit:
+        if sum(one.principal == name for one in self._renewed.values()) + self._joining[name] >= limit:
             raise Refusal(Cause.QUOTA, f"one user has at most {limit} memberships here (groups.memberships_max)")
 
     def _check_topic(self, asker: GroupClient, group: str, topic: str) -> None:

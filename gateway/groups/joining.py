@@ -95,7 +95,10 @@ def check_same(group: GroupState, request: JoinGroup, *, members_max: int) -> No
 
 
 async def check_room(store: StoreClient, groups_max: int) -> None:
-    """Raises `Refusal` (QUOTA) where there are as many groups as there may be."""
+    """Raises `Refusal` (QUOTA) where there are as many groups as there may be.
+
+    One after the other (`ConsumerGroups.turns`), each until its group is made: those that are being made do not count.
+    """
     if await store.keys.count(*names_range()) >= groups_max:
         raise Refusal(Cause.QUOTA, f"there are {groups_max} groups already (groups.groups_max)")
 
@@ -106,11 +109,8 @@ def group_puts(group: str, record: GroupRecord) -> list[Put]:
     return [Put(name_key(group), encoded), Put(group_key(group), encoded)]
 
 
-async def new_group(
-    store: StoreClient, controller: ControllerClient, request: JoinGroup, *, groups_max: int
-) -> list[Put]:
-    """Returns the changes that create a group; one that begins at the end has queue records. Raises `Refusal`."""
-    await check_room(store, groups_max)
+async def new_group(store: StoreClient, controller: ControllerClient, request: JoinGroup) -> list[Put]:
+    """Returns the changes that create a group; one that begins at the end has queue records. Raises `StoreError`."""
     made = group_puts(request.group, GroupRecord(request.topic, request.strategy))
     if request.start == "latest":
         queues = queues_of(controller, request.topic)

@@ -13,7 +13,7 @@ from msgspec.structs import replace
 
 from gateway.domain.address import check_address
 from gateway.domain.errors import Cause, Refusal
-from gateway.groups.consumer_groups import ConsumerGroups, GroupClient
+from gateway.groups.consumer_groups import NEW, ConsumerGroups, GroupClient
 from gateway.groups.joining import check_group_name, check_read, check_reader, check_reads, check_room, group_puts
 from gateway.groups.lease_letters import LeaseLetters
 from gateway.groups.state import GroupRecord, group_key
@@ -112,10 +112,15 @@ class LeaseGroups:
             if request.start == "latest":
                 await self._settle_all(record)
             try:
-                await self._store.keys.transact({group_key(group.name): 0}, group_puts(group.name, record))
+                async with self._groups.turns.at(NEW):
+                    await check_room(self._store, self._config.groups_max)
+                    await self._store.keys.transact({group_key(group.name): 0}, group_puts(group.name, record))
             except RevisionConflict:
                 await self._store.groups.delete(leases)
                 continue
+            except Refusal:
+                await self._store.groups.delete(leases)
+                raise
             return LeaseGroup(group=group.name, topic=record.topic, terms=request.terms, created=True)
         raise Refusal(
             Cause.OVERLOAD, f"the group {request.group!r} is changed too often by others", retry_after_ms=1_000

@@ -1,5 +1,5 @@
 """Keys and values for adapters: the answers to the requests of `gateway.port.kv`.
 
 Imported by: config, runtime.
-Imports: domain, port, publishing, store.api, store.base.
+Imports: base, domain, port, publishing, store.api, store.base.
 """

@@ -2,9 +2,11 @@
 
 import asyncio
 import re
+from collections import Counter
 from collections.abc import AsyncGenerator, Awaitable, Callable
 from typing import NamedTuple, Protocol, TypeAlias, TypeVar
 
+from gateway.base.reserving import reserved
 from gateway.domain.access import OPEN, Permissions
 from gateway.domain.address import key_address
 from gateway.domain.errors import Cause, Refusal
@@ -96,6 +98,7 @@ class KeyValues:
         self._named = frozenset(said.name for said in config.namespaces)
         self._watches: dict[int, dict[int, _Watch]] = {}  # by connection and its own number
         self.holds: dict[int, list[_Hold]] = {}  # by connection
+        self._holding: Counter[int] = Counter()  # holds that are asked of the store, by connection
 
     async def start(self) -> None:
         """Tells the store the limits of namespaces that it does not know yet."""
@@ -214,9 +217,10 @@ class KeyValues:
         """See `HoldKeys`."""
         connection = asker.connection
         self._release_unread(connection)
-        if len(self.holds.get(connection.id, ())) >= HOLDS_COUNT_MAX:
+        if len(self.holds.get(connection.id, ())) + self._holding[connection.id] >= HOLDS_COUNT_MAX:
             raise Refusal(Cause.QUOTA, f"a connection holds at most {HOLDS_COUNT_MAX} snapshots of keys")
-        revision = await self._store.keys.hold()
+        with reserved(self._holding, connection.id):
+            revision = await self._store.keys.hold()
         if connection.gone:
             self._store.keys.release(revision)
             raise Refusal(Cause.UNAVAILABLE, "the connection has ended")

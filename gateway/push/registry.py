@@ -9,6 +9,7 @@ from typing import Final
 
 import msgspec
 
+from gateway.base.turns import Turns
 from gateway.domain.access import Identity, Permissions
 from gateway.domain.address import subscription_address
 from gateway.domain.cursor import beginning_of, cursor_of, offsets_of
@@ -71,6 +72,7 @@ class PushRegistry:
         self._new_id = new_id
         self._now_ms = now_ms
         self._owner = owner
+        self._turns = Turns()  # of those that are created: the limit counts those before
 
     async def create(self, who: Principal, request: CreateSubscription) -> PushSubscription:
         """See `CreateSubscription`."""
@@ -78,8 +80,6 @@ class PushRegistry:
         who.permissions.check("manage", subscription_address(who.name, NEW))
         check_spec(spec, self._guard, self._kinds)
         await self._check_reach(who.permissions, spec)
-        if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
-            raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
         record = SubscriptionRecord(
             id=id_,
             spec=msgspec.structs.replace(spec, id=None),
@@ -87,8 +87,11 @@ class PushRegistry:
             start=dict(self._start(spec)),
             created_ms=self._now_ms(),
         )
-        key = subscription_key(id_)
-        revision = await self._store.keys.put(key, msgspec.msgpack.encode(record), expected_revision=0)
+        async with self._turns.at(NEW):
+            if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
+                raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
+            value = msgspec.msgpack.encode(record)
+            revision = await self._store.keys.put(subscription_key(id_), value, expected_revision=0)
         log.info("subscription created", subscription=id_, user=who.name, sink=spec.sink)
         return _shown(record, revision, DeliveryStatus(state="pending"))
 

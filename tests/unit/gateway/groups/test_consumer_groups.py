@@ -609,6 +609,20 @@ async def test_limits(rig):
     assert await one.join() not in members
 
 
+async def test_requests_at_once_pass_no_limit(rig):
+    """All of them counted what was there before the first one was done."""
+    one, limit = rig.proxy(GroupsConfig(groups_max=5, members_max=5, memberships_max=12)), Cause.QUOTA
+
+    async def at_once(*groups):
+        joining = [JoinGroup(group=group, topic="t", start="latest") for group in groups]
+        done = await asyncio.gather(*map(one.ask, joining), return_exceptions=True)
+        return [getattr(one, "cause", None) for one in done]
+
+    assert await at_once(*["g"] * 9) == [None] * 5 + [limit] * 4
+    assert await at_once(*"hhijkl") == [None] * 5 + [limit]
+    assert await at_once(*"hijk") == [None] * 2 + [limit] * 2
+
+
 async def test_a_member_is_its_principals(two):
     _, one, _ = two
     alice, bob = Principal(name="alice"), Principal(name="bob")

@@ -514,6 +514,16 @@ async def test_limits(rig, monkeypatch):
     assert len(await one.receive()) == 1
 
 
+async def test_groups_created_at_once_pass_no_limit(rig):
+    """All of them counted what was there before the first one was done."""
+    one = rig.proxy(GroupsConfig(groups_max=3))
+    creating = [one.create(name, start="latest") for name in "abcde"]
+    joining = [one.ask(JoinGroup(group=name, topic="t")) for name in "xyz"]
+    done = await asyncio.gather(*creating, *joining, return_exceptions=True)
+    assert sum(getattr(found, "cause", None) is Cause.QUOTA for found in done) == 5
+    assert len((await one.ask(ListGroups())).groups) == 3
+
+
 async def test_rights(rig):
     """Users who may read all of a topic make a group of it, receive and settle."""
     one = rig.proxy()

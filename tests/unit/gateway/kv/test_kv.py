@@ -179,6 +179,21 @@ async def test_a_connection_holds_only_so_much(rig):
     assert (await rig.refused(HoldKeys(), gone)).cause is Cause.UNAVAILABLE
 
 
+async def test_holds_asked_for_at_once_count(rig, monkeypatch):
+    """All of them counted the holds that the store had given before."""
+    hold = rig.store.keys.hold
+
+    async def far_away():
+        await asyncio.sleep(0)
+        return await hold()
+
+    monkeypatch.setattr(rig.store.keys, "hold", far_away)
+    done = await asyncio.gather(*(rig.ask(HoldKeys()) for _ in range(9)), return_exceptions=True)
+    assert [getattr(one, "cause", None) for one in done] == [None] * kv_module.HOLDS_COUNT_MAX + [Cause.QUOTA] * 5
+    await rig.keys.leave(rig.one)
+    await rig.ask(HoldKeys())
+
+
 async def test_a_hold_that_was_not_read_for_a_minute_counts_no_more_and_ends_no_other(tmp_path):
     clock = Clock()
     async with await LocalStore.open(tmp_path, now_ms=clock) as store:

@@ -1,5 +1,6 @@
 """Changes of a subscription that are made only while its revision is as a client expects it."""
 
+import asyncio
 from typing import Any
 
 import msgspec
@@ -43,6 +44,15 @@ async def registry(tmp_path):
         yield PushRegistry(
             store, config, SinkGuard(config), {"HTTP": HttpKind()}, new_id=lambda: "s1", now_ms=lambda: 1
         )
+
+
+async def test_subscriptions_created_at_once_pass_no_limit(registry: PushRegistry, monkeypatch: Any) -> None:
+    """All of them counted the subscriptions that were there before the first one was stored."""
+    monkeypatch.setattr(registry, "_config", msgspec.structs.replace(registry._config, subscriptions_max=3))
+    monkeypatch.setattr(registry, "_new_id", iter("abcdef").__next__)
+    creating = [registry.create(WHO, CreateSubscription(spec=SPEC)) for _ in range(6)]
+    done = await asyncio.gather(*creating, return_exceptions=True)
+    assert [getattr(one, "cause", None) for one in done] == [None] * 3 + [Cause.QUOTA] * 3
 
 
 @pytest.mark.parametrize("change", CHANGES, ids=["update", "pause", "delete"])
