@@ -100,6 +100,7 @@ class ClusterOwners:
         self._spawn: Spawn = asyncio.ensure_future
         self._closed = False
         self._not_renewed = False  # a failed renewal was logged
+        self._renewing = asyncio.Lock()  # behind a pause two are asked for at once, which would enter by two ids
 
     @property
     def id(self) -> str:
@@ -340,8 +341,12 @@ class ClusterOwners:
 
     async def renew(self) -> None:
         """Renews the presence key; owns nothing any more if that comes too late."""
-        presence = self.presence
         self._look_at_clock()
+        async with self._renewing:
+            await self._renew(self.presence)
+        self._look_at_clock()
+
+    async def _renew(self, presence: Presence) -> None:
         try:
             limit_s = presence.interval_s
             async with asyncio.timeout(min(limit_s, presence.remaining_s) if presence.present else limit_s):
@@ -361,7 +366,6 @@ class ClusterOwners:
                 "this proxy's presence key could not be renewed", error=repr(error)
             )
             self._not_renewed = True
-        self._look_at_clock()
 
     def _look_at_clock(self) -> None:
         if self.presence.present and self.presence.remaining_s <= 0:
