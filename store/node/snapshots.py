@@ -66,8 +66,10 @@ class SnapshotSender:
                     data = await asyncio.to_thread(file.pread, min(wire.PART_BYTES, info.size_bytes - at), at)
                     await context.write(wire.encode(SnapshotPart(at, data, value(data))))
         finally:
-            self._busy = False
-            await asyncio.to_thread(shutil.rmtree, self._directory, True)
+            try:
+                await asyncio.to_thread(shutil.rmtree, self._directory, True)
+            finally:
+                self._busy = False  # behind the removal, which would take the files of the next one
 
 
 async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:

@@ -5,10 +5,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from store.base.errors import NotRebuildable, SnapshotUnusable
+from store.base.errors import NotRebuildable, SnapshotUnusable, StoreClosed
 from store.format.frame import origin_of
 from store.log.retention import RetentionLimits
-from store.node import replacing
+from store.node import replacing, snapshots
 from store.node.snapshots import SnapshotSender
 from store.replication.epochs import EpochList
 from store.rpc.replica_wire import SnapshotRequest
@@ -186,3 +186,20 @@ async def test_nobody_throws_a_log_away_for_a_snapshot_of_a_master_that_is_damag
     asked = SnapshotRequest(group=GROUP, replica=1, epoch=1, starts_over=True)
     with pytest.raises(SnapshotUnusable, match="damaged too"):
         await SnapshotSender(tmp_path).send(SimpleNamespace(is_damaged=True), EpochList(), asked, None)
+
+
+async def test_the_next_snapshot_is_taken_behind_the_removal_of_the_last_one(tmp_path, monkeypatch):
+    """The removal took the files of the next one, whose replica had to ask again."""
+    busy = []
+
+    async def snapshot(_directory):
+        raise StoreClosed("the role ends")
+
+    sender = SnapshotSender(tmp_path)
+    monkeypatch.setattr(snapshots.shutil, "rmtree", lambda *_: busy.append(sender._busy))
+    store = SimpleNamespace(is_damaged=False, replication=SimpleNamespace(snapshot=snapshot))
+    asked = SnapshotRequest(group=GROUP, replica=1, epoch=1, starts_over=False)
+    for _ in range(2):
+        with pytest.raises(StoreClosed):
+            await sender.send(store, EpochList(), asked, None)
+    assert busy == [True] * 4
