@@ -56,7 +56,8 @@ class _Remainder(Coroutine[Any, Any, T], Generator[Any, Any, T]):
         return self._awaited
 
     def throw(self, *error: Any) -> Any:
-        """Raises an error in the coroutine."""
+        """Raises an error in the coroutine, which waits for the first thing no more."""
+        self._begun = True
         return self._work.throw(*error)
 
     def close(self) -> None:

@@ -80,3 +80,24 @@ async def test_it_is_cancelled_like_any_other(started):
         await task
     del begun, task
     assert ended == [True]
+
+
+async def test_one_that_is_cancelled_before_its_first_step_may_wait_for_something_else():
+    """It was given the first thing that it had waited for once more, and waited for it for ever."""
+    first, cleaned = asyncio.Event(), asyncio.Event()
+
+    async def work():
+        try:
+            await first.wait()
+        finally:
+            await cleaned.wait()
+
+    begun = eager_start(work())
+    assert begun.rest is not None
+    task = asyncio.create_task(begun.rest)
+    task.cancel()
+    await asyncio.sleep(0)
+    cleaned.set()
+    done, _ = await asyncio.wait([task], timeout=30)
+    assert task in done
+    assert task.cancelled()
