@@ -4,10 +4,12 @@ Their names begin with `ce-`, or as the binding for AMQP 1.0 has it, with `cloud
 """
 
 import re
+from base64 import b64encode
 from typing import Any, Final, NamedTuple
 
 from adapters import cloudevents
-from adapters.amqp.codec.wire import Table
+from adapters.amqp.codec.property_fields import with_timestamps
+from adapters.amqp.codec.wire import Table, Timestamp
 from gateway.port.queues import text_of
 
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
@@ -28,24 +30,33 @@ def is_attribute(name: str) -> bool:
     return _ATTRIBUTE.fullmatch(name) is not None
 
 
-def event_of(headers: Table) -> EventHeaders | None:
-    """Returns the attributes that headers say; None where they are those of no event.
+def event_of(raw: bytes, headers: Table) -> EventHeaders | None:
+    """Returns the attributes that the headers of properties say; None where they are those of no event.
 
-    A number in the place of a time is a timestamp of AMQP.
+    A number in the place of a time is a timestamp of AMQP. Bytes are an extension in Base64 (CloudEvents 1.0.2, 3.2).
     """
     if not any(name in headers for name in SPECVERSIONS):
         return None
     found = EventHeaders({}, {})
-    for header, value in headers.items():
-        match, text = _ATTRIBUTE.fullmatch(header), text_of(value)
+    for header, value in with_timestamps(raw, headers).items():
+        match, text = _ATTRIBUTE.fullmatch(header), _text(value)
         if match is None or text is None:
             continue
         name = match[1].lower()
+        if isinstance(value, bytes) and name in cloudevents.CORE:
+            continue
         found.attributes[name] = _time(value) or text if name in _TIMES else text
         found.typed.pop(name, None)
-        if name not in _TIMES and cloudevents.is_typed(name, value):
+        if name not in _TIMES and not isinstance(value, Timestamp) and cloudevents.is_typed(name, value):
             found.typed[name] = value
     return found if found.attributes else None
+
+
+def _text(value: Any) -> str | None:
+    """Returns the text of an attribute, in the forms of CloudEvents; None for a value that has none."""
+    if isinstance(value, bytes):
+        return b64encode(value).decode()
+    return (_time(value) if isinstance(value, Timestamp) else None) or text_of(value)
 
 
 def _time(value: Any) -> str | None:

@@ -7,6 +7,7 @@ by `native["amqp"]["typed"]`.
 """
 
 import re
+from base64 import b64encode
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
@@ -160,7 +161,7 @@ def _template(raw: bytes, found: Mapping[str, Any], *, refused: EventHeaders | N
         if isinstance(deaths := headers.get(X_DEATH), list):
             native[DEATHS] = deaths
         native[TYPED] = {n: v for n, v in headers.items() if not isinstance(v, str) and n != X_DEATH}
-        event = event_of(headers) if refused is None else None
+        event = event_of(raw, headers) if refused is None else None
         mapped, others = _sort_headers(headers, of_event=event is not None)
         said = _Mapped.of(mapped) if mapped else said
         if said.delay_ms:  # it is over when the message is delivered; RabbitMQ's plug-in says so by the sign
@@ -219,6 +220,8 @@ def _shown(found: Mapping[str, Any]) -> list[list[str]]:
     for name, value in (found.get("headers") or {}).items():
         if isinstance(value, dict | list) and name != X_DEATH:
             shown.append([name, msgspec.json.encode(value).decode()])
+        elif isinstance(value, bytes) and name not in MAPPED:
+            shown.append([name, b64encode(value).decode()])
     return shown
 
 

@@ -11,6 +11,7 @@ from adapters.amqp.codec.wire import (
     Table,
     field_spans,
     malformed,
+    mark_timestamps,
     read_octet,
     read_short_string,
     read_table,
@@ -58,6 +59,17 @@ def read_fields(raw: bytes) -> dict[str, Any]:
     except (ValueError, IndexError, struct.error) as error:
         raise malformed("content header", error) from error
     return found
+
+
+def with_timestamps(raw: bytes, headers: Table) -> Table:
+    """Returns the headers of properties that have been read before, with a `Timestamp` for each timestamp."""
+    marked, at = dict(headers), 2
+    for name, reader in layout(int.from_bytes(raw[:2], "big")):
+        if name == "headers":
+            mark_timestamps(marked, raw, at)
+            break
+        _, at = reader(raw, at)
+    return marked
 
 
 def edited(

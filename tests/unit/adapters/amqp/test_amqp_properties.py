@@ -1,5 +1,6 @@
 """Content properties and the domain message, field by field as `conversions.md` has it."""
 
+import datetime
 import decimal
 import struct
 
@@ -223,6 +224,14 @@ def test_the_subject_is_one_that_the_publisher_may_publish_to_whether_it_is_an_e
     assert denied_name(message, lambda _action, _address: True) is None
 
 
+def test_bytes_and_timestamps_are_attributes_in_the_forms_of_cloudevents():
+    at = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+    headers = {**EVENT, "ce-sig": bytearray(b"\xff\xfe"), "ce-when": at, "ce-n": 7, "ce-subject": bytearray(b"x")}
+    document = cloudevents.to_document(taken(headers=headers))
+    assert (document["sig"], document["when"], document["n"]) == ("//4=", "2023-11-14T22:13:20Z", 7)
+    assert "subject" not in document
+
+
 def test_an_event_of_another_protocol_has_ce_headers():
     native = {"cloudevents": {"source": "/s", "subject": "sub", "time": None}}
     message = Message(
@@ -438,14 +447,17 @@ def test_many_properties_of_one_name_are_written_in_linear_time():
 
 def test_a_subscriber_of_mqtt_is_shown_what_has_no_field():
     peer = Peer().open()
-    headers = {"plain": "x", "table": {"a": [1, "b"]}, "list": [True], "appid": "taken"}
+    headers = {"plain": "x", "table": {"a": [1, "b"]}, "list": [True], "appid": "taken", "raw": bytearray(b"\xff")}
+    headers["x-correlation-data"] = bytearray(b"\xfe")
     peer.publish("amq.topic", "a", b"x", message_id="m", reply_to="answers", app_id="app", headers=headers)
     (message,) = peer.published()
     _, tail = publish_pieces(message, dialect_of(5), qos=0, retain=False, now_ms=NOW_MS)
-    for name, text in (("id", "m"), ("replyto", "answers"), ("table", '{"a":[1,"b"]}'), ("list", "[true]")):
+    shown = {"id": "m", "replyto": "answers", "table": '{"a":[1,"b"]}', "list": "[true]", "raw": "/w=="}
+    for name, text in shown.items():
         pair = b"".join(len(one).to_bytes(2, "big") + one.encode() for one in (name, text))
         assert b"\x26" + pair in tail
     assert tail.count(b"appid") == 1
+    assert b"x-correlation-data" not in tail
     assert b"taken" in tail
 
 
