@@ -1,13 +1,17 @@
 """The column `data`: bodies decoded as the option `format` says, and `data_error`, the reason where that fails.
 
     json          any type that `.schema(...)` gives to `data`; without a schema the object's fields as texts
-    cloudevents   the event's attributes and data; a message that never was an event is wrapped, as for readers by HTTP
+    cloudevents   the event's attributes and data (in Base64 where it is no text); a message that never was an event is
+                  wrapped, as for readers by HTTP
     senml         the resolved records of a pack (RFC 8428, 4.6), JSON or CBOR
 
 A body that is not of its format leaves `data` null and says why in `data_error`; no message is dropped.
 """
 
+import re
+from base64 import b64encode
 from collections.abc import Callable, Mapping, Sequence
+from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from urllib.parse import quote
 
@@ -59,6 +63,11 @@ _FORMATS: Mapping[str, DataType] = {"json": _TEXTS, "cloudevents": _EVENT, "senm
 _ABSENT_TYPE: Final = "headgate.message.v1"  # of an event that a plain message is wrapped in
 _JSON_EVENT: Final = "application/cloudevents+json"
 _CORE: Final = frozenset({"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time"})
+_NAME: Final = re.compile("[a-z0-9]+")  # of an attribute
+_FIELDS: Final = frozenset({"data", "partitionkey", "expirytime", "correlationid", "traceparent"})
+_OURS_ALONE: Final = frozenset({"headgateaddress", "headgateproperties", "headgateomitted"})  # from the gateway alone
+_OURS: Final = _OURS_ALONE | {"contentencoding", "replyto", "correlationdata"}  # and of no event, fields as these
+TIME_MS_MAX: Final = 253_402_300_799_999  # the last of the year 9999
 _parse = msgspec.json.Decoder().decode
 _BAD = (ValueError, RecursionError, OverflowError, Undecodable)
 _UNFIT = (pa.ArrowException, OverflowError)
@@ -123,21 +132,44 @@ def _event(message: Message) -> dict[str, Any]:
         return _structured(message)
     said: Mapping[str, Any] = native or {}
     topic = message.address.partition("/")[0]
-    extensions = dict(reversed([pair for pair in message.properties if pair[0].isalnum() and pair[0].islower()]))
-    for name, value in (("partitionkey", message.key), ("traceparent", message.traceparent)):
-        if value is not None:
-            extensions.setdefault(name, value)
+    implied = "application/json" if said.get("data") == "json" else None
     return {
         "id": message.id or None,
         "source": said.get("source") or f"//headgate/{quote(topic, safe='')}",
         "type": message.type or _ABSENT_TYPE,
         "subject": said.get("subject") if native is not None else message.address,
-        "time": None if "time" in said and said["time"] is None else _instant(message.time_ms),
-        "datacontenttype": message.content_type,
+        "time": _time_of(message, said),
+        "datacontenttype": implied if message.content_type is None else message.content_type,
         "dataschema": said.get("dataschema"),
-        "extensions": list(extensions.items()),
-        "data": _text(message.body),
+        "extensions": list(_extensions(message, native).items()),
+        "data": _text_of(message.body),
     }
+
+
+def _time_of(message: Message, said: Mapping[str, Any]) -> int | None:
+    """Returns the time in microseconds; a text is one that does not follow from the message's own, in milliseconds."""
+    time = said.get("time", "")
+    return None if time is None else (time_us_of(time) if time else None) or _instant(message.time_ms)
+
+
+def _extensions(message: Message, native: Mapping[str, Any] | None) -> dict[str, str]:
+    """Returns the extensions of an event, or those that a message has as one, as readers by HTTP see them."""
+    correlation = None if message.correlation is None else _decoded(message.correlation)
+    fields = {
+        "partitionkey": message.key,
+        "expirytime": None if message.expires_at_ms is None else _timestamp(message.expires_at_ms),
+        "correlationid": correlation,
+        "traceparent": message.traceparent,
+    }
+    own = {} if native is None else {name: text for name in fields if (text := native.get(name)) is not None}
+    if native is not None and native.get("traceparent", "") is None:
+        del fields["traceparent"]  # of the request that brought the event, and none of the event
+    found = {name: text for name, text in {**fields, **own}.items() if text}
+    reserved = _CORE | _FIELDS | (_OURS if native is None else _OURS_ALONE)
+    for name, text in message.properties:
+        if name not in reserved and _NAME.fullmatch(name) is not None:
+            found.setdefault(name, text)
+    return found
 
 
 def _structured(message: Message) -> dict[str, Any]:
@@ -161,15 +193,29 @@ def _json(value: object) -> str:
     return msgspec.json.encode(value).decode()
 
 
-def _text(body: bytes) -> str | None:
+def _text_of(body: bytes) -> str | None:
+    """Returns data as text, or in Base64 where it is none; None where there is none."""
+    if not body:
+        return None
+    text = _decoded(body)
+    return b64encode(body).decode() if text is None else text
+
+
+def _decoded(body: bytes) -> str | None:
     try:
-        return body.decode() if body else None
+        return body.decode()
     except UnicodeDecodeError:
         return None
 
 
 def _instant(time_ms: int) -> int:
-    return min(max(time_ms, 0), 253_402_300_799_999) * 1000
+    return min(max(time_ms, 0), TIME_MS_MAX) * 1000
+
+
+def _timestamp(time_ms: int) -> str:
+    """Returns a time in RFC 3339, as the gateway writes it."""
+    at = datetime(1970, 1, 1, tzinfo=UTC) + timedelta(milliseconds=min(max(time_ms, 0), TIME_MS_MAX))
+    return at.isoformat(timespec="milliseconds" if time_ms % 1000 else "seconds").replace("+00:00", "Z")
 
 
 def _senml(message: Message) -> list[dict[str, Any]]:

@@ -120,16 +120,46 @@ def test_events_of_every_kind():
         "time": datetime(2023, 11, 14, 22, 13, 20, 123_000, UTC),
         "datacontenttype": "application/json",
         "dataschema": "http://s/1",
-        "extensions": [("tenant", "x"), ("partitionkey", "k")],
+        "extensions": [("partitionkey", "k"), ("tenant", "x")],
         "data": '{"n": 1}',
     }
     said = found[1]["data"]
     assert (said["source"], said["type"], said["subject"], said["data"]) == (
-        *("//headgate/telemetry", "headgate.message.v1", "telemetry/d1", None),
+        *("//headgate/telemetry", "headgate.message.v1", "telemetry/d1", "/w=="),
     )
     assert found[2]["data"]["time"] == datetime(2026, 1, 2, 3, 4, 5, tzinfo=UTC)
     assert (found[2]["data"]["extensions"], found[2]["data"]["data"]) == ([("n", "5")], '{"x":1}')
     assert found[3] == {"data": None, "data_error": "an event is a JSON object"}
+
+
+def test_an_event_has_the_attributes_that_readers_by_http_see():
+    native = {"source": "/s", "data": "json", "time": "2026-01-02T03:04:05.123456Z", "traceparent": None}
+    event = Message(
+        address="a",
+        body=b"1",
+        id="e",
+        expires_at_ms=1_700_000_000_000,
+        correlation=b"c",
+        traceparent="tp",
+        properties=(("42", "x"), ("replyto", "own")),
+        native={"cloudevents": native},
+    )
+    reserved = ("subject", "time", "data", "headgateproperties", "replyto", "\u00e9", "partitionkey")
+    plain = Message(
+        address="a",
+        body=b"",
+        expires_at_ms=1_500,
+        correlation=b"\xff",
+        traceparent="tp",
+        properties=(*((name, "x") for name in reserved), ("n", "1"), ("n", "2")),
+    )
+    first, second = (row["data"] for row in rows([event, plain], "cloudevents"))
+    assert first["time"] == datetime(2026, 1, 2, 3, 4, 5, 123_456, UTC)
+    assert (first["datacontenttype"], first["data"]) == ("application/json", "1")
+    expiry, told = "2023-11-14T22:13:20Z", dict(first["extensions"])
+    assert told == {"expirytime": expiry, "correlationid": "c", "42": "x", "replyto": "own"}
+    assert dict(second["extensions"]) == {"expirytime": "1970-01-01T00:00:01.500Z", "traceparent": "tp", "n": "1"}
+    assert second["data"] is None
 
 
 def test_senml_packs_are_resolved():
