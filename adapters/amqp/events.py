@@ -76,14 +76,16 @@ def _binary(message: Message) -> tuple[Table, str | None, bytes]:
     Those that the broker would act upon are in `headgateproperties` alone.
     """
     attributes = cloudevents.placed(message) or cloudevents.wrap(message)
-    if not any(name in OBEYED for name, _ in message.properties):
+    data_type = cloudevents.data_type(message)
+    typeless = message.content_type is not None and data_type is None
+    if not typeless and not any(name in OBEYED for name, _ in message.properties):
         attributes.pop(cloudevents.PROPERTIES, None)
         attributes.pop(cloudevents.OMITTED, None)
     headers: dict[str, Any] = {}
     repeats: dict[str, int] = {}
-    kind = _short(cloudevents.data_type(message))
-    if message.content_type is not None and kind is None:
-        attributes["datacontenttype"] = message.content_type
+    kind = _short(data_type)
+    if data_type is not None and kind is None:
+        attributes["datacontenttype"] = data_type
     typed = cloudevents.typed_of(message)
     for name, text in attributes.items():
         add_header(headers, repeats, f"ce-{name}", typed.get(name, text))

@@ -19,6 +19,8 @@ CORE: Final = frozenset(
     {"id", "source", "specversion", "type", "datacontenttype", "dataschema", "subject", "time", "data"}
 )
 ATTRIBUTES_MAX: Final = 1_000  # of one event: as many as a request may have header fields
+WRITTEN_MAX: Final = 936  # of one event that the gateway adds properties to: bindings add fields of their own
+_EXTENSIONS: Final = {"dataref": "is not a URI-reference (RFC 3986)", "sequence": "must not be empty"}
 _REQUIRED: Final = ("specversion", "id", "source", "type")
 _NAME = re.compile("[a-z0-9]+")
 _PLANE_ENDS = "".join(f"{chr(plane + 0xFFFE)}{chr(plane + 0xFFFF)}" for plane in range(0, 0x110000, 0x10000))
@@ -106,14 +108,22 @@ def check(attributes: Mapping[str, str]) -> None:
     schema = attributes.get("dataschema")
     if schema is not None and _ABSOLUTE.fullmatch(schema) is None:
         raise malformed("dataschema", "is not an absolute URI (RFC 3986)")
-    reference = attributes.get("dataref")
-    if reference is not None and (not reference or _REFERENCE.fullmatch(reference) is None):
-        raise malformed("dataref", "is not a URI-reference (RFC 3986)")
-    if attributes.get("sequence") == "":
-        raise malformed("sequence", "must not be empty")
+    for name, wrong in _EXTENSIONS.items():
+        if name in attributes and not may_be(name, attributes[name]):
+            raise malformed(name, wrong)
     media_type = attributes.get("datacontenttype")
-    if media_type is not None and _MEDIA_TYPE.fullmatch(media_type) is None:
+    if media_type is not None and not is_media_type(media_type):
         raise malformed("datacontenttype", "is not a media type (RFC 2046)")
+
+
+def may_be(name: str, text: str) -> bool:
+    """Returns whether an extension may have this text, which has no forbidden characters."""
+    return name not in _EXTENSIONS or (text != "" and (name != "dataref" or _REFERENCE.fullmatch(text) is not None))
+
+
+def is_media_type(text: str) -> bool:
+    """Returns whether a text may be `datacontenttype` (RFC 2046)."""
+    return _MEDIA_TYPE.fullmatch(text) is not None and clean(text) == text
 
 
 def _check_each(attributes: Mapping[str, str]) -> None:
@@ -154,4 +164,6 @@ def named_address(subject: str | None, kind: str) -> str:
 
 def clean(text: str) -> str:
     """Returns a text as an attribute's value: characters that none may hold are percent-encoded."""
+    if text.isascii() and text.isprintable():
+        return text
     return _FORBIDDEN.sub(lambda found: quote(found[0], errors="replace"), text)

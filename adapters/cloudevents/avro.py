@@ -17,7 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
-from adapters.cloudevents.event import NATIVE, message_of, placed, speak_for, wrap
+from adapters.cloudevents.event import NATIVE, add_fields, message_of, placed, speak_for, take_fields, wrap
 from adapters.cloudevents.structured import BASE64, data_type, is_json
 from gateway.domain.errors import Cause, Refusal
 from store.api.message import Message
@@ -206,6 +206,7 @@ def from_avro(
     content = _content(branch, data, context, native)
     check(context)
     fields.update(protocol=protocol, device=device, time_ms=now_ms)
+    take_fields(context, fields)
     if trusted_gateway:
         speak_for(context, fields)
     return message_of(context, content, native, route, fields)
@@ -262,8 +263,7 @@ def to_avro(message: Message) -> bytes:
     form = native.get("data")
     if (kind := data_type(message)) is not None:
         attributes["datacontenttype"] = kind
-    if message.content_encoding:
-        attributes.setdefault("contentencoding", message.content_encoding)
+    add_fields(attributes, message)
     typed = native.get("typed", {})
     made = [_long(len(attributes))]
     for name, text in attributes.items():

@@ -9,12 +9,19 @@ Where an event was published is always seen: by MQTT's topic name and AMQP's rou
 own name, its subject or else `events/{type}`, or where that is another address by `headgateaddress`, an extension that
 the gateway alone sets. A publisher's own value of that name is left out.
 
-Properties whose names no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone sets,
-too: a JSON array of names and texts, in their order. It has at most `PROPERTIES_BYTES_MAX`; `headgateomitted` counts
-the properties that found no room.
+Properties whose names or texts no attribute may have, and repeats, are in `headgateproperties`, which the gateway alone
+sets, too: a JSON array of names and texts, in their order. It has at most `PROPERTIES_BYTES_MAX`; `headgateomitted`
+counts the properties that found no room. Every event that leaves passes `attributes.check`: a content type that is no
+media type is among these properties, as `datacontenttype`.
+
+JSON, Protobuf and Avro have no place of their own for a content encoding, an address of answers and a correlation that
+`correlationid` does not tell: `add_fields` writes our extensions `contentencoding`, `replyto` and `correlationdata`
+(Base64), and `take_fields` reads them where a gateway has wrapped the message. An event's own attributes of these names
+stay what they are; a plain message's properties of these names are in `headgateproperties`.
 """
 
 import json
+from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote
@@ -26,15 +33,21 @@ from adapters.cloudevents.attributes import (
     OURS,
     PROPERTIES,
     SPECVERSION,
+    WRITTEN_MAX,
     Route,
     address_of,
     check,
     clean,
+    is_media_type,
     is_name,
     malformed,
+    may_be,
     named_address,
 )
 from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
+from gateway.domain.address import check_address
+from gateway.domain.errors import Refusal
+from gateway.port.queues import answers_at
 from store.api.message import EVENT, Message
 
 NATIVE: Final = EVENT  # the key in Message.native
@@ -84,13 +97,17 @@ class _Mapped(NamedTuple):
     write: Callable[[Any], str | None]
 
 
+_KEY: Final = "partitionkey"
 _MAPPED: Final = {
-    "partitionkey": _Mapped("key", _text, str),
+    _KEY: _Mapped("key", _text, str),
     "expirytime": _Mapped("expires_at_ms", _timestamp, format_ms),
     "correlationid": _Mapped("correlation", _correlation, _correlation_text),
     "traceparent": _Mapped("traceparent", _text, str),
 }
 _RESERVED: Final = CORE | _MAPPED.keys() | OURS
+_WRAPPED: Final = "//headgate/"  # the beginning of the source of messages that never were events
+_CODING, _REPLY_TO, _CORRELATION = "contentencoding", "replyto", "correlationdata"  # our extensions
+_RESERVED_WRAPPED: Final = _RESERVED | {_CODING, _REPLY_TO, _CORRELATION}
 
 
 def is_extension(name: str) -> bool:
@@ -163,7 +180,7 @@ def message_of(
                 fields[mapped.field] = value = read
             if mapped.write(value) != text:
                 native[name] = text
-        elif value is not None:
+        elif value is not None and name != _KEY:
             native[name] = None
     extensions = [item for item in context.items() if item[0] not in _RESERVED]
     fields["properties"] = (*extensions, *fields.get("properties", ()))
@@ -193,14 +210,15 @@ def attributes_of(message: Message) -> dict[str, str] | None:
         "dataschema": native.get("dataschema"),
     }
     for name, mapped in _MAPPED.items():
-        if name in native:
+        # A key that was given beside the event is shown as its attribute: bindings have no other place for it.
+        if name in native and (native[name] is not None or name != _KEY):
             attributes[name] = native[name]
         elif (value := getattr(message, mapped.field)) is not None:
-            attributes[name] = mapped.write(value)
-    for name, text in message.properties:
-        if name not in attributes and name not in _RESERVED and is_name(name):
-            attributes[name] = text
-    return {name: text for name, text in attributes.items() if text is not None}
+            text = mapped.write(value)
+            attributes[name] = clean(text) if text else None
+    found = {name: text for name, text in attributes.items() if text is not None}
+    _add_extensions(found, message.properties, _RESERVED)
+    return found
 
 
 def typed_of(message: Message) -> Mapping[str, int | bool]:
@@ -213,10 +231,12 @@ def placed(message: Message) -> dict[str, str] | None:
     """Returns the attributes of an event, and those that bindings do not carry: the address of publishing, and others.
 
     `headgateaddress` is there where the message's address is not the one that the event names, `headgateproperties`
-    where no attribute says a property.
+    where no attribute says a property, and `expirytime` where a time to live was given beside the event.
     """
     attributes = attributes_of(message)
     if attributes is not None:
+        if message.expires_at_ms is not None and "expirytime" not in attributes:
+            attributes["expirytime"] = format_ms(message.expires_at_ms)
         subject = attributes.get("subject")
         if subject != message.address and named_address(subject, attributes["type"]) != message.address:
             attributes[ADDRESS] = clean(message.address)
@@ -238,7 +258,7 @@ def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
     attributes = {
         "specversion": SPECVERSION,
         "id": clean(message.id),
-        "source": f"//headgate/{quote(topic, safe='', errors='replace')}",
+        "source": f"{_WRAPPED}{quote(topic, safe='', errors='replace')}",
         "type": clean(message.type) if message.type else DEFAULT_TYPE,
         "time": format_ms(message.time_ms),
         "subject": clean(message.address),
@@ -248,12 +268,72 @@ def wrap(message: Message, *, topic: str | None = None) -> dict[str, str]:
         text = mapped.write(value) if value is not None else None
         if text:
             attributes[name] = clean(text)
-    for name, text in message.properties:
-        if name not in attributes and name not in _RESERVED and is_name(name):
-            attributes[name] = clean(text)
-    if message.properties:
-        _add_others(attributes, message.properties)
+    others = message.properties
+    _add_extensions(attributes, others, _RESERVED_WRAPPED)
+    if message.content_type is not None and not is_media_type(message.content_type):
+        others = (("datacontenttype", message.content_type), *others)
+    if others:
+        _add_others(attributes, others)
     return attributes
+
+
+def _add_extensions(
+    attributes: dict[str, str], properties: Iterable[tuple[str, str]], reserved: frozenset[str]
+) -> None:
+    """Adds the properties that may be extensions, of each name the first."""
+    for name, text in properties:
+        if name in attributes or name in reserved or not is_name(name):
+            continue
+        if len(attributes) < WRITTEN_MAX and may_be(name, value := clean(text)):
+            attributes[name] = value
+
+
+def correlation_beside(message: Message, attributes: Mapping[str, str]) -> bytes | None:
+    """Returns the correlation of a message where its event has none as an attribute, or another one; None otherwise."""
+    told = attributes.get("correlationid")
+    return None if told is not None and told.encode() == message.correlation else message.correlation
+
+
+def add_fields(attributes: dict[str, str], message: Message) -> None:
+    """Adds fields that no attribute of the specification says, as our extensions; an event's own ones stay.
+
+    An address that no attribute can hold is left out: an answer would go elsewhere.
+    """
+    if message.content_encoding:
+        attributes.setdefault(_CODING, clean(message.content_encoding))
+    if (reply_to := answers_at(message)) and clean(reply_to) == reply_to:
+        attributes.setdefault(_REPLY_TO, reply_to)
+    if correlation := correlation_beside(message, attributes):
+        attributes.setdefault(_CORRELATION, b64encode(correlation).decode())
+
+
+def take_fields(context: dict[str, str], fields: dict[str, Any]) -> None:
+    """Takes our extensions out of an event's attributes into the fields of its message: the inverse of `add_fields`.
+
+    Only of an event that a gateway has wrapped; to others they are what their publishers mean by them. A field that the
+    protocol says wins. `fields` of an event are checked as those of any message: its publisher has to be allowed to
+    read at the address of answers.
+    """
+    if not context["source"].startswith(_WRAPPED):
+        return
+    for name, field, read in _FIELDS:
+        if context.get(name) and fields.get(field) is None:
+            try:
+                fields[field] = read(context[name])
+            except (ValueError, Refusal):
+                continue
+            del context[name]
+
+
+def _correlation_data(text: str) -> bytes:
+    return b64decode(text, validate=True)
+
+
+_FIELDS: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (
+    (_CODING, "content_encoding", str),
+    (_REPLY_TO, "reply_to", check_address),
+    (_CORRELATION, "correlation", _correlation_data),
+)
 
 
 def _add_others(attributes: dict[str, str], properties: Iterable[tuple[str, str]]) -> None:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
-from adapters.cloudevents.event import NATIVE, message_of, placed, speak_for, wrap
+from adapters.cloudevents.event import NATIVE, add_fields, message_of, placed, speak_for, take_fields, wrap
 from adapters.cloudevents.structured import BASE64, BATCH_EVENTS_MAX, BINARY, check_batch, data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
 from gateway.domain.errors import Cause, Refusal
@@ -97,6 +97,7 @@ def from_protobuf(
     content = _content(data, context, native)
     check(context)
     fields.update(protocol=protocol, device=device, time_ms=now_ms)
+    take_fields(context, fields)
     if trusted_gateway:
         speak_for(context, fields)
     return message_of(context, content, native, route, fields)
@@ -229,8 +230,7 @@ def to_protobuf(message: Message) -> bytes:
         native = message.native[NATIVE]
     if (kind := data_type(message)) is not None:
         attributes["datacontenttype"] = kind
-    if message.content_encoding:
-        attributes.setdefault("contentencoding", message.content_encoding)
+    add_fields(attributes, message)
     typed = native.get("typed", {})
     made = [_field(number, attributes.pop(name).encode()) for number, name in _NAMES.items()]
     for name, text in attributes.items():

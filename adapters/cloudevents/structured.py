@@ -12,11 +12,19 @@ from typing import Any, Final
 
 import msgspec
 
-from adapters.cloudevents.attributes import CORE, OURS, Route, check, check_count, malformed
+from adapters.cloudevents.attributes import CORE, OURS, Route, check, check_count, is_media_type, malformed
 from adapters.cloudevents.batches import plain_batch
-from adapters.cloudevents.event import INTEGER_MAX, NATIVE, message_of, placed, speak_for, wrap
+from adapters.cloudevents.event import (
+    INTEGER_MAX,
+    NATIVE,
+    add_fields,
+    message_of,
+    placed,
+    speak_for,
+    take_fields,
+    wrap,
+)
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.queues import answers_at
 from store.api.message import Message
 
 STRUCTURED_JSON: Final = "application/cloudevents+json"
@@ -198,6 +206,7 @@ def _message(
         native["typed"] = typed
     if form is not None:
         native["data"] = form
+    take_fields(context, fields)
     if trusted_gateway:
         speak_for(context, fields)
     return message_of(context, body, native, route, fields)
@@ -271,7 +280,7 @@ def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw
 
 
 def data_type(message: Message) -> str | None:
-    """Returns the content type of a message's data, for protocols that send it beside the data.
+    """Returns the content type of a message as an event, for protocols that send it beside the data.
 
     An event in JSON that says no type has JSON as its data (JSON Event Format 1.0.2, 3.1), and a gateway that
     translates it says so (CloudEvents 1.0.2, 3.1.1). In binary mode such an event says nothing of its data, and stays
@@ -281,39 +290,39 @@ def data_type(message: Message) -> str | None:
         native = message.native.get(NATIVE)
         if native is not None and native.get("data") == "json":
             return IMPLIED_TYPE
-    return message.content_type
+    return declared_type(message)
 
 
-def to_document(message: Message) -> dict[str, Any]:
+def declared_type(message: Message) -> str | None:
+    """Returns the content type that a message was published with; None where it is no media type (`wrap` says it)."""
+    kind = message.content_type
+    return kind if kind is None or is_media_type(kind) else None
+
+
+def to_document(message: Message, attributes: dict[str, str] | None = None) -> dict[str, Any]:
     """Returns one event as a JSON object for `msgspec.json.encode`; a message that never was an event is wrapped.
 
-    No attribute of the specification says that a body is compressed, nor where an answer goes: our extensions
-    `contentencoding` and `replyto` carry both, for messages that were not published as events with these attributes.
-    So does `correlationdata`, in Base64, with a correlation that `correlationid` does not tell, as it is no text.
+    `attributes` are those of an event, where others than those of `placed` are wanted; they are added to.
     """
-    attributes = placed(message)
-    document: dict[str, Any] = wrap(message) if attributes is None else dict(attributes)
+    if attributes is None:
+        attributes = placed(message)
+    document: dict[str, Any] = wrap(message) if attributes is None else attributes
     native = {} if attributes is None or message.native is None else message.native[NATIVE]
+    if (kind := declared_type(message)) is not None:
+        document["datacontenttype"] = kind
+    add_fields(document, message)
     for name, value in native.get("typed", {}).items():
         if name in document:
             document[name] = value
-    if message.content_type is not None:
-        document["datacontenttype"] = message.content_type
-    if message.content_encoding:
-        document.setdefault("contentencoding", message.content_encoding)
-    if (reply_to := answers_at(message)) is not None:
-        document.setdefault("replyto", reply_to)
-    if message.correlation and "correlationid" not in document:
-        document.setdefault("correlationdata", b64encode(message.correlation).decode())
     payload = _payload(message, native.get("data"))
     if payload is not None:
         document[payload[0]] = payload[1]
     return document
 
 
-def to_structured(message: Message) -> bytes:
+def to_structured(message: Message, attributes: dict[str, str] | None = None) -> bytes:
     """Returns one event in JSON; a message that never was an event is wrapped, its id filled in."""
-    return _encode(to_document(message))
+    return _encode(to_document(message, attributes))
 
 
 def to_batch(messages: Iterable[Message]) -> bytes:

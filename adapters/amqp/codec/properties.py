@@ -320,7 +320,9 @@ def properties_of(message: Message, *, now_ms: int) -> bytes:
         headers[X_DEATH] = _deaths(own)
     expires = message.expires_at_ms
     expiration = None if expires is None else str(max(0, expires - now_ms))
-    flags1, first = _texts(headers, ((15, cloudevents.data_type(message)), (14, message.content_encoding)))
+    of_event = native is not None and cloudevents.NATIVE in native
+    kind = cloudevents.data_type(message) if of_event else message.content_type
+    flags1, first = _texts(headers, ((15, kind), (14, message.content_encoding)))
     answered = (10, short_text(message.correlation)), (9, _reply_queue(message))
     flags2, second = _texts(headers, (*answered, (8, expiration), (7, message.id)))
     flags3, third = _texts(headers, ((5, message.type), (4, message.device)))

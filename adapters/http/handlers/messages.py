@@ -25,6 +25,7 @@ from adapters.cloudevents import (
     STRUCTURED_PROTOBUF,
     AttributeRefusal,
     clean,
+    correlation_beside,
     data_type,
     each_of_batch,
     each_of_protobuf_batch,
@@ -380,8 +381,8 @@ def answer_headers(message: Message, attributes: Mapping[str, str]) -> list[tupl
     out: list[tuple[bytes, bytes]] = []
     if (reply_to := answers_at(message)) is not None:
         out.append((b"x-reply-to", _encode_value(reply_to)))
-    if message.correlation is not None and "correlationid" not in attributes:
-        out.append((b"x-correlation-data", b64encode(message.correlation)))
+    if (correlation := correlation_beside(message, attributes)) is not None:
+        out.append((b"x-correlation-data", b64encode(correlation)))
     return out
 
 

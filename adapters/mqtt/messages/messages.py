@@ -327,7 +327,9 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
     if is_json_event(message.content_type):  # a body that is another event, or came by AMQP and is none of version 1.0
         return publish_properties(message, (), STRUCTURED_JSON, now_ms, ids) + to_structured(message)
     user = _user_properties(message, native, event=event)
-    content_type = None if "content_type" in native.get(_OF_TOPIC, ()) else data_type(message)
+    content_type = data_type(message) if event else message.content_type
+    if "content_type" in native.get(_OF_TOPIC, ()):
+        content_type = None
     return publish_properties(message, user, content_type, now_ms, ids) + message.body
 
 

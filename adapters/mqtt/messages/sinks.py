@@ -75,7 +75,8 @@ def _attributes(message: Message) -> list[tuple[str, str]]:
             del left[name]
         elif name != PATH:
             others.append((name, text))
-    if not any(is_name(name) for name, _ in others):
+    typeless = message.content_type is not None and data_type(message) is None
+    if not typeless and not any(is_name(name) for name, _ in others):
         attributes.pop(PROPERTIES, None)
         attributes.pop(OMITTED, None)
     # In front of a repeat of its name: a reader takes the first one.

@@ -232,3 +232,50 @@ def test_a_wrapped_message_is_an_event() -> None:
     )
     attributes = wrap(message)
     assert attributes_of(read(attributes)) == attributes
+
+
+def test_what_no_attribute_may_say_is_a_property() -> None:
+    properties = (("sequence", ""), ("dataref", "no uri"), ("dataref", "/a"), ("sequence", "1"), ("e", "\t"))
+    attributes = wrap(Message(address="a/b", id="1", content_type="json", properties=properties))
+    assert (attributes["dataref"], attributes["sequence"], attributes["e"]) == ("/a", "1", "%09")
+    said = json.loads(attributes["headgateproperties"])
+    assert said == [["datacontenttype", "json"], ["sequence", ""], ["dataref", "no uri"]]
+    assert attributes_of(read({n: text for n, text in attributes.items() if n != "headgateproperties"})) is not None
+
+
+def test_a_property_beside_an_event_is_no_attribute_that_readers_refuse() -> None:
+    message = read(MINIMAL, properties=(("dataref", "no uri"), ("e", "\t")))
+    attributes = placed(message) or {}
+    assert (attributes.get("dataref"), attributes["e"]) == (None, "%09")
+    assert attributes["headgateproperties"] == '[["dataref","no uri"]]'
+    assert read(attributes).properties == (("e", "%09"),)
+
+
+def test_so_many_properties_are_attributes_as_readers_take() -> None:
+    properties = tuple((f"n{number}", "v") for number in range(1_100))
+    for message in (Message(address="a", id="1", properties=properties), read(MINIMAL, properties=properties)):
+        attributes = placed(message) or wrap(message)
+        assert len(read(attributes).properties) > 900
+
+
+def test_our_names_are_fields_of_a_plain_message_alone() -> None:
+    ours = (("replyto", "x"), ("contentencoding", "y"), ("correlationdata", "z"))
+    message = Message(address="a", id="1", properties=ours)
+    assert wrap(message)["headgateproperties"] == json.dumps([list(pair) for pair in ours], separators=(",", ":"))
+    assert not wrap(message).keys() & dict(ours).keys()
+    assert attributes_of(read(MINIMAL | dict(ours))) == MINIMAL | dict(ours)
+
+
+def test_a_key_and_a_time_to_live_beside_an_event_are_seen() -> None:
+    beside = {"partitionkey": "k", "expirytime": "2018-04-05T18:31:00Z"}
+    message = decode(encode(read(MINIMAL, key="k", expires_at_ms=1_522_953_060_000)))
+    assert placed(message) == {**MINIMAL, **beside}
+    own = {**MINIMAL, "partitionkey": "own", "expirytime": "2018-04-05T18:00:00Z"}
+    assert placed(read(own, key="k", expires_at_ms=5)) == own
+
+
+def test_a_key_of_an_event_of_older_records_is_seen() -> None:
+    native = {NATIVE: {"source": "/s", "time": None, "partitionkey": None, "expirytime": None}}
+    message = Message(address="events/t", id="1", type="t", key="k", expires_at_ms=0, native=native)
+    attributes = placed(message) or {}
+    assert (attributes["partitionkey"], attributes["expirytime"]) == ("k", "1970-01-01T00:00:00Z")

@@ -1,6 +1,8 @@
 """The JSON event format, and agreement with the CloudEvents SDK."""
 
 import json
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 from cloudevents.core.formats.json import JSONFormat
@@ -11,10 +13,15 @@ from adapters.cloudevents import (
     attributes_of,
     data_type,
     from_attributes,
+    from_avro,
     from_batch,
+    from_protobuf,
     from_structured,
     is_json,
+    to_avro,
     to_batch,
+    to_document,
+    to_protobuf,
     to_structured,
 )
 from gateway.domain.errors import Refusal
@@ -223,3 +230,62 @@ def test_a_correlation_is_told_as_text_or_else_in_base64(correlation: bytes | No
     message = Message(address="a", id="1", correlation=correlation)
     document = json.loads(to_structured(message))
     assert {name: document[name] for name in ("correlationid", "correlationdata") if name in document} == told
+
+
+def test_a_plain_message_says_its_fields_and_not_its_properties_of_their_names() -> None:
+    ours = (("replyto", "x"), ("contentencoding", "no"), ("correlationdata", "zz"))
+    message = Message(
+        address="a", id="1", reply_to="real/reply", content_encoding="gzip", correlation=b"\xff", properties=ours
+    )
+    document = to_document(message)
+    said = {"replyto": "real/reply", "contentencoding": "gzip", "correlationdata": "/w=="}
+    assert {name: document[name] for name in said} == said
+    assert json.loads(document["headgateproperties"]) == [list(pair) for pair in ours]
+
+
+def test_fields_that_no_attribute_can_hold_are_cleaned_or_left_out() -> None:
+    document = to_document(Message(address="a", id="1", reply_to="a/\x01", content_encoding="gz\x85ip"))
+    assert (document.get("replyto"), document["contentencoding"]) == (None, "gz%C2%85ip")
+
+
+FORMATS: dict[str, tuple[Callable[[Message], bytes], Callable[..., Message]]] = {
+    "json": (to_structured, from_structured),
+    "protobuf": (to_protobuf, from_protobuf),
+    "avro": (to_avro, from_avro),
+}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_the_fields_of_a_wrapped_message_come_back(form: str) -> None:
+    write, again = FORMATS[form]
+    message = Message(
+        address="a",
+        id="1",
+        body=b"\x1f\x8b",
+        content_type="application/json",
+        content_encoding="gzip",
+        reply_to="r/t",
+        correlation=b"\xff",
+    )
+    found = again(write(message), now_ms=NOW_MS, protocol="http", device="d")
+    assert (found.content_encoding, found.reply_to, found.correlation) == ("gzip", "r/t", b"\xff")
+    assert found.properties == ()
+    assert again(write(found), now_ms=NOW_MS, protocol="http", device="d") == found
+
+
+@pytest.mark.parametrize(
+    ("source", "member", "fields"),
+    [
+        ("/sensors/7", {"replyto": "r"}, {}),  # another producer's, which may mean anything
+        ("//headgate/a", {"replyto": "a/+"}, {}),
+        ("//headgate/a", {"correlationdata": "no Base64"}, {}),
+        ("//headgate/a", {"replyto": "r"}, {"reply_to": "said/by/header"}),
+    ],
+)
+def test_fields_that_cannot_be_taken_stay_extensions(
+    source: str, member: dict[str, str], fields: dict[str, Any]
+) -> None:
+    body = json.dumps({**MINIMAL, "source": source, **member}).encode()
+    message = from_structured(body, now_ms=NOW_MS, protocol="http", device="d", **fields)
+    assert message.properties == tuple(member.items())
+    assert (message.reply_to, message.correlation) == (fields.get("reply_to"), None)

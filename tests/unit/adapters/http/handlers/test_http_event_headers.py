@@ -6,6 +6,7 @@ import pytest
 
 from adapters.cloudevents import to_avro, to_protobuf, to_protobuf_batch
 from adapters.http import HttpOptions
+from adapters.http.handlers.messages import message_response
 from adapters.http.handlers.sinks import HEADERS_BYTES_MAX, sink_request
 from store.api.message import Message
 from tests.support.http.http_driver import Gateway, Http1Client
@@ -99,7 +100,7 @@ def test_a_batch_has_a_limit(form: str, *, data: bool) -> None:
         assert status == 200 or answer.json["detail"] == "a batch has at most 5 events"
 
 
-def test_an_event_of_too_many_attributes_is_refused(client: Http1Client) -> None:
+def test_an_event_of_too_many_attributes_is_refused(client: Http1Client, monkeypatch: pytest.MonkeyPatch) -> None:
     event = {"specversion": "1.0", "id": "1", "source": "/s", "type": "t"}
     kind = ("content-type", "application/cloudevents+json")
     most = {**event, **{f"k{number}": number for number in range(996)}}
@@ -107,6 +108,7 @@ def test_an_event_of_too_many_attributes_is_refused(client: Http1Client) -> None
     answer = client.ask("POST", "/events", kind, body=json.dumps({**most, "more": "1"}).encode())
     assert (answer.status, answer.json["detail"]) == (413, "an event has at most 1000 attributes")
     message = Message(address="a", id="1", properties=tuple((f"k{number}", "v") for number in range(1_001)))
+    monkeypatch.setattr("adapters.cloudevents.event.WRITTEN_MAX", 2_000)  # we write none of so many
     for kind_, body in (("protobuf", to_protobuf(message)), ("avro", to_avro(message))):
         header = ("content-type", f"application/cloudevents+{kind_}")
         assert client.ask("POST", "/events", header, body=body).status == 413
@@ -133,6 +135,15 @@ def test_a_sink_is_told_where_an_answer_goes():
     headers = dict(sink_request(named, structured=False).headers)
     assert headers[b"ce-correlationid"] == b"c1"
     assert headers.keys().isdisjoint({b"x-reply-to", b"x-correlation-data"})
+
+
+@pytest.mark.parametrize(("told", "beside"), [("c", None), ("other", "Yw=="), (None, "Yw==")])
+def test_a_correlation_that_the_event_does_not_tell_is_beside_it(told: str | None, beside: str | None) -> None:
+    native = {"cloudevents": {"source": "/s", "correlationid": told}}
+    message = Message(address="a", id="1", type="t", correlation=b"c", native=native)
+    headers = dict(message_response(message, HttpOptions()).headers)
+    assert headers.get(b"ce-correlationid") == (None if told is None else told.encode())
+    assert headers.get(b"x-correlation-data") == (None if beside is None else beside.encode())
 
 
 EVENT_TYPES = (
