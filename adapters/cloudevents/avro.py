@@ -17,6 +17,7 @@ from typing import Any, Final
 import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
+from adapters.cloudevents.charsets import decode_text, encode_text
 from adapters.cloudevents.event import NATIVE, add_fields, message_of, placed, speak_for, take_fields, wrap
 from adapters.cloudevents.structured import BASE64, data_type, is_json
 from gateway.domain.errors import Cause, Refusal
@@ -235,8 +236,8 @@ def _content(branch: int, data: Any, context: Mapping[str, str], native: dict[st
     declared = context.get("datacontenttype")
     json = is_json(declared)
     if branch == _DATA_STRING and (declared is None or not json):
-        native["data"] = "text"
-        return str(data).encode()
+        body, native["data"] = encode_text(str(data), declared)
+        return body
     if not json:
         native["data"] = "json"
     return msgspec.json.encode(data)
@@ -268,7 +269,7 @@ def to_avro(message: Message) -> bytes:
     made = [_long(len(attributes))]
     for name, text in attributes.items():
         made += (_counted(name.encode()), _attribute(typed.get(name, text)))
-    made += (_long(0), _written(message.body, form))
+    made += (_long(0), _written(message, form))
     return b"".join(made)
 
 
@@ -280,10 +281,12 @@ def _attribute(value: str | int | bool) -> bytes:
     return _long(_STRING) + _counted(value.encode("utf-8", "replace"))
 
 
-def _written(body: bytes, form: str | None) -> bytes:
-    if not body and form is None:
+def _written(message: Message, form: str | None) -> bytes:
+    if (text := decode_text(message.body, form, message.content_type)) is not None:
+        return _long(_DATA_STRING) + _counted(text.encode())
+    if not message.body and form is None:
         return _long(_DATA_NULL)
-    return _long(_DATA_STRING if form == "text" else _DATA_BYTES) + _counted(body)
+    return _long(_DATA_BYTES) + _counted(message.body)
 
 
 def _counted(value: bytes) -> bytes:

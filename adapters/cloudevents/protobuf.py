@@ -15,6 +15,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final, TypeAlias
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, malformed
+from adapters.cloudevents.charsets import decode_text, encode_text
 from adapters.cloudevents.event import NATIVE, add_fields, message_of, placed, speak_for, take_fields, wrap
 from adapters.cloudevents.structured import BASE64, BATCH_EVENTS_MAX, BINARY, check_batch, data_type, is_json
 from adapters.cloudevents.timestamps import parse_ns
@@ -110,9 +111,9 @@ def _content(data: tuple[int, bytes] | None, context: dict[str, str], native: di
     number, body = data
     json = is_json(context.get("datacontenttype"))
     if number == 7:
-        _text("data", body)
+        text = _text("data", body)
         if not json or not body:
-            native["data"] = "text"
+            body, native["data"] = encode_text(text, context.get("datacontenttype"))
     elif number == 6 and not body:
         native["data"] = BASE64
     elif number == 6 and json:
@@ -251,8 +252,10 @@ def _data(message: Message, form: str | None) -> bytes:
         return b""
     if form == PROTO:
         return _field(8, body)
+    if (text := decode_text(body, form, message.content_type)) is not None:
+        return _field(7, text.encode())
     json = is_json(message.content_type) and not message.content_encoding
-    if form in {"text", "json"} or (json and form not in {BASE64, BINARY}):
+    if form == "json" or (json and form not in {BASE64, BINARY}):
         try:
             body.decode()
             return _field(7, body)

@@ -14,6 +14,7 @@ import msgspec
 
 from adapters.cloudevents.attributes import CORE, OURS, Route, check, check_count, is_media_type, malformed
 from adapters.cloudevents.batches import plain_batch
+from adapters.cloudevents.charsets import decode_text, encode_text
 from adapters.cloudevents.event import (
     INTEGER_MAX,
     NATIVE,
@@ -33,7 +34,7 @@ IMPLIED_TYPE: Final = "application/json"
 BATCH_EVENTS_MAX: Final = 10_000  # of one batch, where nothing else is said
 BATCH_REFUSALS_MAX: Final = 100  # how many faulty events of a batch are named; the rest is as faulty unsaid
 
-# Forms of data in an event, in `native["data"]` where its content type does not tell: "json", "text", and these.
+# Forms of data in an event, in `native["data"]` where its content type does not tell: "json", those of text, and these.
 BASE64: Final = "base64"
 BINARY: Final = "binary"  # bytes that JSON has as `data` all the same: in Protobuf, with JSON in them
 
@@ -228,7 +229,7 @@ def _value(name: str, raw: msgspec.Raw) -> str | bool | int | None:
 def _body(
     data: msgspec.Raw | None, data_base64: msgspec.Raw | None, content_type: str | None
 ) -> tuple[bytes, str | None]:
-    """Returns the body, and its form in the event: "json", "text" or "base64".
+    """Returns the body, and its form in the event: "json", "base64" or one of `charsets`.
 
     The form is None where `_payload` would choose the same one. Data without a content type has one all the same:
     it tells that its type is implied (`data_type`).
@@ -247,7 +248,7 @@ def _body(
             text: str = _decode_value(raw)
         except ValueError as error:
             raise malformed("data", f"is not text: {error}") from error
-        return text.encode(), "text"
+        return encode_text(text, content_type)
     if data_base64 is None:
         return b"", None
     try:
@@ -263,8 +264,8 @@ def _body(
 def _payload(message: Message, form: str | None) -> tuple[str, str | msgspec.Raw] | None:
     """Returns the member that holds the body: its name and value."""
     body = message.body
-    if form == "text":
-        return "data", body.decode()
+    if (text := decode_text(body, form, message.content_type)) is not None:
+        return "data", text
     if form == "json":
         return "data", msgspec.Raw(body)
     if form in {None, BINARY}:

@@ -289,3 +289,46 @@ def test_fields_that_cannot_be_taken_stay_extensions(
     message = from_structured(body, now_ms=NOW_MS, protocol="http", device="d", **fields)
     assert message.properties == tuple(member.items())
     assert (message.reply_to, message.correlation) == (fields.get("reply_to"), None)
+
+
+LATIN: dict[str, object] = {"datacontenttype": "text/plain; charset=ISO-8859-1", "data": "h\u00e9"}
+
+
+@pytest.mark.parametrize("form", FORMATS)
+def test_text_is_stored_in_its_charset(form: str) -> None:
+    write, again = FORMATS[form]
+    message = decode(encode(read({**MINIMAL, **LATIN})))
+    assert message.body == b"h\xe9"
+    found = again(write(message), now_ms=NOW_MS, protocol="http", device="d")
+    assert found.body == b"h\xe9"
+    assert json.loads(to_structured(found)) == {**MINIMAL, **LATIN}
+
+
+@pytest.mark.parametrize(
+    ("charset", "text", "body"),
+    [
+        ("utf-8", "\u00e9", b"\xc3\xa9"),
+        ('"UTF-16LE"', "a", b"a\0"),
+        ("x-own", "ascii", b"ascii"),
+        ("windows-1252", "\u20ac", b"\x80"),
+        ("shift_jis", "\u3042", b"\x82\xa0"),
+    ],
+)
+def test_charsets(charset: str, text: str, body: bytes) -> None:
+    document = {**MINIMAL, "datacontenttype": f"text/plain;charset={charset}", "data": text}
+    message = read(document)
+    assert message.body == body
+    assert json.loads(to_structured(message)) == document
+
+
+@pytest.mark.parametrize("charset", ["us-ascii", "iso-8859-1", "x-own", "idna", "rot13", "base64"])
+def test_text_that_its_charset_has_not_is_refused(charset: str) -> None:
+    with pytest.raises(Refusal, match="data: "):
+        read({**MINIMAL, "datacontenttype": f"text/plain; charset={charset}", "data": "\u6f22"})
+
+
+def test_text_of_older_records_is_utf_8_whatever_its_type_says() -> None:
+    native = {"cloudevents": {"source": "/s", "data": "text"}}
+    kind = str(LATIN["datacontenttype"])
+    message = Message(address="events/t", id="1", type="t", body=b"h\xc3\xa9", content_type=kind, native=native)
+    assert json.loads(to_structured(message))["data"] == "h\u00e9"
