@@ -62,6 +62,7 @@ from adapters.cloudevents.structured import (
     whole_batch,
 )
 from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
+from adapters.cloudevents.verbatim import KEPT_BYTES_MAX, around, unambiguous, whole
 
 __all__ = [
     "ADDRESS",
@@ -69,6 +70,7 @@ __all__ = [
     "BATCH_PROTOBUF",
     "CORE",
     "DEFAULT_TYPE",
+    "KEPT_BYTES_MAX",
     "NATIVE",
     "OMITTED",
     "OURS",
@@ -80,6 +82,7 @@ __all__ = [
     "BatchRefusal",
     "EventRoute",
     "Route",
+    "around",
     "attributes_of",
     "canonical_ms",
     "clean",
@@ -110,6 +113,8 @@ __all__ = [
     "to_protobuf_batch",
     "to_structured",
     "typed_of",
+    "unambiguous",
+    "whole",
     "whole_batch",
     "wrap",
 ]

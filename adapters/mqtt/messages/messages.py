@@ -21,6 +21,7 @@ from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
 from adapters.mqtt.messages.events import (
     CLOUDEVENT,
     STRUCTURED,
+    beside_structured,
     event_attributes,
     event_of,
     is_event,
@@ -320,10 +321,11 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
         return message.body
     native = _own(message, PROTOCOL)
     if event and (STRUCTURED in native or dialect.version < 5):
-        body, others = structured_body(message, native.get(STRUCTURED, 0))
+        body = structured_body(message, native)
         if dialect.version < 5:
             return body
-        return publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
+        kind, others = beside_structured(message, native)
+        return publish_properties(message, others, kind, now_ms, ids) + body
     if is_json_event(message.content_type):  # a body that is another event, or came by AMQP and is none of version 1.0
         return publish_properties(message, (), STRUCTURED_JSON, now_ms, ids) + to_structured(message)
     user = _user_properties(message, native, event=event)

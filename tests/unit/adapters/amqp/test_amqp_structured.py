@@ -9,7 +9,8 @@ from pamqp.body import ContentBody
 
 from adapters import cloudevents
 from adapters.amqp.codec.delivery import get_ok_frames, return_frames
-from adapters.amqp.codec.structured import KEPT_BYTES_MAX, body_of
+from adapters.amqp.codec.structured import body_of
+from adapters.cloudevents import KEPT_BYTES_MAX
 from gateway.port.queues import ADDED, PROPERTIES, STORED
 from store.api.message import decode, encode
 from tests.support.amqp.amqp_peer import NOW_MS, Peer

@@ -1,5 +1,7 @@
 """SUBSCRIBE, UNSUBSCRIBE, retained messages, and deliveries at every QoS."""
 
+import json
+
 import pytest
 
 from adapters.cloudevents import from_structured
@@ -24,6 +26,8 @@ from gateway.port.adapter import Settled
 from gateway.port.reads import Retained, RetainedPage
 from gateway.port.sessions import SaveSession
 from store.api.message import Message
+from store.api.message import decode as decode_message
+from store.api.message import encode as encode_message
 from store.format.frame import LogOffset, Position
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
@@ -428,6 +432,50 @@ def test_what_came_structured_leaves_structured():
     plain = subscribed(4, request(), options=Options(events_as_data=True))
     plain.deliver(batch)
     assert [p.payload for p in plain.out()] == [b'{"a":1}']
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{ "type":"t", "specversion":"1.0","id":"1","source":"/s","subject":null,"data":"\\u00e9" }\n',
+        b'{"data_base64":"AAEC","type":"t","specversion":"1.0","id":"1","source":"/s","subject":"other"}',
+        STRUCTURED,
+    ],
+)
+def test_an_event_in_structured_mode_leaves_as_the_bytes_that_came(body):
+    publisher = Driver(5)
+    publisher.connect(client_id="p")
+    kind = "application/cloudevents+json; charset=utf-8"
+    sent = Properties(content_type=kind, message_expiry_s=9, user=(("u", "1"),))
+    publisher.send(Publish(topic="t/a", payload=body, properties=sent))
+    batch = batch_of(*[decode_message(encode_message(one)) for one in publisher.published()])
+    for version in (5, 4):
+        driver = subscribed(version, request())
+        driver.deliver(batch)
+        (out,) = driver.out()
+        assert out.payload == body
+        assert version == 4 or out.properties == sent
+
+
+@pytest.mark.parametrize(
+    "member",
+    [b'"long":"' + b"x" * 70_000 + b'"', b'"subject":"first","sub\\u006aect":"last"', b'"headgateaddress":"admin"'],
+    ids=["long", "twice", "ours"],
+)
+def test_an_event_that_readers_may_take_otherwise_is_made_anew(member):
+    publisher = Driver(5)
+    publisher.connect(client_id="p")
+    body = STRUCTURED.replace(b'"data"', member + b', "data"')
+    sent = Properties(content_type="application/cloudevents+json", message_expiry_s=9)
+    publisher.send(Publish(topic="t/a", payload=body, properties=sent))
+    driver = subscribed(5, request())
+    driver.deliver(batch_of(*publisher.published()))
+    (out,) = driver.out()
+    assert out.payload != body
+    expected = json.loads(body)
+    expected.pop("headgateaddress", None)
+    assert json.loads(out.payload) == expected
+    assert out.properties == sent
 
 
 @pytest.mark.parametrize("native", [None, {"cloudevents": {"source": "/s"}}], ids=["plain", "event"])
