@@ -70,7 +70,9 @@ class AmqpBridgeCodec:
         headers: Table = found.get("headers", {})
         added: Table = {PATH: " ".join(path)} if path else {}
         renamed: dict[str, str] = {}
-        if headers.get(DEVICE, message.device) != message.device:  # the publisher's word alone
+        if DEVICE in headers and (
+            not message.device or headers[DEVICE] != message.device
+        ):  # the publisher's word alone
             renamed[DEVICE] = free_name(headers, {}, DEVICE, taken=True)
         if message.device:
             added[DEVICE] = message.device

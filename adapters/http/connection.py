@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from typing import Any, ClassVar
 
+from adapters.http.handlers import waiting
 from adapters.http.handlers.actions import Action, Ask, Command, Follow, HandlerContext, Part, Respond, Store, Watch
 from adapters.http.handlers.commands import Commands
 from adapters.http.handlers.credentials import Credentials, Identities, authentication, denied
@@ -13,7 +14,6 @@ from adapters.http.handlers.origin import finished
 from adapters.http.handlers.repeats import SINGLES_MAX, Published, Repeats, Run
 from adapters.http.handlers.socket_streams import SocketStreams
 from adapters.http.handlers.sse import OPENING, EventStream, EventStreams
-from adapters.http.handlers.waiting import Pending, PendingQuestion, Requests, head_refusal, judged, may_begin
 from adapters.http.versions import choose, handed_over, upgraded
 from adapters.http.wire.event_socket import EventSocket
 from adapters.http.wire.h1 import Http1
@@ -67,14 +67,14 @@ class HttpConnection(Adapter):
         self._upgraded = b""  # written before the transport's output
         self._now_ms = 0
         self.active_ms: int | None = None  # when something last happened
-        self._closed = False
+        self._closed = self._leaving = False
         self._tokens = self._subs = 0
         self._identities = Identities()
         self._asking: dict[Token, Credentials] = {}
-        self._requests = Requests()
+        self._requests = waiting.Requests()
         self.repeats = Repeats(options)
         self._published: dict[Token, Published] = {}
-        self._asked: dict[Token, PendingQuestion] = {}
+        self._asked: dict[Token, waiting.PendingQuestion] = {}
         self._who: Principal | None = None  # the sender of the request that is handled, and of all that is collected
         # Collected in this turn:
         self._effects: list[Effect] = []
@@ -86,7 +86,8 @@ class HttpConnection(Adapter):
     @property
     def wants_data(self) -> bool:
         """Returns whether more may be read."""
-        return not self._closed and (self.transport is None or self.transport.wants_data)
+        waits = self._streaming and bool(self._requests)  # until the stream ends: there need not be more
+        return not (self._closed or waits) and (self.transport is None or self.transport.wants_data)
 
     @property
     def unread_bytes(self) -> int:
@@ -107,7 +108,7 @@ class HttpConnection(Adapter):
                 return ()
             transport = self._use(chosen)
             given, self._opening = self._opening, b""
-        run = self.repeats.run(given, now_ms, waits=bool(self._asked or self._requests or self._streams or self._keys))
+        run = self.repeats.run(given, now_ms, waits=bool(self._asked or self._requests or self._streaming))
         if run is not None:
             self._speak_for(run.template.who)
             self._parts, self._messages = [run], list(run.messages)
@@ -209,7 +210,7 @@ class HttpConnection(Adapter):
 
     def lost(self, *, now_ms: int) -> Sequence[Effect]:
         """Frees all bodies, as the connection is gone. Requests in flight still refer to the object."""
-        self._closed, self._requests = True, Requests()
+        self._closed, self._requests = True, waiting.Requests()
         if self.transport is not None:
             self.transport.release()
         self.transport = self._streams = self._keys = self._commands = None
@@ -229,6 +230,11 @@ class HttpConnection(Adapter):
     def busy(self) -> bool:
         """Returns whether an exchange is in progress."""
         return self.transport is not None and self.transport.busy
+
+    @property
+    def _streaming(self) -> bool:
+        """Returns whether no answer can be sent before a stream of events has ended."""
+        return isinstance(self.transport, Http1) and bool(self._streams or self._keys)
 
     def _begin_turn(self, now_ms: int) -> None:
         self._now_ms = self.active_ms = now_ms
@@ -253,7 +259,7 @@ class HttpConnection(Adapter):
         transport.refuse_arriving()
         self._refuse(self._requests.drop(bodies=True), CROWDED)
 
-    def _refuse(self, dropped: Iterable[Pending], reason: str) -> None:
+    def _refuse(self, dropped: Iterable[waiting.Pending], reason: str) -> None:
         for exchange, request, *_ in dropped:
             self._respond(exchange, request, problem(503, reason, (b"retry-after", b"1")))
 
@@ -275,7 +281,7 @@ class HttpConnection(Adapter):
         self.repeats.follow(transport)
         self.transport, self._requests.ordered = transport, transport.ordered
         if not isinstance(transport, EventSocket):
-            transport.refusal_of = partial(head_refusal, options=self._options, info=self._info)
+            transport.refusal_of = partial(waiting.head_refusal, options=self._options, info=self._info)
         self._streams = SocketStreams(transport) if isinstance(transport, EventSocket) else EventStreams(transport)
         self._keys = KeyStreams(transport, call=self._call, begin=self._begin_events, respond=self._respond)
         return transport
@@ -313,11 +319,13 @@ class HttpConnection(Adapter):
 
     def _arrived(self, exchange: Exchange, request: HttpRequest) -> None:
         """Finds the handler and the sender of a request, and answers at once if there is none."""
-        found = judged(request, self._options, self._info, page=isinstance(self.transport, EventSocket))
+        found = waiting.judged(request, self._options, self._info, page=isinstance(self.transport, EventSocket))
         if isinstance(found, Response):
             self._respond(exchange, request, found)
+        elif request.body and self._streaming:
+            self._respond(exchange, request, problem(503, waiting.BEHIND_STREAM))
         else:
-            self._requests.append(Pending(exchange, request, *found))
+            self._requests.append(waiting.Pending(exchange, request, *found))
 
     def _gone(self, exchange: Exchange) -> None:
         if self._streams is not None and (stream := self._streams.remove(exchange)) is not None:
@@ -357,23 +365,26 @@ class HttpConnection(Adapter):
             elif requests.wait(pending):
                 self._asking[self._call(authentication(credentials))] = credentials
 
-    def _may_begin(self, pending: Pending) -> bool:
+    def _may_begin(self, pending: waiting.Pending) -> bool:
         """Returns whether a request has room for its answer and nothing to wait for before it."""
-        publishing, streaming = bool(self._published or self._messages), bool(self._streams or self._keys)
-        asked = self._asked.values()
-        return may_begin(pending, self.transport, self._requests, asked, publishing=publishing, streaming=streaming)
+        if self._streaming:
+            return False
+        publishing = bool(self._published or self._messages)
+        return waiting.may_begin(pending, self.transport, self._requests, self._asked.values(), publishing=publishing)
 
     def _identified(self, credentials: Credentials, outcome: Outcome) -> None:
-        waiting = self._requests.answered(credentials)
+        answered = self._requests.answered(credentials)
         if outcome.error is not None:
-            for pending in waiting:
+            for pending in answered:
                 self._respond(pending.exchange, pending.request, denied(credentials, outcome.error))
             return
         self._identities.learn(credentials, outcome.value)
-        self._requests.put_back(waiting)
+        self._requests.put_back(answered)
 
-    def _handle(self, pending: Pending, principal: Principal) -> None:
+    def _handle(self, pending: waiting.Pending, principal: Principal) -> None:
         exchange, request, found, credentials = pending
+        if isinstance(self.transport, Http1) and not self.transport.awaits(exchange):
+            return  # HTTP/1.0: a stream before it has ended the connection
         self._speak_for(principal)
         try:
             host = (credentials and credentials.address) or str(self._info.peer[0] if self._info.peer else "")
@@ -383,6 +394,9 @@ class HttpConnection(Adapter):
             self._respond(exchange, request, refused(error))
             return
         if isinstance(action, Follow | Watch):
+            if self._leaving:
+                self._refuse([pending], waiting.LEAVING)
+                return
             if request.method == "HEAD":  # its head alone, which tells no length (RFC 9110, 8.6)
                 self._begin_events(exchange, request)
                 self._end_streams([exchange])
@@ -395,7 +409,7 @@ class HttpConnection(Adapter):
             self._publish()
             self._who = principal
 
-    def _answered(self, asked: PendingQuestion, found: Response | Store | Command | None) -> None:
+    def _answered(self, asked: waiting.PendingQuestion, found: Response | Store | Command | None) -> None:
         if isinstance(found, Store | Command):
             self._speak_for(asked.who)
             self._actions[type(found)](self, asked.exchange, asked.request, found)
@@ -420,7 +434,7 @@ class HttpConnection(Adapter):
             self._publish(action.key)
 
     def _ask(self, exchange: Exchange, request: HttpRequest, action: Ask) -> None:
-        self._asked[self._call(action.request)] = PendingQuestion(exchange, request, self._who, *action[1:])
+        self._asked[self._call(action.request)] = waiting.PendingQuestion(exchange, request, self._who, *action[1:])
 
     def _call(self, request: Request[Any]) -> Token:
         token = self._token()
@@ -457,9 +471,10 @@ class HttpConnection(Adapter):
                 self._closed = True
                 self._effects.append(Close())
             return
+        self._leaving = True
         self.transport.begin_shutdown()
-        if isinstance(self.transport, Http1) and (self._streams or self._keys):
-            self._refuse(self._requests.drop(), "the gateway is going down")
+        if self._streaming:
+            self._refuse(self._requests.drop(), waiting.LEAVING)
         self._end_streams([stream.exchange for stream in self._streams or ()])
         self._end_streams(self._keys or ())
 

@@ -13,15 +13,15 @@ class AwaitedEntries:
     def __init__(self) -> None:
         self._numbers = count()
         self._waiting: list[tuple[int, int, asyncio.Future[None]]] = []  # a heap: index, number
-        self._led: set[asyncio.Future[None]] = set()  # of these, the ones that end with the leadership
+        self._led: dict[asyncio.Future[None], int] = {}  # of these, the ones that end with the leadership; its term
 
-    def wait(self, index: int, *, leading: bool = False) -> "asyncio.Future[None]":
-        """Returns a future that is done when the entry of `index` is applied; `leading`: or leadership is lost."""
+    def wait(self, index: int, *, term: int | None = None) -> "asyncio.Future[None]":
+        """Returns a future that is done when the entry of `index` is applied; `term`: or this node leads it no more."""
         future: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         heapq.heappush(self._waiting, (index, next(self._numbers), future))
-        if leading:
-            self._led.add(future)
-            future.add_done_callback(self._led.discard)
+        if term is not None:
+            self._led[future] = term
+            future.add_done_callback(self._led.pop)
         return future
 
     def applied(self, index: int) -> None:
@@ -31,10 +31,11 @@ class AwaitedEntries:
             if not future.done():
                 future.set_result(None)
 
-    def deposed(self, error: Exception) -> None:
-        """Ends the waiting of those who wait for entries that another leader may drop."""
-        for future in self._led:
-            refuse(future, error)
+    def led(self, term: int | None, error: Exception) -> None:
+        """Ends the waiting for entries that another leader may drop: of all terms but the one that this node leads."""
+        for future, begun in self._led.items():
+            if begun != term:
+                refuse(future, error)
 
     def fail(self, error: Exception) -> None:
         """Ends all waiting."""

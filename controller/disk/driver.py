@@ -300,7 +300,7 @@ class Driver:
         if now.role is not Role.LEADER:
             raise NotLeader(now.leader)
         if now.last_index > self.applied:
-            await self._awaited.wait(now.last_index, leading=True)
+            await self._awaited.wait(now.last_index, term=now.term)
 
     @property
     def _patience_s(self) -> float:
@@ -416,7 +416,7 @@ class Driver:
         after = self.status
         if before.role is Role.LEADER and (after.role is not Role.LEADER or after.term != before.term):
             self._fail_proposals(OutcomeUnknown("the leadership was lost"))
-            self._awaited.deposed(NotLeader(after.leader))
+        self._awaited.led(after.term if after.role is Role.LEADER else None, NotLeader(after.leader))
         if news or (before.role, before.leader, before.term, before.membership) != (
             after.role,
             after.leader,

@@ -117,7 +117,9 @@ def _unpromised(group: Group, replicas: dict[int, RouteReplica]) -> str:
     """Returns the replicas that have to keep the newest epoch before a master is elected, in words; "" without any."""
     asked = [replicas[id_] for id_ in group.sync_set or group.voters if id_ in replicas]
     late = [one for one in asked if one.alive and 0 <= one.promised < group.master_epoch]
-    if not late:
+    alive = sum(one.alive for one in asked)
+    enough = majority(len(group.sync_set)) if group.sync_set else len(group.voters)
+    if not alive - len(late) < enough <= alive:  # they are enough, or others are missing
         return ""
     full = [one.id for one in late if one.full]
     why = f"; the disk is full at {listed(full)} (store.disk_reserve_bytes)" if full else ""

@@ -133,7 +133,8 @@ def write_contexts(path: Path, contexts: Sequence[FileContext]) -> None:
             file.flush()
             if path.exists():
                 known = path.stat()
-                os.fchown(fd, known.st_uid, known.st_gid)
+                if (known.st_uid, known.st_gid) != (os.geteuid(), os.fstat(fd).st_gid):
+                    os.fchown(fd, known.st_uid, known.st_gid)
                 os.fchmod(fd, stat.S_IMODE(known.st_mode))
             os.fsync(fd)
         beside.replace(path)

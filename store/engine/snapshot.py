@@ -44,7 +44,7 @@ _INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
 _OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE, "scrub")
 _INCOMING, _INSTALLED = "incoming", "installed"
 SNAPSHOT_SENT, SNAPSHOT_FETCHED = "snapshot.sent", "snapshot.fetched"  # in the data directory of a replica
-VERIFIED = "verify-"  # how the names of directories begin in which views are made to be compared
+VERIFIED = ".verified-"  # how the names of directories begin in which views are made to be compared
 
 
 class SnapshotInfo(msgspec.Struct, frozen=True, kw_only=True):
@@ -72,7 +72,7 @@ def take_snapshot(
     `lacking` returns why so many bytes more would have writes refused. Raises `SnapshotUnusable` for that, when it is
     `abandoned`, takes longer than `SNAPSHOT_S_MAX`, or is in the way of the views' growth, OSError.
     """
-    if (why := lacking(views.used_bytes)) is not None:
+    if (why := lacking(0)) is not None:  # how large a copy without free pages is shows when it is made
         raise SnapshotUnusable(f"the views cannot be copied: {why}")
     files = OsFiles()
     files.make_directory(directory)

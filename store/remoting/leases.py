@@ -84,7 +84,7 @@ class RemoteLeases(LeaseCalls):
         _check_lost(QueueNumber(asked.queue), lost)
 
     async def _end(self, method: str, asked: arguments.Settle | arguments.Reject) -> None:
-        """Ends leases by a call. Where none can be made, the store leases the messages again, as after one that failed.
+        """Ends leases by a call. Where none can be made, the store leases the messages again, as after a session's end.
 
         Once it was made the messages are not given back: they may be leased again already, to the same owner.
         """

@@ -350,14 +350,10 @@ class Views:
         return self.timers.held(txn).timers > 0
 
     def _is_nearly_full(self) -> bool:
-        size: int = self.env.info()["map_size"]
-        return self.used_bytes > size - size // _MARGIN
-
-    @property
-    def used_bytes(self) -> int:
-        """Returns the bytes of the views' file that have been used; a copy takes as many at most."""
-        used: int = self.env.info()["last_pgno"] * self._page_bytes
-        return used
+        info = self.env.info()
+        used = info["last_pgno"] * self._page_bytes
+        nearly: bool = used > info["map_size"] - info["map_size"] // _MARGIN
+        return nearly
 
     @property
     def rebuildable(self) -> bool:

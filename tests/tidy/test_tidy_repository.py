@@ -30,7 +30,7 @@ FILES_IN_FOLDER = 20
 RUNNING_DATA = frozenset({"pickle", "_pickle", "marshal", "shelve", "dill", "cloudpickle", "eval", "exec", "compile"})
 # Files that read better whole, and how long they may be.
 LONGER = {
-    "adapters/http/connection.py": 479,  # the requests of both versions to the gateway, and its answers
+    "adapters/http/connection.py": 494,  # the requests of both versions to the gateway, and its answers
     "gateway/ownership/cluster_owners.py": 480,  # every way in which a name changes its owner
     "controller/raft/core.py": 490,  # every message in every role
     "store/log/log.py": 520,  # one log: its segments, what is written, read, cut and recovered

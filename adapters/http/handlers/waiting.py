@@ -9,7 +9,6 @@ from adapters.http.handlers.actions import Command, Store
 from adapters.http.handlers.credentials import Credentials, behind, read_credentials
 from adapters.http.handlers.origin import check_host, check_origin, with_options
 from adapters.http.handlers.routes import RouteMatch, resolve
-from adapters.http.wire.h1 import Http1
 from adapters.http.wire.options import HttpOptions
 from adapters.http.wire.request import HttpError, HttpRequest
 from adapters.http.wire.response import Response, refused
@@ -18,6 +17,8 @@ from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.port.adapter import ConnectionInfo, Outcome
 
+LEAVING: Final = "the gateway is going down"
+BEHIND_STREAM: Final = "an event stream is open on this connection: send it on another one"
 ASKED_MAX: Final = 16  # questions of reads at a time: an answer may be as large as a message
 
 
@@ -170,12 +171,10 @@ def may_begin(
     asked: Collection[PendingQuestion],
     *,
     publishing: bool,
-    streaming: bool,
 ) -> bool:
     """Returns whether a request has room for its answer and nothing to wait for before it (RFC 9112, 9.3.2).
 
-    `asked` are the questions in flight, `publishing` says that messages are, and `streaming` that events are: behind
-    those HTTP/1.1 can send no answer.
+    `asked` are the questions in flight, `publishing` says that messages are.
     """
     if transport is None:
         return True
@@ -183,7 +182,7 @@ def may_begin(
         return False
     if not transport.ordered:
         return True
-    if requests.asking or (streaming and isinstance(transport, Http1)):
+    if requests.asking:
         return False
     if pending.request.safe:
         return not (publishing or any(not one.request.safe for one in asked))

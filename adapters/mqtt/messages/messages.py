@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import STRUCTURED_JSON, data_type, format_ms, parse_ms, to_structured
+from adapters.cloudevents import data_type, format_ms, parse_ms
 from adapters.cloudevents import is_structured as is_json_event
 from adapters.mqtt.codec.primitives import clean_text, encode_binary, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
@@ -326,12 +326,12 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
             return body
         kind, others = beside_structured(message, native)
         return publish_properties(message, others, kind, now_ms, ids) + body
-    if is_json_event(message.content_type):  # a body that is another event, or came by AMQP and is none of version 1.0
-        return publish_properties(message, (), STRUCTURED_JSON, now_ms, ids) + to_structured(message)
     user = _user_properties(message, native, event=event)
     content_type = data_type(message) if event else message.content_type
     if "content_type" in native.get(_OF_TOPIC, ()):
         content_type = None
+    if content_type is not None and is_json_event(content_type):  # a reader would take the body for the message's event
+        user, content_type = [*user, ("content-type", content_type)], None
     return publish_properties(message, user, content_type, now_ms, ids) + message.body
 
 

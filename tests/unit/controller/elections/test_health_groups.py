@@ -75,6 +75,18 @@ def test_little_room_on_the_disk_of_the_master_is_known():
             "it has no master; 4 of 4 replicas are alive; it waits until epoch 7 is on the disk of 1, 3; the "
             "disk is full at 3 (store.disk_reserve_bytes)",
         ),
+        (  # others are missing before the disks
+            changed(master=None, config=GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum")),
+            route(r1={"promised": 6}, r2={"alive": False}, r3={"alive": False}),
+            {},
+            "it has no master; 2 of 4 replicas are alive",
+        ),
+        (
+            changed(master=None, config=GroupConfig(replicas=3, min_in_sync=2, acknowledge="quorum")),
+            route(r1={"promised": 6}, r2={"promised": 7}, r3={"promised": 7}),
+            {},
+            "it has no master; 4 of 4 replicas are alive",
+        ),
         (
             changed(master=None, sync_set=()),
             route(r1={"promised": 6}, r4={"promised": 6}),

@@ -236,7 +236,7 @@ async def test_a_copy_leaves_the_reserve_to_the_log(tmp_path, monkeypatch):
     monkeypatch.setattr(OsFiles, "free_bytes", lambda _self, _path: free[0])
     store = await open_master(tmp_path / "master", alone=True, disk_reserve_bytes=reserve)
     await fill(store, range(100))
-    free[0] = reserve + 4_096
+    free[0] = reserve - 1
     with pytest.raises(SnapshotUnusable, match=rf"{free[0]} bytes are free .*store\.disk_reserve_bytes"):
         await store.replication.snapshot(tmp_path / "refused")
     assert not (tmp_path / "refused").exists()
@@ -252,7 +252,7 @@ async def test_copies_of_processes_that_were_killed_are_removed(tmp_path):
     store = await LocalStore.open(tmp_path)
     await fill(store, range(3))
     await store.close()
-    for name in ("snapshot.sent", "snapshot.fetched", "incoming/views", "verify-abc/views"):
+    for name in ("snapshot.sent", "snapshot.fetched", "incoming/views", ".verified-abc/views"):
         (tmp_path / name).mkdir(parents=True)
         (tmp_path / name / "data.mdb").write_bytes(b"x")
     (tmp_path / "log" / "0000000000000000.new").write_bytes(b"x")
@@ -260,7 +260,7 @@ async def test_copies_of_processes_that_were_killed_are_removed(tmp_path):
     store = await LocalStore.open(tmp_path)
     names = {path.name for path in tmp_path.iterdir()}
     assert before <= names
-    assert not names & {"snapshot.sent", "snapshot.fetched", "incoming", "verify-abc"}
+    assert not names & {"snapshot.sent", "snapshot.fetched", "incoming", ".verified-abc"}
     assert not list((tmp_path / "log").glob("*.new"))
     assert await bodies(store, 16) == [b"%03d" % n + bytes(60) for n in range(3)]
     await store.close()

@@ -117,6 +117,20 @@ def test_requests_behind_a_stream_begin_when_its_token_ends() -> None:
     assert [message.body for message in gateway.messages] == [b"x", b"y"]
 
 
+def test_a_message_behind_a_stream_of_http_1_0_is_not_stored() -> None:
+    """Its answer could not come: the connection ends with the stream."""
+    gateway = Issued()
+    follow = request("GET", "/subscribe?filter=a", TOKEN, ("connection", "keep-alive")).replace(
+        b"HTTP/1.1", b"HTTP/1.0"
+    )
+    gateway.feed(follow + request("POST", "/topics/a", body=b"x"))
+    for _ in range(4):
+        gateway.tick(after_ms=19_000)
+    assert gateway.subscriptions == {}
+    assert gateway.messages == []
+    assert gateway.closed
+
+
 def test_a_stream_of_somebody_known_for_ever_goes_on() -> None:
     gateway = Issued()
     gateway.feed(request("GET", "/subscribe?filter=a"))

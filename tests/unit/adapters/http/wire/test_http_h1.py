@@ -391,6 +391,28 @@ def test_nothing_begins_behind_an_event_stream_before_it_ends() -> None:
     assert len(gateway.messages) == stored
 
 
+def test_bodies_behind_an_event_stream_are_not_held() -> None:
+    """They held the budget of all connections for as long as the stream lasted."""
+    gateway = Gateway()
+    gateway.feed(request("GET", "/subscribe?filter=a"))
+    for _ in range(3):
+        gateway.feed(request("POST", "/topics/a", body=b"x" * 1_000_000))
+        assert gateway.adapter._share.held_bytes == 0
+    assert gateway.adapter.wants_data
+    gateway.feed(request("GET", "/topics"))
+    assert not gateway.adapter.wants_data, "one waits, so others need not be read"
+    assert gateway.messages == []
+
+
+def test_no_stream_begins_at_a_shutdown() -> None:
+    gateway = Gateway(hold=True)
+    gateway.feed(POST + request("GET", "/subscribe?filter=a") + POST)
+    gateway.act(gateway.adapter.shutdown(now_ms=gateway.now_ms))
+    gateway.hold = False
+    assert statuses(gateway.release()) == [201, 503, 201]
+    assert gateway.closed
+
+
 def test_a_peer_that_does_not_read_is_not_answered_more_than_there_is_room_for() -> None:
     gateway = Gateway(HttpOptions(max_held_bytes=64 * 1024))
     gateway.feed(request("POST", "/topics/a", body=b"x" * 10_000))
