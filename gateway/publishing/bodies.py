@@ -11,6 +11,7 @@ from typing import Final
 from gateway.domain.errors import Cause, Refusal
 from gateway.port.adapter import Random
 from gateway.port.bodies import BodyParts, StoredBody, parts_of, with_parts
+from gateway.publishing.pending_counts import recounted, unsure_gates
 from gateway.publishing.publishing import Producer, refusal_of
 from gateway.publishing.routing.router import Router
 from store.api.client import StoreClient
@@ -94,6 +95,8 @@ class Bodies:
         if abs(self._now_ms() - began_ms) > UPLOAD_MS_MAX:
             why = f"the body has taken longer than {UPLOAD_MS_MAX // 1_000} s to come"
             raise Refusal(Cause.OVERLOAD, why, retry_after_ms=RETRY_AFTER_MS)
+        if unsure := unsure_gates(self._router.gates, [(message, self.queues_of(message))]):
+            await recounted(unsure)
         queues = self.queues_of(message)
         if not self.groups_of(queues) <= parts.frames.keys():
             why = "the queues that want the message have changed while its body came"

@@ -10,7 +10,7 @@ its publisher's earlier publishes; a group that refuses its frame refuses only t
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import TypeAlias
 
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
@@ -18,6 +18,7 @@ from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish
 from gateway.publishing.delayed import timers_of
 from gateway.publishing.outgoing import OutgoingFrames
+from gateway.publishing.pending_counts import PendingCounts, WaitingPublish, unsure_gates
 from gateway.publishing.publishing import (
     FRAME_PAYLOAD_BYTES,
     FRAME_ROWS,
@@ -40,18 +41,9 @@ from store.format.frame import ROW, ROW_EXTRA, Position
 from store.format.records import TIMERS_QUEUE
 
 ENVELOPE_BYTES_MAX = 128 << 10  # of a record besides the body that the limit is for: address, properties
-
 WHOLE_BYTES_MAX = 48 << 20  # of a body that is stored whole: for a larger one a frame of the log might have no room
 
 _OWN_FRAME = ""  # no topic has this name
-
-
-class _Effect(NamedTuple):
-    publisher: PublishSource
-    effect: Publish
-    size_bytes: int
-    denied: Mapping[int, Refusal]
-
 
 # A message with more than one row: its index, route, frame, record and where that is in the frame's payload.
 _Special: TypeAlias = tuple[int, Route, Building, bytes, int]
@@ -103,8 +95,9 @@ class Ingest:
         self._soon = soon
         self._drained = drained
         self._create_topic = create_topic
-        self._waiting: list[_Effect] = []
+        self._waiting: list[WaitingPublish] = []
         self._waiting_bytes = 0  # of the input that they took
+        self._counts = PendingCounts(self._counted)
         self._scheduled = False
         self._parked: str | None = None  # the topic being created, while everything waits for it
         # Topics that could not be created, while messages wait for them: by topic and by the creator it would count
@@ -123,7 +116,7 @@ class Ingest:
     @property
     def idle(self) -> bool:
         """Returns whether nothing waits and nothing is in flight."""
-        return not self._waiting and not self._singles and self._outgoing.idle
+        return not self._waiting and not self._singles and not self._counts.held and self._outgoing.idle
 
     def publish(
         self, publisher: PublishSource, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
@@ -132,7 +125,7 @@ class Ingest:
 
         Those that are `denied`, by index, are refused in their turn.
         """
-        self._waiting.append(_Effect(publisher, effect, size_bytes, denied))
+        self._waiting.append(WaitingPublish(publisher, effect, size_bytes, denied))
         self._waiting_bytes += size_bytes
         if not self._scheduled:
             self._scheduled = True
@@ -145,15 +138,21 @@ class Ingest:
         to be delivered at.
         """
         self._singles.add(singles)
+        self._flush_soon()
+
+    def _frame_ended(self) -> None:
+        if self._singles:
+            self._flush_soon()
+        self._drained()
+
+    def _counted(self, publishes: Sequence[WaitingPublish]) -> None:
+        self._waiting[:0] = publishes  # in front of later ones of the same publishers
+        self._flush_soon()
+
+    def _flush_soon(self) -> None:
         if not self._scheduled:
             self._scheduled = True
             self._soon(self._flush)
-
-    def _frame_ended(self) -> None:
-        if self._singles and not self._scheduled:
-            self._scheduled = True
-            self._soon(self._flush)
-        self._drained()
 
     def resume(self, topic: str, refusal: Refusal | None, *, creator: str = "") -> None:
         """Goes on where a topic exists now that was asked for, or could not be made for `creator`, and why."""
@@ -164,34 +163,40 @@ class Ingest:
         if self._parked is None:
             self._refused_topics.clear()  # asked for again with the next message: things may have changed
 
-    def _flush(self) -> None:
+    def _flush(self) -> None:  # noqa: PLR0912 - one loop, as below: a function for its cases would be called for each
         self._scheduled = False
         if self._singles:
             if not self._waiting and self._singles.gather():
                 return  # until `_frame_ended`
-            others = [_Effect(*one, NONE_DENIED) for one in self._singles.enter()]
-            self._waiting_bytes += sum([one.size_bytes for one in others])
-            self._waiting[:0] = others  # in front of later messages of the same publishers
+            self._enter_singles()
         if self._parked is not None:
             self._append_all()
             return
         waiting, self._waiting = self._waiting, []
-        for n, (publisher, effect, size_bytes, denied) in enumerate(waiting):
+        held = self._counts.held
+        for n, one in enumerate(waiting):
+            publisher, effect, size_bytes, *_ = one
+            if held and publisher in held:
+                held[publisher].append(one)
+                continue
             stored = effect.marks.stored if effect.marks is not None else ()
             if alone := effect.once or stored or effect.transaction is not None:  # it shares its frames with no other
                 self._append_all()
-            receipt = Receipt(publisher, effect, size_bytes, denied)
+            receipt = Receipt(*one)
             missing = self._add(receipt)
             if missing is _OWN_FRAME:
                 self._append_all()
-                receipt = Receipt(publisher, effect, size_bytes, denied)
+                receipt = Receipt(*one)
                 missing = self._add(receipt)
             if missing is not None:
                 self._parked = missing
                 self._waiting = waiting[n:] + self._waiting
                 break
+            if receipt.unsure:
+                self._counts.hold(one, receipt.unsure)
+                continue
             # Now: by the bindings that its rows have followed.
-            receipt.unrouted = self._unrouted(effect) if effect.mandatory else ()
+            receipt.unrouted = self._router.unrouted(effect.messages, effect.mandatory) if effect.mandatory else ()
             if receipt.transaction is not None:
                 complete(receipt, self._building, self._router)
             self._waiting_bytes -= size_bytes
@@ -205,20 +210,15 @@ class Ingest:
             if alone:
                 self._append_all()
         self._append_all()
+        self._counts.begin()
         if self._parked is not None:
             publisher, effect, *_ = self._waiting[0]
             self._create_topic(self._parked, creator_of(effect.who or publisher.principal))
 
-    def _unrouted(self, effect: Publish) -> tuple[int, ...]:
-        """Returns the mandatory messages of an effect that are for no named queue."""
-
-        def is_routed(message: Message) -> bool:
-            try:
-                return bool(self._router.named_queues(message))
-            except (Refusal, UnknownTopicError):  # it is refused
-                return False
-
-        return tuple([index for index in effect.mandatory if not is_routed(effect.messages[index])])
+    def _enter_singles(self) -> None:
+        others = [WaitingPublish(*one) for one in self._singles.enter(self._counts.held)]
+        self._waiting_bytes += sum([one.size_bytes for one in others])
+        self._waiting[:0] = others  # in front of later messages of the same publishers
 
     # ---- messages to rows
 
@@ -329,7 +329,13 @@ class Ingest:
         elsewhere: Iterable[tuple[int, int, bytes]],
         runs: Sequence[tuple[int, Building]],
     ) -> str | None:
-        """Adds the messages' further records; `_OWN_FRAME`, with nothing added, if that is too much."""
+        """Adds the messages' further records; none where that is too much, `_OWN_FRAME`, or gates are unsure."""
+        if special and not receipt.counted:
+            routed = ((message := receipt.messages[n], self._router.named(message, route)) for n, route, *_ in special)
+            receipt.unsure = unsure_gates(self._router.gates, routed)
+            if receipt.unsure:
+                receipt.take_back()
+                return None
         if receipt.with_copies:
             extra = sum([len(self._router.named(receipt.messages[index], route)) for index, route, *_ in special])
         else:

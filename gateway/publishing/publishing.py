@@ -15,6 +15,7 @@ from gateway.port.adapter import DONE, Outcome, Publish, Token
 from gateway.port.marks import Fence, Marks
 from gateway.port.single import Single
 from gateway.publishing.fences import fence_change
+from gateway.publishing.routing.length_gates import LengthGate
 from gateway.publishing.session_marks import marks_change
 from store.api.log import Appended
 from store.api.message import Message
@@ -152,6 +153,7 @@ class Receipt:
 
     __slots__ = (
         "copies",
+        "counted",
         "counts",
         "denied",
         "failed",
@@ -173,12 +175,18 @@ class Receipt:
         "token",
         "transaction",
         "unrouted",
+        "unsure",
         "who",
         "with_copies",
     )
 
     def __init__(
-        self, publisher: PublishSource, effect: Publish, size_bytes: int, denied: Mapping[int, Refusal] = NONE_DENIED
+        self,
+        publisher: PublishSource,
+        effect: Publish,
+        size_bytes: int,
+        denied: Mapping[int, Refusal] = NONE_DENIED,
+        counted: bool = False,
     ) -> None:
         # Once a `Publish`, which may be of one message: hence few containers.
         messages = effect.messages
@@ -202,6 +210,8 @@ class Receipt:
         self.counts: dict[str, int] = {}  # by topic, messages to be stored
         self.refused: dict[int, Refusal] = {}
         self.overflowed: tuple[int, ...] = ()  # messages that a full queue has not taken
+        self.counted = counted  # gates decide by what they know
+        self.unsure: Sequence[LengthGate] = ()  # gates that have to count first
         self.unrouted: tuple[int, ...] = ()  # mandatory messages that are for no named queue
         self.parts: dict[Building, int] = {}  # the frames it is in, and its first row there
         self.runs: Sequence[tuple[int, Building]] = ()  # of several frames: from which message on they are in which

@@ -1,6 +1,6 @@
 """Single messages of many connections on their way into frames (docs/decisions/0038)."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Final
 
 from gateway.domain.address import hash64
@@ -11,6 +11,7 @@ from gateway.publishing.publishing import (
     FRAME_ROWS,
     NOWHERE,
     Building,
+    PublishSource,
     SinglePublisher,
     WaitingSingle,
 )
@@ -76,10 +77,11 @@ class Singles:
             self._seen += 1
         return False
 
-    def enter(self) -> list[tuple[SinglePublisher, Publish, int]]:
+    def enter(self, held: Iterable[PublishSource] = ()) -> list[tuple[SinglePublisher, Publish, int]]:
         """Adds the messages to the frames being built; returns those that are not plain, which take the general way.
 
-        As the loop of `Ingest`, for messages of many connections, of each in the order of its reads.
+        So do those of `held` publishers, which have others on that way. As the loop of `Ingest`, for messages of many
+        connections, of each in the order of its reads.
         """
         router = self._router
         routes, hashes, groups, pack = router.routes, router.hashes, router.groups, ROW.pack
@@ -87,7 +89,7 @@ class Singles:
         self.size_bytes = self._seen = 0
         away, size_max = bool(self._outgoing.refusing), self._message_bytes_max
         others: list[tuple[SinglePublisher, Publish, int]] = []
-        gone: set[SinglePublisher] = set()  # the publishers of these, whose later messages stay behind them
+        gone: set[PublishSource] = set(held)  # the publishers of these, whose later messages stay behind them
         frame, into, in_flight = NOWHERE, SPREAD, self._outgoing.singles_in_flight
         rows, records, expected, pos = frame.rows, frame.records, frame.singles, 0
         topic, protocol, counted = "", "", 0  # counted: of this topic and protocol

@@ -1,5 +1,6 @@
 """The keeper of a process's queues: moves messages that leave them unconsumed, and removes unused queues."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Final
 
@@ -17,9 +18,15 @@ from gateway.queues.model.queue import Queue
 from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
 from store.api.message import Message
+from store.base import logs
+from store.base.errors import StoreError
 from store.format.frame import QueueOffset
 
 LOOK_BATCHES_MAX: Final = 16  # of messages that leave by themselves: then other queues have their turn
+COUNT_MS: Final = 1_000  # that messages wait for a count; without one the gate guesses for as long
+COUNTS_MAX: Final = 8  # while messages of this process land; with those that wait there are soon none in flight
+
+log = logs.get(__name__)
 
 
 class QueueKeeper:
@@ -94,6 +101,8 @@ class QueueKeeper:
                     touched=lambda: self._upkeep.changed(number),
                     refused=lambda message: self._refused(number, message),
                     room=lambda: self._room(number),
+                    count=None if self._owners.alone else lambda: self._count(number),
+                    now_ms=self._now_ms,
                 )
             gate.limit(rules.max_length, rules.max_bytes)
             self._router.gates.update(dict.fromkeys(queue.numbers, gate))
@@ -157,11 +166,33 @@ class QueueKeeper:
         gate = self._gate(queue)
         if gate is not None:
             queue.pump.look_again()
-            settled = gate.settled
-            if not gate.counted(settled, *await queue.pump.head.length()):
+            if not await self._is_counted(queue, gate):
                 self._upkeep.changed(number)
         dues.append(await self._moves.look_after(queue))
         return min((due for due in dues if due is not None), default=None)
+
+    async def _is_counted(self, queue: Queue, gate: LengthGate) -> bool:
+        """Counts a queue for its gate; returns False where it is to be counted again. Raises `StoreError`."""
+        async with gate.lock:
+            settled = gate.settled
+            return gate.counted(settled, *await queue.pump.head.length())
+
+    async def _count(self, number: int) -> None:
+        """Counts a queue for its gate, as exactly as that matters, while messages wait for it."""
+        queue = self._queues.get(number)
+        gate = None if queue is None else self._gate(queue)
+        if queue is None or gate is None:
+            return
+        try:
+            async with asyncio.timeout(COUNT_MS / 1_000):
+                for _ in range(COUNTS_MAX):
+                    if await self._is_counted(queue, gate) or gate.has_room:
+                        return
+        except (StoreError, TimeoutError):  # the look at the queue says so, and the store refuses messages for it
+            gate.guess(COUNT_MS)
+        except Exception:  # our own bug: messages are not to wait for it forever
+            log.exception("counting a queue has failed", queue=number)
+            gate.guess(COUNT_MS)
 
     async def _expire_messages(self, queue: Queue) -> int | None:
         """Removes expired and excess messages. A queue whose consumers take every message is left to them."""

@@ -311,6 +311,17 @@ class Router:
         """Returns the named queues a message would be put in. Raises as `resolve` does."""
         return list(self.named(message, self.resolve(message.address)))
 
+    def unrouted(self, messages: Sequence[Message], indexes: Iterable[int]) -> tuple[int, ...]:
+        """Returns those of some messages, by their indexes, that are for no named queue."""
+
+        def is_routed(message: Message) -> bool:
+            try:
+                return bool(self.named_queues(message))
+            except (Refusal, UnknownTopicError):  # it is refused
+                return False
+
+        return tuple([index for index in indexes if not is_routed(messages[index])])
+
     def bind(
         self,
         pattern: str,

@@ -1,12 +1,14 @@
 """An `Ingest` over logs that hold every frame until the test says how it ended."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from gateway.domain.batch import Batch
+from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Outcome, Publish, Token
+from gateway.port.single import Single
 from gateway.publishing.ingest import Ingest
 from gateway.publishing.routing.router import Router
 from store.api.log import Appended
@@ -129,6 +131,54 @@ class Publisher:
     def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
         assert all(token > before for before in self.outcomes)
         self.outcomes[token] = outcome
+
+
+class SinglesPublisher:
+    """A connection that publishes single messages: writes down in which order it was answered."""
+
+    protocol = "mqtt"
+    principal = None
+
+    def __init__(self) -> None:
+        self.answers: list[Any] = []
+        self.tokens = iter(range(1000, 2000))
+
+    def publish_of(self, single: Single) -> Publish:
+        return Publish([single.message], Token(next(self.tokens)))
+
+    def failed(self, single: Single, error: Refusal, size_bytes: int) -> None:
+        self.answers.append((error.cause, size_bytes))
+
+    def published(self, token: Token, outcome: Outcome, size_bytes: int) -> None:
+        error = outcome.error or next(iter(outcome.refused.values()), None)
+        self.answers.append((token if error is None else error.cause, size_bytes))
+
+
+def _acknowledged(singles: Any, _first: Position) -> None:
+    for publisher, single, size_bytes in singles:
+        publisher.answers.append((single.acknowledgement, size_bytes))
+
+
+class SinglesRig(IngestRig):
+    """Publications that come alone, beside others."""
+
+    def __init__(self, controller: Any, groups: Sequence[int] = (0,)) -> None:
+        super().__init__(controller, groups, acknowledged=_acknowledged, gathers=len(groups) == 1)
+
+    def single(self, publisher: SinglesPublisher, message: Message, acknowledgement: bytes = b"ack") -> None:
+        self.ingest.publish_singles([(publisher, Single(message, acknowledgement), SIZE_BYTES)])
+
+    def publish(
+        self, publisher: Any, token: int, *messages: Message, denied: Mapping[int, Refusal] | None = None
+    ) -> None:
+        self.ingest.publish(publisher, Publish(messages, Token(token)), SIZE_BYTES, denied or {})
+
+    def know(self, *addresses: str) -> None:
+        for address in addresses:
+            self.router.resolve(address)
+
+    def rested(self) -> bool:
+        return self.ingest.idle and not self.ingest.waiting_bytes
 
 
 class SpreadRig(IngestRig):

@@ -6,62 +6,15 @@ from controller.api.client import GroupConfig
 from controller.api.commands import AddGroup, ClusterLimits, CreateTopic
 from controller.node.local import LocalController
 from gateway.domain.errors import Cause, Refusal
-from gateway.port.adapter import Publish, Token
 from gateway.port.single import Single
 from gateway.publishing.publishing import FRAME_PAYLOAD_BYTES, FRAME_ROWS
 from gateway.publishing.singles import GATHERED_MAX
 from store.api.message import Message
 from store.base.errors import StoreOverloaded, StoreUnreachable
 from store.format.frame import FRAME_ASYNC
-from tests.support.gateway.ingest_rig import IngestRig
+from tests.support.gateway.ingest_rig import SinglesPublisher, SinglesRig
 
 pytestmark = pytest.mark.anyio
-
-
-class SinglesPublisher:
-    """A connection: writes down in which order it was answered."""
-
-    protocol = "mqtt"
-    principal = None
-
-    def __init__(self):
-        self.answers = []
-        self.tokens = iter(range(1000, 2000))
-
-    def publish_of(self, single):
-        return Publish([single.message], Token(next(self.tokens)))
-
-    def failed(self, single, error, size_bytes):
-        self.answers.append((error.cause, size_bytes))
-
-    def published(self, token, outcome, size_bytes):
-        error = outcome.error or next(iter(outcome.refused.values()), None)
-        self.answers.append((token if error is None else error.cause, size_bytes))
-
-
-def acknowledged(singles, _first):
-    for publisher, single, size_bytes in singles:
-        publisher.answers.append((single.acknowledgement, size_bytes))
-
-
-class SinglesRig(IngestRig):
-    """Publications that come alone, beside others."""
-
-    def __init__(self, controller, groups=(0,)):
-        super().__init__(controller, groups, acknowledged=acknowledged, gathers=len(groups) == 1)
-
-    def single(self, publisher, message, acknowledgement=b"ack"):
-        self.ingest.publish_singles([(publisher, Single(message, acknowledgement), 10)])
-
-    def publish(self, publisher, token, *messages, denied=None):
-        self.ingest.publish(publisher, Publish(messages, Token(token)), 10, denied or {})
-
-    def know(self, *addresses):
-        for address in addresses:
-            self.router.resolve(address)
-
-    def rested(self):
-        return self.ingest.idle and not self.ingest.waiting_bytes
 
 
 def message(body=b"x", address="t/1", device="d1", **fields):
