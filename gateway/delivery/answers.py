@@ -13,7 +13,7 @@ from typing import Protocol
 
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.lanes import Subscriber
-from gateway.delivery.last_value import last_stored
+from gateway.delivery.last_value import QueuesAt, anywhere, last_stored
 from gateway.delivery.read_slots import ReadSlots
 from gateway.domain.access import OPEN, Identity, Permissions
 from gateway.domain.errors import Cause, Refusal
@@ -87,7 +87,9 @@ class AnswerWaits:
         *,
         now_ms: Callable[[], int],
         later: Callable[[float, Callable[[], object]], object],
+        queues_at: QueuesAt = anywhere,
     ) -> None:
+        self._queues_at = queues_at
         self._fanout = fanout
         self._store = store
         self._reads = reads
@@ -160,9 +162,8 @@ class AnswerWaits:
         """
         try:
             async with asyncio.timeout_at(wait.until_s):
-                found = await self._reads.read(
-                    lambda: last_stored(self._store, wait.place.address, now_ms=self._now_ms())
-                )
+                look = partial(last_stored, self._store, wait.place.address, queues_at=self._queues_at)
+                found = await self._reads.read(lambda: look(now_ms=self._now_ms()))
         except (StoreError, TimeoutError) as error:  # an answer that is still to come is heard all the same
             log.warning("the answer to a repeated command cannot be looked for", error=str(error) or "no time left")
             return

@@ -8,6 +8,7 @@ from typing import Protocol
 
 import msgspec
 
+from gateway.delivery.last_value import QueuesAt, anywhere
 from gateway.delivery.search_cursors import PlainCursors
 from gateway.domain.address import hash64
 from gateway.domain.errors import Cause, Refusal
@@ -47,6 +48,7 @@ async def find_messages(
     indexed: Callable[[IndexKind, str], bool],
     readable: Callable[[str], bool] | None = None,
     cursors: Cursors = _PLAIN,
+    queues_at: QueuesAt = anywhere,
 ) -> FoundMessages:
     """Returns the answer to a request. Raises `Refusal`.
 
@@ -66,11 +68,19 @@ async def find_messages(
             Cause.PRECONDITION,
             f"messages cannot be found by {kind.name.lower()}: their topic is configured without that index",
         )
+    at = queues_at(text) if kind is IndexKind.ADDRESS else None
+    queues = None if at is None else [QueueNumber(queue) for queue in at]
     found: list[Message] = []
     looked = passed_over = 0
     while True:
         positions = await store.log.find(
-            kind, hash64(text), from_ms=request.from_ms, until_ms=request.until_ms, below=below, limit=PAGE
+            kind,
+            hash64(text),
+            from_ms=request.from_ms,
+            until_ms=request.until_ms,
+            below=below,
+            limit=PAGE,
+            queues=queues,
         )
         for position in positions:
             try:

@@ -4,7 +4,8 @@ Addresses come from the directory (`gateway.publishing.routing.directory`), in o
 last value of its own and is in no list.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import TypeAlias
 from urllib.parse import quote
 
 import msgspec
@@ -16,22 +17,36 @@ from gateway.port.reads import LastValues, LastValuesPage
 from store.api.client import StoreClient
 from store.api.message import Message, decode
 from store.base.errors import CorruptFrame
-from store.format.frame import Position
+from store.format.frame import Position, QueueNumber
 
 PAGE = 500  # addresses asked of the store at a time
 LOOKED_MAX = 5_000  # addresses looked at for one answer: where few of them match, it may be short or empty
 PAGE_BYTES = 4 << 20  # of bodies in one answer, about
 
 
-async def last_value(store: StoreClient, address: str, *, now_ms: int) -> Message | None:
+# Returns the queues that messages at an address can be in; None where that may be any.
+QueuesAt: TypeAlias = Callable[[str], Sequence[int] | None]
+
+
+def anywhere(_address: str) -> None:
+    """Returns None, for any queue."""
+
+
+async def last_value(
+    store: StoreClient, address: str, *, now_ms: int, queues_at: QueuesAt = anywhere
+) -> Message | None:
     """Returns the newest message at an address, its id filled in; None when there is none or it has expired."""
-    found = await last_stored(store, address, now_ms=now_ms)
+    found = await last_stored(store, address, now_ms=now_ms, queues_at=queues_at)
     return None if found is None else found[1]
 
 
-async def last_stored(store: StoreClient, address: str, *, now_ms: int) -> tuple[Position, Message] | None:
+async def last_stored(
+    store: StoreClient, address: str, *, now_ms: int, queues_at: QueuesAt = anywhere
+) -> tuple[Position, Message] | None:
     """Returns the newest message at an address as `last_value` does, and its position."""
-    position = await store.log.last(address_hash(address))
+    queues = queues_at(address)
+    among = None if queues is None else [QueueNumber(queue) for queue in queues]
+    position = await store.log.last(address_hash(address), among)
     record = None if position is None else await store.log.read(position)
     if position is None or record is None:
         return None
@@ -42,7 +57,12 @@ async def last_stored(store: StoreClient, address: str, *, now_ms: int) -> tuple
 
 
 async def last_values(
-    store: StoreClient, request: LastValues, *, now_ms: int, readable: Callable[[str], bool] = lambda _address: True
+    store: StoreClient,
+    request: LastValues,
+    *,
+    now_ms: int,
+    readable: Callable[[str], bool] = lambda _address: True,
+    queues_at: QueuesAt = anywhere,
 ) -> LastValuesPage:
     """Returns the answer to a request. An expired one is left out. Raises `Refusal` (MALFORMED).
 
@@ -67,7 +87,7 @@ async def last_values(
                 message = None
             else:
                 try:
-                    message = await last_value(store, address, now_ms=now_ms)
+                    message = await last_value(store, address, now_ms=now_ms, queues_at=queues_at)
                 except CorruptFrame as error:
                     if found:  # they come first, and the next page begins with the error
                         return LastValuesPage(messages=found, after=before)

@@ -173,7 +173,14 @@ class ProcessHub(StreamHub):
             ),
         )
         self.answers, self.keys, self.contexts = (
-            AnswerWaits(self.fanout, store, self.reads.single, now_ms=now_ms, later=self.later),
+            AnswerWaits(
+                self.fanout,
+                store,
+                self.reads.single,
+                now_ms=now_ms,
+                later=self.later,
+                queues_at=self.router.queues_at,
+            ),
             KeyValues(store, config.kv, now_ms=now_ms),
             ContextKeeper(Provisioned(config.auth.oscore_file, now_ms=now_ms), store, self.owners),
         )

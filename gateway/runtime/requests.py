@@ -213,9 +213,8 @@ async def _open_session(asked: RequestContext, request: OpenSession) -> OpenedSe
         request = msgspec.structs.replace(request, will=msgspec.structs.replace(request.will, who=permissions.identity))
     endpoint.has_session = True
     delay_ms = hub.reconnect_penalty.delay_ms(endpoint.reconnecting_client(request.session_id), now_ms=now_ms())
-    return await open_after(
-        delay_ms, hub.sessions, endpoint, request, hub.authenticator.session_user(endpoint.principal)
-    )
+    user = hub.authenticator.session_user(endpoint.principal)
+    return await open_after(delay_ms, hub.sessions, endpoint, request, user)
 
 
 async def _save_session(asked: RequestContext, request: SaveSession) -> None:
@@ -231,15 +230,16 @@ async def _recall_key(asked: RequestContext, request: RecallKey) -> StoredReques
 
 
 async def _last_value(asked: RequestContext, request: LastValue) -> Message | None:
-    hub = asked.hub
-    return await hub.reads.single.read(lambda: last_value(hub.store, request.address, now_ms=now_ms()))
+    look = partial(last_value, asked.hub.store, request.address, queues_at=asked.hub.router.queues_at)
+    return await asked.hub.reads.single.read(lambda: look(now_ms=now_ms()))
 
 
 async def _last_values(asked: RequestContext, request: LastValues) -> LastValuesPage:
     hub, readable = asked.hub, asked.permissions.reads
     if not request.after:  # a later page goes on with the list that the first one has waited for
         await hub.directory.settle()
-    return await hub.reads.pages.read(lambda: last_values(hub.store, request, now_ms=now_ms(), readable=readable))
+    look = partial(last_values, hub.store, request, readable=readable, queues_at=hub.router.queues_at)
+    return await hub.reads.pages.read(lambda: look(now_ms=now_ms()))
 
 
 async def _retained(asked: RequestContext, request: Retained) -> RetainedPage:
@@ -252,11 +252,11 @@ async def _find_messages(asked: RequestContext, request: FindMessages) -> FoundM
     hub, permissions = asked.hub, asked.permissions
 
     async def find() -> FoundMessages:
-        restricted: dict[str, Any] = {}
+        options: dict[str, Any] = {"queues_at": hub.router.queues_at}
         if permissions.access is not None:  # by now: the search may have waited
             seal = CursorSeal(hub.timer_secrets.of(f"{_CURSORS}{permissions.identity.name}"))
-            restricted = {"readable": permissions.reads, "cursors": seal}
-        return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **restricted)
+            options |= {"readable": permissions.reads, "cursors": seal}
+        return await find_messages(hub.store, request, now_ms=now_ms(), indexed=hub.router.indexed, **options)
 
     user = f"user {asked.who.name}" if asked.who.name else f"host {asked.endpoint.host}"
     return await hub.finds.find(request, find, connection=asked.endpoint, number=asked.token, user=user)

@@ -78,8 +78,12 @@ class LogCalls(Protocol):
     async def read(self, position: Position) -> bytes | None:
         """Reads the record at a position, None when there is none."""
 
-    async def last(self, address_hash: int) -> Position | None:
-        """Finds the newest record of an address (rows without ROW_EXTRA, queue numbers from FIRST_QUEUE on)."""
+    async def last(self, address_hash: int, queues: Sequence[QueueNumber] | None = None) -> Position | None:
+        """Finds the newest record of an address (rows without ROW_EXTRA, queue numbers from FIRST_QUEUE on).
+
+        Retention may have removed it: then nothing is read there. Of a cluster only the groups of these queues (None:
+        all groups) are asked, and all of them have to answer.
+        """
 
     async def find(
         self,
@@ -90,10 +94,12 @@ class LogCalls(Protocol):
         until_ms: int = 1 << 63,
         below: Position | None = None,
         limit: int = 100,
+        queues: Sequence[QueueNumber] | None = None,
     ) -> Sequence[Position]:
         """Finds the records of a key, an address or an id: their positions, newest first, at most `limit` of them.
 
         Only those stored at `from_ms` or later and before `until_ms`, and, for the next page, in front of `below`.
+        `queues` says which groups of a cluster are asked, as for `last`.
         Hashes collide: compare the records themselves.
         """
 

@@ -3,11 +3,15 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
+from typing import Final
 
+from store.api.client import StoreClient
 from store.api.log import IndexKind, LogCalls, OnAppended, TailListener
 from store.base.errors import StoreError
 from store.cluster.store_groups import StoreGroups
 from store.format.frame import ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame, group_of
+
+_NEVER_MS: Final = 1 << 63  # later than any frame
 
 
 class ClusterLog(LogCalls):
@@ -53,17 +57,24 @@ class ClusterLog(LogCalls):
         store = self._stores.logs.get(group_of(position.frame))
         return None if store is None else await store.log.read(position)
 
-    async def last(self, address_hash: int) -> Position | None:
-        """See `LogCalls.last`: of several groups' the one that was stored last by their clocks."""
-        found = [at for at in await self._stores.all(lambda store: store.log.last(address_hash)) if at is not None]
+    async def last(self, address_hash: int, queues: Sequence[QueueNumber] | None = None) -> Position | None:
+        """See `LogCalls.last`: of several groups' the one that was stored last by their clocks.
+
+        A record that is removed may have been stored as late as the first one behind it that is there.
+        """
+        asked = await self._stores.of_any(queues, lambda store: store.log.last(address_hash))
+        found = [at for at in asked if at is not None]
         if len(found) < 2:
             return found[0] if found else None
         times = await asyncio.gather(*map(self._stored_at_ms, found))
         return max(zip(times, found, strict=True))[1]
 
-    async def _stored_at_ms(self, position: Position) -> int:
+    async def _stored_at_ms(self, position: Position) -> tuple[int, bool]:
+        """Returns when the record at a position was stored at the latest, and whether it is there."""
         frames, _ = await self.scan(position, None, max_bytes=1)
-        return frames[0].header.stored_at_ms if frames and frames[0].start == position.frame else 0
+        if not frames:
+            return _NEVER_MS, False
+        return frames[0].header.stored_at_ms, frames[0].start == position.frame
 
     async def find(
         self,
@@ -74,15 +85,16 @@ class ClusterLog(LogCalls):
         until_ms: int = 1 << 63,
         below: Position | None = None,
         limit: int = 100,
+        queues: Sequence[QueueNumber] | None = None,
     ) -> Sequence[Position]:
         """See `LogCalls.find`: newest first within each group, group by group."""
-        stores = [store for n, store in self._stores.logs.items() if below is None or n <= group_of(below.frame)]
-        found = await asyncio.gather(
-            *(
-                store.log.find(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below, limit=limit)
-                for store in stores
-            )
-        )
+
+        async def find(store: StoreClient) -> Sequence[Position]:
+            if below is not None and store.group > group_of(below.frame):
+                return ()
+            return await store.log.find(kind, hash_, from_ms=from_ms, until_ms=until_ms, below=below, limit=limit)
+
+        found = await self._stores.of_any(queues, find)
         return sorted(chain.from_iterable(found), reverse=True)[: max(limit, 0)]
 
     async def addresses(self, prefix: str = "", *, after: str = "", limit: int = 1000) -> Sequence[str]:

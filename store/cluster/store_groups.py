@@ -128,6 +128,13 @@ class StoreGroups:
         """Returns the client of the group that a queue lies in. Raises `StoreUnreachable`."""
         return self.log(self.store_group(queue))
 
+    async def of_any(self, queues: Sequence[QueueNumber] | None, ask: Callable[[StoreClient], Awaitable[T]]) -> list[T]:
+        """Asks the groups that some queues lie in, None: all groups. All that are asked have to answer."""
+        if queues is None:
+            return await self.all(ask)
+        groups = sorted({self.store_group(queue) for queue in queues})
+        return await asyncio.gather(*map(ask, map(self.log, groups)))
+
     async def all(self, ask: Callable[[StoreClient], Awaitable[T]]) -> list[T]:
         """Asks all groups, which all have to answer."""
         return await asyncio.gather(*map(ask, self.logs.values()))

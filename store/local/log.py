@@ -292,7 +292,7 @@ class LocalLog:
                 self._cache.put(found)
         return found
 
-    async def last(self, address_hash: int) -> Position | None:
+    async def last(self, address_hash: int, queues: Sequence[QueueNumber] | None = None) -> Position | None:
         """See `LogCalls.last`."""
         core = self._core
         core.check_open()
@@ -302,8 +302,7 @@ class LocalLog:
             return found
         views = core.engine.views
         with views.reading() as txn:  # a lookup takes 5 us, a thread 50 to 100 us
-            found = views.last.get(txn, address_hash)
-        return found if found is not None and found.frame >= core.recent.first else None
+            return views.last.get(txn, address_hash)
 
     async def find(
         self,
@@ -314,6 +313,7 @@ class LocalLog:
         until_ms: int = 1 << 63,
         below: Position | None = None,
         limit: int = 100,
+        queues: Sequence[QueueNumber] | None = None,
     ) -> Sequence[Position]:
         """See `LogCalls.find`."""
         _check_hash(hash_)

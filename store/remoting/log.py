@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from store.api.log import LogCalls, OnAppended, TailListener
+from store.api.log import IndexKind, LogCalls, OnAppended, TailListener
 from store.format.frame import Frame, LogOffset, Position, QueueNumber, UnplacedFrame
 from store.remoting.core import Remote, decoder
 from store.remoting.stubs import stubs
@@ -11,6 +11,8 @@ from store.rpc import arguments
 from store.rpc.frames import ScannedAnswer
 
 _a_scanned: Callable[[Any], ScannedAnswer] = decoder(ScannedAnswer)
+_a_position: Callable[[Any], Position | None] = decoder(Position | None)
+_positions: Callable[[Any], list[Position]] = decoder(list[Position])
 _a_record: Callable[[Any], bytes | None] = decoder(bytes | None)
 
 
@@ -49,6 +51,25 @@ class RemoteLog(LogCalls):
     def _scanned(self, body: Any) -> tuple[Sequence[Frame], LogOffset]:
         answer: ScannedAnswer = _a_scanned(body)
         return self._remote.connection.frames.frames(answer.frames), LogOffset(answer.following)
+
+    async def last(self, address_hash: int, queues: Sequence[QueueNumber] | None = None) -> Position | None:
+        """See `LogCalls.last`."""
+        return await self._remote.call("last", arguments.Last(address_hash), _a_position)
+
+    async def find(
+        self,
+        kind: IndexKind,
+        hash_: int,
+        *,
+        from_ms: int = 0,
+        until_ms: int = 1 << 63,
+        below: Position | None = None,
+        limit: int = 100,
+        queues: Sequence[QueueNumber] | None = None,
+    ) -> Sequence[Position]:
+        """See `LogCalls.find`."""
+        asked = arguments.Find(int(kind), hash_, from_ms, until_ms, below, limit)
+        return await self._remote.call("find", asked, _positions)
 
     async def read(self, position: Position) -> bytes | None:
         """See `LogCalls.read`."""

@@ -18,10 +18,9 @@ import msgspec
 from store.api.groups import GroupCalls
 from store.api.keys import KeyCalls
 from store.api.leases import LeaseCalls
-from store.api.log import IndexKind, LogCalls
+from store.api.log import LogCalls
 from store.api.queues import QueueCalls
 from store.api.timers import TimerCalls
-from store.format.frame import LogOffset, Position
 from store.rpc import arguments
 from store.rpc.arguments import Arguments
 
@@ -114,12 +113,7 @@ def _integers(offsets: Mapping[Any, Any]) -> dict[int, Any]:
     return {int(queue): at for queue, at in offsets.items()}
 
 
-def _position(found: tuple[int, int] | None) -> Position | None:
-    return None if found is None else Position(LogOffset(found[0]), found[1])
-
-
 _OPERATIONS: Final[Mapping[str, Callable[[Any], Any]]] = {"compares": dict, "operations": arguments.packed_operations}
-_FIND: Final[Mapping[str, Callable[[Any], Any]]] = {"kind": IndexKind, "below": _position}
 _a = arguments
 
 # One line a call: its name, struct, method and mode.
@@ -135,8 +129,8 @@ _ROWS: Final = (
     Row("lost", _a.Lost, QueueCalls.lost, AGAIN, reads=True, waits=True),
     Row("queue_configs", _a.QueueConfigs, None, SESSION, anywhere=True),
     Row("offset_at_time", _a.OffsetAtTime, QueueCalls.offset_at_time, AGAIN, anywhere=True),
-    Row("last", _a.Last, LogCalls.last, AGAIN, anywhere=True),
-    Row("find", _a.Find, LogCalls.find, AGAIN, anywhere=True, packs={"kind": int}, unpacks=_FIND),
+    Row("last", _a.Last, None, AGAIN, anywhere=True),
+    Row("find", _a.Find, None, AGAIN, anywhere=True),
     Row("addresses", _a.Addresses, LogCalls.addresses, AGAIN, anywhere=True, reads=True),
     Row("note_addresses", _a.NoteAddresses, LogCalls.note_addresses, AGAIN, packs={"addresses": tuple}),
     Row("kv_get", _a.KvGet, KeyCalls.get, AGAIN),

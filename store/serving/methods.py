@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from store.api.log import IndexKind
 from store.base.errors import StoreError
 from store.format.body_parts import PART_BYTES
 from store.format.frame import LogOffset, Position, QueueNumber, QueueOffset
@@ -87,6 +88,23 @@ async def _read(session: ServingSession, asked: arguments.Read, _number: int, sh
     return encode(await session.store.log.read(Position(LogOffset(asked.frame), asked.row)))
 
 
+async def _last(session: ServingSession, asked: arguments.Last, _number: int, _share: Share) -> bytes:
+    return encode(await session.store.log.last(asked.address_hash))
+
+
+async def _find(session: ServingSession, asked: arguments.Find, _number: int, _share: Share) -> bytes:
+    below = None if asked.below is None else Position(LogOffset(asked.below[0]), asked.below[1])
+    found = await session.store.log.find(
+        IndexKind(asked.kind),
+        asked.hash_,
+        from_ms=asked.from_ms,
+        until_ms=asked.until_ms,
+        below=below,
+        limit=asked.limit,
+    )
+    return encode(found)
+
+
 async def _queue_configs(session: ServingSession, asked: arguments.QueueConfigs, _number: int, _share: Share) -> bytes:
     return encode([session.store.queues.config(QueueNumber(queue)) for queue in asked.queues])
 
@@ -135,6 +153,8 @@ _SPELLED: Mapping[str, Run] = {
     "cancel": lambda session, asked, _n, _s: session.cancel(asked),
     "scan": lambda session, asked, _n, share: session.scan(asked, share),
     "fetch": lambda session, asked, _n, share: session.fetch(asked, share),
+    "last": _last,
+    "find": _find,
     "read": _read,
     "queue_configs": _queue_configs,
     "configure_queues": lambda session, asked, _n, _s: session.configure_queues(asked),

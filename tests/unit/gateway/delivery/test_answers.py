@@ -203,7 +203,7 @@ async def test_clients_behind_a_proxy_are_counted_by_their_own_hosts(monkeypatch
 def found(monkeypatch: pytest.MonkeyPatch, at: Position | Exception, correlation: bytes = b"c") -> None:
     """Sets where the last message at `a` is, or the error that it is read with."""
 
-    async def last_stored(_store: Any, address: str, *, now_ms: int) -> tuple[Position, Message] | None:
+    async def last_stored(_store: Any, address: str, **_options: Any) -> tuple[Position, Message] | None:
         if isinstance(at, Exception):
             raise at
         return (at, Message("a", b"earlier", correlation=correlation, id="1")) if address == "a" else None

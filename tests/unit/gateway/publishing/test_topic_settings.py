@@ -7,14 +7,14 @@ import msgspec
 import pytest
 
 from controller.api.client import Topic, TopicLimit, UnknownTopic
-from controller.api.commands import ClusterLimits, ConfigureTopic, CreateTopic, MoveQueue
+from controller.api.commands import CloseQueue, ClusterLimits, ConfigureTopic, CreateTopic, MoveQueue
 from controller.node.local import LocalController
 from gateway.config.config import Config, TopicsConfig, load
 from gateway.domain.batch import Batch
 from gateway.ops.metrics import Metrics
 from gateway.port.adapter import Publish, Token
 from gateway.publishing.ingest import Ingest
-from gateway.publishing.routing.router import Router
+from gateway.publishing.routing.router import Router, TopicRule
 from gateway.publishing.routing.topic_settings import TopicSettings, queue_configs, summary
 from gateway.runtime.hub import ProcessHub
 from store.api.message import Message
@@ -283,3 +283,14 @@ async def test_queues_stay_as_many_as_they_are(running, controller, caplog):
     await controller.do(CreateTopic(name="t", queues=2))
     await running.start(TopicSettings(name="t", queues=5, retention_ms=1))
     assert len(controller.topic("t").queues) == 2
+
+
+async def test_messages_of_an_address_can_be_in_the_queues_of_its_topic(controller):
+    router = Router(controller, [TopicRule("plant/+/alarm", "alarms")])
+    assert router.queues_at("plant/1/alarm") is None
+    plant, alarms = [await controller.do(CreateTopic(name=name)) for name in ("plant", "alarms")]
+    assert list(router.queues_at("plant/1/temperature")) == list(plant.queues)
+    assert sorted(router.queues_at("plant/1/alarm")) == sorted([*plant.queues, *alarms.queues])
+    moved = await controller.do(CloseQueue(number=plant.queues[0]))
+    assert sorted(moved.queues) == sorted(router.queues_at("plant/1"))
+    assert router.queues_at("other/1") is None

@@ -23,7 +23,8 @@ class Log:
     def __init__(self):
         self.under_way = self.most = 0
 
-    async def last(self, _hash):
+    async def last(self, _hash, queues):
+        assert list(queues) == [16]
         return Position(LogOffset(8), 0)
 
     async def addresses(self, _prefix, *, after, limit):
@@ -43,7 +44,8 @@ async def test_no_more_are_read_at_a_time_than_fit(request_):
     log = Log()
     reads = MessageReads(bytes_max=256 * MiB, message_bytes_max=16 * MiB, unread_bytes=lambda: 0)
     directory = SimpleNamespace(settle=lambda: asyncio.sleep(0))
-    hub = SimpleNamespace(store=SimpleNamespace(log=log), reads=reads, directory=directory)
+    router = SimpleNamespace(queues_at=lambda _address: [16])
+    hub = SimpleNamespace(store=SimpleNamespace(log=log), reads=reads, directory=directory, router=router)
     permissions = SimpleNamespace(access=None, reads=lambda _address: True)
     endpoint = SimpleNamespace(principal=SimpleNamespace(permissions=permissions))
     calls = [answer(hub, endpoint, Call(request=request_, token=Token(number))) for number in range(40)]

@@ -29,7 +29,7 @@ class Connection:
 
 async def test_a_search_that_waits_finds_nothing_that_new_rules_hide(tmp_path):
     user = Principal(name="ada", permissions=Permissions(Identity(name="ada"), None))
-    router = SimpleNamespace(indexed=lambda _kind, _text: True)
+    router = SimpleNamespace(indexed=lambda _kind, _text: True, queues_at=lambda _address: None)
     async with await LocalStore.open(tmp_path) as store:
         parts = {"store": store, "finds": FindWaits(store), "router": router, "timer_secrets": TimerSecrets()}
         connection = Connection()

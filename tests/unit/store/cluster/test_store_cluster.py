@@ -10,13 +10,14 @@ from store.api.lost import LostMessages, LostOffsets
 from store.base.errors import BadHandle, NoSuchTimer, StoreUnreachable
 from store.cluster import store_groups
 from store.cluster.cluster import ClusterStore, connect_remote
-from store.format.frame import ROW, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
+from store.format.frame import ROW, ROW_INDEX_ADDRESS, ROW_INDEX_KEY, Position, UnplacedFrame, group_of, origin_of
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig
 from store.format.records import TimerSet
 from store.integrity.ledger import Damage
 from store.local.local import LocalStore
 from store.remoting import RemoteStore, client
+from tests.support.process.clock import Clock
 from tests.support.process.waiting import until
 from tests.support.store.remote_kit import Node
 from tests.support.store.store_kit import append, begin, bodies, frame, records_frame
@@ -162,6 +163,59 @@ async def test_what_is_looked_up_without_a_queue_is_looked_up_everywhere(cluster
     assert paged == expected
     assert (await cluster.log.last(9)).frame in {one.frame for one in at[-2:]}
     assert await cluster.log.last(10) is None
+
+
+def addressed(queue, body, address_hash=9):
+    return UnplacedFrame.build(ROW.pack(queue, 0, len(body), 0, 0, address_hash, 0, 0), body)
+
+
+async def test_records_of_an_address_are_looked_for_in_the_groups_of_its_queues_alone(cluster, nodes):
+    row = ROW.pack(16, 0, 1, ROW_INDEX_ADDRESS, 0, 9, 0, 0)
+    found = ((await append(cluster, UnplacedFrame.build(row, b"x"))).frame, 0)
+    assert await cluster.log.last(9, [17]) is None
+    assert await cluster.log.find(IndexKind.ADDRESS, 9, queues=[17]) == []
+    await nodes[1].stop()
+    assert await cluster.log.last(9, [16, 18]) == found
+    assert await cluster.log.find(IndexKind.ADDRESS, 9, queues=[16, 18]) == [found]
+    for asked in ([16, 17], None):
+        with pytest.raises(StoreUnreachable):
+            await cluster.log.last(9, asked)
+        with pytest.raises(StoreUnreachable):
+            await cluster.log.find(IndexKind.ADDRESS, 9, queues=asked)
+
+
+async def trimmed(store):
+    await store.core.until_dispatched(store.log.confirmed)
+    await asyncio.to_thread(store.core.engine.trimmer.run)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("removed", [0, 1])
+async def test_no_older_record_takes_the_place_of_one_that_retention_has_removed(tmp_path, controller, removed):
+    clock = Clock()
+    limits = {"segment_size_bytes": 2_000, "now_ms": clock.now_ms, "retention_interval_s": 3_600}
+    async with (
+        await LocalStore.open(tmp_path / "0", **limits) as first,
+        await LocalStore.open(tmp_path / "1", group=1, **limits) as second,
+    ):
+        stores = [first, second]
+        for number in (0, 1):
+            controller.put(number, "")
+        cluster = await ClusterStore.open(controller, stores.__getitem__)
+        await cluster.queues.configure([QueueConfig(16, retention_bytes=3_000), QueueConfig(17, retention_bytes=3_000)])
+        await append(cluster, addressed(17 - removed, b"old"))
+        clock.ms += 1_000
+        await append(cluster, addressed(16 + removed, b"new"))
+        assert await cluster.log.read(await cluster.log.last(9)) == b"new"
+        for _ in range(12):
+            clock.ms += 1_000
+            await append(cluster, addressed(16 + removed, b"z" * 900, 8))
+        await trimmed(stores[removed])
+        assert stores[removed].core.engine.log.first > origin_of(removed)
+        assert await cluster.log.read(await cluster.log.last(9)) is None
+        await append(cluster, addressed(17 - removed, b"newest"))
+        assert await cluster.log.read(await cluster.log.last(9)) == b"newest"
+        await cluster.close()
 
 
 async def test_timers_of_all_groups_as_they_are_due(cluster, stores):
