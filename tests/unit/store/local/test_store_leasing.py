@@ -534,7 +534,7 @@ async def test_a_take_that_fails_in_an_ordered_group_holds_nothing(store, monkey
     monkeypatch.setattr(leasing_module, "LOOK_AHEAD", 1)
     await store.leases.set_policy(16, LeasePolicy(ordered=True))
     await put(store, b"a1", b"a2", b"b", b"c", keys=(1, 1, 2, 3))
-    leasing = store.leases._leasing
+    leasing = behind(store).leases._leasing
     locate, looks = leasing._locate, []
 
     async def damaged(queue, ranges, *, max_bytes):
