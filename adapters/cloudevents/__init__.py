@@ -62,7 +62,7 @@ from adapters.cloudevents.structured import (
     whole_batch,
 )
 from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
-from adapters.cloudevents.verbatim import KEPT_BYTES_MAX, around, unambiguous, whole
+from adapters.cloudevents.verbatim import KEPT_BYTES_MAX, around, whole
 
 __all__ = [
     "ADDRESS",
@@ -113,7 +113,6 @@ __all__ = [
     "to_protobuf_batch",
     "to_structured",
     "typed_of",
-    "unambiguous",
     "whole",
     "whole_batch",
     "wrap",

@@ -38,8 +38,11 @@ def encode_text(text: str, content_type: str | None) -> tuple[bytes, str]:
         raise malformed("data", f"is text of the charset {charset[:32]!r}, which is not known here; use data_base64")
     try:
         body = text.encode(charset)
-    except UnicodeEncodeError:
-        raise malformed("data", f"has characters that the charset {charset!r} has not") from None
+        faithful = body.decode(charset) == text  # some codecs write one character for another
+    except UnicodeError:
+        faithful = False
+    if not faithful:
+        raise malformed("data", f"has characters that the charset {charset!r} has not")
     return body, TEXT if body == plain else ENCODED
 
 

@@ -45,7 +45,6 @@ from adapters.cloudevents.attributes import (
     named_address,
 )
 from adapters.cloudevents.timestamps import canonical_ms, format_ms, parse_ms
-from gateway.domain.address import check_address
 from gateway.domain.errors import Refusal
 from gateway.port.queues import answers_at
 from store.api.message import EVENT, Message
@@ -311,8 +310,8 @@ def take_fields(context: dict[str, str], fields: dict[str, Any]) -> None:
     """Takes our extensions out of an event's attributes into the fields of its message: the inverse of `add_fields`.
 
     Only of an event that a gateway has wrapped; to others they are what their publishers mean by them. A field that the
-    protocol says wins. `fields` of an event are checked as those of any message: its publisher has to be allowed to
-    read at the address of answers.
+    protocol says wins. The address of answers stays an extension: who publishes has to be allowed to read there, and a
+    sink, which may not, would have all events behind it wait.
     """
     if not context["source"].startswith(_WRAPPED):
         return
@@ -331,7 +330,6 @@ def _correlation_data(text: str) -> bytes:
 
 _FIELDS: Final[tuple[tuple[str, str, Callable[[str], Any]], ...]] = (
     (_CODING, "content_encoding", str),
-    (_REPLY_TO, "reply_to", check_address),
     (_CORRELATION, "correlation", _correlation_data),
 )
 

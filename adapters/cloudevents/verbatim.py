@@ -4,12 +4,9 @@ The message in the log is the event, whose body is its data. The text around the
 beside it; where text has escapes the whole body is kept.
 """
 
-import json
 from base64 import b64encode
 from collections.abc import Sequence
-from typing import Any, Final
-
-from adapters.cloudevents.attributes import OURS
+from typing import Final
 
 KEPT_BYTES_MAX: Final = 64 << 10  # of a body that are kept beside its data
 
@@ -35,22 +32,3 @@ def whole(kept: Sequence[bytes], data: bytes) -> bytes:
     if len(kept) == 1:
         return kept[0]
     return b"".join((kept[0], data if len(kept) == 2 else b64encode(data), kept[-1]))
-
-
-def unambiguous(kept: Sequence[bytes]) -> bool:
-    """Returns whether every reader of a body takes it for the event that it is to us, by the parts of `around`.
-
-    It says each name once, as some readers take the first of two, and none that the gateway alone says.
-    """
-    text = kept[0] if len(kept) == 1 else b"1".join((kept[0], kept[-1]))
-    try:
-        json.loads(text, object_pairs_hook=_check_names)
-    except (ValueError, RecursionError):
-        return False
-    return True
-
-
-def _check_names(pairs: list[tuple[str, Any]]) -> None:
-    names = {name for name, _ in pairs}
-    if len(names) < len(pairs) or not OURS.isdisjoint(names):
-        raise ValueError("a name is there twice, or the gateway's")

@@ -5,6 +5,13 @@ Nearly all are free: then a turn is an entry in a dictionary, and costs half as 
 
 import asyncio
 from collections import deque
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from store.base.errors import StoreOverloaded
+
+LIMIT_S: Final = 10.0  # as long as the store may take for the request in front
 
 _Waiting = deque[asyncio.Future[None]]
 
@@ -18,6 +25,19 @@ class Turns:
     def at(self, name: str) -> "Turn":
         """Returns a turn, for `async with`."""
         return Turn(self, name)
+
+    @asynccontextmanager
+    async def within(self, name: str, limit_s: float = LIMIT_S) -> AsyncIterator[None]:
+        """Waits for a turn so long at most. Raises `StoreOverloaded`: those in front of it wait for the store."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.begin(name)
+        except TimeoutError:
+            raise StoreOverloaded(f"requests in front of it wait for the store for more than {limit_s:g} s") from None
+        try:
+            yield
+        finally:
+            self.end(name)
 
     async def begin(self, name: str) -> None:
         """Waits for a turn; `end` follows."""

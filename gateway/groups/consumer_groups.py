@@ -154,7 +154,7 @@ class ConsumerGroups:
         """See `JoinGroup`."""
         self._check_join(asker, request)
         with reserved(self._joining, asker.principal.name):
-            async with self.turns.at(request.group):
+            async with self.turns.within(request.group):
                 return await self._join(asker, request)
 
     async def _join(self, asker: GroupClient, request: JoinGroup) -> Joined:
@@ -168,7 +168,7 @@ class ConsumerGroups:
             try:
                 if group.header is None:
                     made = await new_group(self._store, self._controller, request)
-                    async with self.turns.at(NEW):
+                    async with self.turns.within(NEW):
                         await check_room(self._store, self._config.groups_max)
                         await self._store.keys.transact({group_key(group.name): 0}, [*made, entering])
                 else:

@@ -112,7 +112,7 @@ class LeaseGroups:
             if request.start == "latest":
                 await self._settle_all(record)
             try:
-                async with self._groups.turns.at(NEW):
+                async with self._groups.turns.within(NEW):
                     await check_room(self._store, self._config.groups_max)
                     await self._store.keys.transact({group_key(group.name): 0}, group_puts(group.name, record))
             except RevisionConflict:

@@ -343,6 +343,8 @@ class ClusterOwners:
         """Renews the presence key; owns nothing any more if that comes too late."""
         self._look_at_clock()
         async with self._renewing:
+            if self._closed:
+                return
             await self._renew(self.presence)
         self._look_at_clock()
 

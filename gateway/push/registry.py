@@ -87,7 +87,7 @@ class PushRegistry:
             start=dict(self._start(spec)),
             created_ms=self._now_ms(),
         )
-        async with self._turns.at(NEW):
+        async with self._turns.within(NEW):
             if await self._store.keys.count(f"{SUBSCRIPTIONS}/", f"{SUBSCRIPTIONS}0") >= self._config.subscriptions_max:
                 raise Refusal(Cause.QUOTA, f"there are {self._config.subscriptions_max} subscriptions already")
             value = msgspec.msgpack.encode(record)

@@ -153,7 +153,7 @@ def _time_of(message: Message, said: Mapping[str, Any]) -> int | None:
 
 
 def _extensions(message: Message, native: Mapping[str, Any] | None) -> dict[str, str]:
-    """Returns the extensions of an event, or those that a message has as one, as readers by HTTP see them."""
+    """Returns the extensions of an event, or those that a message has as one, by the texts that came."""
     correlation = None if message.correlation is None else _decoded(message.correlation)
     fields = {
         "partitionkey": message.key,

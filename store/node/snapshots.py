@@ -66,10 +66,13 @@ class SnapshotSender:
                     data = await asyncio.to_thread(file.pread, min(wire.PART_BYTES, info.size_bytes - at), at)
                     await context.write(wire.encode(SnapshotPart(at, data, value(data))))
         finally:
-            try:
-                await asyncio.to_thread(shutil.rmtree, self._directory, True)
-            finally:
-                self._busy = False  # behind the removal, which would take the files of the next one
+            removing = asyncio.ensure_future(asyncio.to_thread(shutil.rmtree, self._directory, True))
+            removing.add_done_callback(self._removed)
+            await asyncio.shield(removing)
+
+    def _removed(self, _done: object) -> None:
+        """Lets the next one begin, whose files the removal would have taken."""
+        self._busy = False
 
 
 async def fetch_snapshot(context: ReplicaContext, address: str, epoch: int, *, starts_over: bool = False) -> None:

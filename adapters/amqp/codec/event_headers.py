@@ -14,6 +14,7 @@ from gateway.port.queues import text_of
 
 NUMBER_MAX: Final = 1 << 53  # of milliseconds that a peer may name: 285,000 years
 SPECVERSIONS: Final = ("ce-specversion", "cloudEvents_specversion", "cloudEvents:specversion")
+DEVICE: Final = "deviceid"  # by which a trusted gateway says the device that it speaks for
 _TIMES: Final = frozenset({"time", "expirytime"})
 _ATTRIBUTE = re.compile("(?:ce-|cloudEvents_|cloudEvents:)([a-zA-Z0-9]+)")
 
@@ -43,8 +44,10 @@ def event_of(raw: bytes, headers: Table) -> EventHeaders | None:
         if match is None or text is None:
             continue
         name = match[1].lower()
-        if isinstance(value, bytes) and name in cloudevents.CORE:
+        if isinstance(value, bytes) and not (value and cloudevents.is_extension(name) and name != DEVICE):
             continue
+        if isinstance(value, Timestamp) and name in cloudevents.CORE and name not in _TIMES:
+            text = str(int(value))
         found.attributes[name] = _time(value) or text if name in _TIMES else text
         found.typed.pop(name, None)
         if name not in _TIMES and not isinstance(value, Timestamp) and cloudevents.is_typed(name, value):

@@ -45,7 +45,7 @@ def add_properties(
     """Adds the properties that no attribute says to headers that have the attributes; None: those of no event."""
     left = dict(attributes or {})
     for name, text in properties:
-        if left.get(name) == text and cloudevents.is_extension(name):
+        if name in left and left[name] in {text, cloudevents.clean(text)} and cloudevents.is_extension(name):
             del left[name]
         else:
             taken = name in _TAKEN or (attributes is not None and is_attribute(name))

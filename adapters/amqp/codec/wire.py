@@ -235,7 +235,7 @@ def mark_timestamps(table: Table, data: bytes, at: int) -> None:
     """Makes the timestamps of a table that has been read from `at` on a `Timestamp`, which are numbers otherwise."""
     for start, _ in field_spans(data, at):
         name, value_at = read_short_string(data, start)
-        value = table[name]
+        value = table.get(name)  # none of a header that was taken out
         if data[value_at] == _TIMESTAMP and type(value) is int:  # of a name that comes twice the last value counts
             table[name] = Timestamp(value)
 

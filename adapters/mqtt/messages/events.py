@@ -1,10 +1,9 @@
 """CloudEvents over MQTT 5.0 (MQTT Protocol Binding for CloudEvents 1.0.2): where they are in a PUBLISH.
 
 In binary mode the user properties are the event's attributes and the Content Type is its `datacontenttype`; in
-structured mode the payload is the event as JSON. An event that came structured by MQTT leaves structured, as the bytes
-and with the content type that came; one with too much text around its data, or with names that readers may take
-otherwise, is made anew. Every other event leaves in binary mode. A subscriber of 3.1.1, which has no user properties,
-is sent the structured form (or, where the operator wants so, the data alone).
+structured mode the payload is the event as JSON. An event that came structured by MQTT leaves structured, every other
+event in binary mode. A subscriber of 3.1.1, which has no user properties, is sent the structured form (or, where the
+operator wants so, the data alone). JSON is made anew, so that every reader finds in it what was read here.
 """
 
 from collections.abc import Mapping
@@ -15,16 +14,13 @@ from msgspec.structs import replace
 from adapters.cloudevents import (
     ADDRESS,
     NATIVE,
-    STRUCTURED_JSON,
-    around,
     attributes_of,
+    clean,
     from_attributes,
     from_structured,
     placed,
     split,
     to_structured,
-    unambiguous,
-    whole,
 )
 from adapters.cloudevents import is_structured as is_json_event
 from adapters.mqtt.codec.properties import Properties
@@ -32,7 +28,6 @@ from store.api.message import Message
 
 CLOUDEVENT = NATIVE  # the key in Message.native of every message that came as an event
 STRUCTURED = "structured"  # key of native["mqtt"]: it came structured, with so many user properties besides
-_KEPT, _KIND = "kept", "kind"  # and the text around its data; and its content type, where that is not the usual one
 
 _MARK = "specversion"
 
@@ -56,14 +51,9 @@ def event_of(
     """
     if is_structured(properties):
         native[STRUCTURED] = len(properties.user)
-        if properties.content_type != STRUCTURED_JSON:
-            native[_KIND] = properties.content_type
-        message = from_structured(
+        return from_structured(
             body, now_ms=now_ms, protocol=protocol, properties=properties.user, native={protocol: native}, **fields
         )
-        if (kept := around(message.body, body)) is not None and unambiguous(kept):
-            native[_KEPT] = kept
-        return message
     attributes, others = split(properties.user)
     return from_attributes(
         attributes,
@@ -83,7 +73,7 @@ def event_attributes(message: Message) -> tuple[list[tuple[str, str]], list[tupl
     left = dict(attributes)
     others: list[tuple[str, str]] = []
     for name, value in message.properties:
-        if left.get(name) == value:
+        if name in left and left[name] in {value, clean(value)}:
             del left[name]
         else:
             others.append((name, value))
@@ -92,8 +82,6 @@ def event_attributes(message: Message) -> tuple[list[tuple[str, str]], list[tupl
 
 def structured_body(message: Message, own: Mapping[str, Any]) -> bytes:
     """Returns the payload of structured mode; `own` is from `native["mqtt"]`. The topic name says the address."""
-    if (kept := own.get(_KEPT)) is not None:
-        return whole(kept, message.body)
     if STRUCTURED not in own:
         attributes = placed(message) or {}
         attributes.pop(ADDRESS, None)
@@ -103,7 +91,6 @@ def structured_body(message: Message, own: Mapping[str, Any]) -> bytes:
     return to_structured(event, attributes_of(event))
 
 
-def beside_structured(message: Message, own: Mapping[str, Any]) -> tuple[str, tuple[tuple[str, str], ...]]:
-    """Returns the content type of an event that came structured, and the properties that are not its own."""
-    count = len(message.properties) - own[STRUCTURED]
-    return own.get(_KIND, STRUCTURED_JSON), message.properties[count:]
+def beside_structured(message: Message, own: Mapping[str, Any]) -> tuple[tuple[str, str], ...]:
+    """Returns the properties of an event that came structured that are not its own."""
+    return message.properties[len(message.properties) - own[STRUCTURED] :]

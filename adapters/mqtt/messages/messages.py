@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from adapters.cloudevents import data_type, format_ms, parse_ms
+from adapters.cloudevents import STRUCTURED_JSON, data_type, format_ms, parse_ms
 from adapters.cloudevents import is_structured as is_json_event
 from adapters.mqtt.codec.primitives import clean_text, encode_binary, encode_varint
 from adapters.mqtt.codec.properties import NO_PROPERTIES, Properties
@@ -324,8 +324,8 @@ def _tail(message: Message, dialect: Dialect, now_ms: int, ids: tuple[int, ...])
         body = structured_body(message, native)
         if dialect.version < 5:
             return body
-        kind, others = beside_structured(message, native)
-        return publish_properties(message, others, kind, now_ms, ids) + body
+        others = beside_structured(message, native)
+        return publish_properties(message, others, STRUCTURED_JSON, now_ms, ids) + body
     user = _user_properties(message, native, event=event)
     content_type = data_type(message) if event else message.content_type
     if "content_type" in native.get(_OF_TOPIC, ()):

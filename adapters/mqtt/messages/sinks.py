@@ -14,6 +14,7 @@ from adapters.cloudevents import (
     OMITTED,
     PROPERTIES,
     STRUCTURED_JSON,
+    clean,
     data_type,
     is_extension,
     is_name,
@@ -71,7 +72,7 @@ def _attributes(message: Message) -> list[tuple[str, str]]:
     left = dict(attributes)
     others: list[tuple[str, str]] = []
     for name, text in message.properties:
-        if left.get(name) == text and is_extension(name):
+        if name in left and left[name] in {text, clean(text)} and is_extension(name):
             del left[name]
         elif name != PATH:
             others.append((name, text))

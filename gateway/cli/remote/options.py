@@ -89,7 +89,7 @@ def gateway_location(
     url: UrlOption = None,
     ca_file: CaFileOption = None,
 ) -> GatewayLocation:
-    """Gives a command the options that say where the HTTP port is. Raises `ConfigError`."""
+    """Returns where the HTTP port is, by a command's options. Raises `ConfigError`."""
     if ca_file is not None:
         from gateway.base.client_tls import ca_file_mistake  # noqa: PLC0415 - loads ssl
 

@@ -232,6 +232,17 @@ def test_bytes_and_timestamps_are_attributes_in_the_forms_of_cloudevents():
     assert "subject" not in document
 
 
+def test_bytes_say_no_attribute_that_has_a_meaning_and_copies_are_no_headers_of_an_event():
+    said = dict.fromkeys(("deviceid", "expirytime", "partitionkey", "traceparent"), bytearray(b"dev"))
+    at = datetime.datetime(2023, 11, 14, 22, 13, 20, tzinfo=datetime.UTC)
+    attributes = {f"ce-{name}": value for name, value in said.items()}
+    headers = {**EVENT, **attributes, "ce-id": at, "ce-sequence": bytearray(), "CC": ["a"], "BCC": ["b"]}
+    message = taken(headers=headers)
+    document = cloudevents.to_document(message)
+    assert not said.keys() & document.keys()
+    assert (message.id, message.key, message.traceparent) == ("1700000000", None, None)
+
+
 def test_an_event_of_another_protocol_has_ce_headers():
     native = {"cloudevents": {"source": "/s", "subject": "sub", "time": None}}
     message = Message(

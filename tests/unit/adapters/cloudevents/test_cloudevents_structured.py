@@ -268,8 +268,9 @@ def test_the_fields_of_a_wrapped_message_come_back(form: str) -> None:
         correlation=b"\xff",
     )
     found = again(write(message), now_ms=NOW_MS, protocol="http", device="d")
-    assert (found.content_encoding, found.reply_to, found.correlation) == ("gzip", "r/t", b"\xff")
-    assert found.properties == ()
+    assert (found.content_encoding, found.correlation) == ("gzip", b"\xff")
+    # A sink may seldom read at the address of answers: as a field it would be refused, and all events behind it wait.
+    assert (found.reply_to, found.properties) == (None, (("replyto", "r/t"),))
     assert again(write(found), now_ms=NOW_MS, protocol="http", device="d") == found
 
 
@@ -321,10 +322,18 @@ def test_charsets(charset: str, text: str, body: bytes) -> None:
     assert json.loads(to_structured(message)) == document
 
 
-@pytest.mark.parametrize("charset", ["us-ascii", "iso-8859-1", "x-own", "idna", "rot13", "base64"])
-def test_text_that_its_charset_has_not_is_refused(charset: str) -> None:
+@pytest.mark.parametrize(
+    ("charset", "text"),
+    [
+        *((charset, "\u6f22") for charset in ("us-ascii", "iso-8859-1", "x-own", "idna", "rot13", "base64")),
+        ("shift_jis", "\u00a5100"),  # Python writes a backslash
+        ("euc-jp", "\u203e"),
+        ("iso-2022-jp", "\x1b"),
+    ],
+)
+def test_text_that_its_charset_has_not_is_refused(charset: str, text: str) -> None:
     with pytest.raises(Refusal, match="data: "):
-        read({**MINIMAL, "datacontenttype": f"text/plain; charset={charset}", "data": "\u6f22"})
+        read({**MINIMAL, "datacontenttype": f"text/plain; charset={charset}", "data": text})
 
 
 def test_text_of_older_records_is_utf_8_whatever_its_type_says() -> None:

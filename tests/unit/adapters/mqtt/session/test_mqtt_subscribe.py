@@ -2,6 +2,7 @@
 
 import json
 
+import msgspec
 import pytest
 
 from adapters.cloudevents import from_structured
@@ -26,8 +27,6 @@ from gateway.port.adapter import Settled
 from gateway.port.reads import Retained, RetainedPage
 from gateway.port.sessions import SaveSession
 from store.api.message import Message
-from store.api.message import decode as decode_message
-from store.api.message import encode as encode_message
 from store.format.frame import LogOffset, Position
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
@@ -435,43 +434,26 @@ def test_what_came_structured_leaves_structured():
 
 
 @pytest.mark.parametrize(
-    "body",
-    [
-        b'{ "type":"t", "specversion":"1.0","id":"1","source":"/s","subject":null,"data":"\\u00e9" }\n',
-        b'{"data_base64":"AAEC","type":"t","specversion":"1.0","id":"1","source":"/s","subject":"other"}',
-        STRUCTURED,
-    ],
-)
-def test_an_event_in_structured_mode_leaves_as_the_bytes_that_came(body):
-    publisher = Driver(5)
-    publisher.connect(client_id="p")
-    kind = "application/cloudevents+json; charset=utf-8"
-    sent = Properties(content_type=kind, message_expiry_s=9, user=(("u", "1"),))
-    publisher.send(Publish(topic="t/a", payload=body, properties=sent))
-    batch = batch_of(*[decode_message(encode_message(one)) for one in publisher.published()])
-    for version in (5, 4):
-        driver = subscribed(version, request())
-        driver.deliver(batch)
-        (out,) = driver.out()
-        assert out.payload == body
-        assert version == 4 or out.properties == sent
-
-
-@pytest.mark.parametrize(
     "member",
-    [b'"long":"' + b"x" * 70_000 + b'"', b'"subject":"first","sub\\u006aect":"last"', b'"headgateaddress":"admin"'],
-    ids=["long", "twice", "ours"],
+    [
+        b'"subject":"first","sub\\u006aect":"last"',
+        b'"subject":"secret/vault","subject":"mine/a"',
+        b'"headgateaddress":"admin"',
+    ],
+    ids=["escaped", "twice", "ours"],
 )
-def test_an_event_that_readers_may_take_otherwise_is_made_anew(member):
+def test_an_event_in_structured_mode_is_made_anew(member):
+    """Readers might take the first of two members for the address, which has never been checked."""
     publisher = Driver(5)
     publisher.connect(client_id="p")
     body = STRUCTURED.replace(b'"data"', member + b', "data"')
     sent = Properties(content_type="application/cloudevents+json", message_expiry_s=9)
-    publisher.send(Publish(topic="t/a", payload=body, properties=sent))
+    kind = "application/cloudevents+json; charset=utf-7"  # a reader would go by it
+    publisher.send(Publish(topic="t/a", payload=body, properties=msgspec.structs.replace(sent, content_type=kind)))
     driver = subscribed(5, request())
     driver.deliver(batch_of(*publisher.published()))
     (out,) = driver.out()
-    assert out.payload != body
+    assert out.payload.count(b'"subject"') <= 1
     expected = json.loads(body)
     expected.pop("headgateaddress", None)
     assert json.loads(out.payload) == expected
