@@ -2,6 +2,6 @@
 
 It knows neither frames nor records.
 
-Imported by: store.*, controller.disk, controller.node, controller.raft.
+Imported by: engine, integrity, log, node, replication, views, controller.disk, controller.node, controller.raft.
 Imports: base.
 """

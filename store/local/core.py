@@ -7,8 +7,8 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import ParamSpec, TypeVar
 
+from store.base.clock import RisingClock
 from store.base.errors import BadArgument, CorruptFrame, ReplicaIncomplete, StoreClosed
-from store.disk.clock import RisingClock
 from store.engine.engine import Engine
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import FIRST_QUEUE, LogOffset, QueueNumber

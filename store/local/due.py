@@ -3,8 +3,8 @@
 import logging
 from collections.abc import Callable
 
+from store.base.clock import SteadyClock
 from store.base.errors import StoreClosed
-from store.disk.clock import SteadyClock
 from store.local.core import Core
 from store.local.leases import LocalLeases
 from store.timers.ticker import RETRY_MS, Ticker

@@ -11,9 +11,9 @@ from store.api.handle import KEY_BYTES
 from store.api.keys import KeyCalls
 from store.api.kv_rules import check_key
 from store.api.leases import Lease
+from store.base.clock import SteadyClock
 from store.base.errors import NotMaster, NotWritable, RevisionConflict, StoreError
 from store.base.futures import failed
-from store.disk.clock import SteadyClock
 from store.format.frame import QueueNumber, QueueOffset
 from store.format.policy import LeasePolicy
 from store.format.queue_config import QueueConfig

@@ -16,9 +16,10 @@ from typing import Any
 
 from store.api.client import StoreClient
 from store.api.lost import LostMessages
+from store.base.clock import RisingClock, SteadyClock
+from store.base.clock import now_ms as machine_ms
 from store.base.closing import AsyncClosing
 from store.base.errors import StoreError
-from store.disk.clock import RisingClock, SteadyClock, WallClock
 from store.engine.engine import Engine
 from store.engine.replication_hooks import ReplicationHooks
 from store.format.frame import LogOffset
@@ -67,7 +68,7 @@ class LocalStore(AsyncClosing):
         **engine: Any,
     ) -> None:
         """Opens and recovers; blocks. Programs use `open`."""
-        wall_ms = now_ms or WallClock()  # a clock that is set back delays timed work anew
+        wall_ms = now_ms or machine_ms  # a clock that is set back delays timed work anew
         clock = RisingClock(wall_ms)
         core = self.core = Core(loop, clock, replication)
         cache = FrameCache(cache_bytes_max)

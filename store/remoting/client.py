@@ -11,13 +11,13 @@ and the store decides; `queue_config` knows the configurations that this client 
 """
 
 import asyncio
-import time
 from collections.abc import Callable, Mapping
 from types import MappingProxyType
 from typing import Any
 
 from controller.api.client import KnownMetadata
 from store.api.client import StoreClient
+from store.base.clock import now_ms
 from store.base.closing import AsyncClosing
 from store.format.frame import QueueNumber
 from store.remoting.appender import PENDING_BYTES_MAX
@@ -33,10 +33,6 @@ from store.remoting.timers import RemoteTimers
 
 CLOSE_S = 5.0  # that appends in flight have when the client is closed
 GONE_COUNT_MIN = 1_024  # queues that are remembered although they may be gone: so many do no harm
-
-
-def _clock_ms() -> int:
-    return time.time_ns() // 1_000_000
 
 
 async def agreed(_known: KnownMetadata) -> None:
@@ -61,7 +57,7 @@ class RemoteStore(AsyncClosing):
         budget_s: float = BUDGET_S,
         pending_bytes_max: int = PENDING_BYTES_MAX,
         reading: bool = False,
-        now_ms: Callable[[], int] = _clock_ms,
+        now_ms: Callable[[], int] = now_ms,
         cluster: Callable[[], str] = str,
         agree: Agree = agreed,
     ) -> None:

@@ -46,7 +46,7 @@ async def store_broken(data_dir):
 
 def later(monkeypatch):
     """Lets the time of the wills come."""
-    monkeypatch.setattr("store.local.local.WallClock", lambda: lambda: now_ms() + 2_000 * DELAY_S)
+    monkeypatch.setattr("store.local.local.machine_ms", lambda: now_ms() + 2_000 * DELAY_S)
 
 
 def heard(http, name):
