@@ -7,7 +7,6 @@ at a time.
 
 import asyncio
 import random as chance
-import time
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from functools import partial
 from typing import Any, TypeVar
@@ -46,6 +45,7 @@ from gateway.queues.topology.queue_moves import QueueMoves
 from store.api.client import StoreClient
 from store.api.leases import Lease
 from store.base import logs
+from store.base.clock import SteadyClock, now_ms
 from store.base.errors import StoreError
 from store.base.streams import Backoff
 from store.format.frame import QueueNumber
@@ -73,7 +73,8 @@ class NamedQueues:
         policies: Policies | None = None,
         random: Random | None = None,
         owners: Owners | None = None,
-        now_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        now_ms: Callable[[], int] = now_ms,
+        steady_ms: Callable[[], int] | None = None,
     ) -> None:
         random = random or chance.SystemRandom()
         self._owners = owners = owners or LocalOwners(store)
@@ -122,7 +123,7 @@ class NamedQueues:
             by_number,
             letters,
             upkeep=Upkeep(now_ms),
-            uses=QueueUses(store, owners, self._counts, now_ms),
+            uses=QueueUses(store, owners, self._counts, now_ms=now_ms, steady_ms=steady_ms or SteadyClock(now_ms)),
             single=SingleActive(owners),
             now_ms=now_ms,
             moves=QueueMoves(self._laned, finish=self._registry.finish_move, now_ms=now_ms),

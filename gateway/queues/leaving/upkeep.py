@@ -12,6 +12,7 @@ from heapq import heapify, heappop, heappush
 from typing import Final
 
 from store.base import logs
+from store.base.clock import SteadyClock
 from store.base.errors import StoreError
 from store.base.streams.event_wait import wait_at_most
 
@@ -27,10 +28,14 @@ log = logs.get(__name__)
 
 
 class Upkeep:
-    """Looks at queues, by number, when they are due."""
+    """Looks at queues, by number, when they are due.
+
+    `now_ms` is the clock by which messages expire. All times kept here are of a clock that does not go back with it.
+    """
 
     def __init__(self, now_ms: Callable[[], int]) -> None:
-        self._now_ms = now_ms
+        self._wall_ms = now_ms
+        self._now_ms = SteadyClock(now_ms)
         self._due: dict[int, int] = {}  # by queue: its one valid entry in the heap
         self._heap: list[tuple[int, int]] = []
         self._looking: set[int] = set()  # the heap has none of these until their looks have ended
@@ -62,7 +67,8 @@ class Upkeep:
     async def run(self, look: Callable[[int], Awaitable[int | None]], every: Callable[[], Iterable[int]]) -> None:
         """Looks, forever.
 
-        `look` returns when to look again, None if nothing is to be expected; `every` gives the queues to be swept.
+        `look` returns when to look again, by the clock of messages, None if nothing is to be expected; `every` gives
+        the queues to be swept.
         """
         async with asyncio.TaskGroup() as looks:
             while True:
@@ -128,4 +134,4 @@ class Upkeep:
             log.exception("applying limits and expiry of a queue has failed", queue=number)
             return self._now_ms() + SWEEP_MS
         self._failing.discard(number)
-        return due_ms
+        return None if due_ms is None else self._now_ms() + due_ms - self._wall_ms()

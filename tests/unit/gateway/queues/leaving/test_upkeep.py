@@ -83,6 +83,61 @@ async def test_that_the_store_refuses_is_logged_once_a_queue():
     assert [one["queue"] for one in logged if "cannot be applied" in one["event"]] == [1, 1]
 
 
+async def test_a_busy_queue_is_looked_at_after_the_clock_is_set_back():
+    clock, looks, seen = Clock(), 0, asyncio.Event()
+    upkeep = Upkeep(lambda: clock.now_ms)
+
+    async def look(number):
+        nonlocal looks
+        looks += 1
+        seen.set()
+
+    async def passes(ms):
+        """Lets time pass while messages come."""
+        for _ in range(ms):
+            clock.now_ms += 1
+            upkeep.changed(1)
+            await asyncio.sleep(0.001)
+
+    running = asyncio.ensure_future(upkeep.run(look, list))
+    upkeep.changed(1)
+    await seen.wait()
+    upkeep.changed(1)  # a look is due in AGAIN_MS
+    clock.now_ms -= 3_600_000
+    seen.clear()
+    for _ in range(50):
+        await passes(AGAIN_MS)
+        if seen.is_set():
+            break
+    assert looks > 1
+    running.cancel()
+    await asyncio.wait({running})
+
+
+async def test_a_look_is_due_as_long_after_as_it_says_whatever_the_clock_was_set_to():
+    clock = Clock()
+    upkeep, dues = Upkeep(lambda: clock.now_ms), []
+
+    async def look(number):
+        dues.append(clock.now_ms)
+        if len(dues) == 1:
+            return clock.now_ms + 5
+        return None
+
+    upkeep.changed(1)
+    clock.now_ms -= 3_600_000
+    running = asyncio.ensure_future(upkeep.run(look, list))
+    for _ in range(1_000):
+        if len(dues) == 2:
+            break
+        clock.now_ms += 1
+        upkeep.changed(2)  # it wakes up
+        await asyncio.sleep(0.001)
+    running.cancel()
+    await asyncio.wait({running})
+    assert len(dues) == 2
+
+
 async def test_a_look_that_waits_holds_up_no_others():
     clock = Clock()
     upkeep, waiting = Upkeep(lambda: clock.now_ms), asyncio.Event()
