@@ -60,7 +60,7 @@ from gateway.sessions.will_rights import WaitingWills
 from gateway.sessions.wills import Wills
 from store.api.client import StoreClient
 from store.base import logs
-from store.base.clock import now_ms
+from store.base.clock import now_ms, steady_ms
 from store.base.listening.places import below_files
 from store.base.memory import memory_limit_bytes
 from store.format.frame import QueueNumber
@@ -159,7 +159,9 @@ class ProcessHub(StreamHub):
         controller.watch(self.fanout.changed)
         controller.watch(self.topics.changed)
         policies = Policies(config.queues, creates_topics=config.topics.auto_create)
-        self.queues = NamedQueues(store, controller, self.router, policies=policies, owners=self.owners)
+        self.queues = NamedQueues(
+            store, controller, self.router, policies=policies, owners=self.owners, steady_ms=steady_ms
+        )
         self.lease_groups = LeaseGroups(
             self.groups,
             letters=LeaseLetters(
@@ -202,7 +204,7 @@ class ProcessHub(StreamHub):
         )
         wills = Wills(store, self.ingest.publish, now_ms=now_ms, random=self.random, check=self.access.check_publisher)
         self.waiting_wills = WaitingWills(store, self.access.check_publisher, spawn=self.spawn)
-        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, owners=self.owners)
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=now_ms, steady_ms=steady_ms, owners=self.owners)
         self.shared = SharedSubscriptions(
             store,
             self.owners,

@@ -45,6 +45,7 @@ from gateway.sessions.wills import Wills
 from store.api.client import StoreClient
 from store.api.keys import Delete, Entry, Put
 from store.base import logs
+from store.base.clock import present
 
 COMMIT_INTERVAL_MS = 1_000
 SWEEP_INTERVAL_MS = 60_000
@@ -64,18 +65,17 @@ class Sessions:
         wills: Wills,
         *,
         now_ms: Callable[[], int],
+        steady_ms: Callable[[], int] | None = None,
         owners: Owners | None = None,
     ) -> None:
-        self._store = store
-        self._fanout = fanout
-        self._wills = wills
+        self._store, self._fanout, self._wills = store, fanout, wills
         self._now_ms = now_ms
         self._owners = owners or LocalOwners(store)
         self.held: dict[str, LiveSession] = {}
         self.by_holder: dict[SessionHolder, LiveSession] = {}
         self.unclosed: dict[str, LiveSession] = {}  # no connection, and the store refused the last state
         self._turns = Turns()  # by key: one change at a time
-        self._started_ms = now_ms()
+        self._started_ms = present(now_ms, steady_ms)
         self._rounds = 0  # of `commit`
         self.ended: Ended = ignore_end  # told of a session before it is forgotten
         self._owners.serve(f"{SESSIONS}/", self)
@@ -433,7 +433,7 @@ class Sessions:
     def _expired(self, record: SessionRecord) -> bool:
         # One that was connected when the gateway died is counted from the gateway's start. Of several, the one
         # that takes over a dead gateway's sessions names the time of its death.
-        return expired(record, self._now_ms(), or_left_ms=self._started_ms if self._owners.alone else None)
+        return expired(record, self._now_ms(), or_left_ms=self._started_ms() if self._owners.alone else None)
 
     async def _forget(self, key: str, owned: Owned) -> None:
         """Forgets a session that has ended, and the wait of its will."""

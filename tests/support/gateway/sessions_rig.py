@@ -18,13 +18,13 @@ from tests.support.gateway.fanout_rig import SessionHolder, write_to
 class SessionsRig:
     """The sessions of one process; another one over the same store is the process started again."""
 
-    def __init__(self, store, clock):
+    def __init__(self, store, clock, steady_ms=None):
         self.store = store
         self.clock = clock
         self.fanout = Fanout(store, queues_of=lambda _: None, group_of=lambda _: 0, spawn=asyncio.ensure_future)
         self.published = []
         wills = Wills(store, self.publish, now_ms=lambda: self.clock[0], random=random.Random(1))
-        self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0])
+        self.sessions = Sessions(store, self.fanout, wills, now_ms=lambda: self.clock[0], steady_ms=steady_ms)
 
     def publish(self, publisher, effect, size_bytes):
         (message,) = effect.messages

@@ -307,6 +307,22 @@ async def test_a_last_word_the_store_refused_is_said_again(rig, monkeypatch):
     assert opened.cursor[0] > Position(0, 0)
 
 
+async def test_a_session_of_a_crash_counts_from_the_start_when_the_clock_was_wrong_then(rig):
+    week_s, month_ms = 7 * 24 * 3600, 30 * 24 * 3600 * 1000
+    rig.clock[0] += 2 * month_ms
+    holder, _ = await rig.open(expiry_s=week_s)
+    await rig.sessions.save(holder, SaveSession(state=b"s", expiry_s=week_s))
+    steady, right_ms = [5], rig.clock[0]
+    rig.clock[0] -= month_ms
+    again = SessionsRig(rig.store, rig.clock, lambda: steady[0])
+    rig.clock[0], steady[0] = right_ms + 10_000, steady[0] + 10_000
+    assert await again.sessions.sweep() == 0
+    rig.clock[0], steady[0] = rig.clock[0] + week_s * 1_000 - 10_001, steady[0] + week_s * 1_000 - 10_001
+    assert await again.sessions.sweep() == 0
+    rig.clock[0], steady[0] = rig.clock[0] + 1, steady[0] + 1
+    assert await again.sessions.sweep() == 1
+
+
 async def test_a_session_that_ends_during_a_commit_stays_ended(rig, monkeypatch):
     holders = [(await rig.open(name))[0] for name in ("a", "b")]
     for holder in holders:
