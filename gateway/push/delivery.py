@@ -27,6 +27,7 @@ from gateway.push.sender import EventSender, SinkKind
 from gateway.push.spec import SINK_GONE, STATUS, SubscriptionRecord, filter_of, policy_of
 from store.api.keys import Put
 from store.base import logs
+from store.base.clock import SteadyClock
 from store.base.errors import StoreError
 from store.base.streams import Backoff, until_one_ends
 from store.base.streams.event_wait import wait_at_most
@@ -62,7 +63,10 @@ class PushDelivery:
         self.permissions = permissions  # of its owner
         self._spec = spec = record.spec
         self._passes = filter_of(spec)
-        self._outbox = Outbox(policy_of(spec.protocolsettings), uniform=context.chance.uniform, now_ms=context.now_ms())
+        self._steady_ms = SteadyClock(context.now_ms)
+        self._outbox = Outbox(
+            policy_of(spec.protocolsettings), uniform=context.chance.uniform, now_ms=self._steady_ms()
+        )
         self._subscriber = Subscriber(self)
         self._dead_letters = PushDeadLetters(record, context)
         self._kind = kind
@@ -197,7 +201,7 @@ class PushDelivery:
     # ---- to the sink
 
     async def _attempting(self) -> None:
-        outbox, now_ms = self._outbox, self._context.now_ms
+        outbox, now_ms = self._outbox, self._steady_ms
         while True:
             self._wake.clear()
             for one in outbox.start(now_ms()):
@@ -210,11 +214,10 @@ class PushDelivery:
 
     async def _attempt(self, one: Attempt) -> None:
         """Attempts a delivery, and notes how it ended."""
-        outbox, now_ms = self._outbox, self._context.now_ms
-        expires_ms = one.message.expires_at_ms
+        outbox, expires_ms = self._outbox, one.message.expires_at_ms
         if not self.permissions.reads(one.message.address):  # any more: it waited for another attempt
             outbox.passed_over(one)
-        elif expires_ms is not None and expires_ms <= now_ms():
+        elif expires_ms is not None and expires_ms <= self._context.now_ms():
             outbox.passed_over(one)
             self._count(expired=1)
         elif (failure := await self._sent(one)) is None:
@@ -229,7 +232,7 @@ class PushDelivery:
             self._set_error(failure.error)
             if failure.gone:
                 self._gone.set()
-            if outbox.failed(one, failure, now_ms()):
+            if outbox.failed(one, failure, self._steady_ms()):
                 await self._dead_letter(one)
         if one.settled:
             self._moved = True
@@ -242,7 +245,7 @@ class PushDelivery:
             self._outbox.dead_lettered(one)
             self._count(dead=1)
         else:
-            self._outbox.dead_letter_failed(one, self._context.now_ms())
+            self._outbox.dead_letter_failed(one, self._steady_ms())
 
     async def _sent(self, one: Attempt) -> Failure | None:
         """Sends an event; None once the sink has taken it."""

@@ -14,6 +14,7 @@ from gateway.port.push import DeliveryStatus, SubscriptionConfig, SubscriptionSp
 from gateway.push import delivery as module
 from gateway.push.context import AttemptLimit, HeldBudget, Totals
 from gateway.push.delivery import PushDelivery, status_key
+from gateway.push.outbox import Failure
 from gateway.push.sender import Consent
 from gateway.push.spec import SubscriptionRecord
 from store.api.message import Message
@@ -52,13 +53,18 @@ class Fanout:
 
 
 class Sender:
-    """A sink that takes everything."""
+    """A sink that takes everything, or nothing."""
+
+    def __init__(self):
+        self.sent = 0
+        self.failing = False
 
     async def consent(self):
         return Consent("")
 
     async def send(self, _one):
-        return None
+        self.sent += 1
+        return Failure(error="no") if self.failing else None
 
     async def close(self):
         pass
@@ -109,7 +115,8 @@ async def owned(fanout, monkeypatch):
     spec = SubscriptionSpec(sink="http://sink", protocol="HTTP", config=SubscriptionConfig(addresses=("a/#",)))
     record = SubscriptionRecord(id="s1", spec=spec, identity=Identity(name="u"))
     owned = Owned()
-    kind = SimpleNamespace(sender=lambda _record, _context: Sender())
+    owned.sender, owned.clock = Sender(), context.now_ms
+    kind = SimpleNamespace(sender=lambda _record, _context: owned.sender)
     task = asyncio.ensure_future(PushDelivery(record, context, OPEN, kind).run(owned))
     yield owned
     task.cancel()
@@ -125,3 +132,18 @@ async def test_a_cursor_and_a_status_that_the_store_has_refused_are_stored_witho
     await until(lambda: owned.committed)
     assert owned.committed == offsets_of(cursor_of({0: Position(FRAME, 0)}))
     assert owned.statuses[-1].delivered == 1
+
+
+async def test_an_event_that_waits_is_attempted_again_in_time_when_the_clock_is_set_back(owned, fanout):
+    await until(lambda: owned.statuses)
+    owned.sender.failing = True
+    fanout.publish(Message("a/b", b"1"))
+    await until(lambda: owned.sender.sent == 1 and owned.statuses[-1].failed)
+    owned.sender.failing = False
+    owned.clock.ms -= 3_600_000
+    owned.clock.ms += 1  # and goes on
+    fanout.publish(Message("a/c", b"2"))
+    await until(lambda: owned.sender.sent == 2)
+    owned.clock.ms += 120_000  # more than a pause
+    fanout.publish(Message("a/d", b"3"))
+    await until(lambda: owned.sender.sent == 4)
