@@ -1,7 +1,9 @@
 """The factory that the entry point `coap` names."""
 
 from adapters.coap.endpoint.endpoint import CoapEndpoint
+from adapters.coap.endpoint.timed import TimedSecuredSocket, TimedSocket
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.secured.socket import SecuredSocket
 from adapters.coap.stream import CoapConnection, StreamsContext
 from gateway.port.adapter import Adapter, ConnectionInfo, Listener, Random
@@ -45,15 +47,17 @@ class CoapFactory:
 
     def bind(self, options: CoapOptions, *, random: Random) -> DatagramAdapter:
         """Returns the state machine of a new socket."""
+        time = SocketTime()
         if options.oscore:
             from adapters.coap.oscore.socket import OscoreSocket  # noqa: PLC0415 - cryptography that few need
 
-            return OscoreSocket(options, random=random)
-        return CoapEndpoint(options, random=random)
+            return TimedSocket(OscoreSocket(options, time, random=random), time)
+        return TimedSocket(CoapEndpoint(options, random=random, time=time), time)
 
     def bind_secured(self, options: CoapOptions, *, random: Random) -> SecuredDatagramAdapter:
         """Returns the state machine of a new socket with DTLS."""
-        return SecuredSocket(options, random=random)
+        time = SocketTime()
+        return TimedSecuredSocket(SecuredSocket(options, time, random=random), time)
 
 
 FACTORY = CoapFactory()

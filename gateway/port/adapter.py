@@ -378,6 +378,17 @@ class Responder(Protocol):
         """Returns the bytes held of responses that the peer has not taken; event streams have bounds of their own."""
 
 
+@runtime_checkable
+class TimedAdapter(Protocol):
+    """An adapter, of streams or of datagrams, that measures how long something has lasted, or is to last.
+
+    It does so by the `now_ms` of its calls, which is the wall clock, and may be set.
+    """
+
+    def clock_set(self, by_ms: int) -> None:
+        """Moves the times that it has noted: the clock was set ahead by `by_ms`, or back where that is negative."""
+
+
 class Listener(Value, frozen=True, kw_only=True):
     """One port an adapter listens on by default, before the operator's port offset."""
 

@@ -9,11 +9,11 @@ from typing import cast
 
 from gateway.config.config import is_loopback
 from gateway.domain.errors import Refusal
-from gateway.port.adapter import ConnectionInfo, HandOver, Outcome, Responder
+from gateway.port.adapter import ConnectionInfo, HandOver, Outcome, Responder, TimedAdapter
 from gateway.port.operated import OperatedAdapter
 from gateway.port.single import Single, SingleAdapter
 from gateway.runtime.closing_peer import ClosingPeer
-from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
+from gateway.runtime.endpoint import CLOCK_STEP_MS, OUTSTANDING_BYTES_MAX, Endpoint, ListenerContext
 from gateway.runtime.turn import StreamEndpoint, StreamHub
 from gateway.runtime.unread import WriteStall, counted
 from gateway.security.limits import SendingPace, network_of
@@ -28,7 +28,6 @@ TURNED_AWAY_S = 5.0  # how long a peer that is not let in may take to ask and be
 LONG_READ_S = 0.01  # a read that takes more processor time than this is followed by a turn of the others
 _TOO_EARLY = "a connection is closed: unauthenticated connections together hold over 192 MiB of input, this one most"
 _TOO_UNREAD = "a connection is closed: peers together hold too much (gateway.unread_bytes_max), and this one makes way"
-CLOCK_STEP_MS = 1_000  # the clock was set, if it has moved so far against the steady one since the last look
 HELD_S = 60.0  # until input is read that was not asked for again: never, as the pause guard ends sooner
 
 log = logs.get(__name__)
@@ -411,8 +410,13 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.gone:
             return
         before_ms, self._lead_ms = self._lead_ms, lead_ms()
+        step_ms = self._lead_ms - before_ms
+        if abs(step_ms) <= CLOCK_STEP_MS:
+            step_ms = 0
+        elif isinstance(timed := self.adapter, TimedAdapter):
+            self.guard(lambda: timed.clock_set(step_ms))
         # We have stopped reading, so the peer is not idle; or it is not known for how long it has been.
-        if not self.reading or abs(self._lead_ms - before_ms) > CLOCK_STEP_MS:
+        if step_ms or not self.reading:
             self.tell_adapter()
             self.guard(lambda: self.act(self.adapter.receive(b"", now_ms=now_ms())))
         deadline, now = self.adapter.deadline_ms(), now_ms()

@@ -9,12 +9,12 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gateway.config.config import is_loopback
-from gateway.port.adapter import HandOver, Peer
+from gateway.port.adapter import HandOver, Peer, TimedAdapter
 from gateway.port.datagram import DatagramAdapter, DatagramFactory
-from gateway.runtime.endpoint import OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
+from gateway.runtime.endpoint import CLOCK_STEP_MS, OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from gateway.runtime.wildcard_socket import WildcardSocket, is_wildcard
 from store.base import logs
-from store.base.clock import now_ms
+from store.base.clock import now_ms, steady_ms
 
 WAKE_DATAGRAMS_MAX = 256  # read in one wake, so that other connections get their turn
 DATAGRAM_BYTES_MAX = 65_535
@@ -39,6 +39,7 @@ class DatagramEndpoint(Endpoint):
         self._unsent: deque[tuple[bytes, Peer]] = deque()
         self._reading = False
         self._draining = False  # it answers, and reads no more
+        self._lead_ms = now_ms() - steady_ms()  # of the clock before the one that is never set, as the adapter knows it
         self.flush()
 
     @classmethod
@@ -106,6 +107,7 @@ class DatagramEndpoint(Endpoint):
     def guard(self, work: Callable[[], None]) -> None:
         """Calls the adapter; if it raises, the work in progress is lost, as datagrams may be."""
         try:
+            self._look_at_clock()
             work()
         except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
@@ -146,6 +148,15 @@ class DatagramEndpoint(Endpoint):
             self.guard(lambda: self.act(self.adapter.receive(datagrams, now_ms=now_ms()), size))
             self.flush()
 
+    def _look_at_clock(self) -> None:
+        """Tells the adapter, before it is called, when the clock was set since."""
+        step_ms = now_ms() - steady_ms() - self._lead_ms
+        if abs(step_ms) > CLOCK_STEP_MS:
+            self._lead_ms += step_ms
+            self._timer_ms += step_ms  # when the timer fires, by the clock as it is now
+            if isinstance(self.adapter, TimedAdapter):
+                self.adapter.clock_set(step_ms)
+
     def _send(self, out: Sequence[tuple[bytes, Peer]]) -> None:
         self.flow.bytes_out += sum(len(data) for data, _ in out)
         if self._unsent:
@@ -177,7 +188,10 @@ class DatagramEndpoint(Endpoint):
         self._timer = None
         if self.gone:
             return
+        self.guard(self._tick)
+        self.flush()
+
+    def _tick(self) -> None:
         deadline, now = self.adapter.deadline_ms(), now_ms()
         if deadline is not None and deadline <= now:
-            self.guard(lambda: self.act(self.adapter.tick(now_ms=now)))
-        self.flush()
+            self.act(self.adapter.tick(now_ms=now))

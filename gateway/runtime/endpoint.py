@@ -68,6 +68,7 @@ from store.base.clock import now_ms
 
 OUTSTANDING_BYTES_MAX = 1 << 20  # read and not yet durable, of one connection; beyond, it is not read
 
+CLOCK_STEP_MS = 1_000  # the clock was set, if it has moved so far against the steady one since the last look
 LARGE_COUNT = 16  # a Publish of no more messages than this may be larger than the read that completed it
 
 log = logs.get(__name__)

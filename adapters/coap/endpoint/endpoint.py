@@ -41,6 +41,7 @@ from adapters.coap.messages.blocks import BlockTransfers
 from adapters.coap.messages.mapping import PROTOCOL
 from adapters.coap.messages.request import Condition
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.observe import Observers
 from adapters.coap.reading.reads import Reads
 from adapters.coap.topics.topic import TopicRequested
@@ -63,6 +64,7 @@ class CoapEndpoint:
         transfers: BlockTransfers | None = None,
         mids: MessageIds | None = None,
         reliable: bool = False,
+        time: SocketTime | None = None,
     ) -> None:
         """Makes an endpoint. `reliable`: the transport loses and repeats nothing, and endpoints share `transfers`."""
         self._settings = settings
@@ -80,7 +82,8 @@ class CoapEndpoint:
         self._sender = Sender(settings, mids, random=random)
         self._tokens = Tokens(settings.ack_delay_ms)
         self.transfers = transfers or BlockTransfers(settings)
-        self.reads = Reads(settings, self.transfers, reliable=reliable)
+        self._time = time = time or SocketTime()
+        self.reads = Reads(settings, self.transfers, time, reliable=reliable)
         parts = settings, self.reads, self._sender
         self.observers = Observers(*parts, new_token=self._tokens.quick, random=random, reliable=reliable)
         self._echo = EchoVerifier(settings, random=random, reliable=reliable)
@@ -95,7 +98,7 @@ class CoapEndpoint:
         self._lookups = Lookups()
         self.plans = Plans(settings, self.transfers.uploads, self._echo, reliable=reliable)
         self._topics = TopicWrites(
-            settings, sender=self._sender, exchanges=self.exchanges, new_token=self._tokens.new, plans=self.plans
+            settings, time, sender=self._sender, exchanges=self.exchanges, new_token=self._tokens.new, plans=self.plans
         )
         self.admission = AnonymousAdmission()
         self._publishing: dict[Token, list[Exchange]] = {}
@@ -146,7 +149,7 @@ class CoapEndpoint:
         room = min(exchanges.room(now_ms), settings.requests_outstanding_max - self.outstanding)
         by_peer, peer_max, peers_max = exchanges.by_peer, exchanges.peer_max, exchanges.peers_max
         lifetime_ms, non_lifetime_ms = exchanges.lifetime_ms, exchanges.non_lifetime_ms
-        body_max = settings.max_body_bytes
+        body_max, wall_ms = settings.max_body_bytes, self._time.wall_ms(now_ms)
         heads, output, lookups = HEADS, self._sender.output, self._lookups
         effects: list[Effect] = []
         messages: list[Message] = []
@@ -191,12 +194,12 @@ class CoapEndpoint:
                     plan, body = found
                 if data[1] == DELETE:
                     exchange.silence = plan.silence
-                    message = plan.deletion(confirmable=confirmable, host=peer[0], now_ms=now_ms)
+                    message = plan.deletion(confirmable=confirmable, host=peer[0], now_ms=wall_ms)
                 elif plan.plain:
                     message = Message(
                         plan.address,
                         body,
-                        now_ms,
+                        wall_ms,
                         PROTOCOL,
                         plan.device or peer[0],
                         1 if confirmable else 0,
@@ -209,7 +212,7 @@ class CoapEndpoint:
                     )
                 else:
                     exchange.silence = plan.silence
-                    message = plan.message(body, confirmable=confirmable, host=peer[0], now_ms=now_ms)
+                    message = plan.message(body, confirmable=confirmable, host=peer[0], now_ms=wall_ms)
             except TopicRequested as asked:
                 begun = self._topics.begin(exchange, data[1], asked.request, asked.body, now_ms)
                 effects += begun

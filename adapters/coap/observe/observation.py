@@ -91,14 +91,14 @@ class Observation:
             self.unconfirmed[message.address] = message
         return list(self.unconfirmed.values())
 
-    def renumbered(self, datagram: bytes, now_ms: int) -> bytes:
+    def renumbered(self, datagram: bytes, now_ms: int, wall_ms: int) -> bytes:
         """Returns a notification that is sent again, with a number and a Max-Age that are right now (RFC 7641, 4.4)."""
         packet = decode(datagram)
         options = dict(packet.options)
         self.sequence = next_sequence(self.sequence, now_ms)
         options[OBSERVE] = encode_uint(self.sequence & SEQUENCE_MASK)
         if self.expires_at_ms is not None:
-            left_s = max(self.expires_at_ms - now_ms, 0) // 1000
+            left_s = max(self.expires_at_ms - wall_ms, 0) // 1000
             options[MAX_AGE] = encode_uint(min(left_s, read_uint(options[MAX_AGE])))
         return encode(msgspec.structs.replace(packet, options=tuple(options.items())))
 

@@ -400,7 +400,7 @@ class Observers:
         if watcher is None or observation is None or observation.outstanding != mid:
             return None
         if observation.read.each or not observation.waiting:
-            return mid, observation.renumbered(datagram, now_ms)
+            return mid, observation.renumbered(datagram, now_ms, self._reads.time.wall_ms(now_ms))
         messages, ended = observation.take_unconfirmed(), False
         try:
             value = messages if observation.many else messages[-1]

@@ -34,6 +34,7 @@ from adapters.coap.exchanges.exchanges import Exchange
 from adapters.coap.exchanges.message_ids import InnerMessageIds, SocketMessageIds
 from adapters.coap.messages.blocks import SharedTransfers
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.oscore.association import Association, Replies
 from adapters.coap.oscore.context import NumbersUsedUpError, ProtectionError, RequestId, SecurityContext
 from adapters.coap.oscore.contexts import Contexts, HeldContext
@@ -59,7 +60,8 @@ RETRY_AFTER_S = 2
 class OscoreSocket:
     """The `DatagramAdapter` of CoAP with OSCORE."""
 
-    def __init__(self, settings: CoapOptions, *, random: Random) -> None:
+    def __init__(self, settings: CoapOptions, time: SocketTime | None = None, *, random: Random) -> None:
+        self._time = time
         self._settings = settings
         self._random = random
         self._transfers = SharedTransfers(settings)
@@ -82,11 +84,11 @@ class OscoreSocket:
         """Makes an endpoint. Peers behind OSCORE share block transfers, are no strangers, and repeat nothing here."""
         if who is None:
             shared = SocketMessageIds(self._random.getrandbits(16), shared=True)
-            plain = CoapEndpoint(self._settings, random=self._random, mids=shared)
+            plain = CoapEndpoint(self._settings, random=self._random, mids=shared, time=self._time)
             shared.answered_apart += plain.exchanges.answered_apart, self._answered_apart
             return plain
         mids = InnerMessageIds(self._endpoints.plain.core.mids, _outer_of)
-        endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers, mids=mids)
+        endpoint = CoapEndpoint(self._inner, random=self._random, transfers=self._transfers, mids=mids, time=self._time)
         endpoint.admit(who)
         return endpoint
 

@@ -32,6 +32,7 @@ from adapters.coap.exchanges.answers import Answer
 from adapters.coap.messages.blocks import BlockTransfers, BodySnapshot
 from adapters.coap.messages.request import ROOTS, Block, CoapRequest, Target, resolve
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.reading.links import address_prefix, link_list, read_filter, topic_links
 from adapters.coap.topics.reads import TopicRead, representation, take_page, topic_read
 from adapters.coap.topics.topic import is_for_topics
@@ -72,8 +73,11 @@ class Read(msgspec.Struct, frozen=True, kw_only=True):
 class Reads:
     """The answers to GET requests. `begin` asks the gateway, `finish` makes the response of the answer."""
 
-    def __init__(self, settings: CoapOptions, transfers: BlockTransfers, *, reliable: bool = False) -> None:
+    def __init__(
+        self, settings: CoapOptions, transfers: BlockTransfers, time: SocketTime, *, reliable: bool = False
+    ) -> None:
         """Takes whether no response can be lost on its way, so that none is asked for again."""
+        self.time = time
         self._settings = settings
         self._reliable = reliable
         self.block_size: int = settings.block_size  # bytes of the largest block sent
@@ -226,16 +230,17 @@ class Reads:
         notifies = max_age_s is not None
         if max_age_s is None:
             max_age_s = self._settings.max_age_s
+        wall_ms = self.time.wall_ms(now_ms)
         if isinstance(value, bytes):
             is_topic = read.topics is not None and read.topics.id is not None
             kind = self._settings.topic_format if is_topic else LINK_FORMAT
             options = _options(kind, _etag(value), max_age_s)
             return self._answer(read, value, options, now_ms)
         if isinstance(value, list):
-            body = to_batch([message for message in value if not message.expired(now_ms)])
+            body = to_batch([message for message in value if not message.expired(wall_ms)])
             options = _options(self._settings.cloudevents_batch_format, _etag(body), max_age_s, always=notifies)
             return self._answer(read, body, options, now_ms)
-        if value is None or value.expired(now_ms):
+        if value is None or value.expired(wall_ms):
             if read.request.condition is not None and read.request.condition.etags is not None:
                 raise ProtocolError(PRECONDITION_FAILED, "there is no last value")
             raise ProtocolError(NOT_FOUND, "no message at this address")
@@ -244,13 +249,13 @@ class Reads:
             raise ProtocolError(PRECONDITION_FAILED, "the last value is another one")
         body, number = self._representation(value, read.request)
         if value.expires_at_ms is not None:
-            max_age_s = min(max_age_s, (value.expires_at_ms - now_ms) // 1000)
+            max_age_s = min(max_age_s, (value.expires_at_ms - wall_ms) // 1000)
         options = _options(number, _etag(body, value.id, str(number)), max_age_s, always=notifies)
         return self._answer(read, body, options, now_ms)
 
     def etags(self, message: Message | None, now_ms: int) -> frozenset[bytes]:
         """Returns the ETags of a last value in each Content-Format it is given in; none where there is no value."""
-        if message is None or message.expired(now_ms):
+        if message is None or message.expired(self.time.wall_ms(now_ms)):
             return frozenset()
         formats = (None, self._settings.cloudevents_format)
         both = [self._representation(message, CoapRequest(accept=one)) for one in formats]

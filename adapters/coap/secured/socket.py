@@ -6,6 +6,7 @@ import msgspec
 
 from adapters.coap.endpoint.endpoint import CoapEndpoint
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.secured.endpoints import Endpoints, SecuredEndpoint
 from gateway.domain.principal import Principal
 from gateway.port.adapter import Deliverable, Deliveries, Effect, Outcome, Peer, Random, Token
@@ -14,7 +15,8 @@ from gateway.port.adapter import Deliverable, Deliveries, Effect, Outcome, Peer,
 class SecuredSocket:
     """The `SecuredDatagramAdapter` of CoAP. A session is an endpoint of its own (RFC 7252, 9.1.1)."""
 
-    def __init__(self, settings: CoapOptions, *, random: Random) -> None:
+    def __init__(self, settings: CoapOptions, time: SocketTime | None = None, *, random: Random) -> None:
+        self._time = time
         self._settings = msgspec.structs.replace(settings, amplification_max=0)  # addresses are verified by cookies
         self._random = random
         self._endpoints = Endpoints(self._new_endpoint)
@@ -23,7 +25,7 @@ class SecuredSocket:
         self._effects: list[Effect] = []
 
     def _new_endpoint(self, who: Principal | None) -> CoapEndpoint:
-        endpoint = CoapEndpoint(self._settings, random=self._random)
+        endpoint = CoapEndpoint(self._settings, random=self._random, time=self._time)
         if who is not None:
             endpoint.admit(who)
         return endpoint

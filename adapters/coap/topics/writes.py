@@ -33,6 +33,7 @@ from adapters.coap.exchanges.sender import Sender
 from adapters.coap.messages.mapping import MessagePlan
 from adapters.coap.messages.request import CoapRequest
 from adapters.coap.messages.settings import CoapOptions
+from adapters.coap.messages.times import SocketTime
 from adapters.coap.topics.topic import CONTENT_FORMAT as FORMAT
 from adapters.coap.topics.topic import (
     Topic,
@@ -79,6 +80,7 @@ class TopicWrites:
     def __init__(
         self,
         settings: CoapOptions,
+        time: SocketTime,
         *,
         sender: Sender,
         exchanges: Exchanges,
@@ -90,6 +92,7 @@ class TopicWrites:
         self._exchanges = exchanges
         self._new_token = new_token
         self._plans = plans
+        self._time = time
         self._writes: dict[Token, _Write] = {}
 
     def __len__(self) -> int:
@@ -186,7 +189,9 @@ class TopicWrites:
         message: Message | None = None
         if initial is not None:
             plan, host = self._plan(topic, topic.properties[FORMAT]), str(exchange.peer[0])
-            message = plan.message(initial, confirmable=exchange.confirmable, host=host, now_ms=now_ms)
+            message = plan.message(
+                initial, confirmable=exchange.confirmable, host=host, now_ms=self._time.wall_ms(now_ms)
+            )
         match = Match(none_of=(EXISTS,))
         key = StoreKey(key=topic.id, value=topic.encoded(), match=match, namespace=self._namespace)
 
@@ -221,7 +226,8 @@ class TopicWrites:
             match = Match(any_of=(entry.revision,))
             removal = RemoveKey(key=topic.id, match=match, namespace=self._namespace)
             plan, host = self._plan(topic), str(exchange.peer[0])
-            message = plan.deletion(confirmable=exchange.confirmable, host=host, now_ms=now_ms)
+            wall_ms = self._time.wall_ms(now_ms)
+            message = plan.deletion(confirmable=exchange.confirmable, host=host, now_ms=wall_ms)
             return self._publish(exchange, message, lambda done, at_ms: remove(removal, done, at_ms), now_ms)
 
         def remove(removal: RemoveKey, outcome: Outcome, now_ms: int) -> Effect | Answer:

@@ -77,7 +77,8 @@ class Driver:
     subscriptions: dict[int, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        self.endpoint = FACTORY.bind(CoapOptions(**self.settings), random=Random(7))
+        self.socket = FACTORY.bind(CoapOptions(**self.settings), random=Random(7))
+        self.endpoint = self.socket.inner
         (asked,) = self.receive()
         assert isinstance(asked, Call)
         assert asked.request == Authenticate(mechanism="anonymous")

@@ -72,7 +72,8 @@ class OscoreDriver(Driver):
     """A socket with OSCORE, and its gateway, which has these contexts."""
 
     def __post_init__(self) -> None:
-        self.endpoint = FACTORY.bind(CoapOptions(oscore=True, **self.settings), random=Random(7))
+        self.socket = FACTORY.bind(CoapOptions(oscore=True, **self.settings), random=Random(7))
+        self.endpoint = self.socket.inner
         self.contexts: dict[Any, tuple[str, ContextKeys]] = {}  # by kid and kid context: the user
         self.numbers: dict[str, int] = {}  # next sender sequence number, by name
         self.taken: set[str] = set()  # names that the socket holds

@@ -52,6 +52,42 @@ def test_a_repeated_registration_keeps_the_observation_and_gets_the_same_respons
     assert len(driver.endpoint.observers) == 1
 
 
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_device_that_wakes_again_is_no_repeat_when_the_clock_is_set(by_ms: int) -> None:
+    driver = Driver()
+    for wakes in range(1, 7):
+        socket = driver.socket
+        driver.complete(list(socket.receive([(request("t/a", POST, mid=1), PEER)], now_ms=driver.now_ms)))
+        assert len(driver.stored) == wakes
+        assert driver.stored[-1].time_ms == driver.now_ms
+        driver.now_ms += 600_000
+        if wakes == 1:
+            driver.now_ms += by_ms
+            socket.clock_set(by_ms)
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_repeat_is_one_when_the_clock_is_set(by_ms: int) -> None:
+    driver = Driver()
+    (answer,) = driver.exchange(request("t/a", POST, mid=1))
+    driver.socket.clock_set(by_ms)
+    driver.now_ms += by_ms + 60_000
+    assert list(driver.socket.receive([(request("t/a", POST, mid=1), PEER)], now_ms=driver.now_ms)) == []
+    assert driver.sent() == [answer]
+    assert len(driver.stored) == 1
+
+
+def test_a_last_value_expires_by_the_clock_as_it_is_set() -> None:
+    driver = Driver({"max_age_s": 60}, last=msgspec.structs.replace(value("0"), expires_at_ms=1_000_000 + 30_000))
+    driver.endpoint = driver.socket
+    (answer,) = driver.exchange(get(1))
+    assert read_uint(options_of(answer)[MAX_AGE]) == 30
+    driver.socket.clock_set(30_000)
+    driver.now_ms += 30_000
+    (answer,) = driver.exchange(get(2))
+    assert dotted(answer.code) == "4.04"
+
+
 def test_a_repeated_registration_whose_observation_has_ended_observes_nothing() -> None:
     driver = Driver(last=value("0"))
     driver.exchange(get(1, REGISTER))

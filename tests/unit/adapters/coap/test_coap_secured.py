@@ -26,7 +26,7 @@ class SecuredDriver(Driver):
     """A socket with DTLS, and its gateway, which lets strangers in."""
 
     def __post_init__(self) -> None:
-        self.endpoint: Any = FACTORY.bind_secured(CoapOptions(**self.settings), random=Random(7))
+        self.endpoint: Any = FACTORY.bind_secured(CoapOptions(**self.settings), random=Random(7)).inner
         self.who: list[tuple[str, str | None]] = []
 
     def complete(self, effects: list[Any], outcome: Outcome | None = None) -> None:

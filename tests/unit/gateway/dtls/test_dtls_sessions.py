@@ -398,6 +398,43 @@ def test_an_adapter_sees_plaintexts():
     assert adapter.deadline_ms() == 5
 
 
+class Inner:
+    """An adapter that may be told when the clock is set."""
+
+    def __init__(self):
+        self.told = []
+
+    def receive(self, datagrams, *, now_ms):
+        return list(datagrams)
+
+    def tick(self, *, now_ms):
+        return []
+
+    def deadline_ms(self):
+        return None
+
+    def clock_set(self, by_ms):
+        self.told.append(by_ms)
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_session_is_no_older_or_younger_when_the_clock_is_set(by_ms):
+    server, client, peer, inner = DtlsServer(), DtlsClient(), ("h", 1), Inner()
+    server.connect(client, peer)
+    adapter = DtlsAdapter(inner, server.sessions)
+    due_ms = adapter.deadline_ms()
+    adapter.clock_set(by_ms)
+    assert inner.told == [by_ms]
+    assert adapter.deadline_ms() == due_ms + by_ms
+    now_ms = server.now_ms + by_ms
+    adapter.tick(now_ms=now_ms)
+    assert server.left == [], "it was not silent for long"
+    del server.keys[b"dev1"]
+    assert adapter.receive([(client.send(b"x")[0], peer)], now_ms=now_ms + CHECK_MS - 1) == [(b"x", peer)]
+    assert adapter.receive([(client.send(b"y")[0], peer)], now_ms=now_ms + CHECK_MS) == ()
+    assert server.left == [peer]
+
+
 # ---- the file
 
 

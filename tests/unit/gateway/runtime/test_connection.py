@@ -338,6 +338,22 @@ def test_silence_does_not_count_when_the_clock_was_set(hub, monkeypatch, step_ms
     assert connection.adapter.ticks == 0
 
 
+def test_an_adapter_that_measures_time_is_told_by_how_much_the_clock_was_set(hub, monkeypatch):
+    lead = Clock()
+    monkeypatch.setattr("gateway.runtime.connection.lead_ms", lead)
+    connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
+    connection.shown = ConnectionTransport()
+    connection.connection_made(connection.shown)
+    told = []
+    connection.adapter.clock_set = told.append
+    connection.adapter.due = 1 << 60
+    for step_ms in (-3_600_000, 0, CLOCK_STEP_MS, 3_600_000):
+        connection.flush()
+        lead.ms += step_ms
+        hub.timers[-1].work()
+    assert told == [-3_600_000, 3_600_000]
+
+
 def another(hub):
     connection = Shown(hub, ListenerContext("test", "test", Factory(), None))
     connection.shown = ConnectionTransport()
