@@ -68,6 +68,10 @@ class ConnectionOutput(ABC):
         self._settles: dict[tuple[str, int], dict[str, list[QueueOffset]]] = {}  # by queue and outcome
         self._freed: dict[ConsumerId, Consumer] = {}  # consumers whose credit may have changed
 
+    def clock_set(self, by_ms: int) -> None:
+        """See `gateway.port.adapter.TimedAdapter`."""
+        self.held_too_long.clock_set(by_ms)
+
     def inside(self, name: str) -> str:
         """Returns the gateway's name of a queue or an exchange of this connection's virtual host.
 

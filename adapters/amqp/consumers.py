@@ -118,6 +118,13 @@ class AcknowledgementTimeout:
         # The time of a look and the last delivery tag by then, of channels with unacknowledged messages.
         self._delivered: dict[HoldingChannel, list[tuple[int, int]]] = {}
 
+    def clock_set(self, by_ms: int) -> None:
+        """Moves the times of all looks: the clock was set."""
+        if self._due_ms is not None:
+            self._due_ms += by_ms
+        for marks in self._delivered.values():
+            marks[:] = [(at_ms + by_ms, delivered) for at_ms, delivered in marks]
+
     def due_ms(self, channels: Iterable[HoldingChannel]) -> int | None:
         """Returns when to look at channels again; None: not at all, or nothing has been looked at yet."""
         if self._due_ms is None:

@@ -4,6 +4,7 @@ import pytest
 from pamqp.commands import Basic, Channel
 
 from adapters.amqp.consumers import LOOKS_COUNT
+from gateway.port.adapter import TimedAdapter
 from store.api.message import Message
 from tests.support.amqp.amqp_peer import Peer
 
@@ -55,6 +56,23 @@ def test_messages_that_are_acknowledged_in_time_close_nothing(channel_is_busy):
         if not channel_is_busy:
             peer.deliver(consumer, [Message("a/b", b"x")])
         tag += 1
+
+
+def clock_set(peer: Peer, by_ms: int) -> None:
+    """Sets the clock of the gateway, which tells the connection."""
+    assert isinstance(peer.conn, TimedAdapter)
+    peer.now_ms += by_ms
+    peer.conn.clock_set(by_ms)
+
+
+@pytest.mark.parametrize("by_ms", [-3_600_000, 3_600_000])
+def test_a_message_may_be_held_as_long_when_the_clock_is_set(by_ms: int):
+    peer, _ = consuming(1)
+    assert passes(peer, TIMEOUT_S // 2) == []
+    clock_set(peer, by_ms)
+    assert passes(peer, TIMEOUT_S // 2) == []
+    (close,) = passes(peer, 2 * STEP_MS // 1_000)
+    assert close.reply_code == 406
 
 
 def test_without_a_timeout_messages_are_held_for_ever():
