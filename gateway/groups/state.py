@@ -140,7 +140,7 @@ def plan(
                 changes[queue] = replace(record, revoked_ms=0)
         elif not _outstanding(record, queue, cursor) or 0 < record.revoked_ms <= now_ms - release_ms:
             changes[queue] = QueueRecord(record.offset)
-        elif not record.revoked_ms:
+        elif not record.revoked_ms or record.revoked_ms > now_ms:  # or the clock was set back since
             changes[queue] = replace(record, revoked_ms=now_ms)
     for queue in wanted:
         held = group.queues.get(queue)

@@ -140,8 +140,11 @@ class _Transfers(Generic[B]):
         return True
 
     def _give_way(self, name: _Name, now_ms: int) -> bool:
-        """Forgets a transfer, unless it is under way and its last block so recent that the next may follow."""
-        if name in self._under_way and now_ms - self._under_way[name].received_ms < SILENCE_SPARED_MS:
+        """Forgets a transfer, unless it is under way and its last block so recent that the next may follow.
+
+        A block of later than now came before the clock of streams was set back.
+        """
+        if name in self._under_way and 0 <= now_ms - self._under_way[name].received_ms < SILENCE_SPARED_MS:
             return False
         self.drop(*name)
         return True

@@ -394,7 +394,8 @@ class SharedFeed:
             self._held_back = bool(inflight.again)
             self._make_ready()
         self._due = False
-        if self._rejoin_at_ms is not None and now_ms >= self._rejoin_at_ms:
+        # A time that lies further ahead than any pause was noted before the clock was set back.
+        if self._rejoin_at_ms is not None and not 0 < self._rejoin_at_ms - now_ms <= DENIED_INTERVAL_MS:
             self._rejoin()
 
     def _make_ready(self) -> None:

@@ -84,6 +84,8 @@ class UpstreamClient:
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
         """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` where the peer is too late."""
+        if now_ms < self._asked_ms:
+            self._set_back(now_ms)
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to CONNECT or SUBSCRIBE")
         interval_ms = self._keep_alive.interval_ms
@@ -94,6 +96,13 @@ class UpstreamClient:
         if now_ms - self._asked_ms >= interval_ms:
             self._asked_ms = now_ms
             self.send(Pingreq())
+
+    def _set_back(self, now_ms: int) -> None:
+        """Counts anew, as the clock was set back, and asks the peer at once: the last time may be long ago."""
+        self._keep_alive.received_ms = now_ms
+        self._asked_ms = now_ms - self._keep_alive.interval_ms
+        if self._deadline_ms is not None:
+            self._deadline_ms = now_ms + self._terms.answer_timeout_ms
 
     def deadline_ms(self) -> int | None:
         """Returns the latest time to call `tick`."""

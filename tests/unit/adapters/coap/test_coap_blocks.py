@@ -179,6 +179,14 @@ def test_transfers_that_others_began_and_left_give_way() -> None:
     assert is_ack(answer, "2.01", mid=2)
 
 
+def test_transfers_from_before_the_clock_was_set_back_give_way() -> None:
+    driver = Driver({"block_transfers_peer_max": 2})
+    driver.exchange(upload(0, True, BODY[:1024], path="t/a", mid=1), upload(0, True, BODY[:1024], path="t/b", mid=2))
+    driver.now_ms -= 3_600_000
+    (answer,) = driver.exchange(upload(0, True, BODY[:1024], path="t/c", mid=3))
+    assert is_ack(answer, "2.31", mid=3)
+
+
 def test_the_transfer_that_was_silent_longest_gives_way() -> None:
     driver = Driver({"block_transfers_peer_max": 2})
     driver.exchange(upload(0, True, BODY[:1024], path="t/a", mid=1), upload(0, True, BODY[:1024], path="t/b", mid=2))

@@ -204,6 +204,26 @@ def test_it_pings_and_notices_silence(broker):
         broker.bridge.tick(broker.now_ms, reading=True)
 
 
+def test_it_asks_at_once_when_the_clock_is_set_back(broker):
+    broker.now_ms += 10_000 - 3_600_000
+    broker.bridge.tick(broker.now_ms, reading=True)
+    assert broker.heard() == [Pingreq()]
+    assert broker.bridge.deadline_ms() == broker.now_ms + 30_000
+    broker.now_ms += 45_000
+    with pytest.raises(ProtocolError, match="no packet within the keep alive"):
+        broker.bridge.tick(broker.now_ms, reading=True)
+
+
+def test_an_upstream_that_does_not_answer_is_left_when_the_clock_is_set_back():
+    broker = Broker()
+    broker.bridge.connected(broker.now_ms)
+    broker.now_ms -= 3_600_000
+    broker.bridge.tick(broker.now_ms, reading=True)
+    assert broker.bridge.deadline_ms() == broker.now_ms + 5_000
+    with pytest.raises(ProtocolError, match="no answer"):
+        broker.bridge.tick(broker.now_ms + 5_000, reading=True)
+
+
 def test_silence_while_nothing_is_read_is_none(broker):
     broker.now_ms += 60_000
     broker.bridge.tick(broker.now_ms, reading=False)

@@ -584,6 +584,14 @@ def test_a_member_whose_queue_is_gone_joins_again(how):
     assert member.driver.adapter.deadline_ms() is None
 
 
+def test_a_member_whose_queue_is_gone_joins_again_when_the_clock_is_set_back():
+    member = Member()
+    member.subscribe(request())
+    member.driver.adapter.deliver(ConsumerCancelled(member.consume.consumer), now_ms=member.driver.now_ms)
+    member.driver.tick(-3_600_000)
+    assert len(member.driver.calls(JoinShared)) == 1
+
+
 def test_a_session_that_may_not_read_what_it_shares_any_more_asks_seldom_and_is_a_member_again():
     member = Member()
     member.subscribe(request())
