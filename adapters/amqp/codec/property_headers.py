@@ -26,17 +26,8 @@ MAPPED: Final = frozenset(  # headers with a place of their own in the domain me
     }
 )
 OBEYED: Final = frozenset({"CC", "BCC", "x-delay"})  # headers that a broker acts upon when a message is published
-_OURS: Final = frozenset(  # headers that the gateway itself says of a delivery
-    {
-        "x-death",
-        "x-delivery-count",
-        "x-first-death-exchange",
-        "x-first-death-queue",
-        "x-first-death-reason",
-        "x-routing-key",
-    }
-)
-_TAKEN: Final = MAPPED | OBEYED | _OURS | frozenset(SPECVERSIONS)
+_WHOLE_KEY: Final = "x-routing-key"  # a header: the routing key, where a delivery holds its beginning alone
+_TAKEN: Final = MAPPED | OBEYED | {_WHOLE_KEY, *SPECVERSIONS}
 
 
 def add_properties(

@@ -172,8 +172,6 @@ CLAIMS = {
     "x-delay": "60000",
     "x-reply-to-topic": "elsewhere",
     "x-retain": "true",
-    "x-death": "d",
-    "x-delivery-count": "9",
     "x-routing-key": "admin.valve",
     "CC": "a",
     "BCC": "b",
