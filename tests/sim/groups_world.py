@@ -189,7 +189,7 @@ class GroupConsumer:
         chance = self.random
         after: GroupCursor | None = None
         for _ in range(chance.choice((1, 1, 2, 3))):
-            self.believed = set() if after is None else set(after.offsets)  # with all else it is done
+            self.believed &= set() if after is None else set(after.offsets)  # with all else it is done
             wait_ms = chance.choice((0, 0, 1_000, 8_000))
             limit = chance.choice((1, 5, 50))
             got = await self.ask(PollGroup(group=GROUP, member=self.member, after=after, limit=limit, wait_ms=wait_ms))
