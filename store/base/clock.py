@@ -40,8 +40,9 @@ class WallClock:
 
     def __call__(self) -> int:
         """Returns the time now: ms since 1970."""
+        steady_ns = self._monotonic_ns()  # first: a stop in between looks like a leap, and is looked at again
         wall_ns = self._wall_ns()
-        ahead_ns = wall_ns - self._monotonic_ns()
+        ahead_ns = wall_ns - steady_ns
         if self._leapt_ns is None and ahead_ns - self._ahead_ns <= _LEAP_NS:
             self._ahead_ns = ahead_ns  # without the lock, which would take half the time: the next is as good
             return wall_ns // _MS_NS

@@ -3,15 +3,12 @@
 import asyncio
 from collections.abc import Callable, Sequence
 from itertools import chain
-from typing import Final
 
 from store.api.client import StoreClient
 from store.api.log import IndexKind, LogCalls, OnAppended, TailListener
 from store.base.errors import StoreError
 from store.cluster.store_groups import StoreGroups
 from store.format.frame import ROW, Frame, LogOffset, Position, QueueNumber, UnplacedFrame, group_of
-
-_NEVER_MS: Final = 1 << 63  # later than any frame
 
 
 class ClusterLog(LogCalls):
@@ -58,10 +55,7 @@ class ClusterLog(LogCalls):
         return None if store is None else await store.log.read(position)
 
     async def last(self, address_hash: int, queues: Sequence[QueueNumber] | None = None) -> Position | None:
-        """See `LogCalls.last`: of several groups' the one that was stored last by their clocks.
-
-        A record that is removed may have been stored as late as the first one behind it that is there.
-        """
+        """See `LogCalls.last`: of those that are there the one that was stored last, by the groups' clocks."""
         asked = await self._stores.of_any(queues, lambda store: store.log.last(address_hash))
         found = [at for at in asked if at is not None]
         if len(found) < 2:
@@ -69,12 +63,11 @@ class ClusterLog(LogCalls):
         times = await asyncio.gather(*map(self._stored_at_ms, found))
         return max(zip(times, found, strict=True))[1]
 
-    async def _stored_at_ms(self, position: Position) -> tuple[int, bool]:
-        """Returns when the record at a position was stored at the latest, and whether it is there."""
+    async def _stored_at_ms(self, position: Position) -> tuple[bool, int]:
+        """Returns whether the record at a position is there, and when it was stored."""
         frames, _ = await self.scan(position, None, max_bytes=1)
-        if not frames:
-            return _NEVER_MS, False
-        return frames[0].header.stored_at_ms, frames[0].start == position.frame
+        there = bool(frames) and frames[0].start == position.frame
+        return there, frames[0].header.stored_at_ms if there else 0
 
     async def find(
         self,

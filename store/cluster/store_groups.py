@@ -132,8 +132,8 @@ class StoreGroups:
         """Asks the groups that some queues lie in, None: all groups. All that are asked have to answer."""
         if queues is None:
             return await self.all(ask)
-        groups = sorted({self.store_group(queue) for queue in queues})
-        return await asyncio.gather(*map(ask, map(self.log, groups)))
+        stores = [self.log(group) for group in sorted({self.store_group(queue) for queue in queues})]
+        return await asyncio.gather(*map(ask, stores))
 
     async def all(self, ask: Callable[[StoreClient], Awaitable[T]]) -> list[T]:
         """Asks all groups, which all have to answer."""

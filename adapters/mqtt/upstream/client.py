@@ -26,6 +26,7 @@ class UpstreamClient:
         self.out: list[bytes] = []  # to be sent
         self._keep_alive = KeepAlive()
         self._asked_ms = 0  # when the peer was asked for something
+        self._ticked_ms = 0  # the newest time that is known
         self._deadline_ms: int | None = None  # of its answer to CONNECT, and until `answered`
 
     def connected(self, now_ms: int) -> None:
@@ -84,8 +85,9 @@ class UpstreamClient:
 
     def tick(self, now_ms: int, *, reading: bool) -> None:
         """Notes the time; `reading`: the peer's input is read. Raises `ProtocolError` where the peer is too late."""
-        if now_ms < self._asked_ms:
+        if now_ms < max(self._ticked_ms, self._asked_ms):
             self._set_back(now_ms)
+        self._ticked_ms = now_ms
         if self._deadline_ms is not None and now_ms >= self._deadline_ms:
             raise ProtocolError(ReasonCode.KEEP_ALIVE_TIMEOUT, "no answer to CONNECT or SUBSCRIBE")
         interval_ms = self._keep_alive.interval_ms

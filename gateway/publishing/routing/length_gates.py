@@ -80,6 +80,7 @@ class LengthGate:
         """Sets the limits; with neither it lets in whatever comes, and knows no counts until it has limits again."""
         if self.count_max is None and self.bytes_max is None:
             self._count, self._bytes = len(self._way), sum(self._way)
+            self._sure_ms, self._guesses = 0, False
         self.count_max, self.bytes_max = count_max, bytes_max
 
     def admit(self, message: Message) -> bool:

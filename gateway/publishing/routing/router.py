@@ -149,11 +149,12 @@ class Router:
     def queues_at(self, address: str) -> Sequence[int] | None:
         """Returns the queues that messages at an address can be in, closed ones too; None where that may be any.
 
-        Those of its first level's topic are among them: a rule for the address may be newer than messages.
+        That is so where there are rules, which may have been others when the messages were stored.
         """
-        names = dict.fromkeys((self.topic_of(address), address.split("/", 1)[0] or ROOT_TOPIC))
-        topics = [topic for name in names if (topic := self._controller.topic(name)) is not None]
-        return [queue for topic in topics for queue in topic.queues] or None
+        if len(self._rules):
+            return None
+        topic = self._controller.topic(self.topic_of(address))
+        return None if topic is None else list(topic.queues) or None
 
     def patterns_of(self, topic: str) -> Sequence[str]:
         """Returns filters that together match every address that can belong to a topic."""

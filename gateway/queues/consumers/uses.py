@@ -38,7 +38,8 @@ class QueueUses:
         self._now_ms = now_ms
         self._steady_ms = steady_ms
         self._used_ms: dict[int, int] = {}  # by queue number
-        self._found: dict[int, tuple[bytes, int]] = {}  # by queue number: the use written down last, and when it was
+        self._found: dict[int, tuple[bytes, int]] = {}  # by queue number: the use written down last, and when it came
+        self._written_ms: dict[int, int] = {}  # by queue number: the last use here that was written down
 
     def used(self, number: int) -> None:
         """Notes that a queue has been used."""
@@ -48,6 +49,7 @@ class QueueUses:
         """Forgets a queue that is gone."""
         self._used_ms.pop(number, None)
         self._found.pop(number, None)
+        self._written_ms.pop(number, None)
 
     def due_ms(self, number: int, expires_ms: int) -> int:
         """Returns when to look at a queue again, by the clock of messages."""
@@ -75,12 +77,14 @@ class QueueUses:
         value, found_ms = self._found.get(number, (b"", 0))
         if entry is not None and entry.value != value:
             value, found_ms = entry.value, now_ms
-        if used_ms > found_ms + step_ms // 2:
+        written_ms = self._written_ms.get(number)
+        if written_ms is None or used_ms > written_ms + step_ms // 2:
             value = b"%d" % (self._now_ms() - (now_ms - used_ms))
             await self._store.keys.put(key, value, ttl_ms=2 * expires_ms + 10 * step_ms)
-            found_ms = used_ms
+            written_ms = used_ms
         if number in self._used_ms:  # else the queue is gone since
             self._found[number] = value, found_ms
+            self._written_ms[number] = written_ms
         if await self._counts.elsewhere(queue.definition.name):
             return self._steady_ms()
         return found_ms

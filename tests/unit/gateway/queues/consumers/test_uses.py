@@ -54,6 +54,18 @@ class Proxy:
         return await self.uses.expired(QUEUE, EXPIRES_MS)
 
 
+async def test_a_process_that_was_started_again_writes_down_its_uses_at_once():
+    """Another proxy would delete the queue by what the former process had written."""
+    keys = Keys()
+    await Proxy(keys).expired()
+    (before,) = keys.values.values()
+    again = Proxy(keys)
+    again.passes(EXPIRES_MS // 100)
+    again.uses.used(QUEUE.number)
+    await again.expired()
+    assert list(keys.values.values()) != [before]
+
+
 @pytest.mark.parametrize("set_ms", [-HOUR_MS, HOUR_MS])
 async def test_a_queue_lives_its_time_whatever_the_clock_is_set_to(set_ms):
     proxy = Proxy(Keys(), alone=True)
