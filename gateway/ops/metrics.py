@@ -37,12 +37,6 @@ class Traffic(NamedTuple):
     bytes_sent: int
 
 
-def _sum_of(metric: Counter, protocol: str) -> int:
-    """Returns the sum of a protocol's series."""
-    samples = [sample for one in metric.collect() for sample in one.samples]
-    return sum(int(sample.value) for sample in samples if sample.labels["protocol"] == protocol)
-
-
 class Metrics:
     """One registry with everything in it. `process` adds the interpreter's and the system's figures of this process."""
 
@@ -50,7 +44,6 @@ class Metrics:
         self.registry = process_registry() if process else CollectorRegistry()
         self._topics: dict[str, str] = {}
         self._in: dict[tuple[str, str, str], Counter] = {}
-        self._out: dict[tuple[str, str], Counter] = {}
         self._counters: dict[tuple[str, str], Counter] = {}
         self._errors: dict[tuple[str, str], Counter] = {}
         self._build()
@@ -62,9 +55,6 @@ class Metrics:
             'Messages received, by outcome: "stored" or the cause of refusal',
             ["protocol", "topic", "status"],
             registry=registry,
-        )
-        self._messages_out = Counter(
-            "headgate_messages_out_total", "Messages delivered", ["protocol", "topic"], registry=registry
         )
         self._flows = Flows()
         registry.register(self._flows)
@@ -127,16 +117,10 @@ class Metrics:
                 self._in[key] = child
         return child
 
-    def messages_out(self, protocol: str, topic: str) -> Counter:
-        """Returns the counter of messages that were delivered."""
-        key = (protocol, topic)
-        child = self._out.get(key)
-        if child is None:
-            named = self.topic_label(topic)
-            child = self._messages_out.labels(protocol, named)
-            if named == topic:
-                self._out[key] = child
-        return child
+    def sent(self, flow: Flow, topic: str, count: int) -> None:
+        """Counts messages of a topic that were delivered by a protocol."""
+        label = self.topic_label(topic)
+        flow.sent[label] = flow.sent.get(label, 0) + count
 
     def flow(self, protocol: str) -> Flow:
         """Returns the counters of a protocol's connections and bytes."""
@@ -223,7 +207,7 @@ class Metrics:
         stored = sum(int(sample.value) for sample in taken_in if sample.labels["status"] == "stored")
         return Traffic(
             messages_received=received,
-            messages_sent=_sum_of(self._messages_out, protocol),
+            messages_sent=sum(flow.sent.values()),
             messages_dropped=received - stored,
             bytes_received=flow.bytes_in,
             bytes_sent=flow.bytes_out,

@@ -140,7 +140,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if self.pace is not None:
             self.pace.read(len(data), now_ms=now_ms())
         try:
-            if not self.tell_adapter():  # the adapter may answer this input at once; that comes behind them
+            # The adapter may answer this input at once; that comes behind what it is told of here.
+            if self.singles_in_flight and not self.tell_adapter():
                 return
             effects = self.adapter.receive(data, now_ms=now_ms())
             if self.early_bytes or not effects:
@@ -157,8 +158,9 @@ class Connection(asyncio.Protocol, StreamEndpoint):
 
     def _count_early(self, size_bytes: int) -> None:
         """Counts the bytes of an unauthenticated peer that led to nothing yet; 0: they did."""
-        strange = self.principal is self._hub.access.unauthenticated(self.protocol)
-        early = self.early_bytes + size_bytes if strange and size_bytes else 0
+        early = 0
+        if size_bytes and self.principal is self._hub.access.unauthenticated(self.protocol):
+            early = self.early_bytes + size_bytes
         if early != self.early_bytes:
             self.early_bytes = early
             UNAUTHENTICATED.hold(self, self._network, early)

@@ -3,6 +3,7 @@
 import asyncio
 import random
 from abc import ABC, abstractmethod
+from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -364,20 +365,15 @@ class Endpoint:
 
     def deliver(self, deliveries: Deliverable) -> int:
         """Offers deliveries, and returns how many were taken."""
-        told = isinstance(deliveries, ConsumerCancelled) or (  # offered once; of a few bytes
-            isinstance(deliveries, Deliveries) and not deliveries.picks
-        )
-        if self.gone or (not self.writable and not told):
+        if self.gone or not (self.writable or _is_told(deliveries)):
             return 0
         taken = 0
-
-        def offer() -> None:
-            nonlocal taken
+        try:
             taken = self.adapter.deliver(deliveries, now_ms=now_ms())
-
-        self.guard(offer)
+        except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
+            self._failed()
         self.flush()
-        if taken and not isinstance(deliveries, ConsumerCancelled):
+        if taken:
             self._count_out(deliveries, taken)
         return taken
 
@@ -397,17 +393,27 @@ class Endpoint:
         """Does something with the adapter; if it raises, this endpoint ends and nothing else does."""
         try:
             work()
-        except Exception:  # our own bug, whatever it is, must not reach other connections
-            log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
-            self.close("internal error")
+        except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
+            self._failed()
 
-    def _count_out(self, deliveries: Deliveries | Leased, taken: int) -> None:
-        if isinstance(deliveries, Leased):
-            self.hub.metrics.messages_out(self.protocol, "$queue").inc(taken)
-            return
-        batch = deliveries.batch
-        for topic, count in _by_topic(self.hub, batch, deliveries.picks[:taken]):
-            self.hub.metrics.messages_out(self.protocol, topic).inc(count)
+    def _failed(self) -> None:
+        """Ends this endpoint, whose adapter has raised the exception that is being handled."""
+        log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
+        self.close("internal error")
+
+    def _count_out(self, deliveries: Deliverable, taken: int) -> None:
+        sent = self.hub.metrics.sent
+        if type(deliveries) is Deliveries:
+            batch = deliveries.batch
+            topics: _Topics = batch.memo.get("topics") or _topics(self.hub, batch)
+            if topics.only is not None:
+                sent(self.flow, topics.only, taken)
+                return
+            names = [topics.names[batch.queues[index]] for index in deliveries.picks[:taken]]
+            for topic, count in Counter(names).items():
+                sent(self.flow, topic, count)
+        elif type(deliveries) is Leased:
+            sent(self.flow, "$queue", taken)
 
 
 _HANDLERS: dict[type, Any] = {
@@ -425,17 +431,20 @@ _HANDLERS: dict[type, Any] = {
 }
 
 
-def _by_topic(hub: Hub, batch: Batch, picks: Sequence[int]) -> list[tuple[str, int]]:
-    """Counts the picked messages of each topic; a batch of one topic is counted at a glance."""
-    topics = batch.memo.get("topics")
-    if topics is None:
-        name = hub.controller.topic_of_queue
-        topics = batch.memo["topics"] = {queue: name(queue) or "" for queue in set(batch.queues)}
-    names = set(topics.values())
-    if len(names) == 1:
-        return [(names.pop(), len(picks))]
-    counts: dict[str, int] = {}
-    for index in picks:
-        topic = topics[batch.queues[index]]
-        counts[topic] = counts.get(topic, 0) + 1
-    return list(counts.items())
+class _Topics(NamedTuple):
+    names: dict[int, str]  # the topics of a batch's messages, by queue
+    only: str | None  # the topic of all of them, where they have one topic
+
+
+def _topics(hub: Hub, batch: Batch) -> _Topics:
+    """Returns the topics of a batch, from now on in its memo."""
+    of = hub.controller.topic_of_queue
+    names = {queue: of(queue) or "" for queue in set(batch.queues)}
+    different = set(names.values())
+    found = batch.memo["topics"] = _Topics(names, different.pop() if len(different) == 1 else None)
+    return found
+
+
+def _is_told(deliveries: Deliverable) -> bool:
+    """Returns whether something is offered once, and has a few bytes: whatever else the peer has not read."""
+    return isinstance(deliveries, ConsumerCancelled) or (isinstance(deliveries, Deliveries) and not deliveries.picks)

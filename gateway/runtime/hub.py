@@ -109,7 +109,7 @@ class ProcessHub(StreamHub):
                 now_ms=now_ms,
                 config=config.groups,
                 may_come=config.topics.auto_create,
-                delivered=lambda protocol, topic, count: metrics.messages_out(protocol, topic).inc(count),
+                delivered=lambda protocol, topic, count: metrics.sent(metrics.flow(protocol), topic, count),
                 patterns_of=self.router.patterns_of,
             ),
             spawn=self.spawn,

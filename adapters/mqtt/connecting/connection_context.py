@@ -110,6 +110,8 @@ class ConnectionContext:
 
     def take_output(self) -> bytes:
         """Returns all output since the last call. A single piece, such as a batch of many clients, is not copied."""
+        if not self.out and self._last_words is None:
+            return b""
         out, self.out = self.out, []
         if self._last_words is not None:
             out, self._last_words = self._last_words, []

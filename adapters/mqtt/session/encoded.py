@@ -68,7 +68,19 @@ class Encoded:
     appends.
     """
 
-    __slots__ = ("_dialect", "_messages", "_plan", "_without", "largest", "now_ms", "pieces", "timed", "whole")
+    __slots__ = (
+        "_dialect",
+        "_made",
+        "_messages",
+        "_plain_made",
+        "_plan",
+        "_without",
+        "largest",
+        "now_ms",
+        "pieces",
+        "timed",
+        "whole",
+    )
 
     def __init__(self, messages: Sequence[Message], plan: DeliveryPlan, dialect: Dialect, now_ms: int) -> None:
         self._messages = messages
@@ -77,6 +89,8 @@ class Encoded:
         self.now_ms = now_ms
         self.timed = False  # some message encoded expires: the encoding is right for `now_ms` only
         self.largest = 0  # no packet encoded is larger, in bytes
+        self._made = 0  # how often a message was wanted by itself that was not encoded
+        self._plain_made = False
         self.pieces: list[Piece | None] = [None] * len(messages)
         self.whole: bytes | None = None  # at QoS 0: all packets of the batch
         self._without: dict[int, WithoutTopic] = {}  # of pieces that were wanted so, by index
@@ -98,7 +112,16 @@ class Encoded:
         return found
 
     def make(self, index: int) -> Piece:
-        """Encodes one message."""
+        """Encodes one message, and once a quarter of the batch was wanted one by one, every plain message of it.
+
+        So a batch with a subscriber for each of its messages takes little more than one of which a subscriber gets all.
+        """
+        self._made += 1
+        if not self._plain_made and self._made * 4 > len(self._messages):
+            self._make_plain()
+        return self.pieces[index] or self._make(index)
+
+    def _make(self, index: int) -> Piece:
         message = self._messages[index]
         piece = encode_message(message, self._plan, self._dialect, self.now_ms, retained=False)
         if message.expires_at_ms is not None:
@@ -121,13 +144,19 @@ class Encoded:
         return found
 
     def make_all(self) -> None:
-        """Encodes every message that is not yet.
+        """Encodes every message that is not yet."""
+        if None in self.pieces:
+            self._make_plain()
+            for index in [index for index, piece in enumerate(self.pieces) if piece is None]:
+                self._make(index)
 
-        Hot: plain messages are encoded in one loop, in 0.4 us each; `make` takes 1.2 us, and with properties more.
+    def _make_plain(self) -> None:
+        """Encodes the messages that say nothing but topic and body, and do not expire.
+
+        Hot: one loop, in 0.4 us for each; `_make` takes 1.2 us, and with properties more.
         """
-        if None not in self.pieces:
-            return
-        plan, pieces, make = self._plan, self.pieces, self.make
+        self._plain_made = True
+        plan, pieces = self._plan, self.pieces
         v5, granted, retains = self._dialect.version == 5, plan.qos, plan.retain_as_published
         ids = b"".join(b"\x0b" + encode_varint(number) for number in plan.identifiers) if v5 else b""
         before_body = encode_varint(len(ids)) + ids if v5 else b""
@@ -142,8 +171,6 @@ class Encoded:
                 or not address.isascii()
                 or (v5 and _has_properties(m))
             ):
-                if pieces[index] is None:
-                    make(index)
                 continue
             qos = min(qos, granted)
             topic = address.encode()

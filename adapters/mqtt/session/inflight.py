@@ -173,11 +173,14 @@ class Inflight:
         The entries of `done` that an earlier connection left do not count until the logs have brought those again: they
         may be more than the limit by now, and messages acknowledged in between come before them once more.
         """
+        used = len(self.sent) + len(self.released)
+        if self.resume is None and not self.again:  # an identifier for each that the limit allows
+            return self.limit - used - len(self.done)
         reserved = left = 0
         if self.resume is not None:
             reserved, left = len(self.resume.reserved), self.resume.done_count
-        free = PACKET_ID_MAX - len(self.sent) - len(self.released) - len(self.again) - reserved
-        return min(free, self.limit - len(self.sent) - len(self.released) - max(0, len(self.done) - left))
+        free = PACKET_ID_MAX - used - len(self.again) - reserved
+        return min(free, self.limit - used - max(0, len(self.done) - left))
 
     @property
     def room_again(self) -> int:

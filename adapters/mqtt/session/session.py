@@ -123,12 +123,10 @@ class MqttSession:
         """Returns when `advance` is due without further input; 0: at once."""
         if self.keeper.owes or self.intake.has_more:
             return 0
-        due_ms = self.delivery.deadline_ms()
-        for feed in (self.retained, self.shared, self.sys):
-            feed_ms = None if feed is None else feed.deadline_ms()
-            if feed_ms is not None and (due_ms is None or feed_ms < due_ms):
-                due_ms = feed_ms
-        return due_ms
+        due_ms = _earlier(self.delivery.deadline_ms(), self.retained.deadline_ms())
+        if self.shared is not None:
+            due_ms = _earlier(due_ms, self.shared.deadline_ms())
+        return due_ms if self.sys is None else _earlier(due_ms, self.sys.deadline_ms())
 
     def last_report(self) -> None:
         """Reports for the last time which deliveries are acknowledged."""
@@ -393,3 +391,7 @@ _HANDLERS: dict[type[Packet], Callable[[MqttSession, Any], None]] = {
     Unsubscribe: MqttSession.on_unsubscribe,
     Pingreq: MqttSession.on_pingreq,
 }
+
+
+def _earlier(due_ms: int | None, other_ms: int | None) -> int | None:
+    return due_ms if other_ms is None or (due_ms is not None and due_ms <= other_ms) else other_ms

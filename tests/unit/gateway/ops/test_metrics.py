@@ -14,7 +14,7 @@ def test_messages_are_counted_by_protocol_topic_and_status():
     metrics.messages_in("mqtt", "telemetry", "stored").inc(1_000)
     metrics.messages_in("mqtt", "telemetry", "stored").inc(5)
     metrics.messages_in("mqtt", "telemetry", "overload").inc()
-    metrics.messages_out("amqp", "telemetry").inc(7)
+    metrics.sent(metrics.flow("amqp"), "telemetry", 7)
     text = exposed(metrics)
     assert 'headgate_messages_in_total{protocol="mqtt",status="stored",topic="telemetry"} 1005.0' in text
     assert 'headgate_messages_out_total{protocol="amqp",topic="telemetry"} 7.0' in text
@@ -47,7 +47,7 @@ def test_topics_beyond_the_limit_are_counted_together():
     metrics = Metrics(process=False)
     for i in range(TOPIC_LABELS_MAX + 10):
         metrics.messages_in("mqtt", f"t{i}", "stored").inc()
-        metrics.messages_out("mqtt", f"t{i}").inc()
+        metrics.sent(metrics.flow("mqtt"), f"t{i}", 1)
     text = exposed(metrics)
     assert f'headgate_messages_in_total{{protocol="mqtt",status="stored",topic="{OTHER_TOPICS}"}} 10.0' in text
     assert text.count("headgate_messages_in_total{") == TOPIC_LABELS_MAX + 1

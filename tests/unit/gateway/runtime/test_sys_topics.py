@@ -74,7 +74,7 @@ async def test_what_there_is(rig):
     metrics.messages_in("mqtt", "t", "stored").inc(10)
     metrics.messages_in("mqtt", "u", "forbidden").inc(2)
     metrics.messages_in("http", "t", "stored").inc(100)
-    metrics.messages_out("mqtt", "t").inc(30)
+    metrics.sent(metrics.flow("mqtt"), "t", 30)
     flow = metrics.flow("mqtt")
     flow.bytes_in, flow.bytes_out, flow.open = 1_000, 3_000, 5
     metrics.flow("amqp").open = 1

@@ -1,5 +1,7 @@
 """Messages are encoded once for all subscribers of a kind, and little of that is kept."""
 
+from typing import Any
+
 import pytest
 
 from adapters.mqtt.codec import Properties
@@ -10,8 +12,8 @@ from store.api.message import Message
 from tests.support.mqtt.mqtt_driver import NOW_MS, Driver, batch_of
 
 
-def message(body: bytes, **fields: int) -> Message:
-    return Message("t", body, NOW_MS, "mqtt", "other", 1, **fields)  # type: ignore[arg-type]
+def message(body: bytes, **fields: Any) -> Message:
+    return Message("t", body, NOW_MS, "mqtt", "other", 1, **fields)
 
 
 def kinds(batch: Batch) -> int:
@@ -68,6 +70,26 @@ def test_a_message_first_wanted_later_than_its_batch_is_encoded_as_of_then():
     for driver, said in ((second, [(b"1", None), (b"2", 4)]), (third, [(b"1", None), (b"3", 2)])):
         out = [packet for packet in driver.out() if isinstance(packet, Publish)]
         assert [(one.payload, one.properties.message_expiry_s) for one in out] == said
+
+
+@pytest.mark.parametrize("version", [4, 5])
+def test_plain_messages_wanted_one_by_one_are_encoded_together_and_no_others(version: int):
+    plain = [message(bytes([n])) for n in range(10)]
+    batch = batch_of(
+        *plain, message(b"later", expires_at_ms=NOW_MS + 5_000), message(b"own", content_type="text/plain")
+    )
+    made: list[int] = []
+    for index in range(12):
+        driver = Driver(version)
+        driver.connect(client_id=f"c{index}")
+        driver.send(Subscribe(packet_id=1, requests=(SubscriptionRequest(pattern="t", qos=1),)))
+        assert driver.deliver(batch, picks=[index]) == 1
+        out = [packet for packet in driver.out() if isinstance(packet, Publish)]
+        assert [(one.payload, one.topic, one.qos) for one in out] == [(batch.messages[index].body, "t", 1)]
+        (encoded,) = [one for one in batch.memo.values() if isinstance(one, Encoded)]
+        made.append(sum(piece is not None for piece in encoded.pieces))
+    assert made == [1, 2, 3, *[made[3]] * 7, made[3] + 1, 12]
+    assert made[3] == 10 + (version == 4)  # without properties there is nothing but topic and body
 
 
 def test_identifiers_that_were_kept_are_kept_on_as_time_passes():
