@@ -9,7 +9,7 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from gateway.config.config import is_loopback
-from gateway.port.adapter import HandOver, Peer, TimedAdapter
+from gateway.port.adapter import Deliverable, HandOver, Peer, TimedAdapter
 from gateway.port.datagram import DatagramAdapter, DatagramFactory
 from gateway.runtime.endpoint import CLOCK_STEP_MS, OUTSTANDING_BYTES_MAX, Endpoint, Hub, ListenerContext
 from gateway.runtime.wildcard_socket import WildcardSocket, is_wildcard
@@ -112,6 +112,16 @@ class DatagramEndpoint(Endpoint):
         except Exception:  # our own bug, whatever it is, must not end the protocol for everybody
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.hub.metrics.errors(self.protocol, "internal").inc()
+
+    def _offer(self, deliveries: Deliverable) -> int:
+        taken = 0
+
+        def offer() -> None:
+            nonlocal taken
+            taken = self.adapter.deliver(deliveries, now_ms=now_ms())
+
+        self.guard(offer)
+        return taken
 
     def close(self, reason: str) -> None:
         """Stops. `reason` is not sent: there is no connection to close."""

@@ -3,7 +3,6 @@
 import asyncio
 import random
 from abc import ABC, abstractmethod
-from collections import Counter
 from collections.abc import Callable, Coroutine, Mapping, Sequence
 from functools import partial
 from typing import Any, NamedTuple
@@ -11,11 +10,11 @@ from typing import Any, NamedTuple
 from controller.api.client import ControllerClient
 from gateway.config.config import is_loopback
 from gateway.delivery.answers import AnswerWaits
+from gateway.delivery.delivered import count
 from gateway.delivery.fanout import Fanout
 from gateway.delivery.find_waits import FindWaits
 from gateway.delivery.lanes import Subscriber
 from gateway.delivery.read_slots import MessageReads
-from gateway.domain.batch import Batch
 from gateway.domain.errors import Refusal
 from gateway.domain.principal import Principal
 from gateway.groups.consumer_groups import ConsumerGroups
@@ -38,7 +37,6 @@ from gateway.port.adapter import (
     Effect,
     GiveUp,
     HandOver,
-    Leased,
     Outcome,
     Publish,
     Ready,
@@ -367,15 +365,19 @@ class Endpoint:
         """Offers deliveries, and returns how many were taken."""
         if self.gone or not (self.writable or _is_told(deliveries)):
             return 0
-        taken = 0
-        try:
-            taken = self.adapter.deliver(deliveries, now_ms=now_ms())
-        except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
-            self._failed()
+        taken = self._offer(deliveries)
         self.flush()
         if taken:
-            self._count_out(deliveries, taken)
+            count(self.hub.metrics, self.flow, deliveries, taken, self.hub.controller.topic_of_queue)
         return taken
+
+    def _offer(self, deliveries: Deliverable) -> int:
+        """Does what `guard` does, without a closure for each delivery."""
+        try:
+            return self.adapter.deliver(deliveries, now_ms=now_ms())
+        except Exception:  # noqa: BLE001 - our own bug, whatever it is, must not reach other connections
+            self._failed()
+            return 0
 
     def resumed(self) -> None:
         """Offers a peer that reads again the deliveries that it missed."""
@@ -401,20 +403,6 @@ class Endpoint:
         log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
         self.close("internal error")
 
-    def _count_out(self, deliveries: Deliverable, taken: int) -> None:
-        sent = self.hub.metrics.sent
-        if type(deliveries) is Deliveries:
-            batch = deliveries.batch
-            topics: _Topics = batch.memo.get("topics") or _topics(self.hub, batch)
-            if topics.only is not None:
-                sent(self.flow, topics.only, taken)
-                return
-            names = [topics.names[batch.queues[index]] for index in deliveries.picks[:taken]]
-            for topic, count in Counter(names).items():
-                sent(self.flow, topic, count)
-        elif type(deliveries) is Leased:
-            sent(self.flow, "$queue", taken)
-
 
 _HANDLERS: dict[type, Any] = {
     Subscribe: Endpoint._subscribe,  # noqa: SLF001 - this class's own table
@@ -429,20 +417,6 @@ _HANDLERS: dict[type, Any] = {
     Close: Endpoint._close,  # noqa: SLF001
     HandOver: lambda endpoint, effect: endpoint.hand_over(effect),
 }
-
-
-class _Topics(NamedTuple):
-    names: dict[int, str]  # the topics of a batch's messages, by queue
-    only: str | None  # the topic of all of them, where they have one topic
-
-
-def _topics(hub: Hub, batch: Batch) -> _Topics:
-    """Returns the topics of a batch, from now on in its memo."""
-    of = hub.controller.topic_of_queue
-    names = {queue: of(queue) or "" for queue in set(batch.queues)}
-    different = set(names.values())
-    found = batch.memo["topics"] = _Topics(names, different.pop() if len(different) == 1 else None)
-    return found
 
 
 def _is_told(deliveries: Deliverable) -> bool:

@@ -107,6 +107,17 @@ async def test_an_adapter_is_told_that_the_clock_was_set_before_it_is_called(sho
     assert adapter.calls[len(told) + 1 :] == [("completed", wall.ms)]
 
 
+async def test_an_adapter_that_fails_a_delivery_goes_on_for_everybody(shown):
+    class Failing(Told):
+        def deliver(self, deliveries, *, now_ms):
+            raise KeyError(now_ms)
+
+    hub, endpoint = shown(Failing())
+    assert endpoint.deliver(Deliveries(None, [0], [()])) == 0
+    assert not endpoint.gone
+    assert hub.metrics.errors("test", "internal")._value.get() == 1
+
+
 async def test_small_steps_come_to_a_large_one(shown, clocks):
     (wall, _), adapter = clocks, TimedTold()
     _, endpoint = shown(adapter)

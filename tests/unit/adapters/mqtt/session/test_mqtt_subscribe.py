@@ -341,7 +341,7 @@ def test_a_publishers_name_costs_its_readers_nothing():
     batch = batch_of(*named)
     made = []
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Encoded, "make", lambda self, index: made.append(index))
+        patch.setattr(Encoded, "_make", lambda self, index: made.append(index))
         driver.deliver(batch)
     assert made == []
     assert [(p.payload, p.properties) for p in driver.out()] == [(b"1", Properties()), (b"2", Properties())]
