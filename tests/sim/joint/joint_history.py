@@ -15,6 +15,7 @@ from controller.api.requests import Elect, Transfer
 from controller.raft import EntryKind, RaftError
 from store.base.errors import StoreError
 from store.format.frame import LogOffset
+from store.node.replacing import START_OVER_AGAIN_MS
 from tests.sim.joint.joint_clients import Follower, KeyClient, Producer, Reader
 from tests.sim.joint.joint_cluster import (
     GROUP_COUNT,
@@ -36,6 +37,7 @@ from tests.support.histories.linearizability import check_history
 BOOT_S = 30
 ENTRIES_BYTES = 1 << 20  # of a controller's log that are looked at together
 HEAL_S = 9  # less than a controller waits for one that it has elected and that does not serve
+SNAPSHOT_AGAIN_S = START_OVER_AGAIN_MS / 1000  # from one attempt to replace damaged views to the next
 BETWEEN_S = ((0.05, 0.4), (0.1, 0.8), (0.3, 1.2))  # two faults
 LASTS_S = (0.1, 0.4, 0.8, 1.2, 3.0)
 LOST_S = (2.1, 3.5)  # more than `DEAD_AFTER_MS`: nobody is elected for what it said before its disk lied
@@ -587,7 +589,8 @@ class JointHistory:
             return all(self.clients.values()) and got_on and self.all_in_sync()
 
         began_s = self.cluster.loop.now_s
-        assert self.cluster.run(HEAL_S, goal), f"no progress: {self.describe()}"
+        healing_s = HEAL_S if self.directory is None else HEAL_S + SNAPSHOT_AGAIN_S
+        assert self.cluster.run(healing_s, goal), f"no progress: {self.describe()}"
         self.healing_s = self.cluster.loop.now_s - began_s
         for client in self.everybody():
             client.stopped = True
