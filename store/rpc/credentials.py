@@ -123,20 +123,12 @@ class MutualTls:
         return self._until_s
 
     def for_grpc(self) -> Any:
-        """Returns the same as `grpc.ServerCredentials`, which follow the files, or `grpc.ChannelCredentials` of now."""
+        """Returns the same, as it is now, as `grpc.ServerCredentials` or `grpc.ChannelCredentials`."""
+        self._look()
+        key, certificate, authority = self._pem
         if self._side == ssl.PROTOCOL_TLS_SERVER:
-            return grpc.dynamic_ssl_server_credentials(
-                self._for_grpc(), self._for_grpc, require_client_authentication=True
-            )
-        self._look()
-        key, certificate, authority = self._pem
+            return grpc.ssl_server_credentials([(key, certificate)], authority, require_client_auth=True)
         return grpc.ssl_channel_credentials(authority, key, certificate)
-
-    def _for_grpc(self) -> Any:
-        """Returns the files for a handshake of gRPC's server that begins now."""
-        self._look()
-        key, certificate, authority = self._pem
-        return grpc.ssl_server_certificate_configuration([(key, certificate)], authority)
 
     def _made(self) -> tuple[ssl.SSLContext, float, tuple[bytes, bytes, bytes]]:
         """Returns what is made of the files. Raises OSError."""
@@ -145,7 +137,7 @@ class MutualTls:
         return files.context(self._side), files.until_s(), pem
 
     def _look(self) -> None:
-        """Reads changed files again. Threads of gRPC come here, too: while one looks the others take what there is."""
+        """Reads changed files again. While one thread looks the others take what there is."""
         if not self._looking.acquire(blocking=False):
             return
         try:

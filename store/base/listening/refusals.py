@@ -11,6 +11,10 @@ KINDS_MAX = 256  # of a peer and a reason; beyond, the oldest one is forgotten
 _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"}
 
 
+class NotAdmitted(OSError):
+    """Raised for a connection to gRPC that ended before a service admitted it: gRPC does not say why."""
+
+
 class Refusals:
     """Connections that were not established."""
 
@@ -43,6 +47,8 @@ class Refusals:
 
 def why_refused(error: OSError) -> str:
     """Returns the reason why TLS was not established, "" where that is not known."""
+    if isinstance(error, NotAdmitted):
+        return "it ended in the TLS handshake with gRPC, which does not say why, or before it asked for anything"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message}); see cluster.tls.ca_file"
     if isinstance(error, ConnectionResetError) and not error.args:  # uvloop's, of a peer that closes in the handshake

@@ -1,25 +1,22 @@
 """gRPC's server behind a listener that unauthenticated connections cannot fill.
 
-gRPC's own server listens on an abstract Unix socket (unix(7)), and connections are passed on to there byte by byte, TLS
-included. Only connections that a service has admitted are kept for longer than `OPENING_S`. It is started for the first
-of them: its threads wake four times a second, also without connections.
+gRPC's own servers listen on abstract Unix sockets (unix(7)), and connections are passed on to there byte by byte, TLS
+included. Only connections that a service has admitted are kept for longer than `OPENING_S`.
 """
 
 import asyncio
 import logging
-import secrets
 import socket
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-import grpc.aio
-
 from store.base.listening.admission import waiting_under
+from store.base.listening.grpc_servers import GrpcServers
 from store.base.listening.passing import pass_on
 from store.base.listening.peer_budget import UNAUTHENTICATED, Holder, PeerBudget
 from store.base.listening.places import ConnectionSlots, of_files, origin_of
-from store.base.listening.refusals import Refusals
+from store.base.listening.refusals import NotAdmitted, Refusals
 from store.base.listening.sockets import keep_alive, listen
 
 logger = logging.getLogger(__name__)
@@ -48,8 +45,7 @@ class Server:
         hurry = ("grpc.server_handshake_timeout_ms", int(OPENING_S * 1000))
         self._options = {**options, "options": (*(options.get("options") or ()), hurry)}
         self._handlers: list[Any] = []
-        self._grpc: asyncio.Task[Any] | None = None  # starts gRPC's server; None: not needed yet
-        self._inner = ""  # the name of gRPC's socket; empty: gRPC is not served
+        self.grpc: GrpcServers | None = None  # None: gRPC is not served
         self._listeners: list[socket.socket] = []
         self._credentials: Any = None
         self.serving: set[asyncio.Task[None]] = set()  # one a connection, whatever its kind
@@ -69,7 +65,7 @@ class Server:
     def add_insecure_port(self, address: str) -> int:
         """See `grpc.aio.Server`: once."""
         self._listeners = listen(address)
-        self._inner = f"headgate-{secrets.token_hex(16)}"
+        self.grpc = GrpcServers(self._handlers, self._options, self._credentials)
         return int(self._listeners[0].getsockname()[1])
 
     def add_secure_port(self, address: str, credentials: Any) -> int:
@@ -90,36 +86,12 @@ class Server:
         for listener in self._listeners:
             self._loop.remove_reader(listener)
             listener.close()
-        stopping = asyncio.ensure_future(self._stop_grpc(grace_s))
+        stopping = None if self.grpc is None else asyncio.ensure_future(self.grpc.stop(grace_s))
         if self.serving and grace_s:
             await asyncio.wait(self.serving, timeout=grace_s)
         await _cancel(list(self.serving))
-        await stopping
-
-    # ---- gRPC
-
-    async def _start_grpc(self) -> Any:
-        """Starts gRPC's server and returns it."""
-        server, inner = grpc.aio.server(**self._options), f"unix-abstract:{self._inner}"
-        server.add_generic_rpc_handlers(tuple(self._handlers))
-        if self._credentials is None:
-            server.add_insecure_port(inner)
-        else:
-            server.add_secure_port(inner, self._credentials.for_grpc())
-        await server.start()
-        return server
-
-    async def _need_grpc(self) -> None:
-        """Waits until gRPC's server runs; tries again after a failure."""
-        if self._grpc is None or (self._grpc.done() and self._grpc.exception() is not None):
-            self._grpc = self._loop.create_task(self._start_grpc(), name="start of gRPC's server")
-        await asyncio.shield(self._grpc)
-
-    async def _stop_grpc(self, grace_s: float | None) -> None:
-        if self._grpc is not None:
-            await asyncio.wait([self._grpc])
-            if self._grpc.exception() is None:
-                await self._grpc.result().stop(grace_s)
+        if stopping is not None:
+            await stopping
 
     # ---- connections
 
@@ -171,11 +143,14 @@ class Server:
 
     async def _begin(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
         """Serves a connection that began with this byte, until its end."""
-        if self._inner:
-            await self._need_grpc()
-            await self._pass_on(first, accepted, origin, opening)
+        if self.grpc is not None and not self._stopping:
+            async with self.grpc.connection() as inner:
+                await self._pass_on(inner, first, accepted, origin, opening)
 
-    async def _pass_on(self, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout) -> None:
+    async def _pass_on(
+        self, inner: str, first: bytes, accepted: socket.socket, origin: bytes, opening: asyncio.Timeout
+    ) -> None:
+        """Passes a connection on to gRPC's socket `inner`, until its end. Raises `NotAdmitted`."""
         me = asyncio.current_task()
         assert me is not None
         strange, held_bytes = True, 0
@@ -197,9 +172,11 @@ class Server:
                 self.unauthenticated.hold(me, origin, held_bytes)
 
         self._passed_count += 1
-        name = f"{self._inner}-{self._passed_count}"
+        name = f"{inner}-{self._passed_count}"
         with waiting_under(f"unix-abstract:{name}", admitted):
-            await pass_on(first, accepted, f"\0{self._inner}", came, name=f"\0{name}")
+            await pass_on(first, accepted, f"\0{inner}", came, name=f"\0{name}")
+        if strange and self._credentials is not None:
+            raise NotAdmitted
 
 
 async def _cancel(tasks: Sequence["asyncio.Task[None]"]) -> None:

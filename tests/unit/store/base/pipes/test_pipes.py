@@ -356,15 +356,15 @@ async def test_grpc_is_served_on_the_same_port(target):
 
 async def test_grpc_is_started_for_its_first_client_and_again_after_a_failure(served, target, channel, monkeypatch):
     assert await channel.unary_unary("/test/Unary")(b"x") == b"x"
-    assert served._grpc is None
-    start, failures = served._start_grpc, [OSError("no file descriptor is left")]
+    assert not served.grpc.serving
+    start, failures = grpc.aio.server, [OSError("no file descriptor is left")]
 
-    async def fails_once():
+    def fails_once(**options):
         if failures:
             raise failures.pop()
-        return await start()
+        return start(**options)
 
-    monkeypatch.setattr(served, "_start_grpc", fails_once)
+    monkeypatch.setattr(grpc.aio, "server", fails_once)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"P")
     async with asyncio.timeout(PATIENCE_S):
@@ -372,7 +372,7 @@ async def test_grpc_is_started_for_its_first_client_and_again_after_a_failure(se
     writer.close()
     async with grpc.aio.insecure_channel(target) as over_grpc:
         assert await over_grpc.unary_unary("/test/Unary")(b"x") == b"x"
-    assert served._grpc.done()
+    assert len(served.grpc.serving) == 1
 
 
 HTTP_2 = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0"  # its preface, and settings
