@@ -4,10 +4,8 @@ import json
 import re
 import socket
 import struct
-import threading
 import time
 from contextlib import contextmanager
-from functools import partial
 from pathlib import Path
 
 import httpx
@@ -17,13 +15,14 @@ pytest.importorskip("deltalake")
 pytest.importorskip("duckdb")
 pytest.importorskip("dash_mantine_components")
 playwright = pytest.importorskip("playwright.sync_api")
-wasyncore = pytest.importorskip("waitress.wasyncore")
+pytest.importorskip("waitress")
 
 from spark.dashboard.clients.admin import AdminApi  # noqa: E402
 from spark.dashboard.clients.gateway import GatewayApi  # noqa: E402
 from spark.dashboard.pages.sources import Sources  # noqa: E402
 from spark.dashboard.queries.reading import TelemetryTables  # noqa: E402
 from spark.dashboard.server import application, wsgi_server  # noqa: E402
+from tests.support.spark.dashboard_server import in_a_thread  # noqa: E402
 from tests.support.spark.message_log import MessageLog  # noqa: E402
 from tests.support.spark.sample_tables import make_tables, samples  # noqa: E402
 
@@ -120,15 +119,9 @@ class Served:
     def running(self):
         with socket.create_server(("127.0.0.1", 0)) as listening:
             server = wsgi_server(self, listening)
-            thread = threading.Thread(target=server.run)
-            thread.start()
             self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-            try:
+            with in_a_thread(server):
                 yield self
-            finally:
-                server.trigger.pull_trigger(partial(wasyncore.close_all, server._map, ignore_all=True))
-                thread.join()
-                server.task_dispatcher.shutdown()
 
     @contextmanager
     def dashboard(self, where, transport, port=None):

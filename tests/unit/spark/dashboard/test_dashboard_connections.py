@@ -2,18 +2,15 @@
 
 import contextlib
 import socket
-import threading
-from functools import partial
 from types import SimpleNamespace
 
 import pytest
 
 pytest.importorskip("waitress")
 
-from waitress import wasyncore
-
 from spark.dashboard import connections
 from tests.support.process.waiting import WAIT_S, wait_until
+from tests.support.spark.dashboard_server import in_a_thread
 
 STRANGERS = connections.CONNECTIONS_COUNT_MAX + connections.CLOSING_COUNT_MAX + 30
 KINDS = {
@@ -33,14 +30,8 @@ def application(_environ, start):
 def serving():
     with socket.create_server(("127.0.0.1", 0), backlog=1024) as listening:
         server = connections.create(application, sockets=[listening], threads=2)
-        thread = threading.Thread(target=server.run)
-        thread.start()
-        try:
+        with in_a_thread(server):
             yield server, listening.getsockname()[1]
-        finally:
-            server.trigger.pull_trigger(partial(wasyncore.close_all, server._map, ignore_all=True))
-            thread.join()
-            server.task_dispatcher.shutdown()
 
 
 @pytest.fixture
