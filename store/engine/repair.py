@@ -30,7 +30,7 @@ from store.log.log import CommitLog
 from store.log.run import RunBuilder
 from store.log.sealer import SealCheck, restore_segments
 from store.log.segment import BadRange, segment_start, split_at
-from store.replication.epoch_file import EPOCH_FILE
+from store.replication.epoch_file import EPOCH_FILES
 from store.views import Views
 from store.views.layout import Entry, entries, marks_in, opened_to_read, read_marks
 from store.views.old import OldViews, old_path, set_aside
@@ -274,7 +274,7 @@ class StoppedStore:
             self._check_rebuildable()
         set_aside(self._views_path)
         ViewsHealth(self._data_dir).renewed()
-        if (self._data_dir / EPOCH_FILE).exists():
+        if any((self._data_dir / name).exists() for name in EPOCH_FILES):
             return self.first
         try:
             with closing(Views(self._views_path, origin=self._log.origin)) as views:

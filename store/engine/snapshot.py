@@ -32,6 +32,7 @@ from store.integrity.ledger import DAMAGES_FILE
 from store.integrity.seals import SEALS_FILE
 from store.integrity.views import ViewsHealth
 from store.log.log import CommitLog
+from store.replication.epoch_file import EPOCH_FILES
 from store.views import Views
 from store.views.old import old_path
 
@@ -40,7 +41,7 @@ logger = logging.getLogger(__name__)
 SNAPSHOT_S_MAX = 600.0  # for one copy: while it is made, the views cannot reuse changed pages
 _PIPE_BYTES = 1 << 20
 SNAPSHOT_VIEWS = "data.mdb"
-_INFO, _FILLING, _EPOCHS = "snapshot", "filling", "epochs"
+_INFO, _FILLING = "snapshot", "filling"
 _OF_THE_LOG = (DAMAGES_FILE, FLOOR_FILE, SEALS_FILE, "scrub")
 _INCOMING, _INSTALLED = "incoming", "installed"
 SNAPSHOT_SENT, SNAPSHOT_FETCHED = "snapshot.sent", "snapshot.fetched"  # in the data directory of a replica
@@ -148,7 +149,7 @@ def snapshot_info(directory: Path) -> SnapshotInfo:
 def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | None = None) -> SnapshotInfo:
     """Replaces the contents of a data directory that is not open by a snapshot.
 
-    A file of epochs that the snapshot has with it takes the place of the log's, in the same step. A log that has lost
+    Files of epochs that the snapshot has with it take the place of the log's, in the same step. A log that has lost
     its end up to `lost_end` goes on lacking it until it has grown so far again. The snapshot's directory is used up.
     Raises `SnapshotUnusable`, `DataDirLocked`, OSError.
     """
@@ -171,8 +172,9 @@ def install_snapshot(data_dir: Path, snapshot: Path, *, lost_end: LogOffset | No
             os.fsync(file.fileno())
         files.sync_directory(incoming / "views")
         _verify(incoming / "views", info)
-        if (snapshot / _EPOCHS).is_file():
-            (snapshot / _EPOCHS).rename(incoming / _EPOCHS)
+        for name in EPOCH_FILES:
+            if (snapshot / name).is_file():
+                (snapshot / name).rename(incoming / name)
         if lost_end is not None:
             with closing(Floor(files, incoming / FLOOR_FILE)) as floor:
                 floor.begin(lost_end)
@@ -215,7 +217,8 @@ def finish_install(data_dir: Path) -> None:
         return
     files = OsFiles()
     if (installed / "views").is_dir():  # afterwards there is nothing of the former log, but perhaps the new floor
-        for name in _OF_THE_LOG:  # they speak of the log that goes
+        epochs = EPOCH_FILES if any((installed / name).is_file() for name in EPOCH_FILES) else ()
+        for name in (*_OF_THE_LOG, *epochs):  # they speak of the log that goes
             (data_dir / name).unlink(missing_ok=True)
         with suppress(FileNotFoundError):
             shutil.rmtree(data_dir / "log")
@@ -225,7 +228,7 @@ def finish_install(data_dir: Path) -> None:
         ViewsHealth(data_dir).renewed()
         files.sync_directory(data_dir)  # the rename says that all of this is done
         (installed / "views").rename(data_dir / "views")
-    for name in (_EPOCHS, FLOOR_FILE, _FILLING):
+    for name in (*EPOCH_FILES, FLOOR_FILE, _FILLING):
         if (installed / name).is_file():
             (installed / name).rename(data_dir / name)
     files.sync_directory(data_dir)

@@ -1,17 +1,21 @@
-"""The file beside the log that keeps its epochs."""
+"""The two files beside the log that keep its epochs."""
 
-import errno
+from contextlib import closing
 from pathlib import Path
 
-from store.disk.files import Files
-from store.replication.epochs import EpochList, decode_epochs, encode_epochs
+from store.disk.files import Files, write_whole
+from store.replication.epochs import EpochList, SavedEpochs, decode_epochs, encode_epochs
+from store.replication.errors import BadEpochs
 
-EPOCH_FILE = "epochs"
+EPOCH_FILES = ("epochs", "epochs.copy")
 _NEW = ".new"
 
 
 class EpochFile:
-    """Written anew with every change: after a crash there is the old list or the new one, whole.
+    """The list in two files, each written anew with every change: after a crash each has the old list or the new one.
+
+    Each tells how often the list was saved, and the one that was saved more often counts. So neither a damaged file nor
+    a write that a disk has lost without a word makes an older list the log's.
 
     Saved before a frame of a new epoch is written, and after frames that the list no longer covers were cut off the
     log: so no frame ever lies in an epoch it was not written in.
@@ -20,38 +24,57 @@ class EpochFile:
     def __init__(self, files: Files, directory: Path) -> None:
         self._files = files
         self._directory = directory
-        self.path = directory / EPOCH_FILE
+        self.path = directory / EPOCH_FILES[0]
+        self.saves = 0  # how often the list was saved, or was begun to be
+        self.whole = False  # both files had the list that was loaded
+        self.in_doubt = False  # a save has failed: the list on disk may be that one, or the one before
 
     def load(self) -> tuple[EpochList, int] | None:
         """Returns the list and the newest known epoch; None when nothing was ever saved.
 
-        Raises `BadEpochs` when the file is damaged: `EpochList.of_frames` makes the list from the log, and the
-        controller must be asked for the promised epoch. Raises OSError.
+        Raises `BadEpochs` when no file is whole: `EpochList.of_frames` makes the list from the log, and the controller
+        must be asked for the promised epoch. Raises OSError.
         """
-        if EPOCH_FILE not in self._files.names(self._directory):
+        there, self.whole = set(self._files.names(self._directory)), False
+        found: list[SavedEpochs] = []
+        damage: BadEpochs | None = None
+        for name in EPOCH_FILES:
+            if name in there:
+                try:
+                    found.append(self._read(self._directory / name))
+                except BadEpochs as error:
+                    damage = BadEpochs(f"{name}: {error}")
+        if not found:
+            if damage is not None:
+                raise damage
             return None
-        file = self._files.open(self.path)
-        try:
-            return decode_epochs(file.pread(file.size(), 0))
-        finally:
-            file.close()
+        newest = max(found, key=lambda one: one.saves)
+        self.saves = max(self.saves, newest.saves)
+        self.whole = found == [newest] * len(EPOCH_FILES)
+        return newest.epochs, newest.promised
 
-    def save(self, epochs: EpochList, promised: int) -> None:
-        """Replaces the file; on disk when this returns, an empty list too. Raises OSError."""
-        data = encode_epochs(epochs, promised)
-        new = self.path.with_name(EPOCH_FILE + _NEW)
-        if new.name in self._files.names(self._directory):
-            self._files.unlink(new)
-        file = self._files.open(new, create=True)
-        try:
-            done = 0
-            while done < len(data):
-                some = file.pwritev([data[done:]], done)
-                if some <= 0:
-                    raise OSError(errno.EIO, "a write made no progress", str(new))
-                done += some
+    def _read(self, path: Path) -> SavedEpochs:
+        with closing(self._files.open(path)) as file:
+            return decode_epochs(file.pread(file.size(), 0))
+
+    def save(self, epochs: EpochList, promised: int, *, beyond: int = 0) -> None:
+        """Replaces the files; on disk when this returns, an empty list too. Counts as later than `beyond` saves.
+
+        Raises OSError: then the list on disk is the earlier one or this one, and has to be saved again.
+        """
+        self.saves, self.in_doubt = max(self.saves, beyond) + 1, True
+        data = encode_epochs(SavedEpochs(epochs, promised, self.saves))
+        for name in EPOCH_FILES:  # a full disk shows here, while both files have the earlier list
+            self._write_new(name, data)
+        for name in EPOCH_FILES:
+            self._files.rename(self._directory / (name + _NEW), self._directory / name)
+            self._files.sync_directory(self._directory)
+        self.in_doubt = False
+
+    def _write_new(self, name: str, data: bytes) -> None:
+        path = self._directory / (name + _NEW)
+        if path.name in self._files.names(self._directory):
+            self._files.unlink(path)
+        with closing(self._files.open(path, create=True)) as file:
+            write_whole(file, data, 0)
             file.sync()
-        finally:
-            file.close()
-        self._files.rename(new, self.path)
-        self._files.sync_directory(self._directory)

@@ -6,10 +6,12 @@ where two logs share an entry they are the same up to the lesser of its two ends
 
 Encoded, little-endian:
 
-    magic u32 | crc32c u32 of the bytes behind it | promised u64 | count u32 | count x (epoch u64 | start u64)
+    magic u32 | crc32c u32 of the bytes behind it | saves u64 | promised u64 | count u32
+    count x (epoch u64 | start u64)
 
-`promised` is the newest epoch that the replica knows, whether or not it has any of it: it takes nothing from the
-master of an older one (design: fence on the epoch at every entry).
+`saves` is how often the list of this log was saved: of two copies the one that was saved more often counts. Older
+versions wrote another magic and no `saves`. `promised` is the newest epoch that the replica knows, whether or not it
+has any of it: it takes nothing from the master of an older one (design: fence on the epoch at every entry).
 """
 
 from bisect import bisect_right
@@ -27,8 +29,10 @@ from store.replication.errors import BadEpochs
 
 EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within the retained log, whose epoch has frames
 OFFSET_MAX = (1 << 63) - 1
-_MAGIC = 0x31454748  # "HGE1"
+_MAGIC = 0x32454748  # "HGE2"
+_MAGIC_WITHOUT_SAVES = 0x31454748  # "HGE1"
 _HEAD = Struct("<II")
+_SAVES = Struct("<Q")
 _COUNTS = Struct("<QI")
 _ENTRY = Struct("<QQ")
 _by_start = attrgetter("start")
@@ -146,26 +150,42 @@ class EpochList:
         return None
 
 
-def encode_epochs(epochs: EpochList, promised: int) -> bytes:
+class SavedEpochs(NamedTuple):
+    """The contents of a file: the list, the newest known epoch, and how often the list was saved."""
+
+    epochs: EpochList
+    promised: int
+    saves: int = 0
+
+
+def encode_epochs(saved: SavedEpochs) -> bytes:
     """Returns the bytes of a file, an empty list's as well as any other's."""
-    body = _COUNTS.pack(promised, len(epochs)) + b"".join(_ENTRY.pack(*entry) for entry in epochs.entries)
+    entries = saved.epochs.entries
+    body = _SAVES.pack(saved.saves) + _COUNTS.pack(saved.promised, len(entries))
+    body += b"".join(_ENTRY.pack(*entry) for entry in entries)
     return _HEAD.pack(_MAGIC, value(body)) + body
 
 
-def decode_epochs(data: bytes) -> tuple[EpochList, int]:
-    """Returns the list and the epoch promised that `encode_epochs` was given. Raises `BadEpochs`."""
+def decode_epochs(data: bytes) -> SavedEpochs:
+    """Returns what `encode_epochs` was given, or an older version's with no saves. Raises `BadEpochs`."""
     if len(data) < _HEAD.size + _COUNTS.size:
         raise BadEpochs(f"{len(data)} bytes")
     magic, crc = _HEAD.unpack_from(data)
     body = data[_HEAD.size :]
-    if magic != _MAGIC:
+    if magic not in {_MAGIC, _MAGIC_WITHOUT_SAVES}:
         raise BadEpochs("not a list of epochs")
     if value(body) != crc:
         raise BadEpochs("checksum")
+    saves = 0
+    if magic == _MAGIC:
+        if len(body) < _SAVES.size + _COUNTS.size:
+            raise BadEpochs(f"{len(data)} bytes")
+        (saves,) = _SAVES.unpack_from(body)
+        body = body[_SAVES.size :]
     promised, count = _COUNTS.unpack_from(body)
     if count > EPOCHS_MAX or len(body) != _COUNTS.size + count * _ENTRY.size:
         raise BadEpochs(f"{len(data)} bytes for {count} epochs")
     epochs = EpochList.of(_ENTRY.iter_unpack(body[_COUNTS.size :]))
     if promised < epochs.newest or any(entry.start > OFFSET_MAX for entry in epochs.entries):
         raise BadEpochs("the epochs contradict themselves")
-    return epochs, promised
+    return SavedEpochs(epochs, promised, saves)

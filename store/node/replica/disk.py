@@ -1,4 +1,4 @@
-"""The data directory of a replica: its store, open in one role at a time, and the file of its epochs."""
+"""The data directory of a replica: its store, open in one role at a time, and the files of its epochs."""
 
 import asyncio
 import logging
@@ -71,7 +71,9 @@ class Disk:
         try:
             found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
-            logger.error("the file `epochs` is damaged: the epochs are read from the log", exc_info=error)
+            logger.error(
+                "the files `epochs` and `epochs.copy` are damaged: the epochs are read from the log", exc_info=error
+            )
             found, damaged = None, True
         if found is None:
             try:
@@ -84,23 +86,25 @@ class Disk:
             found = epochs, epochs.newest
             self.guessed = store.replication.first > origin_of(self.group)
             if damaged and epochs and not self.guessed:
-                await self._save_found(*found)
+                await self._save_found(*found, "the log")
+        elif not self._file.whole:
+            await self._save_found(*found, "the one that was saved last")
         self.epochs, self.promised, self.unusable = found[0], max(found[1], self.promised), None
         return store
 
-    async def _save_found(self, epochs: EpochList, promised: int) -> None:
-        """Writes the file of epochs anew from the log. Raises OSError.
+    async def _save_found(self, epochs: EpochList, promised: int, source: str) -> None:
+        """Writes the files of epochs anew, where they differ or are damaged. Raises OSError.
 
-        A full disk is no reason not to open: then the log is read again at the next start.
+        A full disk is no reason not to open: then the source is read again at the next start.
         """
         try:
             await asyncio.to_thread(self._file.save, epochs, promised)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            logger.warning("the file `epochs` is not written anew until the disk has room: %s", error)
+            logger.warning("`epochs` and `epochs.copy` are not written anew until the disk has room: %s", error)
         else:
-            logger.info("the file `epochs` is written anew from the log")
+            logger.info("`epochs` and `epochs.copy` are written anew from %s", source)
 
     async def open_usable(self) -> None:
         """Opens as a replica. If damage forbids that, the store stays closed and `unusable` is the reason.
@@ -149,8 +153,8 @@ class Disk:
             await asyncio.shield(self._closing)
 
     async def save(self, epochs: EpochList, promised: int) -> None:
-        """Keeps epochs, and the newest known one. Raises `StoreFull`: the earlier ones are still on disk, OSError."""
-        if (epochs, promised) != (self.epochs, self.promised):
+        """Keeps epochs, and the newest known one. Raises `StoreFull`: the earlier ones stay in force, OSError."""
+        if self._file.in_doubt or (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):
                 await asyncio.to_thread(self._file.save, epochs, promised)
@@ -193,6 +197,11 @@ class Disk:
             with self.needing_room("the name of the log is"):
                 await asyncio.to_thread(name_log, self.files, self.data_dir, self.group, log)
         self.log = log
+
+    @property
+    def epoch_saves(self) -> int:
+        """Returns how often the epochs were saved: `EpochFile.saves`."""
+        return self._file.saves
 
     @property
     def free_bytes(self) -> int:

@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from store.replication.epochs import EpochList, decode_epochs, encode_epochs
+from store.replication.epochs import EpochList, SavedEpochs, decode_epochs, encode_epochs
 
 REPLICAS = 4
 
@@ -65,7 +65,8 @@ def test_the_lists_know_how_far_logs_are_the_same(history):
             del one.log[max(len(one.log) - size, 0) :]
             one.epochs = one.epochs.cut(len(one.log))
             master = None if one is master else master
-        assert decode_epochs(encode_epochs(one.epochs, epoch)) == (one.epochs, epoch)
+        saved = SavedEpochs(one.epochs, epoch, size)
+        assert decode_epochs(encode_epochs(saved)) == saved
         for other in replicas:
             common = one.epochs.common(len(one.log), other.epochs, len(other.log))
             assert (common.at if common is not None else 0) == true_common(one, other)

@@ -304,7 +304,7 @@ class ReplicaMachine(JointMachine):
         self.platter.files.mount(DATA)
         self.node: SimNode | None = None
         self.id: int | None = None
-        self.small_files = SmallFiles(self.platter.files, DATA, random.Random(f"{cluster.seed} {name} files"))
+        self.small_files = SmallFiles(self.platter.files, DATA, f"{cluster.seed} {name} files")
 
     async def main(self) -> None:
         controller = RemoteController(list(CONTROLLERS.values()), now_ms=self.now_ms)

@@ -74,7 +74,7 @@ FILES = 0.4  # how likely a fault is one of files, in histories that have these
 FILE_FAULTS = [*["raft"] * 3, *["raft write"] * 2, *["small"] * 4, *["small write"] * 2, *["views"] * 3]
 HARMED_KEYS = 0.3  # how likely a key is damaged where views are
 REPLACED_S = (0.3, 4.0)  # until an operator gives a damaged controller an empty directory
-EXPECTED = ("the file `epochs` is damaged",)  # of what is logged with an error's trace
+EXPECTED = ("the files `epochs` and `epochs.copy` are damaged",)  # of what is logged with an error's trace
 LOST = "has lost confirmed frames"
 TROUBLE = (ControllerError, RaftError, StoreError)
 

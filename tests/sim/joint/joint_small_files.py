@@ -13,6 +13,7 @@ from tests.sim.store.faulty_files import Disk
 NAMES = ("epochs", "replica", "replica.copy", "group", "unclean")
 VERSIONS_KEPT = 4
 _IDENTITY = {"replica", "replica.copy"}
+EPOCHS = ("epochs", "epochs.copy")
 
 
 class SmallFileHarm(Enum):
@@ -29,8 +30,9 @@ class SmallFileHarm(Enum):
 class SmallFiles:
     """The files of one replica. `harmed` is the one that is damaged and has not been read since."""
 
-    def __init__(self, files: Disk, directory: Path, chance: random.Random) -> None:
-        self._files, self._directory, self.chance = files, directory, chance
+    def __init__(self, files: Disk, directory: Path, seed: str) -> None:
+        self._files, self._directory = files, directory
+        self.chance, self._copies = random.Random(seed), random.Random(f"{seed} copies")
         self.harmed = ""
         self._versions: dict[str, list[bytes]] = {}  # the last VERSIONS_KEPT of each file
         self.may_fail = False  # an operation on a file meets an error some time, as it was told to
@@ -44,24 +46,34 @@ class SmallFiles:
 
     def look(self) -> None:
         """Remembers what the files hold now."""
-        for name in self.there():
+        for name in {*self.there(), *EPOCHS}.intersection(self._files.names(self._directory)):
             held, data = self._versions.setdefault(name, []), self._files.data(self._directory / name)
             if not held or held[-1] != data:
                 held.append(data)
                 del held[:-VERSIONS_KEPT]
 
-    def harm(self, harm: SmallFileHarm | None = None, name: str = "") -> None:
-        """Damages a file of a replica that is down."""
-        chance, names = self.chance, self.there()
-        if not names:
+    def harm(self, harm: SmallFileHarm | None = None, *names: str) -> None:
+        """Damages a file of a replica that is down, or those of some names: of the two of epochs either, or both."""
+        chance, there = self.chance, self.there()
+        if not there:
             return
-        name = self.harmed = name or chance.choice(names)
-        path, harm = self._directory / name, harm or chance.choice(list(SmallFileHarm))
-        data = self._files.data(path)
-        if harm is SmallFileHarm.GONE:
-            self._files.lose(path)
-        else:
-            self._files.put(path, self._harmed(harm, data, name))
+        self.harmed = names[0] if names else chance.choice(there)
+        harm = harm or chance.choice(list(SmallFileHarm))
+        if not names:
+            names = (self.harmed,) if self.harmed not in EPOCHS else self.of_the_epochs(harm)
+        for name in names:
+            path = self._directory / name
+            if harm is SmallFileHarm.GONE:
+                self._files.lose(path)
+            else:
+                self._files.put(path, self._harmed(harm, self._files.data(path), name))
+
+    def of_the_epochs(self, harm: SmallFileHarm) -> tuple[str, ...]:
+        """Returns the names of those to damage: one write that is lost leaves one of them whole."""
+        if not set(EPOCHS).issubset(self._files.names(self._directory)):
+            return tuple(name for name in EPOCHS if name in self._files.names(self._directory))
+        both = harm is not SmallFileHarm.LOST and self._copies.random() < 0.5
+        return EPOCHS if both else (self._copies.choice(EPOCHS),)
 
     def _harmed(self, harm: SmallFileHarm, data: bytes, name: str) -> bytes:
         chance, names = self.chance, self.there()

@@ -9,7 +9,7 @@ from controller.raft import HardState, Ready
 from tests.sim.joint.joint_cluster import GROUP_COUNT, End
 from tests.sim.joint.joint_history import BLOCK, FIRST_SEED, SEEDS, play, steady
 from tests.sim.joint.joint_raft_files import FiledDisk, RaftFileHarm
-from tests.sim.joint.joint_small_files import SmallFileHarm
+from tests.sim.joint.joint_small_files import EPOCHS, SmallFileHarm, SmallFiles
 
 PATIENCE_S = 10.0
 ELECTED_S = 4.0  # a failover at worst
@@ -121,16 +121,18 @@ def test_a_controller_whose_disk_takes_nothing_ends_and_is_started_again():
         history.heal()
 
 
-@pytest.mark.parametrize("name", ["epochs", "replica", "replica.copy", "group"])
-def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(name):
+@pytest.mark.parametrize("names", [["epochs"], ["epochs.copy"], EPOCHS, ["replica"], ["replica.copy"], ["group"]])
+def test_a_replica_with_a_damaged_small_file_is_in_the_set_again(names):
     with steady(21, files=True) as history:
         cluster = history.cluster
         for number, harm in enumerate(SmallFileHarm):
+            if harm is SmallFileHarm.LOST and len(names) > 1:
+                continue  # two writes
             chosen = next(one for one in cluster.voters if one.group == 0 and one.serving == bool(number % 2))
             id_ = chosen.id
             chosen.crash(End.DARK)
             assert cluster.run(PATIENCE_S, lambda: cluster.master(0) is not None)
-            chosen.small_files.harm(harm, name)
+            chosen.small_files.harm(harm, *names)
             chosen.start()
             assert cluster.run(PATIENCE_S, history.all_in_sync), harm
             assert chosen.id == id_
@@ -160,9 +162,18 @@ def test_a_replica_with_damaged_views_makes_them_anew(serves, trimmed):
         history.heal()
 
 
-def test_a_replica_in_the_set_that_begins_anew_for_its_epochs_is_not_elected_with_an_empty_log():
+def test_a_replica_in_the_set_that_begins_anew_for_its_epochs_is_not_elected_with_an_empty_log(monkeypatch, caplog):
     """Its log has lost its beginning and nobody knows its epochs, so it has nothing in common with the master's."""
+    monkeypatch.setattr(SmallFiles, "of_the_epochs", lambda *_: EPOCHS)
     play(2662001043, files=True)
+    assert "starts over from the snapshot" in caplog.text
+
+
+@pytest.mark.parametrize("seed", [3350200199, 3350201041])
+def test_an_older_list_of_epochs_is_not_taken_for_the_log_s(seed, monkeypatch):
+    """A disk had lost a write of it: the replica said that the group lacked frames, and stood aside."""
+    monkeypatch.setattr(SmallFiles, "of_the_epochs", lambda *_: EPOCHS[:1])
+    play(seed, files=True)
 
 
 def test_a_replica_that_meets_an_error_of_its_disk_between_two_roles_ends():

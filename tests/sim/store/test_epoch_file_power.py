@@ -1,21 +1,26 @@
-"""A replica's list of epochs, when the power fails."""
+"""A replica's list of epochs, when the power or its disk fails."""
 
+import errno
+import itertools
 import random
 from pathlib import Path
+
+import pytest
 
 from store.replication.epoch_file import EpochFile
 from store.replication.epochs import EpochList
 from tests.sim.store.faulty_files import Disk
 from tests.support.store.replication_kit import Following, FrameLog, Leading
 
+HOME = Path("/home")
+
 
 def test_that_all_epochs_were_cut_is_on_disk():
     """A list that has become empty is as much of a change as any other."""
     disk = Disk(random.Random(1))
-    home = Path("/home")
-    disk.mount(home)
+    disk.mount(HOME)
     follower = Following(2, FrameLog().fill(1, 2), [(1, 0)])
-    file = EpochFile(disk, home)
+    file = EpochFile(disk, HOME)
     file.save(*follower.saved)
     leading = Leading(2, FrameLog(), followers=[follower])
     leading.master.epochs = EpochList()  # a group that began anew; any epoch it has would be in the list again
@@ -23,4 +28,49 @@ def test_that_all_epochs_were_cut_is_on_disk():
     assert follower.log.frames == []
     file.save(*follower.saved)
     disk.lose_power()
-    assert EpochFile(disk, home).load() == (EpochList(), 2)
+    assert EpochFile(disk, HOME).load() == (EpochList(), 2)
+
+
+BEFORE, AFTER = (EpochList.of([(1, 0)]), 1), (EpochList.of([(1, 0), (9, 5)]), 9)
+STEPS = [*itertools.product(["open", "write", "sync", "rename", "sync_directory"], range(2))]
+
+
+@pytest.fixture
+def disk():
+    made = Disk(random.Random(1))
+    made.mount(HOME)
+    EpochFile(made, HOME).save(*BEFORE)
+    return made
+
+
+@pytest.mark.parametrize(("operation", "after"), STEPS)
+def test_a_save_that_fails_is_in_doubt_until_the_next_one(disk, operation, after):
+    """The first of the two files may have been replaced by then."""
+    file = EpochFile(disk, HOME)
+    assert file.load() == BEFORE
+    disk.fail(operation, errno.ENOSPC, after=after)
+    with pytest.raises(OSError, match="space"):
+        file.save(*AFTER)
+    assert file.in_doubt
+    assert EpochFile(disk, HOME).load() in [BEFORE, AFTER]
+    file.save(*BEFORE)
+    assert not file.in_doubt
+    assert EpochFile(disk, HOME).load() == BEFORE
+
+
+@pytest.mark.parametrize(("operation", "after"), STEPS)
+@pytest.mark.parametrize("seed", range(5))
+def test_a_power_failure_at_any_step_leaves_one_list_or_the_other(disk, operation, after, seed):
+    file = EpochFile(disk, HOME)
+    assert file.load() == BEFORE
+    disk.fail(operation, errno.EIO, after=after)
+    with pytest.raises(OSError):  # noqa: PT011 - the disk's
+        file.save(*AFTER)
+    disk.chance.seed(seed)
+    disk.lose_power()
+    again = EpochFile(disk, HOME)
+    found = again.load()
+    assert found in [BEFORE, AFTER]
+    again.save(*found)
+    disk.lose_power()
+    assert EpochFile(disk, HOME).load() == found

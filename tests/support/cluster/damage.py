@@ -20,7 +20,7 @@ FLIPS = 3  # bytes that are flipped at once
 READS_MAX = 10  # of views that are written meanwhile
 NEWEST_BYTES = 4_000  # at the end of a log: frames that may not be confirmed yet
 METADATA = (
-    *("epochs", "floor", "seals", "damages", "group", "controllers", "metadata", "views.watch"),
+    *("epochs", "epochs.copy", "floor", "seals", "damages", "group", "controllers", "metadata", "views.watch"),
     *("replica", "replica.copy"),
 )
 REFUSED = "This controller takes no part"

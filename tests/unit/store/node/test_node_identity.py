@@ -21,7 +21,7 @@ from store.log.segment import segment_name
 from store.node.replica.disk import Disk
 from store.node.replica.identity import register, why_retired
 from store.node.replica.metadata_mark import MetadataMark
-from store.replication.epoch_file import EpochFile
+from store.replication.epoch_file import EPOCH_FILES, EpochFile
 from store.replication.epochs import EpochList
 from tests.support.store.store_kit import append, frame
 
@@ -379,7 +379,8 @@ async def with_damaged_epochs(home):
     for body in (b"a", b"b"):
         await append(store, frame((16, body)))
     await store.close()
-    (home / "epochs").write_bytes(b"damaged")
+    for name in EPOCH_FILES:
+        (home / name).write_bytes(b"damaged")
     return home
 
 
@@ -392,6 +393,24 @@ async def test_a_damaged_file_of_epochs_is_written_anew_once_the_log_has_told_th
     await disk.open_replica()
     await disk.close()
     assert "damaged" not in caplog.text
+
+
+@pytest.mark.parametrize("name", EPOCH_FILES)
+async def test_a_list_of_epochs_whose_newest_write_a_disk_has_lost_is_not_taken_for_the_log_s(home, name):
+    """The replica said that its group lacked confirmed frames, and stood aside until it was emptied."""
+    disk, lists = Disk(home, GROUP, {"disk_reserve_bytes": 0}), [EpochList.of([(epoch, 0)]) for epoch in (1, 2)]
+    await disk.open_replica()
+    await disk.save(lists[0], 1)
+    before = (home / name).read_bytes()
+    await disk.save(lists[1], 2)
+    await disk.close()
+    (home / name).write_bytes(before)
+    again = Disk(home, GROUP, {"disk_reserve_bytes": 0})
+    await again.open_replica()
+    await again.close()
+    assert (again.epochs, again.promised) == (lists[1], 2)
+    file = EpochFile(OsFiles(), home)
+    assert (file.load(), file.whole) == ((lists[1], 2), True)
 
 
 async def test_a_role_that_begins_is_told_that_the_disk_has_failed_since_the_one_before(home):
@@ -424,7 +443,8 @@ async def test_controllers_that_have_forgotten_an_epoch_are_not_believed(control
     EpochFile(OsFiles(), home).save(EpochList(), 7)
     with pytest.raises(MetadataWentBack, match=f"store group {GROUP} was at epoch 7 .* and is at 0"):
         await register(controller, home, GROUP, about())
-    (home / "epochs").write_bytes(b"damaged")  # which is found out elsewhere
+    for name in EPOCH_FILES:
+        (home / name).write_bytes(b"damaged")  # which is found out elsewhere
     assert (await register(controller, home, GROUP, about()))[0].id == 1
 
 

@@ -17,6 +17,7 @@ from store.format.frame import origin_of
 from store.local.local import LocalStore
 from store.log.retention import RetentionLimits
 from store.remoting import RemoteStore
+from store.replication.epoch_file import EPOCH_FILES
 from store.replication.errors import CannotSwitchOver
 from store.rpc.replica_wire import SWITCH_OVER, SwitchRequest, decode, encode, open_channel, path
 from tests.support.process.waiting import until
@@ -449,7 +450,8 @@ async def test_the_log_of_a_single_node_becomes_a_group_s(tmp_path, controllers)
             assert node.disk.epochs.entries[0] == (1, origin_of(GROUP))
 
 
-async def test_a_damaged_file_of_epochs_is_made_again_from_the_log(group, tmp_path):
+@pytest.mark.parametrize("names", [EPOCH_FILES[:1], EPOCH_FILES[1:], EPOCH_FILES])
+async def test_damaged_files_of_epochs_are_made_again_from_the_other_one_or_the_log(group, tmp_path, names):
     store = group.store()
     await append(store, frame((16, b"a")))
     epoch = group.group.master_epoch
@@ -461,7 +463,8 @@ async def test_a_damaged_file_of_epochs_is_made_again_from_the_log(group, tmp_pa
     replica = next(name for name in group.names if not group.role(name).master)
     was = group.nodes[replica].disk.epochs
     await group.kill(replica)
-    (tmp_path / replica / "epochs").write_bytes(b"nonsense")
+    for name in names:
+        (tmp_path / replica / name).write_bytes(b"nonsense")
     await group.start(replica)
     await group.in_sync()
     await append(store, frame((16, b"c")))

@@ -10,6 +10,7 @@ from store.format.frame import origin_of
 from store.log.retention import RetentionLimits
 from store.node import replacing, snapshots
 from store.node.snapshots import SnapshotSender
+from store.replication.epoch_file import EPOCH_FILES
 from store.replication.epochs import EpochList
 from store.rpc.replica_wire import SnapshotRequest
 from tests.support.process.waiting import until
@@ -53,6 +54,12 @@ def spoil(path, start=0, size=1 << 20):
     data = bytearray(path.read_bytes())
     data[start : start + size] = b"\xa5" * len(data[start : start + size])
     path.write_bytes(data)
+
+
+def spoil_epochs(data_dir):
+    """Overwrites both files of a replica's epochs."""
+    for name in EPOCH_FILES:
+        spoil(data_dir / name)
 
 
 async def is_whole_again(group, name, store):
@@ -116,7 +123,7 @@ async def test_a_replica_with_damaged_epochs_and_a_damaged_log_starts_over(tmp_p
         replica = a_replica(group, await group.master())
         end = group.nodes[replica].disk.store.replication.end
         await group.stop(replica)
-        spoil(tmp_path / replica / "epochs")
+        spoil_epochs(tmp_path / replica)
         spoil(sorted((tmp_path / replica / "log").iterdir())[-2], 500, 20)
         registry = controllers.nodes[1].registry
         await group.start(replica)
@@ -135,7 +142,7 @@ async def test_a_replica_whose_epochs_the_log_does_not_tell_any_more_starts_over
         epoch = group.role(master).core.epoch
         replica = a_replica(group, master)
         await group.stop(replica)
-        spoil(tmp_path / replica / "epochs")
+        spoil_epochs(tmp_path / replica)
         await group.start(replica)
         await is_whole_again(group, replica, store)
         elected = group.role(await group.master()).core.epoch > epoch  # then the log tells an epoch after all
@@ -152,7 +159,7 @@ async def test_a_replica_that_cannot_be_opened_is_not_electable_while_no_master_
         replica = a_replica(group, master)
         await group.stop(replica)
         await group.kill(master)
-        spoil(tmp_path / replica / "epochs")
+        spoil_epochs(tmp_path / replica)
         log = tmp_path / replica / "log"
         spoil(sorted(log.iterdir())[-2], 500, 20)
         before = [path.read_bytes() for path in sorted(log.iterdir())[-2:]]  # retention may delete what lies in front
@@ -174,7 +181,7 @@ async def test_the_only_replica_of_a_group_is_not_started_with_damaged_epochs_an
         await group.in_sync()
         await filled(group)
         await group.stop("n1")
-        spoil(tmp_path / "n1" / "epochs")
+        spoil_epochs(tmp_path / "n1")
         spoil(sorted((tmp_path / "n1" / "log").iterdir())[-2], 500, 20)
         with pytest.raises(NotRebuildable, match=r"only replica of store group 3.*put a copy"):
             await group.start("n1")

@@ -1,15 +1,23 @@
+import struct
+
+import google_crc32c
 import pytest
 
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Header
-from store.replication.epoch_file import EpochFile
-from store.replication.epochs import EPOCHS_MAX, Common, EpochList, decode_epochs, encode_epochs
+from store.replication.epoch_file import EPOCH_FILES, EpochFile
+from store.replication.epochs import EPOCHS_MAX, Common, EpochList, SavedEpochs, decode_epochs, encode_epochs
 from store.replication.errors import BadEpochs
 from tests.support.store.replication_kit import FrameLog
 
 
 def epochs(*entries):
     return EpochList.of(entries)
+
+
+def of_an_older_version(promised, *entries):
+    body = struct.pack("<QI", promised, len(entries)) + b"".join(struct.pack("<QQ", *entry) for entry in entries)
+    return b"HGE1" + struct.pack("<I", google_crc32c.value(body)) + body
 
 
 def test_an_epoch_follows_where_the_one_before_ends():
@@ -100,11 +108,16 @@ def test_only_so_many_are_kept():
 @pytest.mark.parametrize("entries", [[], [(1, 0)], [(1, 1 << 62), (1 << 40, (1 << 63) - 1)]])
 def test_encoded_and_decoded(entries):
     made = EpochList.of(entries)
-    assert decode_epochs(encode_epochs(made, 1 << 40)) == (made, 1 << 40)
+    saved = SavedEpochs(made, 1 << 40, 1 << 50)
+    assert decode_epochs(encode_epochs(saved)) == saved
+
+
+def test_a_list_of_an_older_version_was_saved_less_often_than_any():
+    assert decode_epochs(of_an_older_version(3, (1, 0), (2, 100))) == (epochs((1, 0), (2, 100)), 3, 0)
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed():
-    data = encode_epochs(epochs((1, 0), (2, 100)), 3)
+    data = encode_epochs(SavedEpochs(epochs((1, 0), (2, 100)), 3, 1))
     for size in range(len(data)):
         with pytest.raises(BadEpochs):
             decode_epochs(data[:size])
@@ -117,16 +130,43 @@ def test_every_flipped_bit_and_every_cut_is_noticed():
 
 def test_less_promised_than_there_is_is_no_list():
     with pytest.raises(BadEpochs):
-        decode_epochs(encode_epochs(epochs((5, 0)), 4))
+        decode_epochs(encode_epochs(SavedEpochs(epochs((5, 0)), 4)))
 
 
-def test_a_file_is_replaced_whole(tmp_path):
+SAVED = [(epochs((1, 0)), 1), (EpochList(), 9), (epochs((1, 0), (9, 5)), 9)]
+
+
+def test_files_are_replaced_whole(tmp_path):
     file = EpochFile(OsFiles(), tmp_path)
     assert file.load() is None
-    for saved in [(epochs((1, 0)), 1), (EpochList(), 9), (epochs((1, 0), (9, 5)), 9)]:
+    for saved in SAVED:
         (tmp_path / "epochs.new").write_bytes(b"what a crash has left")
         file.save(*saved)
-        assert EpochFile(OsFiles(), tmp_path).load() == saved
-    (tmp_path / "epochs").write_bytes(b"something else, long enough")
+        again = EpochFile(OsFiles(), tmp_path)
+        assert (again.load(), again.whole) == (saved, True)
+    for name in EPOCH_FILES:
+        (tmp_path / name).write_bytes(b"something else, long enough")
     with pytest.raises(BadEpochs):
         file.load()
+
+
+@pytest.mark.parametrize("name", EPOCH_FILES)
+@pytest.mark.parametrize("harm", ["damaged", "gone", "a write lost", "of an older version"])
+def test_a_file_that_is_damaged_or_older_counts_less_than_the_other(tmp_path, name, harm):
+    file, path = EpochFile(OsFiles(), tmp_path), tmp_path / name
+    for saved in SAVED:
+        before = path.read_bytes() if path.exists() else b""
+        file.save(*saved)
+    match harm:
+        case "damaged":
+            path.write_bytes(b"something else, long enough")
+        case "gone":
+            path.unlink()
+        case "a write lost":
+            path.write_bytes(before)
+        case _:
+            path.write_bytes(of_an_older_version(1, (1, 0)))
+    again = EpochFile(OsFiles(), tmp_path)
+    assert (again.load(), again.whole) == (SAVED[-1], False)
+    again.save(*SAVED[-1])
+    assert (again.load(), again.whole) == (SAVED[-1], True)
