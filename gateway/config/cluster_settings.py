@@ -118,6 +118,10 @@ class ProxyConfig(msgspec.Struct, frozen=True, kw_only=True):
             ge=0, le=86_400, description="while the home group is not served they stay for so long; same on all proxies"
         ),
     ] = 60.0
+    state_dir: Annotated[
+        Path | None,
+        Meta(description="where it keeps the controllers' last addresses; made when missing"),
+    ] = None
 
 
 def cluster_mistakes(cluster: ClusterConfig) -> Iterator[tuple[str, str]]:

@@ -4,6 +4,7 @@ import asyncio
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from contextlib import asynccontextmanager
+from pathlib import Path
 from random import SystemRandom
 from typing import Any, Protocol
 
@@ -11,9 +12,11 @@ from controller.api.client import HOME_GROUP, ControllerClient
 from controller.api.commands import ClusterLimits
 from controller.api.names import no_group
 from controller.api.requests import AskService
+from controller.disk.known import KnownControllers
 from controller.elections.health import ClusterHealth, GroupHealth, cluster_health, group_health
 from controller.elections.registry import GroupRoute
 from controller.node.local import LocalController
+from controller.remote.finding import find, keep
 from controller.remote.remote import RemoteController
 from gateway.config.config import Config
 from gateway.config.nodes import node_credentials
@@ -304,7 +307,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
     agreement = MetadataAgreement(controller)
     try:
-        await controller.ready()
+        await _found(controller, proxy.state_dir)
         connect = connect_remote(
             controller,
             zone=cluster.zone if proxy.read_from == "nearest" else None,
@@ -332,6 +335,17 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     finally:
         await agreement.close()
         await controller.close()
+
+
+async def _found(controller: RemoteController, state_dir: Path | None) -> None:
+    """Waits for a controller, and keeps in `state_dir` where they are. Raises `ControllerClosed`, OSError."""
+    if state_dir is None:
+        await controller.ready()
+        return
+    await asyncio.to_thread(state_dir.mkdir, parents=True, exist_ok=True)
+    known = await asyncio.to_thread(KnownControllers, state_dir)
+    await find(controller, known)
+    keep(controller, known)
 
 
 async def _reached(controller: RemoteController, connect: Connect, agreement: MetadataAgreement) -> ClusterStore:

@@ -71,6 +71,8 @@ def check_proxy(config: Config) -> None:
         raise ConfigError(NO_CONTROLLERS)
     node_credentials(config.cluster, host="localhost", key="cluster")
     _check_clients(config)
+    if config.proxy.state_dir is not None:
+        _check_directory("proxy.state_dir", config.proxy.state_dir)
 
 
 def check_store(config: Config) -> NodeCredentials:

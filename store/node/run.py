@@ -1,6 +1,5 @@
 """`headgate store`: a replica of a store group in a process of its own."""
 
-import asyncio
 import errno
 import socket
 import time
@@ -15,6 +14,7 @@ from controller.api.names import no_group
 from controller.disk.known import KnownControllers
 from controller.elections.health import group_health
 from controller.elections.registry import Heartbeat
+from controller.remote.finding import find, keep
 from controller.remote.heartbeats import Heartbeats
 from controller.remote.remote import RemoteController
 from store.api.lost_status import LostStatus
@@ -34,7 +34,6 @@ from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
 from store.node.settings import Credentials, NodeSettings
 
-CONFIGURED_S = 10.0  # until controllers are looked for that the configuration does not name
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
 REPLICA = "slave"  # the role of a replica that is not master in `/status` and in a metric's name: monitoring reads it
 
@@ -116,8 +115,7 @@ class _Process:
         try:
             node = self.node = await run.start(self._start(controller))
             run.stack.push_async_callback(node.close)
-            self._known.learn([one.address for one in controller.members()])
-            controller.watch(lambda: self._known.learn([one.address for one in controller.members()]))
+            keep(controller, self._known)
             run.settle()
             assert node.identity is not None
             log.info(
@@ -134,7 +132,7 @@ class _Process:
 
     async def _start(self, controller: RemoteController) -> StoreNode:
         try:
-            await self._found(controller)
+            await find(controller, self._known)
             return await StoreNode.start(
                 self._settings,
                 controller,
@@ -146,17 +144,6 @@ class _Process:
                 listening = self._settings.listen
                 raise ServerFailed(cannot_listen("rpc", listening, error)) from error
             raise ServerFailed(f"{error.filename or 'store'}: {error.strerror or error}") from error
-
-    async def _found(self, controller: RemoteController) -> None:
-        """Waits for a controller: of the configuration, and when none is there for a while, of those learned before."""
-        try:
-            async with asyncio.timeout(CONFIGURED_S):
-                await controller.ready()
-        except TimeoutError:
-            if self._known.kept:
-                log.warning("no controller of cluster.controllers answers", asking=", ".join(self._known.kept))
-            controller.also(self._known.kept)
-            await controller.ready()
 
     def _connect(
         self,

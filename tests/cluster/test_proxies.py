@@ -13,10 +13,10 @@ from typer.testing import CliRunner
 
 from gateway.cli.commands import app
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
-from tests.support.cluster.local_clusters import until_ready
+from tests.support.cluster.local_clusters import PATIENCE_S, until_ready
 from tests.support.mqtt.paho_client import connected, properties
 from tests.support.process.commands import headgate
-from tests.support.process.ports import PORTS
+from tests.support.process.ports import PORTS, free_port
 from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -262,3 +262,28 @@ def test_what_a_killed_proxy_has_left_is_done_by_the_other(running):
         for client in clients:
             with contextlib.suppress(Exception):
                 client.paho.loop_stop()
+
+
+def test_a_proxy_finds_controllers_that_its_configuration_does_not_name_any_more(running, tmp_path):
+    cluster, controllers = running.cluster, running.cluster.plan.addresses[1]
+    file, state = cluster.plan.directory / "proxy-1.toml", tmp_path / "state" / "of the proxy"
+    before = file.read_text()
+    kept = f'{before}\n[proxy]\nstate_dir = "{state}"\n'
+    try:
+        for config in (kept, kept.replace(controllers, f"127.0.0.1:{free_port()}")):
+            cluster.stop("proxy-1")
+            file.write_text(config)
+            cluster.start("proxy-1")
+            until_ready(cluster, ["proxy-1"], timeout_s=PATIENCE_S)
+            wait_until((state / "controllers").exists)
+            assert (state / "controllers").read_text() == f"{controllers}\n"
+        client = connected(running.one, "found", clean=True)
+        client.subscribe("t/#", 1)
+        client.publish("t/found", b"1")
+        assert client.body() == b"1"
+        client.close()
+    finally:
+        cluster.stop("proxy-1")
+        file.write_text(before)
+        cluster.start("proxy-1")
+        until_ready(cluster, ["proxy-1"], timeout_s=PATIENCE_S)

@@ -117,7 +117,8 @@ def test_a_unit_starts_what_there_is(unit: Path) -> None:
         assert program == "/opt/headgate/bin/headgate"
         check_command(words)
     config = load(None, dict([service["Environment"].split("=", 1)]))
-    assert str(config.store.data_dir) == f"/var/lib/{service['StateDirectory']}"
+    directory = config.proxy.state_dir if unit.name == "headgate-proxy.service" else config.store.data_dir
+    assert str(directory) == f"/var/lib/{service['StateDirectory']}"
     assert service["Restart"] == "on-failure"
     assert parser["Install"]["WantedBy"] == "multi-user.target"
 

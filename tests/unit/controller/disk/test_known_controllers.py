@@ -5,6 +5,7 @@ import pytest
 from controller.api.commands import CreateTopic
 from controller.api.requests import RemoveMember, Transfer
 from controller.disk.known import KnownControllers
+from controller.remote import finding
 from controller.remote.remote import RemoteController
 from tests.support.controller.controllers import Controllers, now_ms
 from tests.support.process.waiting import until
@@ -30,13 +31,15 @@ def test_what_cannot_be_kept_stops_nobody(tmp_path, caplog):
 
 @pytest.mark.slow
 @pytest.mark.anyio
-async def test_a_node_finds_controllers_of_which_its_configuration_names_none_any_more(tmp_path):
+async def test_a_node_finds_controllers_of_which_its_configuration_names_none_any_more(tmp_path, monkeypatch):
+    monkeypatch.setattr(finding, "CONFIGURED_S", 0.1)
     async with Controllers(tmp_path, count=1) as controllers:
         await controllers.leader()
         client = controllers.remote(1)
         known = KnownControllers(tmp_path)
-        client.watch(lambda: known.learn([one.address for one in client.members()]))
-        await client.ready()
+        await finding.find(client, known)
+        finding.keep(client, known)
+        await until(lambda: known.kept == (controllers.addresses[1],))
         await controllers.start(2, join=True)
         await until(lambda: len(controllers.nodes[1].membership.voters) == 2)
         await until(lambda: len(known.kept) == 2)
@@ -47,6 +50,5 @@ async def test_a_node_finds_controllers_of_which_its_configuration_names_none_an
         await controllers.stop(1)
         again = RemoteController([controllers.addresses[1]], now_ms=now_ms)
         controllers.remotes.append(again)
-        again.also(KnownControllers(tmp_path).kept)
-        await again.ready()
+        await finding.find(again, KnownControllers(tmp_path))
         await again.do(CreateTopic(name="found", queues=1))
