@@ -9,4 +9,6 @@ Imports: store.
 
 import os
 
-os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")  # as `store` says: whichever of both is imported first
+# As `store` says: whichever of both is imported first.
+os.environ.setdefault("GRPC_ENABLE_FORK_SUPPORT", "0")
+os.environ.setdefault("GRPC_VERBOSITY", "NONE")

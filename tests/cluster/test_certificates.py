@@ -12,6 +12,7 @@ from store.base.clock import now_ms
 from store.rpc.credentials import CredentialFiles
 from tests.support.cluster.local_clusters import on_free_ports, started, until_ready
 from tests.support.process.certificates import Authority, node_files
+from tests.support.process.program import headgate
 from tests.support.process.waiting import wait_until
 
 pytestmark = pytest.mark.slow
@@ -53,6 +54,23 @@ def published(cluster, text):
             return answer.status == 201
     except OSError:
         return False
+
+
+def commanded(cluster, *words):
+    """Returns what a command has said."""
+    done = headgate("cluster", *words, "--config", str(cluster.plan.directory / "proxy-1.toml"))
+    return done.stdout.decode() + done.stderr.decode()
+
+
+def test_commands_to_replicas_speak_tls(tmp_path):
+    """They ended with an AttributeError."""
+    plan = on_free_ports(ClusterPlan(tmp_path, controllers=1, groups=1, replicas=2, proxies=1))
+    renew(plan, "first")
+    with started(plan, one_group, every=TLS.format(files_of(plan))) as cluster:
+        wait_until(lambda: published(cluster, "before"), "nothing is stored")
+        assert "nothing is damaged" in commanded(cluster, "replicas", "repair", "0", "1")
+        commanded(cluster, "switch-over", "0", "1")  # which may be master already
+        assert "replica 2 is master" in commanded(cluster, "switch-over", "0", "2")
 
 
 def test_nodes_go_on_with_certificates_of_another_authority_without_a_restart(tmp_path):

@@ -6,52 +6,61 @@ threads replaces them while another one begins a handshake with them, and the pr
 """
 
 import asyncio
+import logging
 import secrets
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
-from typing import Any
+from typing import Any, Final
 
 import grpc.aio
+
+from store.base.listening.refusals import NotServed
+
+logger = logging.getLogger(__name__)
+
+AGAIN_S: Final = 60.0  # before a server that could not be started with a renewed certificate is tried again
 
 
 class _Server:
     """A server, from the connection for which it is started to the last one."""
 
-    def __init__(self, credentials: Any) -> None:
-        self.name = f"headgate-{secrets.token_hex(16)}"
-        self.connections_count = 0
-        self._credentials = credentials
-        self._tls = None if credentials is None else credentials.tls
-        self._starting: asyncio.Task[Any]
-
-    @property
-    def current(self) -> bool:
-        """Returns whether it serves, or is about to, with the credentials of now."""
-        failed = self._starting.done() and (self._starting.cancelled() or self._starting.exception() is not None)
-        return not failed and (self._credentials is None or self._credentials.tls is self._tls)
-
-    def start(self, handlers: Sequence[Any], options: dict[str, Any]) -> None:
+    def __init__(self, handlers: Sequence[Any], options: dict[str, Any], credentials: Any) -> None:
         """Begins to start it; `started` waits for the end."""
-        self._starting = asyncio.ensure_future(self._start(handlers, options))
+        self.name = f"headgate-{secrets.token_hex(16)}"
+        self.tls = None if credentials is None else credentials.tls
+        self.connections_count = 0
+        self._starting = asyncio.ensure_future(self._start(handlers, options, credentials))
 
-    async def _start(self, handlers: Sequence[Any], options: dict[str, Any]) -> Any:
+    async def _start(self, handlers: Sequence[Any], options: dict[str, Any], credentials: Any) -> Any:
         server, address = grpc.aio.server(**options), f"unix-abstract:{self.name}"
         server.add_generic_rpc_handlers(tuple(handlers))
-        if self._credentials is None:
+        if credentials is None:
             server.add_insecure_port(address)
         else:
-            server.add_secure_port(address, self._credentials.for_grpc())
+            server.add_secure_port(address, credentials.for_grpc())
         await server.start()
         return server
 
+    @property
+    def failed(self) -> bool:
+        """Returns whether it could not be started."""
+        return self._starting.done() and (self._starting.cancelled() or self._starting.exception() is not None)
+
     async def started(self) -> None:
-        """Waits until it serves. Raises what kept it from that."""
-        await asyncio.shield(self._starting)
+        """Waits until it serves. Raises `NotServed`."""
+        try:
+            await asyncio.shield(self._starting)
+        except Exception as error:  # the text has no random name: it is logged once in a while
+            why = str(error).partition("; set GRPC_VERBOSITY")[0].replace(self.name, "")
+            with_files = "" if self.tls is None else " with the files of [cluster.tls]"
+            raise NotServed(
+                f"gRPC's server cannot be started{with_files} ({why}); GRPC_VERBOSITY=ERROR has it write more"
+            ) from error
 
     async def stop(self, grace_s: float | None) -> None:
         """Ends its streams, which may go on for `grace_s` seconds."""
         await asyncio.wait([self._starting])
-        if not self._starting.cancelled() and self._starting.exception() is None:
+        if not self.failed:
             await self._starting.result().stop(grace_s)
 
 
@@ -67,6 +76,8 @@ class GrpcServers:
         self._options = options
         self._credentials = credentials
         self._server: _Server | None = None
+        self._renewing: asyncio.Task[None] | None = None
+        self._refused: tuple[Any, float] = (None, 0.0)  # a certificate without a server, and when one was tried
         self._stopping: set[asyncio.Task[None]] = set()
         self.serving: set[_Server] = set()
 
@@ -74,9 +85,10 @@ class GrpcServers:
     async def connection(self) -> AsyncIterator[str]:
         """Yields the name of the socket for a connection that begins now, and is over when this is left.
 
-        Starts a server where there is none, where the last one could not be started, and after a renewal.
+        Starts a server where there is none, where the last one could not be started, and after a renewal. Raises
+        `NotServed`.
         """
-        server = self._current()
+        server = await self._current()
         server.connections_count += 1
         try:
             await server.started()
@@ -85,16 +97,43 @@ class GrpcServers:
             server.connections_count -= 1
             self._leave(server)
 
-    def _current(self) -> _Server:
-        server = self._server
-        if server is None or not server.current:
-            self._server = _Server(self._credentials)
-            self._server.start(self._handlers, self._options)
-            self.serving.add(self._server)
-            if server is not None:
-                self._leave(server)
-            return self._server
-        return server
+    async def _current(self) -> _Server:
+        if self._server is None or self._server.failed:
+            self._server = self._another()
+        elif self._credentials is not None and self._is_renewed(self._server):
+            if self._renewing is None:
+                self._renewing = asyncio.ensure_future(self._renew(self._server))
+            await asyncio.shield(self._renewing)
+            if self._server is None:
+                raise ConnectionAbortedError("the server is stopped")
+        return self._server
+
+    def _another(self) -> _Server:
+        made = _Server(self._handlers, self._options, self._credentials)
+        self.serving.add(made)
+        if self._server is not None:
+            self.serving.discard(self._server)  # it has failed
+        return made
+
+    def _is_renewed(self, server: _Server) -> bool:
+        """Returns whether another certificate is in force than the server's, and was not tried in vain lately."""
+        tls, (refused, when_s) = self._credentials.tls, self._refused
+        return tls is not server.tls and (tls is not refused or asyncio.get_running_loop().time() - when_s > AGAIN_S)
+
+    async def _renew(self, former: _Server) -> None:
+        """Starts a server with the renewed certificate; the former goes on where gRPC does not take it."""
+        made = _Server(self._handlers, self._options, self._credentials)
+        try:
+            await made.started()
+        except NotServed as error:
+            logger.warning("the former certificate stays in force for clients of gRPC: %s", error)
+            self._refused = made.tls, asyncio.get_running_loop().time()
+        else:
+            self.serving.add(made)
+            self._server = made
+            self._leave(former)
+        finally:
+            self._renewing = None
 
     def _leave(self, server: _Server) -> None:
         """Stops a server that takes no more connections, when it has none."""
@@ -105,6 +144,8 @@ class GrpcServers:
             task.add_done_callback(self._stopping.discard)
 
     async def stop(self, grace_s: float | None) -> None:
-        """Ends all of them; their streams may go on for `grace_s` seconds."""
+        """Ends all of them; their streams may go on for `grace_s` seconds. No connection begins any more."""
+        if self._renewing is not None:
+            await asyncio.wait([self._renewing])
         servers, self.serving, self._server = self.serving, set(), None
         await asyncio.gather(*(one.stop(grace_s) for one in servers), *self._stopping)

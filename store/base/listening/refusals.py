@@ -12,7 +12,14 @@ _NO_TLS = {"WRONG_VERSION_NUMBER", "HTTP_REQUEST", "UNSUPPORTED_PROTOCOL"}
 
 
 class NotAdmitted(OSError):
-    """Raised for a connection to gRPC that ended before a service admitted it: gRPC does not say why."""
+    """Raised for a connection to gRPC that ended before a service had admitted it."""
+
+    def __init__(self) -> None:
+        super().__init__("it asked gRPC for nothing sound, or failed in the TLS handshake, which gRPC does not tell")
+
+
+class NotServed(OSError):
+    """Raised for a connection that this node cannot serve; says why."""
 
 
 class Refusals:
@@ -26,18 +33,16 @@ class Refusals:
 
     def note(self, host: str, error: OSError, *, secure: bool) -> None:
         """Logs why a connection of a host was not established. `secure`: by the port's rules it needs TLS."""
-        why = why_refused(error) if secure else ""
-        if not why:
-            logger.info("a connection was not established: %s", error or type(error).__name__)
-            return
-        kind, now_s = (host, why), self._clock_s()
+        why = str(error) if isinstance(error, NotServed) else why_refused(error) if secure else ""
+        end = f"is refused: {why}" if why else f"was not established: {str(error) or type(error).__name__}"
+        kind, now_s = (host, end), self._clock_s()
         since_s = self._logged.get(kind)
         if since_s is not None and now_s - since_s < AGAIN_S:
             self._more[kind] += 1
             return
         more = self._more.pop(kind, 0)
         repeated = f", and {more} more since the line before" if more else ""
-        logger.warning("a connection from %s is refused: %s%s", host, why, repeated)
+        logger.log(logging.WARNING if why else logging.INFO, "a connection from %s %s%s", host, end, repeated)
         self._logged.pop(kind, None)
         self._logged[kind], self._more[kind] = now_s, 0
         while len(self._logged) > KINDS_MAX:
@@ -47,8 +52,6 @@ class Refusals:
 
 def why_refused(error: OSError) -> str:
     """Returns the reason why TLS was not established, "" where that is not known."""
-    if isinstance(error, NotAdmitted):
-        return "it ended in the TLS handshake with gRPC, which does not say why, or before it asked for anything"
     if isinstance(error, ssl.SSLCertVerificationError):
         return f"its certificate is not accepted ({error.verify_message}); see cluster.tls.ca_file"
     if isinstance(error, ConnectionResetError) and not error.args:  # uvloop's, of a peer that closes in the handshake

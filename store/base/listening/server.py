@@ -175,7 +175,7 @@ class Server:
         name = f"{inner}-{self._passed_count}"
         with waiting_under(f"unix-abstract:{name}", admitted):
             await pass_on(first, accepted, f"\0{inner}", came, name=f"\0{name}")
-        if strange and self._credentials is not None:
+        if strange and self._credentials is not None and not self._stopping:
             raise NotAdmitted
 
 

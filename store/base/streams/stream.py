@@ -19,7 +19,10 @@ FIXED_WINDOW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", WIND
 
 
 def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> Any:
-    """Returns a gRPC channel of its own to a node ("host:port"); `credentials` are a channel's, or None."""
+    """Returns a gRPC channel of its own to a node ("host:port").
+
+    `credentials` are `store.rpc.credentials`', None without TLS.
+    """
     options = (
         ("grpc.max_receive_message_length", message_bytes_max),
         ("grpc.max_send_message_length", message_bytes_max),
@@ -30,7 +33,7 @@ def open_channel(target: str, credentials: Any, *, message_bytes_max: int) -> An
     )
     if credentials is None:
         return grpc.aio.insecure_channel(target, options=options)
-    return grpc.aio.secure_channel(target, credentials, options=options)
+    return grpc.aio.secure_channel(target, credentials.for_grpc(), options=options)
 
 
 @asynccontextmanager

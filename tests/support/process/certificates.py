@@ -8,6 +8,7 @@ from typing import Any
 from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from cryptography.hazmat.primitives.asymmetric.types import CertificateIssuerPrivateKeyTypes
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from store.rpc.credentials import CredentialFiles
@@ -82,10 +83,14 @@ class Issued:
 
 
 def node_files(
-    authority: Authority, *names: str, days: tuple[int, int] = (-1, 1), ca_file: Path | None = None
+    authority: Authority,
+    *names: str,
+    days: tuple[int, int] = (-1, 1),
+    ca_file: Path | None = None,
+    key: CertificateIssuerPrivateKeyTypes | None = None,
 ) -> CredentialFiles:
     """Returns the files of a node's certificate for these names and addresses, of no certain purpose."""
-    key = ec.generate_private_key(ec.SECP256R1())
+    key = ec.generate_private_key(ec.SECP256R1()) if key is None else key
     begin, end = (authority.now + datetime.timedelta(days=day) for day in days)
     builder = x509.CertificateBuilder(
         subject_name=x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "node")]),

@@ -45,6 +45,7 @@ from controller.wire import wire
 from controller.wire.commander import Commander, settled
 from controller.wire.wire import open_channel, path
 from tests.support.controller.controllers import TICK_S, Controllers, certificates, now_ms
+from tests.support.process.certificates import Authority, node_files
 from tests.support.process.waiting import until
 
 pytestmark = [pytest.mark.anyio, pytest.mark.slow]
@@ -518,21 +519,29 @@ async def test_who_comes_back_at_another_address_says_so(three):
     await until(lambda: three.nodes[moved].topic("after") is not None)
 
 
-async def test_a_member_far_behind_is_sent_the_state_in_parts(three, monkeypatch):
+@pytest.mark.parametrize("secure", [False, True])
+async def test_a_member_far_behind_is_sent_the_state_in_parts(tmp_path, monkeypatch, secure):
     monkeypatch.setattr("controller.wire.peers.MESSAGE_BYTES_LARGE", 10_000)
     monkeypatch.setattr("controller.wire.peers.PART_BYTES", 4_000)
-    client = three.remote(limits=ClusterLimits(default_queues=1))
-    await client.ready()
-    late = (await three.followers())[0]
-    await three.stop(late)
-    for node in three.nodes.values():
-        node.driver.compact_bytes, node.driver.keep_entries = 20_000, 10
-    await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(400)))
-    leader = three.nodes[await three.leader()]
-    await until(lambda: leader.status().first > 100)
-    await three.start(late)
-    await until(lambda: len(three.nodes[late].topics()) == 400)
-    assert three.nodes[late].state.snapshot() == three.nodes[await three.leader()].state.snapshot()
+    files = node_files(Authority(tmp_path), "127.0.0.1") if secure else None
+    channel, server = (None, None) if files is None else (files.channel(), files.server())
+    controllers = Controllers(tmp_path, credentials=channel)
+    controllers.server_credentials = server
+    async with controllers:
+        client = controllers.remote(limits=ClusterLimits(default_queues=1), credentials=channel)
+        await client.ready()
+        await controllers.leader()
+        late = (await controllers.followers())[0]
+        await controllers.stop(late)
+        for node in controllers.nodes.values():
+            node.driver.compact_bytes, node.driver.keep_entries = 20_000, 10
+        await asyncio.gather(*(client.do(CreateTopic(name=f"t{n}")) for n in range(400)))
+        leader = controllers.nodes[await controllers.leader()]
+        await until(lambda: leader.status().first > 100)
+        await controllers.start(late)
+        await until(lambda: len(controllers.nodes[late].topics()) == 400)
+        state = controllers.nodes[await controllers.leader()].state
+        assert controllers.nodes[late].state.snapshot() == state.snapshot()
 
 
 async def test_everything_is_there_after_all_were_stopped(three):

@@ -5,7 +5,7 @@ import ssl
 
 import pytest
 
-from store.base.listening.refusals import AGAIN_S, KINDS_MAX, Refusals, why_refused
+from store.base.listening.refusals import AGAIN_S, KINDS_MAX, NotAdmitted, NotServed, Refusals, why_refused
 
 
 def expired():
@@ -59,3 +59,15 @@ def test_each_fault_of_tls_has_a_sentence(warnings):
     refusals.note("10.0.0.9", BrokenPipeError(32, "Broken pipe"), secure=True)
     refusals.note("10.0.0.9", ConnectionResetError(), secure=False)
     assert warnings() == []
+
+
+def test_what_is_no_refusal_is_logged_as_seldom_and_no_warning(warnings, caplog):
+    refusals = Refusals(lambda: 0.0)
+    for _ in range(3):
+        refusals.note("10.0.0.9", NotAdmitted(), secure=True)
+        refusals.note("10.0.0.9", OSError(), secure=False)
+        refusals.note("10.0.0.9", NotServed("there is no file"), secure=False)
+    infos = [line.getMessage() for line in caplog.records if line.levelno == logging.INFO]
+    assert [line.partition(": ")[0] for line in infos] == ["a connection from 10.0.0.9 was not established"] * 2
+    assert infos[1].endswith(": OSError")
+    assert warnings() == ["a connection from 10.0.0.9 is refused: there is no file"]
