@@ -30,7 +30,7 @@ FRAGMENT_BYTES: Final = 12  # of the header of a handshake's message, or of a fr
 VERSION_BYTES, RANDOM_BYTES = 2, 32  # of a ClientHello (RFC 5246, 7.4.1.2)
 SESSIONS_COUNT_MAX: Final = 16_384  # established, of one socket
 STRANGERS_COUNT_MAX: Final = 1_024  # of them, of peers let in without an identity
-SESSION_BYTES: Final = 32 << 10  # that one takes
+SESSION_BYTES: Final = 80 << 10  # that one takes
 HANDSHAKES_COUNT_MAX: Final = 512  # in progress
 HANDSHAKE_BYTES: Final = 96 << 10  # that one takes, besides `kept_bytes`
 PAGE_BYTES: Final = 4 << 10  # a fragment takes one of the buffer for its message, whose size the peer announces
@@ -51,6 +51,7 @@ class Identified(NamedTuple):
 @dataclass(slots=True, eq=False)
 class _Session:
     connection: SSL.Connection
+    context: DtlsContext  # of its connection, which OpenSSL tells of keys
     peer: Peer
     network: bytes
     number: int
@@ -141,7 +142,7 @@ class DtlsSessions:
             return
         self._refresh()
         self._context.peer = peer
-        connection = self._spare
+        connection, context = self._spare, self._context
         try:
             connection.bio_write(data)
             connection.DTLSv1_listen()
@@ -157,7 +158,8 @@ class DtlsSessions:
                 self._forget(before)
         self._count += 1
         network = network_of(str(peer[0])).encode()
-        session = _Session(connection, peer, network, self._count, now_ms, now_ms, self._forget, random_of(data))
+        times = now_ms, now_ms
+        session = _Session(connection, context, peer, network, self._count, *times, self._forget, random_of(data))
         self._handshakes[peer] = self._watched[session.number] = session
         self._places.take(session, network, HANDSHAKES_COUNT_MAX)
         if self._holds_more(session, HANDSHAKE_BYTES):
@@ -213,7 +215,7 @@ class DtlsSessions:
 
     def _shake(self, session: _Session, now_ms: int) -> bool:
         """Goes on with a handshake; returns whether it is done."""
-        context = self._context
+        context = session.context
         context.peer, context.identified, context.unknown = session.peer, None, None
         try:
             session.connection.do_handshake()
@@ -234,11 +236,15 @@ class DtlsSessions:
 
     def _establish(self, session: _Session, now_ms: int) -> bool:
         """Lets a peer in whose handshake is done, or not; returns whether it is."""
+        user = None if session.key is None else session.key[1].user
+        try:
+            certificate = session.connection.get_peer_certificate(as_cryptography=True)
+            known = None if certificate is None else described(certificate)
+        except ValueError as error:
+            self._fail(session, f"its certificate cannot be read: {error}")
+            return False
         self._leave_handshakes(session)
         session.established, session.checked_ms = True, now_ms
-        user = None if session.key is None else session.key[1].user
-        certificate = session.connection.get_peer_certificate(as_cryptography=True)
-        known = None if certificate is None else described(certificate)
         self._established[session.peer] = session
         if self._joined(session.peer, Identified(user, known)):
             self._budget.release(session, session.network)

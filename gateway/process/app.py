@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from controller.api.client import ControllerClient, Topic
 from gateway.bridges.sinks.kinds import sink_kinds
-from gateway.config.config import Config, ListenerConfig, adapter_factories, is_loopback
+from gateway.config.config import Config, ListenerConfig, adapter_factories
 from gateway.config.nodes import node_credentials
 from gateway.ops.metrics import Metrics
 from gateway.ops.status import GroupStatus, Listening, Status, TopicStatus
@@ -179,8 +179,7 @@ class Gateway:
         if listener.transport == "udp":
             secured = None
             if listener.dtls:
-                loopback = is_loopback(listener.host)
-                secured = dtls_adapter(self.hub, context, self.config.auth, self.config.tls, loopback=loopback)
+                secured = dtls_adapter(self.hub, context, self.config.auth, self.config.tls)
             with listening_on(f"listeners.{listener.name}", listener.host, listener.port):
                 endpoint = await DatagramEndpoint.open(
                     self.hub,

@@ -74,7 +74,13 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if isinstance(transport, SocketTransport):
             self.plain = transport
         listener = self._listener
-        info = _info(transport, listener.name, self._hub)
+        try:
+            info = _info(transport, listener.name, self._hub)
+        except ValueError:  # a name in the peer's certificate cannot be read
+            self.gone = True
+            self._hub.metrics.errors(listener.protocol, "handshake").inc()
+            transport.abort()
+            return
         self._secure = info.secure
         host, now = str(info.peer[0]), now_ms()
         admission = self._hub.connection_limiter.admit("" if info.forwarding else host, now_ms=now)

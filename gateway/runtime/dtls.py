@@ -48,10 +48,8 @@ def check_dtls(listener: str, auth: AuthConfig, tls: TlsConfig) -> None:
     DtlsContext(tls, None if auth.psk_file is None else lambda _: None)
 
 
-def dtls_adapter(
-    hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: TlsConfig, *, loopback: bool
-) -> DatagramAdapter:
-    """Returns the adapter of a listener with DTLS, at a `loopback` address or another. Raises `ConfigError`."""
+def dtls_adapter(hub: Hub, listener: ListenerContext, auth: AuthConfig, tls: TlsConfig) -> DatagramAdapter:
+    """Returns the adapter of a listener with DTLS. Raises `ConfigError`."""
     check_dtls(listener.name, auth, tls)
     from gateway.dtls.adapter import DtlsAdapter  # noqa: PLC0415 - OpenSSL's bindings, which few need
     from gateway.dtls.sessions import DtlsSessions  # noqa: PLC0415
@@ -64,7 +62,7 @@ def dtls_adapter(
     def joined(peer: Peer, identified: "Identified") -> bool:
         name = identified.user or identity_of(identified.certificate, tls.client_identity)
         inner.joined(peer, None if name is None else vouched_principal(hub, name, protocol=listener.protocol))
-        return name is not None or hub.authenticator.admits_anonymous(loopback=loopback)
+        return name is not None
 
     keys = None if auth.psk_file is None else PreSharedKeys(auth.psk_file, now_ms=now_ms)
     failures = FailedHandshakes(listener.name, listener.protocol, hub.metrics.errors(listener.protocol, "handshake"))

@@ -88,10 +88,6 @@ class Authenticator:
         """Returns whether the configuration has a user of this name, who takes precedence over one of the cluster."""
         return name in self._config.users
 
-    def admits_anonymous(self, *, loopback: bool) -> bool:
-        """Returns whether clients that say nothing of themselves are let in from there."""
-        return _admits(self._config.anonymous, loopback=loopback)
-
     def admits(self, principal: Principal, *, loopback: bool) -> bool:
         """Returns whether clients without an own password are still let in from there; True for all others."""
         if principal.anonymous:

@@ -16,6 +16,7 @@ from gateway.security.failed_handshakes import why_failed
 from gateway.security.limits import network_of
 from gateway.sockets.listening import TcpListener
 from gateway.sockets.paced import PacedTransport
+from gateway.sockets.tls_input import TlsInput
 from store.base import logs
 from store.base.listening import UNAUTHENTICATED, PeerBudget
 from store.base.listening.passing import handed_over
@@ -54,8 +55,8 @@ class Handshakes:
 class TlsListener(TcpListener):
     """A TLS port.
 
-    `cut_off` is called for each connection whose handshake had to make way, `failed` with the host of each one whose
-    handshake failed, and why.
+    `cut_off` is called for each connection whose handshake had to make way, and each one whose peer sends much that
+    leads to nothing; `failed` with the host of each one whose handshake failed, and why.
     """
 
     def __init__(
@@ -95,20 +96,35 @@ class TlsListener(TcpListener):
         task.add_done_callback(partial(self._shaken, sock, network))
         self._handshakes.enter(task, network, self._handshake_bytes)
 
+    def _ended(self, host: str) -> None:
+        log.info("a TLS connection is cut off: the peer sends much that leads to nothing", host=host)
+        self._cut_off()
+
     async def _shake(self, sock: socket.socket, host: str) -> None:
         """Shakes hands; a peer that does not bring it to an end is no connection."""
         try:
-            await self._loop.connect_accepted_socket(
-                lambda: PacedTransport(self._connection()),
-                handed_over(sock),
-                ssl=self._context,
-                ssl_handshake_timeout=self._handshake_s,
-            )
+            shaken = self._loop.create_future()
+            transport, _ = await self._loop.connect_accepted_socket(partial(self._tls, shaken, host), handed_over(sock))
+            try:
+                await shaken
+            except BaseException:
+                transport.close()
+                raise
         except OSError as error:
             if reason := why_failed(error):
                 self._failed(host, reason)
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")
+
+    def _tls(self, shaken: "asyncio.Future[None]", host: str) -> TlsInput:
+        return TlsInput(
+            PacedTransport(self._connection()),
+            self._context,
+            shaken,
+            handshake_s=self._handshake_s,
+            handshake_bytes_max=self._handshake_bytes,
+            cut_off=partial(self._ended, host),
+        )
 
     def _shaken(self, sock: socket.socket, network: bytes, task: "asyncio.Task[None]") -> None:
         """Forgets a handshake that is over, maybe before it began."""

@@ -7,9 +7,45 @@ not asked to pause. So output is passed on in pieces, and no more of it while th
 
 import asyncio
 from collections import deque
+from collections.abc import Callable
 from typing import Any, Final, cast
 
 PIECE_BYTES: Final = 64 << 10  # passed on at a time; up to three of them lie below, where they do not count
+
+
+class _Gone(asyncio.Transport):
+    """The transport of a connection that is gone: nothing comes, and nothing leaves."""
+
+    def is_closing(self) -> bool:
+        return True
+
+    def is_reading(self) -> bool:
+        return False
+
+    def get_write_buffer_size(self) -> int:
+        return 0
+
+    def write(self, data: bytes | bytearray | memoryview) -> None:
+        pass
+
+    def pause_reading(self) -> None:
+        pass
+
+    def resume_reading(self) -> None:
+        pass
+
+    def close(self) -> None:
+        pass
+
+    def abort(self) -> None:
+        pass
+
+
+_GONE = _Gone()
+
+
+def _nobody(_data: bytes) -> None:
+    """Takes input of a connection that is gone."""
 
 
 class PacedTransport(asyncio.Transport, asyncio.Protocol):
@@ -24,6 +60,12 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._high_bytes, self._low_bytes = PIECE_BYTES, PIECE_BYTES // 4
         self._paused = False  # the protocol was asked not to write
         self._closing = False
+        self.ended = False  # everything is written, and TLS says good-bye
+        self.received_bytes = 0  # of plaintext
+        self._reading = True  # the protocol wants input
+        self._socket: asyncio.Transport | None = None
+        self._resting = False  # the socket is not read in this turn of the loop
+        self._deliver: Callable[[bytes], object]
         self.set_protocol(protocol)
 
     # ---- from below
@@ -34,14 +76,41 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._inner.set_write_buffer_limits(high=PIECE_BYTES)
         self._protocol.connection_made(self)
 
+    def data_received(self, data: bytes) -> None:
+        """Passes on what the peer has sent."""
+        self.received_bytes += len(data)
+        self._deliver(data)
+
+    @property
+    def reading(self) -> bool:
+        """Returns whether input is passed on; else TLS keeps it, unless this has `ended`."""
+        return self._reading and not self._closing
+
+    def lie_on(self, socket: asyncio.Transport) -> None:
+        """Takes the transport below TLS, which is paused for `rest` and by what lies between."""
+        self._socket = socket
+
+    def rest(self) -> None:
+        """Lets the others have a turn of the event loop before the socket is read on."""
+        if self._socket is not None and not self._resting:
+            self._resting = True
+            self._socket.pause_reading()
+            asyncio.get_running_loop().call_soon(self._rested)
+
+    def _rested(self) -> None:
+        self._resting = False
+        if self._socket is not None and (self.reading or self.ended):
+            self._socket.resume_reading()
+
     def eof_received(self) -> bool | None:
         """Passes on the peer's end of input."""
         return self._protocol.eof_received()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Lets go, as the connection is gone."""
+        """Lets go, as the connection is gone: else TLS's buffers stay until cycles are looked for."""
         self._drop()
         self._protocol.connection_lost(exc)
+        self._closing, self._inner, self._socket, self._deliver = True, _GONE, None, _nobody
 
     def pause_writing(self) -> None:
         """Pauses passing bytes on."""
@@ -73,7 +142,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
 
     def _pass_on(self) -> None:
         kept = self._kept
-        while kept and not self._full:
+        while kept and not self._full and not self._inner.is_closing():
             piece = kept[0][:PIECE_BYTES]
             if len(piece) == len(kept[0]):
                 kept.popleft()
@@ -82,7 +151,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
             self._kept_bytes -= len(piece)
             self._inner.write(piece)
         if not kept and self._closing:
-            self._inner.close()
+            self._end()
 
     def set_write_buffer_limits(self, high: int | None = None, low: int | None = None) -> None:
         """Says when the protocol is asked to pause, and when to go on; in bytes."""
@@ -109,12 +178,17 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
 
     def pause_reading(self) -> None:
         """Reads no more for now."""
+        self._reading = False
         self._inner.pause_reading()
 
     def resume_reading(self) -> None:
         """Resumes reading, where it is not closed."""
-        if not self._closing:
-            self._inner.resume_reading()
+        self._reading = True
+        if self._closing:
+            return
+        self._inner.resume_reading()
+        if self._socket is not None and not self._resting:
+            self._socket.resume_reading()
 
     # ---- the end
 
@@ -130,7 +204,13 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         if self._kept:
             self._inner.pause_reading()
         else:
-            self._inner.close()
+            self._end()
+
+    def _end(self) -> None:
+        self.ended = True
+        self._inner.close()
+        if self._socket is not None and not self._resting:
+            self._socket.resume_reading()
 
     def abort(self) -> None:
         """Closes, whatever is kept."""
@@ -155,4 +235,4 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
     def set_protocol(self, protocol: asyncio.BaseProtocol) -> None:
         """Gives later input to another protocol."""
         self._protocol = cast(asyncio.Protocol, protocol)
-        self.data_received = self._protocol.data_received  # type: ignore[method-assign]  # no call more for each read
+        self._deliver = self._protocol.data_received

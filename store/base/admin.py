@@ -206,12 +206,15 @@ class AdminServer:
         """Serves one connection: one request, one answer."""
         task = asyncio.current_task()
         assert task is not None
+        accepted, place = writer.get_extra_info("socket"), writer.get_extra_info("peername")
+        if place is None and accepted.family != AF_UNIX:  # the peer has gone before it was looked at
+            writer.transport.abort()
+            return
         self.tasks.add(task)
-        accepted = writer.get_extra_info("socket")
-        origin = origin_of(accepted.family, writer.get_extra_info("peername"))
+        origin = origin_of(accepted.family, place)
         self._places.take(task, origin, CONNECTIONS_MAX)
         try:
-            here = accepted.family == AF_UNIX or _is_loopback(writer.get_extra_info("peername")[0])
+            here = accepted.family == AF_UNIX or _is_loopback(place[0])
 
             def holds(size_bytes: int) -> None:
                 UNAUTHENTICATED.hold(task, origin, size_bytes)

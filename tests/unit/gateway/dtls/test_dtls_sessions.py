@@ -12,6 +12,7 @@ pytest.importorskip("OpenSSL", reason="pyOpenSSL, of the extra dtls, is not inst
 from OpenSSL import SSL
 from OpenSSL._util import lib
 
+from gateway.dtls import sessions
 from gateway.dtls.adapter import DtlsAdapter
 from gateway.dtls.context import DtlsContext
 from gateway.dtls.psk_file import LOOK_INTERVAL_MS, PreSharedKey, PreSharedKeys, read_keys
@@ -41,9 +42,9 @@ class DtlsServer:
         self.budget = PeerBudget(budget_bytes)
         self.now_ms = 1_000_000
         self.joined, self.left, self.failed = [], [], []
-        context = DtlsContext(TlsConfig(), self.keys.get)
+        self.context = DtlsContext(TlsConfig(), self.keys.get)
         self.sessions = DtlsSessions(
-            lambda: context,
+            lambda: self.context,
             joined=self._joined,
             left=self.left.append,
             failed=lambda peer, reason: self.failed.append((peer, reason)),
@@ -335,6 +336,31 @@ def test_a_session_whose_key_is_removed_ends():
     server.now_ms += CHECK_MS
     assert server.hear(client.send(b"y"), peer) == []
     assert server.left == [peer]
+
+
+def test_a_handshake_goes_on_with_the_context_that_it_began_with():
+    """When certificates were renewed meanwhile its key joined as nobody."""
+    server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
+    begin(server, client, peer)
+    server.context = DtlsContext(TlsConfig(), server.keys.get)
+    begin(server, DtlsClient(), ("h", 2))  # so that the other context is taken
+    assert server.connect(client, peer)
+    assert server.joined == [(peer, "dev1")]
+
+
+def test_a_certificate_that_cannot_be_read_fails_the_handshake(monkeypatch):
+    def unreadable(_certificate):
+        raise ValueError("invalid URI")
+
+    server, peer = DtlsServer(), ("h", 1)
+    monkeypatch.setattr(sessions, "described", unreadable)
+    monkeypatch.setattr(SSL.Connection, "get_peer_certificate", lambda *_, **__: object())
+    client = DtlsClient()
+    server.connect(client, peer)
+    assert server.failed == [(peer, "its certificate cannot be read: invalid URI (identity 'dev1')")]
+    assert server.joined == []
+    assert (len(server.sessions), server.sessions.handshakes, server.budget.held_bytes) == (0, 0, 0)
+    assert server.hear(client.send(b"one"), peer) == []
 
 
 @pytest.mark.parametrize("seed", range(5))

@@ -2,6 +2,7 @@
 
 import asyncio
 import random
+import weakref
 
 import pytest
 
@@ -10,6 +11,8 @@ from gateway.sockets.paced import PIECE_BYTES, PacedTransport
 
 class Below(asyncio.Transport):
     """A transport that takes `room` bytes, and then wants no more until there is room again."""
+
+    above = None
 
     def __init__(self):
         super().__init__({"peername": ("a", 1)})
@@ -155,3 +158,51 @@ def test_bytes_arrive_in_their_order_and_each_once(rig, seed):
     below.read(1 << 30)
     assert below.taken == written
     assert above.said[::2] == ["pause"] * len(above.said[::2])
+
+
+@pytest.mark.anyio
+async def test_others_have_a_turn_before_the_socket_is_read_on(rig):
+    above, below = rig
+    socket = Below()
+    below.above.lie_on(socket)
+    below.above.rest()
+    assert not socket.reading
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert socket.reading
+    below.above.rest()
+    above.transport.pause_reading()
+    await asyncio.sleep(0)
+    await asyncio.sleep(0)
+    assert not socket.reading
+    above.transport.resume_reading()
+    assert socket.reading
+    assert below.reading
+
+
+def test_tls_is_let_go_with_the_connection():
+    """Its buffers stayed until the next search for cycles, tens of KB for each connection."""
+    above, below = Above(), Below()
+    made, lost = PacedTransport(above), weakref.ref(below)
+    made.connection_made(below)
+    del below
+    made.connection_lost(None)
+    assert lost() is None
+    transport = above.transport
+    transport.write(b"late")
+    transport.pause_reading()
+    transport.resume_reading()
+    transport.close()
+    transport.abort()
+    made.data_received(b"late")
+    assert (transport.is_closing(), transport.is_reading(), transport.get_write_buffer_size()) == (True, False, 0)
+    assert transport.get_extra_info("peername") is None
+    assert above.said == ["lost"]
+
+
+def test_nothing_is_written_to_a_transport_that_is_closing(rig):
+    above, below = rig
+    above.transport.write(bytes(300_000))
+    below.closed = True
+    below.read(1_000_000)
+    assert len(below.taken) == PIECE_BYTES

@@ -3,6 +3,8 @@
 import asyncio
 import json
 import re
+import socket
+import struct
 from contextlib import asynccontextmanager
 from http import HTTPStatus
 
@@ -18,6 +20,7 @@ from store.base.admin import NO_OPERATIONS, ActionRefused, AdminAddress, AdminSe
 from store.base.listening import PeerBudget
 from store.base.process_errors import ServerFailed
 from tests.support.process.cancelled_task import CancelledTask
+from tests.support.process.loops import UvLoop
 from tests.support.process.waiting import until
 
 pytestmark = pytest.mark.anyio
@@ -197,6 +200,18 @@ async def test_whoever_says_nothing_keeps_nobody_out(monkeypatch, caplog):
         assert not caplog.records
         for _, writer in silent:
             writer.close()
+
+
+@pytest.mark.parametrize("anyio_backend", [("asyncio", {"loop_factory": UvLoop})], ids=["uvloop"])
+async def test_connections_that_are_gone_before_they_are_looked_at_leave_nothing(caplog):
+    """Each left a task for ever, and an error in the log."""
+    async with serving() as server:
+        for _ in range(100):
+            with socket.create_connection(("127.0.0.1", server.port)) as one:
+                one.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+        assert (await get(server, "/healthz")).text == "ok\n"
+        await until(lambda: not server.tasks)
+    assert not caplog.records
 
 
 async def test_stopping_drops_idle_connections():
