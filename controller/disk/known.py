@@ -1,7 +1,7 @@
 """The controllers' last addresses, kept by a node beside its data.
 
-A node's configuration may name controllers that are gone. The file `controllers` holds an address a line. It may be
-lost: then the configuration has to name one that is there.
+A node's configuration may name controllers that are gone. The file, a store's `controllers`, holds an address a line.
+It may be lost: then the configuration has to name one that is there.
 """
 
 import logging
@@ -10,15 +10,14 @@ from pathlib import Path
 
 logger = logging.getLogger(__name__)
 
-_NAME = "controllers"
 _BYTES_MAX = 64 * 1024
 
 
 class KnownControllers:
     """The known addresses; `kept` are those that were kept last."""
 
-    def __init__(self, directory: Path) -> None:
-        self._path = directory / _NAME
+    def __init__(self, path: Path) -> None:
+        self._path = path
         self.kept = self._load()
 
     def learn(self, addresses: Sequence[str]) -> None:
@@ -26,7 +25,7 @@ class KnownControllers:
         found = tuple(dict.fromkeys(address for address in addresses if address))
         if not found or found == self.kept or not self._path.parent.is_dir():
             return
-        new = self._path.with_name(_NAME + ".new")
+        new = self._path.with_name(self._path.name + ".new")
         try:
             new.write_text("".join(f"{address}\n" for address in found), "utf-8")
             new.replace(self._path)

@@ -1,8 +1,9 @@
 """The backend of a gateway process: a store and a controller, in this process or across a network."""
 
 import asyncio
+import hashlib
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from random import SystemRandom
@@ -41,6 +42,8 @@ from store.cluster.store_groups import Connect
 from store.format.frame import LogOffset
 from store.local.local import LocalStore
 from store.reach.reporter import Reporter
+
+NAMED_DIGITS = 16  # of the hash of the controllers that are named, in the name of a file
 
 log = logs.get(__name__)
 
@@ -307,7 +310,7 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
     controller = RemoteController(addresses, now_ms=now_ms, limits=metadata_limits(config), credentials=credentials)
     agreement = MetadataAgreement(controller)
     try:
-        await _found(controller, proxy.state_dir)
+        await _found(controller, addresses, proxy.state_dir)
         connect = connect_remote(
             controller,
             zone=cluster.zone if proxy.read_from == "nearest" else None,
@@ -337,13 +340,25 @@ async def cluster_backend(config: Config) -> AsyncIterator[ClusterBackend]:
         await controller.close()
 
 
-async def _found(controller: RemoteController, state_dir: Path | None) -> None:
-    """Waits for a controller, and keeps in `state_dir` where they are. Raises `ControllerClosed`, OSError."""
+def kept_for(state_dir: Path, named: Iterable[str]) -> Path:
+    """Returns the file with the last addresses of the controllers that were learned from the named ones.
+
+    Each set of named ones has its own: those of another configuration may be of another cluster.
+    """
+    about = hashlib.sha256("\n".join(sorted(named)).encode()).hexdigest()
+    return state_dir / f"controllers-{about[:NAMED_DIGITS]}"
+
+
+async def _found(controller: RemoteController, named: Sequence[str], state_dir: Path | None) -> None:
+    """Waits for a controller, and keeps in `state_dir` where they are. Raises `ControllerClosed`."""
     if state_dir is None:
         await controller.ready()
         return
-    await asyncio.to_thread(state_dir.mkdir, parents=True, exist_ok=True)
-    known = await asyncio.to_thread(KnownControllers, state_dir)
+    try:
+        await asyncio.to_thread(state_dir.mkdir, parents=True, exist_ok=True)
+    except OSError as error:
+        log.warning("proxy.state_dir cannot be made: where controllers are is not kept", error=str(error))
+    known = await asyncio.to_thread(KnownControllers, kept_for(state_dir, named))
     await find(controller, known)
     keep(controller, known)
 

@@ -250,7 +250,10 @@ def _for_workers(config: Config, base: SharedStore) -> Config:
     cluster = msgspec.structs.replace(
         config.cluster, controllers={"1": base.controller_address}, tls=type(config.cluster.tls)()
     )
-    return msgspec.structs.replace(config, cluster=cluster, rpc=msgspec.structs.replace(config.rpc, enabled=False))
+    rpc = msgspec.structs.replace(config.rpc, enabled=False)
+    return msgspec.structs.replace(
+        config, cluster=cluster, rpc=rpc, proxy=msgspec.structs.replace(config.proxy, state_dir=None)
+    )
 
 
 def serve(config: Config, count: int, *, load: Load, on_ready: Callable[[Workers], None] | None = None) -> int:

@@ -17,6 +17,7 @@ from gateway.runtime.endpoint import CLOCK_STEP_MS, OUTSTANDING_BYTES_MAX, Endpo
 from gateway.runtime.turn import StreamEndpoint, StreamHub
 from gateway.runtime.unread import WriteStall, counted
 from gateway.security.limits import SendingPace, network_of
+from gateway.security.tls import peer_certificate
 from gateway.sockets.transport import SocketTransport
 from store.base import logs
 from store.base.clock import lead_ms, now_ms
@@ -74,13 +75,7 @@ class Connection(asyncio.Protocol, StreamEndpoint):
         if isinstance(transport, SocketTransport):
             self.plain = transport
         listener = self._listener
-        try:
-            info = _info(transport, listener.name, self._hub)
-        except ValueError:  # a name in the peer's certificate cannot be read
-            self.gone = True
-            self._hub.metrics.errors(listener.protocol, "handshake").inc()
-            transport.abort()
-            return
+        info = _info(transport, listener.name, self._hub)
         self._secure = info.secure
         host, now = str(info.peer[0]), now_ms()
         admission = self._hub.connection_limiter.admit("" if info.forwarding else host, now_ms=now)
@@ -157,9 +152,8 @@ class Connection(asyncio.Protocol, StreamEndpoint):
             log.exception("an adapter failed", protocol=self.protocol, endpoint=self.id)
             self.close("internal error")
         if began_s and thread_time() - began_s >= LONG_READ_S and self._pause is None and not self.gone:
-            self._pause = self.hub.later(
-                0, self.resume_reading
-            )  # else the loop reads on, 32 times, before it looks at others
+            # Else the loop reads on, 32 times, before it looks at others.
+            self._pause = self.hub.later(0, self.resume_reading)
         self.flush()
 
     def _count_early(self, size_bytes: int) -> None:
@@ -446,7 +440,7 @@ def _info(transport: asyncio.Transport, listener: str, hub: StreamHub, *, websoc
         secure=tls is not None,
         alpn=tls.selected_alpn_protocol() if tls is not None else None,
         loopback=is_loopback(str(peer[0])),
-        certificate=(tls.getpeercert() or None) if tls is not None else None,
+        certificate=None if tls is None else peer_certificate(tls),
         forwarding=forwarding if forwarding is not None and forwarding.trusts(str(peer[0])) else None,
         gateway=hub.timer_secrets.gateway_id,
         now_ms=now_ms(),

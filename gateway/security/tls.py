@@ -5,8 +5,9 @@ has an expiry of its own, after which no client is admitted. The authorities for
 """
 
 import ssl
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from gateway.security.auth_settings import TlsConfig
 from store.base import logs
@@ -105,3 +106,11 @@ def why_no_pair(error: Exception) -> str:
     if getattr(error, "reason", None) == "KEY_VALUES_MISMATCH":
         return "tls.key_file is the key of another certificate"
     return "it is not PEM, or tls.key_file is not its key"
+
+
+def peer_certificate(tls: ssl.SSLObject) -> Mapping[str, Any] | None:
+    """Returns a peer's certificate as `getpeercert` gives it; None: it has none, or one that cannot be read."""
+    try:
+        return tls.getpeercert() or None
+    except ValueError:  # a name that is not ASCII, say
+        return None

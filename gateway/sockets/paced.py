@@ -60,7 +60,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self._high_bytes, self._low_bytes = PIECE_BYTES, PIECE_BYTES // 4
         self._paused = False  # the protocol was asked not to write
         self._closing = False
-        self.ended = False  # everything is written, and TLS says good-bye
+        self.ended = False  # once everything is written: TLS says good-bye
         self.received_bytes = 0  # of plaintext
         self._reading = True  # the protocol wants input
         self._socket: asyncio.Transport | None = None

@@ -34,6 +34,7 @@ from store.node.replica.identity import why_retired
 from store.node.replica_role import ReplicaRole
 from store.node.settings import Credentials, NodeSettings
 
+CONTROLLERS_FILE = "controllers"  # in the data directory: where they were last
 _OF_PORTS = frozenset({errno.EADDRINUSE, errno.EADDRNOTAVAIL, errno.EAFNOSUPPORT})  # errors that no file has
 REPLICA = "slave"  # the role of a replica that is not master in `/status` and in a metric's name: monitoring reads it
 
@@ -95,7 +96,7 @@ class _Process:
         self.node: StoreNode | None = None
         self._heartbeats: Heartbeats | None = None
         self.controller: RemoteController | None = None
-        self._known = KnownControllers(options.node.data_dir)
+        self._known = KnownControllers(options.node.data_dir / CONTROLLERS_FILE)
         self._stopping = False
         self._lost: LostWords | None = None  # of the store as it is open now
 

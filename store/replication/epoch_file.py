@@ -1,10 +1,11 @@
 """The two files beside the log that keep its epochs."""
 
+import errno
 from contextlib import closing
 from pathlib import Path
 
 from store.disk.files import Files, write_whole
-from store.replication.epochs import EpochList, SavedEpochs, decode_epochs, encode_epochs
+from store.replication.epochs import OF_OLDER_VERSION, EpochList, SavedEpochs, decode_epochs, encode_epochs
 from store.replication.errors import BadEpochs
 
 EPOCH_FILES = ("epochs", "epochs.copy")
@@ -27,7 +28,6 @@ class EpochFile:
         self.path = directory / EPOCH_FILES[0]
         self.saves = 0  # how often the list was saved, or was begun to be
         self.whole = False  # both files had the list that was loaded
-        self.in_doubt = False  # a save has failed: the list on disk may be that one, or the one before
 
     def load(self) -> tuple[EpochList, int] | None:
         """Returns the list and the newest known epoch; None when nothing was ever saved.
@@ -37,19 +37,26 @@ class EpochFile:
         """
         there, self.whole = set(self._files.names(self._directory)), False
         found: list[SavedEpochs] = []
-        damage: BadEpochs | None = None
+        trouble: BadEpochs | OSError | None = None
         for name in EPOCH_FILES:
             if name in there:
                 try:
                     found.append(self._read(self._directory / name))
                 except BadEpochs as error:
-                    damage = BadEpochs(f"{name}: {error}")
+                    trouble = BadEpochs(f"{name}: {error}")
+                except OSError as error:
+                    if error.errno != errno.EIO:  # a sector that cannot be read, say
+                        raise
+                    trouble = error
         if not found:
-            if damage is not None:
-                raise damage
+            if trouble is not None:
+                raise trouble
             return None
         newest = max(found, key=lambda one: one.saves)
-        self.saves = max(self.saves, newest.saves)
+        older = found[0] if found[0].saves == OF_OLDER_VERSION else None
+        if older is not None and older.promised >= newest.promised:
+            newest = older  # an older version, which writes one file alone, has gone on since the other was written
+        self.saves = max(self.saves, *(one.saves for one in found))
         self.whole = found == [newest] * len(EPOCH_FILES)
         return newest.epochs, newest.promised
 
@@ -62,14 +69,13 @@ class EpochFile:
 
         Raises OSError: then the list on disk is the earlier one or this one, and has to be saved again.
         """
-        self.saves, self.in_doubt = max(self.saves, beyond) + 1, True
+        self.saves = max(self.saves, beyond) + 1
         data = encode_epochs(SavedEpochs(epochs, promised, self.saves))
         for name in EPOCH_FILES:  # a full disk shows here, while both files have the earlier list
             self._write_new(name, data)
         for name in EPOCH_FILES:
             self._files.rename(self._directory / (name + _NEW), self._directory / name)
             self._files.sync_directory(self._directory)
-        self.in_doubt = False
 
     def _write_new(self, name: str, data: bytes) -> None:
         path = self._directory / (name + _NEW)

@@ -29,6 +29,7 @@ from store.replication.errors import BadEpochs
 
 EPOCHS_MAX = 1 << 16  # the newest are kept: elections, within the retained log, whose epoch has frames
 OFFSET_MAX = (1 << 63) - 1
+OF_OLDER_VERSION = -1  # saves of a list that does not tell them
 _MAGIC = 0x32454748  # "HGE2"
 _MAGIC_WITHOUT_SAVES = 0x31454748  # "HGE1"
 _HEAD = Struct("<II")
@@ -167,7 +168,7 @@ def encode_epochs(saved: SavedEpochs) -> bytes:
 
 
 def decode_epochs(data: bytes) -> SavedEpochs:
-    """Returns what `encode_epochs` was given, or an older version's with no saves. Raises `BadEpochs`."""
+    """Returns what `encode_epochs` was given, an older version's as `OF_OLDER_VERSION`. Raises `BadEpochs`."""
     if len(data) < _HEAD.size + _COUNTS.size:
         raise BadEpochs(f"{len(data)} bytes")
     magic, crc = _HEAD.unpack_from(data)
@@ -176,7 +177,7 @@ def decode_epochs(data: bytes) -> SavedEpochs:
         raise BadEpochs("not a list of epochs")
     if value(body) != crc:
         raise BadEpochs("checksum")
-    saves = 0
+    saves = OF_OLDER_VERSION
     if magic == _MAGIC:
         if len(body) < _SAVES.size + _COUNTS.size:
             raise BadEpochs(f"{len(data)} bytes")

@@ -4,6 +4,7 @@ import contextlib
 import itertools
 import threading
 import time
+import tomllib
 
 import httpx
 import pika
@@ -12,6 +13,7 @@ from paho.mqtt.packettypes import PacketTypes
 from typer.testing import CliRunner
 
 from gateway.cli.commands import app
+from gateway.process.backend import kept_for
 from tests.support.amqp.exclusive_queues import LOCKED, codes, connect, take
 from tests.support.cluster.local_clusters import PATIENCE_S, until_ready
 from tests.support.mqtt.paho_client import connected, properties
@@ -268,15 +270,20 @@ def test_a_proxy_finds_controllers_that_its_configuration_does_not_name_any_more
     cluster, controllers = running.cluster, running.cluster.plan.addresses[1]
     file, state = cluster.plan.directory / "proxy-1.toml", tmp_path / "state" / "of the proxy"
     before = file.read_text()
-    kept = f'{before}\n[proxy]\nstate_dir = "{state}"\n'
+    gone = before.replace(controllers, f"127.0.0.1:{free_port()}") + f'\n[proxy]\nstate_dir = "{state}"\n'
     try:
-        for config in (kept, kept.replace(controllers, f"127.0.0.1:{free_port()}")):
-            cluster.stop("proxy-1")
-            file.write_text(config)
-            cluster.start("proxy-1")
-            until_ready(cluster, ["proxy-1"], timeout_s=PATIENCE_S)
-            wait_until((state / "controllers").exists)
-            assert (state / "controllers").read_text() == f"{controllers}\n"
+        cluster.stop("proxy-1")
+        file.write_text(f'{before}\n[proxy]\nstate_dir = "{state}"\n')
+        cluster.start("proxy-1")
+        until_ready(cluster, ["proxy-1"], timeout_s=PATIENCE_S)
+        (kept,) = state.iterdir()
+        assert kept.read_text() == f"{controllers}\n"
+        cluster.stop("proxy-1")
+        file.write_text(gone)
+        named = tomllib.loads(gone)["cluster"]["controllers"].values()
+        kept.rename(kept_for(state, named))  # as if these had been there, and were replaced
+        cluster.start("proxy-1")
+        until_ready(cluster, ["proxy-1"], timeout_s=PATIENCE_S)
         client = connected(running.one, "found", clean=True)
         client.subscribe("t/#", 1)
         client.publish("t/found", b"1")

@@ -19,6 +19,7 @@ from store.base.listening.refusals import NotServed
 logger = logging.getLogger(__name__)
 
 AGAIN_S: Final = 60.0  # before a server that could not be started with a renewed certificate is tried again
+FIRST_AGAIN_S: Final = 1.0  # likewise where there is no other server
 
 
 class _Server:
@@ -29,6 +30,7 @@ class _Server:
         self.name = f"headgate-{secrets.token_hex(16)}"
         self.tls = None if credentials is None else credentials.tls
         self.connections_count = 0
+        self._began_s = asyncio.get_running_loop().time()
         self._starting = asyncio.ensure_future(self._start(handlers, options, credentials))
 
     async def _start(self, handlers: Sequence[Any], options: dict[str, Any], credentials: Any) -> Any:
@@ -40,6 +42,11 @@ class _Server:
             server.add_secure_port(address, credentials.for_grpc())
         await server.start()
         return server
+
+    @property
+    def age_s(self) -> float:
+        """Returns the time since it was begun."""
+        return asyncio.get_running_loop().time() - self._began_s
 
     @property
     def failed(self) -> bool:
@@ -98,9 +105,9 @@ class GrpcServers:
             self._leave(server)
 
     async def _current(self) -> _Server:
-        if self._server is None or self._server.failed:
+        if self._server is None or (self._server.failed and self._server.age_s > FIRST_AGAIN_S):
             self._server = self._another()
-        elif self._credentials is not None and self._is_renewed(self._server):
+        elif self._credentials is not None and not self._server.failed and self._is_renewed(self._server):
             if self._renewing is None:
                 self._renewing = asyncio.ensure_future(self._renew(self._server))
             await asyncio.shield(self._renewing)

@@ -131,7 +131,10 @@ class Server:
         keep_alive(accepted)
         try:
             async with asyncio.timeout(OPENING_S) as opening:
-                first = await self._loop.sock_recv(accepted, 1)
+                try:
+                    first = await self._loop.sock_recv(accepted, 1)
+                except ConnectionResetError:
+                    return  # a load balancer that looks whether the port is there ends so
                 if first:
                     await self._begin(first, accepted, origin, opening)
         except TimeoutError:

@@ -49,6 +49,9 @@ class Disk:
         self._no_room = False  # to open it
         self._was_full = self._was_low = False  # when the store was open last
         self._unsaved = False  # for want of room: files beside the log are out of date
+        self._saving: asyncio.Future[None] | None = None  # the newest save of epochs that was begun
+        self._in_doubt = False  # the list on disk may be the one of the newest save, or the one before
+        self._told_no_room = False
         self.files: Files = options.get("files") or OsFiles()
         self._options = options
         self._closing: asyncio.Future[None] | None = None  # the newest one that was begun
@@ -68,6 +71,7 @@ class Disk:
         self.store, self.passed = store, RangeSet()
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         damaged = False
+        await self._saved()
         try:
             found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
@@ -75,6 +79,7 @@ class Disk:
                 "the files `epochs` and `epochs.copy` are damaged: the epochs are read from the log", exc_info=error
             )
             found, damaged = None, True
+        saved = found is not None
         if found is None:
             try:
                 epochs = await _epochs_of(store)
@@ -85,11 +90,12 @@ class Disk:
                 ) from error
             found = epochs, epochs.newest
             self.guessed = store.replication.first > origin_of(self.group)
-            if damaged and epochs and not self.guessed:
-                await self._save_found(*found, "the log")
-        elif not self._file.whole:
-            await self._save_found(*found, "the one that was saved last")
-        self.epochs, self.promised, self.unusable = found[0], max(found[1], self.promised), None
+        epochs, promised = found[0], max(found[1], self.promised)
+        if damaged and epochs and not self.guessed:
+            await self._save_found(epochs, promised, "the log")
+        elif saved and not self._file.whole:
+            await self._save_found(epochs, promised, "the one that was saved last")
+        self.epochs, self.promised, self.unusable = epochs, promised, None
         return store
 
     async def _save_found(self, epochs: EpochList, promised: int, source: str) -> None:
@@ -98,12 +104,16 @@ class Disk:
         A full disk is no reason not to open: then the source is read again at the next start.
         """
         try:
-            await asyncio.to_thread(self._file.save, epochs, promised)
+            await self._save(epochs, promised)
         except OSError as error:
             if error.errno not in NO_ROOM:
                 raise
-            logger.warning("`epochs` and `epochs.copy` are not written anew until the disk has room: %s", error)
+            await asyncio.to_thread(self.files.sync_directory, self.data_dir)  # one of them may be new, and is believed
+            level = logging.DEBUG if self._told_no_room else logging.WARNING
+            logger.log(level, "`epochs` and `epochs.copy` are not written anew until the disk has room: %s", error)
+            self._told_no_room = True
         else:
+            self._told_no_room = False
             logger.info("`epochs` and `epochs.copy` are written anew from %s", source)
 
     async def open_usable(self) -> None:
@@ -154,11 +164,25 @@ class Disk:
 
     async def save(self, epochs: EpochList, promised: int) -> None:
         """Keeps epochs, and the newest known one. Raises `StoreFull`: the earlier ones stay in force, OSError."""
-        if self._file.in_doubt or (epochs, promised) != (self.epochs, self.promised):
+        await self._saved()
+        if self._in_doubt or (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):
-                await asyncio.to_thread(self._file.save, epochs, promised)
+                await self._save(epochs, promised)
             self.epochs, self.promised = epochs, promised
+
+    async def _save(self, epochs: EpochList, promised: int) -> None:
+        """Writes the files. Raises OSError: then, and when this is cancelled, it is in doubt which list is on disk."""
+        self._in_doubt = True
+        self._saving = asyncio.ensure_future(asyncio.to_thread(self._file.save, epochs, promised))
+        self._saving.add_done_callback(_forgive)
+        await asyncio.shield(self._saving)
+        self._in_doubt = False
+
+    async def _saved(self) -> None:
+        """Waits for a save that was cancelled: its thread goes on."""
+        if self._saving is not None:
+            await asyncio.wait([self._saving])
 
     async def follow_unclean(self, epoch: int) -> None:
         """Keeps that the log follows an unclean election. Raises `StoreFull`, OSError."""
@@ -291,6 +315,12 @@ async def _epochs_of(store: LocalStore) -> EpochList:
             skip += header.size_bytes
             at = LogOffset(at + header.size_bytes)
     return EpochList.of_frames(headers)
+
+
+def _forgive(saving: "asyncio.Future[None]") -> None:
+    """Takes the error of a save that nobody waits for any more: the list is saved again."""
+    if not saving.cancelled():
+        saving.exception()
 
 
 async def _close_late(opening: "asyncio.Future[Any]") -> None:

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from store.replication.epoch_file import EpochFile
+from store.replication.epoch_file import EPOCH_FILES, EpochFile
 from store.replication.epochs import EpochList
 from tests.sim.store.faulty_files import Disk
 from tests.support.store.replication_kit import Following, FrameLog, Leading
@@ -44,17 +44,15 @@ def disk():
 
 
 @pytest.mark.parametrize(("operation", "after"), STEPS)
-def test_a_save_that_fails_is_in_doubt_until_the_next_one(disk, operation, after):
+def test_a_save_that_fails_leaves_one_list_or_the_other_until_the_next_one(disk, operation, after):
     """The first of the two files may have been replaced by then."""
     file = EpochFile(disk, HOME)
     assert file.load() == BEFORE
     disk.fail(operation, errno.ENOSPC, after=after)
     with pytest.raises(OSError, match="space"):
         file.save(*AFTER)
-    assert file.in_doubt
     assert EpochFile(disk, HOME).load() in [BEFORE, AFTER]
     file.save(*BEFORE)
-    assert not file.in_doubt
     assert EpochFile(disk, HOME).load() == BEFORE
 
 
@@ -74,3 +72,22 @@ def test_a_power_failure_at_any_step_leaves_one_list_or_the_other(disk, operatio
     again.save(*found)
     disk.lose_power()
     assert EpochFile(disk, HOME).load() == found
+
+
+def test_a_full_disk_leaves_the_earlier_list(disk):
+    file = EpochFile(disk, HOME)
+    assert file.load() == BEFORE
+    disk.room = 60  # for one of the two files, and not for the other
+    with pytest.raises(OSError, match="space"):
+        file.save(*AFTER)
+    assert EpochFile(disk, HOME).load() == BEFORE
+
+
+@pytest.mark.parametrize("name", EPOCH_FILES)
+def test_a_file_that_cannot_be_read_is_made_from_the_other(disk, name):
+    file = EpochFile(disk, HOME)
+    disk.fail("read", errno.EIO, after=EPOCH_FILES.index(name))
+    assert (file.load(), file.whole) == (BEFORE, False)
+    disk.fail("read", errno.ENOMEM)
+    with pytest.raises(OSError, match="memory"):
+        file.load()

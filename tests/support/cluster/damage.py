@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from gateway.process.local_cluster import LocalCluster
+from store.replication.epoch_file import EPOCH_FILES
 from tests.support.cluster.masters import status
 from tests.support.process.waiting import wait_until
 from tests.support.store.lmdb_pages import key_places
@@ -70,15 +71,20 @@ class DiskDamage:
         self.flip_views(directory)
 
     def flip_metadata(self, directory: Path) -> None:
-        """Flips a bit of a small file."""
-        self._flip(self._small_file(directory))
+        """Flips a bit of a small file, or of both files of the epochs."""
+        for path in self._small_files(directory):
+            self._flip(path)
 
     def cut_metadata(self, directory: Path) -> None:
-        """Cuts a small file somewhere."""
-        self.shorten_closed(self._small_file(directory))
+        """Cuts a small file somewhere, or both files of the epochs."""
+        for path in self._small_files(directory):
+            self.shorten_closed(path)
 
-    def _small_file(self, directory: Path) -> Path:
-        return self._chance.choice([path for name in METADATA if (path := directory / name).exists()])
+    def _small_files(self, directory: Path) -> list[Path]:
+        path = self._chance.choice([path for name in METADATA if (path := directory / name).exists()])
+        if path.name != "epochs" or self._chance.random() < 0.5:
+            return [path]
+        return [path for name in EPOCH_FILES if (path := directory / name).exists()]
 
     def shorten(self, directory: Path) -> None:
         """Cuts a file of the log somewhere."""

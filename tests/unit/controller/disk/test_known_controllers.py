@@ -12,21 +12,21 @@ from tests.support.process.waiting import until
 
 
 def test_what_was_learned_is_there_after_a_restart(tmp_path):
-    known = KnownControllers(tmp_path)
+    known = KnownControllers(tmp_path / "controllers")
     known.learn(["b:1", "c:1", "b:1", ""])
     known.learn([])
-    assert KnownControllers(tmp_path).kept == ("b:1", "c:1")
+    assert KnownControllers(tmp_path / "controllers").kept == ("b:1", "c:1")
     assert (tmp_path / "controllers").read_text() == "b:1\nc:1\n"
 
 
 def test_what_cannot_be_kept_stops_nobody(tmp_path, caplog):
-    KnownControllers(tmp_path / "missing").learn(["b:1"])
+    KnownControllers(tmp_path / "missing" / "controllers").learn(["b:1"])
     (tmp_path / "controllers.new").mkdir()
-    known = KnownControllers(tmp_path)
+    known = KnownControllers(tmp_path / "controllers")
     known.learn(["b:1"])
     assert "has to name a controller" in caplog.text
     (tmp_path / "controllers").write_bytes(b"\n\n")
-    assert KnownControllers(tmp_path).kept == ()
+    assert KnownControllers(tmp_path / "controllers").kept == ()
 
 
 @pytest.mark.slow
@@ -36,7 +36,7 @@ async def test_a_node_finds_controllers_of_which_its_configuration_names_none_an
     async with Controllers(tmp_path, count=1) as controllers:
         await controllers.leader()
         client = controllers.remote(1)
-        known = KnownControllers(tmp_path)
+        known = KnownControllers(tmp_path / "controllers")
         await finding.find(client, known)
         finding.keep(client, known)
         await until(lambda: known.kept == (controllers.addresses[1],))
@@ -50,5 +50,5 @@ async def test_a_node_finds_controllers_of_which_its_configuration_names_none_an
         await controllers.stop(1)
         again = RemoteController([controllers.addresses[1]], now_ms=now_ms)
         controllers.remotes.append(again)
-        await finding.find(again, KnownControllers(tmp_path))
+        await finding.find(again, KnownControllers(tmp_path / "controllers"))
         await again.do(CreateTopic(name="found", queues=1))

@@ -339,7 +339,7 @@ def test_a_session_whose_key_is_removed_ends():
 
 
 def test_a_handshake_goes_on_with_the_context_that_it_began_with():
-    """When certificates were renewed meanwhile its key joined as nobody."""
+    """Its key joined as nobody where certificates were renewed meanwhile."""
     server, client, peer = DtlsServer(), DtlsClient(), ("h", 1)
     begin(server, client, peer)
     server.context = DtlsContext(TlsConfig(), server.keys.get)

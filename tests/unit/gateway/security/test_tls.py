@@ -7,7 +7,7 @@ from cryptography import x509
 
 from gateway.domain.identity import identity_of
 from gateway.security.auth_settings import TlsConfig
-from gateway.security.tls import ServerTls
+from gateway.security.tls import ServerTls, peer_certificate
 from store.base.process_errors import ConfigError
 from tests.support.process.certificates import Authority
 
@@ -166,3 +166,13 @@ def test_a_key_of_another_certificate_is_said(authority, own):
     config = TlsConfig(cert_file=own.cert_file, key_file=other.key_file)
     with pytest.raises(ConfigError, match=r"cannot be used: tls\.key_file is the key of another certificate"):
         ServerTls(config).context([])
+
+
+def test_a_certificate_that_cannot_be_read_names_nobody():
+    """A name that is not ASCII ended the connection with an error in the log."""
+
+    class Unreadable:
+        def getpeercert(self):
+            raise UnicodeDecodeError("ascii", b"\xff", 0, 1, "ordinal not in range(128)")
+
+    assert peer_certificate(Unreadable()) is None

@@ -17,6 +17,7 @@ from store.local import replication as local_replication
 from store.local.local import LocalStore
 from store.log.retention import RetentionLimits
 from store.log.tail import LogTail
+from store.replication.epoch_file import EPOCH_FILES
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, log_bytes, open_master, open_replica, stored
 from tests.support.store.store_kit import FaultyFiles, append, bodies, frame
@@ -572,12 +573,13 @@ async def test_opening_reads_the_last_segment_at_most(tmp_path):
     await replica.close()
 
 
-async def test_rebuilding_the_views_of_a_replica_does_not_confirm_its_log(pair, tmp_path):
+@pytest.mark.parametrize("name", EPOCH_FILES)
+async def test_rebuilding_the_views_of_a_replica_does_not_confirm_its_log(pair, tmp_path, name):
     master, replica = pair
     await append(master, frame((16, b"a")))
     await feed(master, replica)
     await replica.close()
-    (tmp_path / "replica" / "epochs").write_bytes(b"")  # as replication leaves it there
+    (tmp_path / "replica" / name).write_bytes(b"")  # as replication leaves it there, or damage one of two
     with StoppedStore(tmp_path / "replica") as stopped:
         assert stopped.rebuild_views() == origin_of(2)
     replica = await open_replica(tmp_path / "replica", group=2)

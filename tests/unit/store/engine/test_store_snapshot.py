@@ -25,6 +25,8 @@ from store.format.frame import LogOffset, origin_of
 from store.integrity.floor import FLOOR_FILE, read_floor
 from store.local.local import LocalStore
 from store.log.retention import RetentionLimits
+from store.replication.epoch_file import EPOCH_FILES, EpochFile
+from store.replication.epochs import EpochList
 from store.views import Views
 from tests.support.process.waiting import until
 from tests.support.store.replica_kit import feed, open_master, open_replica
@@ -422,6 +424,38 @@ async def test_an_installation_that_is_cut_short_forgets_no_lost_end(master, tmp
         if filling(home) is not None:
             installed += 1
             assert read_floor(files, home / FLOOR_FILE) == lost
+        shutil.rmtree(home)
+        n += 1
+    assert n - 1 > installed > 10
+
+
+@pytest.mark.parametrize("names", [EPOCH_FILES, EPOCH_FILES[:1]], ids=["both files", "one, of an older version"])
+async def test_an_installation_that_is_cut_short_leaves_the_epochs_of_its_log(master, tmp_path, names):
+    await (await open_replica(tmp_path / "old", **OPTIONS)).close()
+    await master.replication.snapshot(tmp_path / "snapshot")
+    old, new = (EpochFile(OsFiles(), tmp_path / name) for name in ("old", "snapshot"))
+    before, after = (EpochList.of([(1, 0)]), 1), (EpochList.of([(7, 0)]), 7)
+    for _ in range(3):
+        old.save(*before)
+    new.save(*after)
+    for name in set(EPOCH_FILES) - set(names):
+        (tmp_path / "snapshot" / name).unlink()
+    n, killed, installed = 0, True, 0
+    while killed:
+        home = tmp_path / str(n)
+        shutil.copytree(tmp_path / "old", home)
+        shutil.copytree(tmp_path / "snapshot", home / "coming")
+        killed = False
+        try:
+            with killed_at(n):
+                install_snapshot(home, home / "coming")
+        except Killed:
+            killed = True
+        finish_install(home)
+        installed += filling(home) is not None
+        assert EpochFile(OsFiles(), home).load() == (before if filling(home) is None else after)
+        if filling(home) is not None:
+            assert [name for name in EPOCH_FILES if (home / name).exists()] == list(names)
         shutil.rmtree(home)
         n += 1
     assert n - 1 > installed > 10

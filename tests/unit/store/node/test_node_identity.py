@@ -2,6 +2,7 @@
 
 import asyncio
 import errno
+import threading
 from types import SimpleNamespace
 
 import msgspec
@@ -11,7 +12,15 @@ from controller.api.client import Group, GroupConfig, KnownMetadata, Replica, Un
 from controller.api.commands import AddGroup, CreateTopic, ForgetReplica, RegisterReplica
 from controller.api.requests import Elect
 from controller.node.local import LocalController
-from store.base.errors import ForeignCluster, ForeignLog, MetadataWentBack, StoreFailed, ViewsDamaged, WrongGroup
+from store.base.errors import (
+    ForeignCluster,
+    ForeignLog,
+    MetadataWentBack,
+    StoreFailed,
+    StoreFull,
+    ViewsDamaged,
+    WrongGroup,
+)
 from store.disk.files import OsFiles
 from store.disk.small_file import read_small_file, write_small_file
 from store.engine.identity import log_id, name_log
@@ -23,6 +32,7 @@ from store.node.replica.identity import register, why_retired
 from store.node.replica.metadata_mark import MetadataMark
 from store.replication.epoch_file import EPOCH_FILES, EpochFile
 from store.replication.epochs import EpochList
+from tests.support.process.waiting import until
 from tests.support.store.store_kit import append, frame
 
 pytestmark = pytest.mark.anyio
@@ -411,6 +421,43 @@ async def test_a_list_of_epochs_whose_newest_write_a_disk_has_lost_is_not_taken_
     assert (again.epochs, again.promised) == (lists[1], 2)
     file = EpochFile(OsFiles(), home)
     assert (file.load(), file.whole) == ((lists[1], 2), True)
+
+
+async def test_a_save_whose_end_is_not_known_is_repeated(home, monkeypatch):
+    """It may be on disk, and the list in force would contradict it."""
+    disk = Disk(home, GROUP, {"disk_reserve_bytes": 0})
+    await disk.open_replica()
+    lists = [EpochList.of([(epoch, 0)]) for epoch in (1, 2)]
+    await disk.save(lists[0], 1)
+    save, begun, go_on = EpochFile.save, threading.Event(), threading.Event()
+
+    def slow(file, *saved, **more):
+        begun.set()
+        assert go_on.wait(60)
+        save(file, *saved, **more)
+
+    monkeypatch.setattr(EpochFile, "save", slow)
+    saving = asyncio.ensure_future(disk.save(lists[1], 2))
+    await until(begun.is_set)
+    saving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await saving
+    again = asyncio.ensure_future(disk.save(lists[0], 1))
+    go_on.set()
+    await again
+    assert EpochFile(OsFiles(), home).load() == (lists[0], 1)
+
+    def fails(file, *saved, **more):
+        save(file, *saved, **more)
+        raise OSError(errno.ENOSPC, "no space")
+
+    monkeypatch.setattr(EpochFile, "save", fails)
+    with pytest.raises(StoreFull):
+        await disk.save(lists[1], 2)
+    monkeypatch.setattr(EpochFile, "save", save)
+    await disk.save(lists[0], 1)
+    assert EpochFile(OsFiles(), home).load() == (lists[0], 1)
+    await disk.close()
 
 
 async def test_a_role_that_begins_is_told_that_the_disk_has_failed_since_the_one_before(home):

@@ -6,7 +6,15 @@ import pytest
 from store.disk.files import OsFiles
 from store.format.frame import HEADER, Header
 from store.replication.epoch_file import EPOCH_FILES, EpochFile
-from store.replication.epochs import EPOCHS_MAX, Common, EpochList, SavedEpochs, decode_epochs, encode_epochs
+from store.replication.epochs import (
+    EPOCHS_MAX,
+    OF_OLDER_VERSION,
+    Common,
+    EpochList,
+    SavedEpochs,
+    decode_epochs,
+    encode_epochs,
+)
 from store.replication.errors import BadEpochs
 from tests.support.store.replication_kit import FrameLog
 
@@ -113,7 +121,7 @@ def test_encoded_and_decoded(entries):
 
 
 def test_a_list_of_an_older_version_was_saved_less_often_than_any():
-    assert decode_epochs(of_an_older_version(3, (1, 0), (2, 100))) == (epochs((1, 0), (2, 100)), 3, 0)
+    assert decode_epochs(of_an_older_version(3, (1, 0), (2, 100))) == (epochs((1, 0), (2, 100)), 3, OF_OLDER_VERSION)
 
 
 def test_every_flipped_bit_and_every_cut_is_noticed():
@@ -151,7 +159,7 @@ def test_files_are_replaced_whole(tmp_path):
 
 
 @pytest.mark.parametrize("name", EPOCH_FILES)
-@pytest.mark.parametrize("harm", ["damaged", "gone", "a write lost", "of an older version"])
+@pytest.mark.parametrize("harm", ["damaged", "gone", "a write lost"])
 def test_a_file_that_is_damaged_or_older_counts_less_than_the_other(tmp_path, name, harm):
     file, path = EpochFile(OsFiles(), tmp_path), tmp_path / name
     for saved in SAVED:
@@ -162,11 +170,24 @@ def test_a_file_that_is_damaged_or_older_counts_less_than_the_other(tmp_path, na
             path.write_bytes(b"something else, long enough")
         case "gone":
             path.unlink()
-        case "a write lost":
-            path.write_bytes(before)
         case _:
-            path.write_bytes(of_an_older_version(1, (1, 0)))
+            path.write_bytes(before)
     again = EpochFile(OsFiles(), tmp_path)
     assert (again.load(), again.whole) == (SAVED[-1], False)
     again.save(*SAVED[-1])
     assert (again.load(), again.whole) == (SAVED[-1], True)
+
+
+def test_a_list_that_an_older_version_has_written_since_counts(tmp_path):
+    """It writes one file alone, and leaves the other as it was."""
+    file = EpochFile(OsFiles(), tmp_path)
+    file.save(epochs((1, 0)), 2)
+    for promised, entries in ((8, [(1, 0), (8, 50)]), (2, [(1, 0)])):
+        (tmp_path / "epochs").write_bytes(of_an_older_version(promised, *entries))
+        again = EpochFile(OsFiles(), tmp_path)
+        assert (again.load(), again.whole) == ((epochs(*entries), promised), False)
+    (tmp_path / "epochs").write_bytes(of_an_older_version(1, (1, 0)))
+    assert again.load() == (epochs((1, 0)), 2)
+    again.save(epochs((1, 0), (9, 60)), 9, beyond=20)
+    assert (again.load(), again.whole, again.saves) == ((epochs((1, 0), (9, 60)), 9), True, 21)
+    assert EpochFile(OsFiles(), tmp_path).load() == (epochs((1, 0), (9, 60)), 9)

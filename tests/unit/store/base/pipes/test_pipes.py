@@ -10,6 +10,7 @@ import grpc
 import grpc.aio
 import pytest
 
+from store.base.listening import grpc_servers
 from store.base.listening import server as listening_server
 from store.base.pipes import PipeServer, open_channel, pipe, server
 from store.base.pipes.pipe import OPENING, End, Pipe
@@ -365,6 +366,7 @@ async def test_grpc_is_started_for_its_first_client_and_again_after_a_failure(se
         return start(**options)
 
     monkeypatch.setattr(grpc.aio, "server", fails_once)
+    monkeypatch.setattr(grpc_servers, "FIRST_AGAIN_S", 0)
     reader, writer = await asyncio.open_connection("127.0.0.1", served.port)
     writer.write(b"P")
     async with asyncio.timeout(PATIENCE_S):
