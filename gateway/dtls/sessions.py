@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
+from cryptography import x509
 from OpenSSL import SSL
 
 from gateway.dtls.context import DATAGRAM_BYTES, DtlsContext, described, why_failed
@@ -240,7 +241,7 @@ class DtlsSessions:
         try:
             certificate = session.connection.get_peer_certificate(as_cryptography=True)
             known = None if certificate is None else described(certificate)
-        except ValueError as error:
+        except (ValueError, x509.DuplicateExtension, x509.UnsupportedGeneralNameType) as error:
             self._fail(session, f"its certificate cannot be read: {error}")
             return False
         self._leave_handshakes(session)

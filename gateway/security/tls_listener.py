@@ -16,7 +16,7 @@ from gateway.security.failed_handshakes import why_failed
 from gateway.security.limits import network_of
 from gateway.sockets.listening import TcpListener
 from gateway.sockets.paced import PacedTransport
-from gateway.sockets.tls_input import TlsInput
+from gateway.sockets.tls_input import TlsInput, TlsTurns
 from store.base import logs
 from store.base.listening import UNAUTHENTICATED, PeerBudget
 from store.base.listening.passing import handed_over
@@ -80,6 +80,7 @@ class TlsListener(TcpListener):
         self._cut_off = cut_off
         self._failed = failed
         self._shaking: set[asyncio.Task[None]] = set()
+        self._turns = TlsTurns()
 
     def close(self) -> None:
         """Accepts no more, and ends handshakes in progress."""
@@ -97,30 +98,35 @@ class TlsListener(TcpListener):
         self._handshakes.enter(task, network, self._handshake_bytes)
 
     def _ended(self, host: str) -> None:
-        log.info("a TLS connection is cut off: the peer sends much that leads to nothing", host=host)
+        log.info("a TLS connection is cut off: the peer has this side work for nothing", host=host)
         self._cut_off()
 
     async def _shake(self, sock: socket.socket, host: str) -> None:
         """Shakes hands; a peer that does not bring it to an end is no connection."""
+        shaken: asyncio.Future[None] = self._loop.create_future()
+        transport: asyncio.Transport | None = None
+        made = partial(self._tls, shaken, host)
         try:
-            shaken = self._loop.create_future()
-            transport, _ = await self._loop.connect_accepted_socket(partial(self._tls, shaken, host), handed_over(sock))
-            try:
-                await shaken
-            except BaseException:
-                transport.close()
-                raise
+            transport = (await self._loop.connect_accepted_socket(made, handed_over(sock)))[0]
+            await shaken
+        except asyncio.CancelledError:
+            if transport is not None:
+                transport.abort()
+            raise
         except OSError as error:
             if reason := why_failed(error):
                 self._failed(host, reason)
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")
+        finally:
+            del shaken, made, transport  # an error's frames refer to this one, and so to the error
 
     def _tls(self, shaken: "asyncio.Future[None]", host: str) -> TlsInput:
         return TlsInput(
             PacedTransport(self._connection()),
             self._context,
             shaken,
+            self._turns,
             handshake_s=self._handshake_s,
             handshake_bytes_max=self._handshake_bytes,
             cut_off=partial(self._ended, host),

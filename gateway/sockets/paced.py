@@ -8,9 +8,16 @@ not asked to pause. So output is passed on in pieces, and no more of it while th
 import asyncio
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Final, cast
+from typing import Any, Final, Protocol, cast
 
 PIECE_BYTES: Final = 64 << 10  # passed on at a time; up to three of them lie below, where they do not count
+
+
+class Below(Protocol):
+    """Reads the socket below TLS."""
+
+    def changed(self) -> None:
+        """Notes that the transport above is read again, or has ended."""
 
 
 class _Gone(asyncio.Transport):
@@ -63,8 +70,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         self.ended = False  # once everything is written: TLS says good-bye
         self.received_bytes = 0  # of plaintext
         self._reading = True  # the protocol wants input
-        self._socket: asyncio.Transport | None = None
-        self._resting = False  # the socket is not read in this turn of the loop
+        self._below: Below | None = None
         self._deliver: Callable[[bytes], object]
         self.set_protocol(protocol)
 
@@ -86,21 +92,9 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         """Returns whether input is passed on; else TLS keeps it, unless this has `ended`."""
         return self._reading and not self._closing
 
-    def lie_on(self, socket: asyncio.Transport) -> None:
-        """Takes the transport below TLS, which is paused for `rest` and by what lies between."""
-        self._socket = socket
-
-    def rest(self) -> None:
-        """Lets the others have a turn of the event loop before the socket is read on."""
-        if self._socket is not None and not self._resting:
-            self._resting = True
-            self._socket.pause_reading()
-            asyncio.get_running_loop().call_soon(self._rested)
-
-    def _rested(self) -> None:
-        self._resting = False
-        if self._socket is not None and (self.reading or self.ended):
-            self._socket.resume_reading()
+    def lie_on(self, below: Below | None) -> None:
+        """Takes what reads the socket, below TLS; None once that is gone."""
+        self._below = below
 
     def eof_received(self) -> bool | None:
         """Passes on the peer's end of input."""
@@ -110,7 +104,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         """Lets go, as the connection is gone: else TLS's buffers stay until cycles are looked for."""
         self._drop()
         self._protocol.connection_lost(exc)
-        self._closing, self._inner, self._socket, self._deliver = True, _GONE, None, _nobody
+        self._closing, self._inner, self._below, self._deliver = True, _GONE, None, _nobody
 
     def pause_writing(self) -> None:
         """Pauses passing bytes on."""
@@ -187,8 +181,8 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
         if self._closing:
             return
         self._inner.resume_reading()
-        if self._socket is not None and not self._resting:
-            self._socket.resume_reading()
+        if self._below is not None:
+            self._below.changed()
 
     # ---- the end
 
@@ -209,8 +203,8 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
     def _end(self) -> None:
         self.ended = True
         self._inner.close()
-        if self._socket is not None and not self._resting:
-            self._socket.resume_reading()
+        if self._below is not None:
+            self._below.changed()
 
     def abort(self) -> None:
         """Closes, whatever is kept."""

@@ -8,8 +8,9 @@ there is more: so one connection could keep the loop for itself, before anybody 
 import asyncio
 import ssl
 from asyncio.sslproto import SSLProtocol as AsyncioTls
+from collections import deque
 from collections.abc import Callable
-from time import perf_counter
+from time import perf_counter, thread_time
 from typing import Any, Final, cast
 
 import uvloop
@@ -17,12 +18,53 @@ from uvloop.loop import SSLProtocol as UvloopTls  # type: ignore[attr-defined]  
 
 from gateway.sockets.paced import PacedTransport
 
-READ_BYTES: Final = 16 << 10  # at a time
-BARREN_BYTES_MAX: Final = 20 << 10  # of records that led to no plaintext; a whole record has 16,645 at most
+PIECE_BYTES_MIN: Final = 4 << 10  # that are read at a time, at first and behind what led to nothing
+PIECE_BYTES_MAX: Final = 64 << 10  # where the pieces before were full, and led to plaintext
+BARREN_BYTES_MAX: Final = 40 << 10  # of records that led to no plaintext; a whole record has 16,645 at most
+BARREN_BYTES_PER_S: Final = 8 << 10  # and as much more each second: records may be padded (RFC 8446, 5.4)
 RECORD_PARTS: Final = 96  # bytes of records that a byte of plaintext makes up for: alone it takes up to 85
-KEPT_BYTES_MAX: Final = 2 * READ_BYTES  # of records while nobody reads; beyond, the socket is not read either
-ENDING_S_MAX: Final = 0.25  # that input may take which nobody wants any more: data of 100 MB, say
-LONG_S: Final = 0.005  # pieces that together take longer are followed by a turn of the others
+KEPT_BYTES_MAX: Final = 32 << 10  # of records while nobody reads; beyond, the socket is not read either
+ENDING_S_MAX: Final = 0.25  # of processor time for input that nobody wants any more: of data some 100 MB
+TURN_S: Final = 0.005  # of a turn of the event loop that all connections of a listener take together
+
+
+class TlsTurns:
+    """The connections whose input waits for a turn of the event loop, because others have used this one up."""
+
+    def __init__(self) -> None:
+        """Begins on the running event loop."""
+        self._loop = asyncio.get_running_loop()
+        self._waiting: deque[TlsInput] = deque()
+        self._took_s = 0.0  # of this turn
+
+    @property
+    def used_up(self) -> bool:
+        """Returns whether this turn's time was taken."""
+        return self._took_s >= TURN_S
+
+    def took(self, seconds: float) -> None:
+        """Adds the time that a piece has taken."""
+        if not self._took_s:
+            self._loop.call_soon(self._begin)
+        self._took_s += seconds
+
+    def _begin(self) -> None:
+        self._took_s = 0.0
+
+    def wait(self, one: "TlsInput") -> None:
+        """Lets a connection go on in a later turn, behind those that wait already."""
+        if not self._waiting:
+            self._loop.call_soon(self._go_on)
+        self._waiting.append(one)
+
+    def _go_on(self) -> None:
+        began_s = perf_counter()
+        for _ in range(len(self._waiting)):
+            self._waiting.popleft().go_on()
+            if perf_counter() - began_s >= TURN_S:
+                break
+        if self._waiting:
+            self._loop.call_soon(self._go_on)
 
 
 class TlsInput(asyncio.BufferedProtocol):
@@ -33,6 +75,7 @@ class TlsInput(asyncio.BufferedProtocol):
         above: PacedTransport,
         context: ssl.SSLContext,
         shaken: "asyncio.Future[None]",
+        turns: TlsTurns,
         *,
         handshake_s: float,
         handshake_bytes_max: int,
@@ -45,64 +88,116 @@ class TlsInput(asyncio.BufferedProtocol):
         """
         self._loop = asyncio.get_running_loop()
         self._above = above
-        self._shaken = shaken
+        self._shaken: asyncio.Future[None] | None = shaken  # None once it is done
+        self._turns = turns
         self._handshake_bytes_max = handshake_bytes_max
         self._cut_off = cut_off
-        self._barren_bytes = self._kept_bytes = 0
+        self._piece_bytes = PIECE_BYTES_MIN
+        self._aside: deque[bytes] = deque()  # pieces that wait for a turn
+        self._kept_bytes = 0
+        self._barren_bytes = 0.0
+        self._barren_s = 0.0  # when that was counted last
         self._ending_s = 0.0  # that was spent on input after the end
-        self._turn_s = self._took_s = 0.0  # when the loop's turn began, and what was taken of it
-        self._transport: asyncio.Transport
+        self._transport: asyncio.Transport | None = None
         made: Any = UvloopTls if isinstance(self._loop, uvloop.Loop) else AsyncioTls
         self._tls = made(self._loop, above, context, shaken, server_side=True, ssl_handshake_timeout=handshake_s)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins the handshake."""
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
-        self._above.lie_on(self._transport)
+        self._above.lie_on(self)
         self._tls.connection_made(transport)
+
+    # ---- input
 
     def get_buffer(self, sizehint: int) -> memoryview:
         """Returns the place for the next piece."""
-        place: memoryview = self._tls.get_buffer(sizehint)
-        return place[:READ_BYTES]
+        place: memoryview = self._tls.get_buffer(PIECE_BYTES_MAX)
+        return place[: self._piece_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decrypts a piece."""
-        above, shaking, began_s = self._above, not self._shaken.done(), perf_counter()
-        before_bytes, reading, ended = above.received_bytes, above.reading, above.ended
+        """Decrypts a piece, or puts it aside until there is time for it."""
+        if self._aside or self._turns.used_up:
+            self._aside.append(bytes(self._tls.get_buffer(PIECE_BYTES_MAX)[:nbytes]))
+            if len(self._aside) == 1:
+                self._turns.wait(self)
+            self._read_on()
+        else:
+            self._decrypt(nbytes)
+
+    def go_on(self) -> None:
+        """Decrypts a piece that was put aside."""
+        if not self._aside:
+            return  # the connection is gone
+        piece = self._aside.popleft()
+        self._tls.get_buffer(PIECE_BYTES_MAX)[: len(piece)] = piece
+        self._decrypt(len(piece))
+        if self._aside:
+            self._turns.wait(self)
+        self._read_on()
+
+    def _decrypt(self, nbytes: int) -> None:
+        above, before_bytes = self._above, self._above.received_bytes
+        shaking, reading, ended = self._shaken is not None, above.reading, above.ended
+        began_s, began_cpu_s = perf_counter(), thread_time() if ended else 0.0
         self._tls.buffer_updated(nbytes)
-        took_s = perf_counter() - began_s
+        self._turns.took(perf_counter() - began_s)
+        if shaking and self._shaken is not None and self._shaken.done():
+            self._shaken = None
+        too_much = False
         if reading:
             self._kept_bytes = 0
-            self._barren_bytes += nbytes - RECORD_PARTS * (above.received_bytes - before_bytes)
-            if self._barren_bytes < 0 or (shaking and self._shaken.done()):
-                self._barren_bytes = 0
-            too_much = self._barren_bytes > (self._handshake_bytes_max if shaking else BARREN_BYTES_MAX)
+            too_much = self._is_barren(nbytes, above.received_bytes - before_bytes, shaking=shaking)
         elif ended:
-            self._ending_s += took_s
+            self._ending_s += thread_time() - began_cpu_s
             too_much = self._ending_s > ENDING_S_MAX
         else:
             self._kept_bytes += nbytes
-            too_much = False
-            if self._kept_bytes > KEPT_BYTES_MAX:
-                self._transport.pause_reading()
-        if too_much:
+            self._read_on()
+        if too_much and self._transport is not None:
             self._transport.abort()
             self._cut_off()
-        else:
-            self._share_turn(took_s)
 
-    def _share_turn(self, took_s: float) -> None:
-        """Lets others have a turn after this one has had its part of one."""
-        turn_s = self._loop.time()  # uvloop's stands still within a turn
-        if turn_s != self._turn_s:
-            self._turn_s, self._took_s = turn_s, 0.0
-        self._took_s += took_s
-        if self._took_s > LONG_S:
-            self._above.rest()
+    def _is_barren(self, nbytes: int, gained_bytes: int, *, shaking: bool) -> bool:
+        """Counts a piece, and what it has led to; returns whether too much has led to nothing."""
+        full = nbytes == self._piece_bytes
+        if gained_bytes and full:
+            self._piece_bytes = min(2 * self._piece_bytes, PIECE_BYTES_MAX)
+        elif not gained_bytes and self._barren_bytes > 0:
+            self._piece_bytes = PIECE_BYTES_MIN
+        if shaking and self._shaken is None:
+            self._barren_bytes = 0
+            return False
+        barren = self._barren_bytes + nbytes - RECORD_PARTS * gained_bytes
+        if not shaking:
+            now_s = self._loop.time()
+            barren -= (now_s - self._barren_s) * BARREN_BYTES_PER_S
+            self._barren_s = now_s
+        self._barren_bytes = max(barren, 0)
+        return self._barren_bytes > (self._handshake_bytes_max if shaking else BARREN_BYTES_MAX)
+
+    # ---- whether the socket is read
+
+    def _read_on(self) -> None:
+        """Reads the socket, or does not: while a piece waits, or enough is kept for who does not read."""
+        above = self._above
+        if self._transport is None:
+            return
+        if self._aside or (not above.reading and not above.ended and self._kept_bytes > KEPT_BYTES_MAX):
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def changed(self) -> None:
+        """Notes that it is read above again, or has ended."""
+        self._read_on()
+
+    # ---- the rest
 
     def eof_received(self) -> bool | None:
-        """Passes on the end of input."""
+        """Passes on the end of input, behind all of it."""
+        while self._aside:
+            self.go_on()
         return cast(bool | None, self._tls.eof_received())
 
     def pause_writing(self) -> None:
@@ -114,5 +209,8 @@ class TlsInput(asyncio.BufferedProtocol):
         self._tls.resume_writing()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Passes on that the connection is gone."""
+        """Passes on that the connection is gone, and lets go of what refers to this."""
+        self._transport = self._shaken = None
+        self._aside.clear()
+        self._above.lie_on(None)
         self._tls.connection_lost(exc)

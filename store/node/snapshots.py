@@ -147,6 +147,7 @@ async def install_fetched(context: ReplicaContext, lost_end: LogOffset | None) -
     file = EpochFile(OsFiles(), directory)
     found = await asyncio.to_thread(file.load)
     assert found is not None
+    await context.disk.saved()
     saves = context.disk.epoch_saves  # an older list that comes back must not count as newer
     await asyncio.to_thread(file.save, found[0], max(found[1], context.disk.promised), beyond=saves)
     await asyncio.to_thread(install_snapshot, context.disk.data_dir, directory, lost_end=lost_end)

@@ -30,7 +30,7 @@ class _Server:
         self.name = f"headgate-{secrets.token_hex(16)}"
         self.tls = None if credentials is None else credentials.tls
         self.connections_count = 0
-        self._began_s = asyncio.get_running_loop().time()
+        self._failed_s = 0.0
         self._starting = asyncio.ensure_future(self._start(handlers, options, credentials))
 
     async def _start(self, handlers: Sequence[Any], options: dict[str, Any], credentials: Any) -> Any:
@@ -44,9 +44,9 @@ class _Server:
         return server
 
     @property
-    def age_s(self) -> float:
-        """Returns the time since it was begun."""
-        return asyncio.get_running_loop().time() - self._began_s
+    def failed_for_s(self) -> float:
+        """Returns the time since it could not be started."""
+        return asyncio.get_running_loop().time() - self._failed_s
 
     @property
     def failed(self) -> bool:
@@ -58,6 +58,7 @@ class _Server:
         try:
             await asyncio.shield(self._starting)
         except Exception as error:  # the text has no random name: it is logged once in a while
+            self._failed_s = self._failed_s or asyncio.get_running_loop().time()
             why = str(error).partition("; set GRPC_VERBOSITY")[0].replace(self.name, "")
             with_files = "" if self.tls is None else " with the files of [cluster.tls]"
             raise NotServed(
@@ -105,7 +106,7 @@ class GrpcServers:
             self._leave(server)
 
     async def _current(self) -> _Server:
-        if self._server is None or (self._server.failed and self._server.age_s > FIRST_AGAIN_S):
+        if self._server is None or (self._server.failed and self._server.failed_for_s > FIRST_AGAIN_S):
             self._server = self._another()
         elif self._credentials is not None and not self._server.failed and self._is_renewed(self._server):
             if self._renewing is None:

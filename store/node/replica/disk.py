@@ -71,7 +71,7 @@ class Disk:
         self.store, self.passed = store, RangeSet()
         self.unclean = await asyncio.to_thread(load_unclean, self.files, self.data_dir)
         damaged = False
-        await self._saved()
+        await self.saved()
         try:
             found, self.guessed = await asyncio.to_thread(self._file.load), False
         except BadEpochs as error:
@@ -164,7 +164,7 @@ class Disk:
 
     async def save(self, epochs: EpochList, promised: int) -> None:
         """Keeps epochs, and the newest known one. Raises `StoreFull`: the earlier ones stay in force, OSError."""
-        await self._saved()
+        await self.saved()
         if self._in_doubt or (epochs, promised) != (self.epochs, self.promised):
             assert promised >= self.promised
             with self.needing_room("the epochs are"):
@@ -179,7 +179,7 @@ class Disk:
         await asyncio.shield(self._saving)
         self._in_doubt = False
 
-    async def _saved(self) -> None:
+    async def saved(self) -> None:
         """Waits for a save that was cancelled: its thread goes on."""
         if self._saving is not None:
             await asyncio.wait([self._saving])

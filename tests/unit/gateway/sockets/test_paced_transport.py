@@ -3,6 +3,7 @@
 import asyncio
 import random
 import weakref
+from types import SimpleNamespace
 
 import pytest
 
@@ -160,24 +161,16 @@ def test_bytes_arrive_in_their_order_and_each_once(rig, seed):
     assert above.said[::2] == ["pause"] * len(above.said[::2])
 
 
-@pytest.mark.anyio
-async def test_others_have_a_turn_before_the_socket_is_read_on(rig):
+def test_what_reads_the_socket_is_told_when_to_go_on(rig):
     above, below = rig
-    socket = Below()
-    below.above.lie_on(socket)
-    below.above.rest()
-    assert not socket.reading
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert socket.reading
-    below.above.rest()
+    told = []
+    below.above.lie_on(SimpleNamespace(changed=lambda: told.append((below.above.reading, below.above.ended))))
     above.transport.pause_reading()
-    await asyncio.sleep(0)
-    await asyncio.sleep(0)
-    assert not socket.reading
+    assert not below.above.reading
     above.transport.resume_reading()
-    assert socket.reading
-    assert below.reading
+    above.transport.close()
+    above.transport.resume_reading()
+    assert told == [(True, False), (False, True)]
 
 
 def test_tls_is_let_go_with_the_connection():

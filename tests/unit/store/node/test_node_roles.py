@@ -148,7 +148,8 @@ async def test_without_enough_in_sync_nothing_is_taken_and_with_them_all_is(grou
     for name in replicas:
         await group.kill(name)
     core = group.role(master).core
-    await until(lambda: core.refusal is not None)
+    engine = group.nodes[master].disk.store.core.engine
+    await until(lambda: engine.refusal is not None)  # which the role tells it at its next look
     with pytest.raises(NotWritable, match="in sync"):
         await append(impatient, frame((16, b"refused")))
     assert len(group.group.sync_set) >= 2  # it never gets smaller than what may acknowledge
