@@ -104,14 +104,12 @@ class TlsListener(TcpListener):
     async def _shake(self, sock: socket.socket, host: str) -> None:
         """Shakes hands; a peer that does not bring it to an end is no connection."""
         shaken: asyncio.Future[None] = self._loop.create_future()
-        transport: asyncio.Transport | None = None
-        made = partial(self._tls, shaken, host)
+        below = self._tls(shaken, host)
         try:
-            transport = (await self._loop.connect_accepted_socket(made, handed_over(sock)))[0]
+            await self._loop.connect_accepted_socket(lambda: below, handed_over(sock))
             await shaken
         except asyncio.CancelledError:
-            if transport is not None:
-                transport.abort()
+            below.give_up()
             raise
         except OSError as error:
             if reason := why_failed(error):
@@ -119,7 +117,7 @@ class TlsListener(TcpListener):
         except Exception:  # our own bug must not keep others from being let in
             log.exception("a connection cannot begin")
         finally:
-            del shaken, made, transport  # an error's frames refer to this one, and so to the error
+            del shaken  # an error's frames refer to this one, and so to the error
 
     def _tls(self, shaken: "asyncio.Future[None]", host: str) -> TlsInput:
         return TlsInput(

@@ -60,7 +60,11 @@ class TlsTurns:
     def _go_on(self) -> None:
         began_s = perf_counter()
         for _ in range(len(self._waiting)):
-            self._waiting.popleft().go_on()
+            one = self._waiting.popleft()
+            try:
+                one.go_on()
+            except Exception as error:  # noqa: BLE001 - as where the socket's transport calls it
+                one.fail(error)
             if perf_counter() - began_s >= TURN_S:
                 break
         if self._waiting:
@@ -93,8 +97,9 @@ class TlsInput(asyncio.BufferedProtocol):
         self._handshake_bytes_max = handshake_bytes_max
         self._cut_off = cut_off
         self._piece_bytes = PIECE_BYTES_MIN
-        self._aside: deque[bytes] = deque()  # pieces that wait for a turn
-        self._kept_bytes = 0
+        self._aside: deque[bytes] = deque()  # pieces that wait for a turn, or for somebody who reads
+        self._aside_bytes = 0
+        self._is_queued = self._at_end = self._is_gone = False
         self._barren_bytes = 0.0
         self._barren_s = 0.0  # when that was counted last
         self._ending_s = 0.0  # that was spent on input after the end
@@ -104,6 +109,9 @@ class TlsInput(asyncio.BufferedProtocol):
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Begins the handshake."""
+        if self._is_gone:
+            cast(asyncio.Transport, transport).abort()
+            return
         self._transport = cast(asyncio.Transport, transport)  # uvloop's do not derive from it
         self._above.lie_on(self)
         self._tls.connection_made(transport)
@@ -116,46 +124,71 @@ class TlsInput(asyncio.BufferedProtocol):
         return place[: self._piece_bytes]
 
     def buffer_updated(self, nbytes: int) -> None:
-        """Decrypts a piece, or puts it aside until there is time for it."""
-        if self._aside or self._turns.used_up:
-            self._aside.append(bytes(self._tls.get_buffer(PIECE_BYTES_MAX)[:nbytes]))
-            if len(self._aside) == 1:
-                self._turns.wait(self)
-            self._read_on()
-        else:
+        """Decrypts a piece, or puts it aside until there is time for it, or somebody who reads."""
+        if not self._aside and self._is_wanted and not self._turns.used_up:
             self._decrypt(nbytes)
+            return
+        self._aside.append(bytes(self._tls.get_buffer(PIECE_BYTES_MAX)[:nbytes]))
+        self._aside_bytes += nbytes
+        self.changed()
 
-    def go_on(self) -> None:
-        """Decrypts a piece that was put aside."""
-        if not self._aside:
-            return  # the connection is gone
-        piece = self._aside.popleft()
-        self._tls.get_buffer(PIECE_BYTES_MAX)[: len(piece)] = piece
-        self._decrypt(len(piece))
-        if self._aside:
+    @property
+    def _is_wanted(self) -> bool:
+        """Returns whether input is read above, or passed over at the end."""
+        return self._above.reading or self._above.ended
+
+    def changed(self) -> None:
+        """Goes on, or not, as it is read above again or has ended, or as more has come."""
+        if self._aside and self._is_wanted and not self._is_queued and self._transport is not None:
+            self._is_queued = True
             self._turns.wait(self)
         self._read_on()
 
+    def go_on(self) -> None:
+        """Decrypts a piece that was put aside."""
+        self._is_queued = False
+        if self._transport is None or not self._aside or not self._is_wanted:
+            return
+        piece = self._aside.popleft()
+        self._aside_bytes -= len(piece)
+        self._tls.get_buffer(PIECE_BYTES_MAX)[: len(piece)] = piece
+        self._decrypt(len(piece))
+        if self._at_end and not self._aside and not self._tls.eof_received() and self._transport is not None:
+            self._transport.close()
+        self.changed()
+
+    def _read_on(self) -> None:
+        """Reads the socket, or does not: while pieces wait for a turn, or enough of them for somebody who reads."""
+        if self._transport is None or self._at_end:
+            return
+        if self._is_queued or self._aside_bytes > KEPT_BYTES_MAX:
+            self._transport.pause_reading()
+        else:
+            self._transport.resume_reading()
+
+    def fail(self, error: Exception) -> None:
+        """Ends the connection, for a bug of ours."""
+        self._loop.call_exception_handler({"message": "TLS input has failed", "exception": error})
+        if self._transport is not None:
+            self._transport.abort()
+
     def _decrypt(self, nbytes: int) -> None:
         above, before_bytes = self._above, self._above.received_bytes
-        shaking, reading, ended = self._shaken is not None, above.reading, above.ended
+        shaking, ended = self._shaken is not None, above.ended
         began_s, began_cpu_s = perf_counter(), thread_time() if ended else 0.0
         self._tls.buffer_updated(nbytes)
         self._turns.took(perf_counter() - began_s)
-        if shaking and self._shaken is not None and self._shaken.done():
+        if self._shaken is not None and self._shaken.done():
             self._shaken = None
-        too_much = False
-        if reading:
-            self._kept_bytes = 0
-            too_much = self._is_barren(nbytes, above.received_bytes - before_bytes, shaking=shaking)
-        elif ended:
+        if ended:
             self._ending_s += thread_time() - began_cpu_s
             too_much = self._ending_s > ENDING_S_MAX
         else:
-            self._kept_bytes += nbytes
-            self._read_on()
+            too_much = self._is_barren(nbytes, above.received_bytes - before_bytes, shaking=shaking)
         if too_much and self._transport is not None:
-            self._transport.abort()
+            transport, self._transport = self._transport, None
+            self._aside.clear()
+            transport.abort()
             self._cut_off()
 
     def _is_barren(self, nbytes: int, gained_bytes: int, *, shaking: bool) -> bool:
@@ -176,28 +209,13 @@ class TlsInput(asyncio.BufferedProtocol):
         self._barren_bytes = max(barren, 0)
         return self._barren_bytes > (self._handshake_bytes_max if shaking else BARREN_BYTES_MAX)
 
-    # ---- whether the socket is read
-
-    def _read_on(self) -> None:
-        """Reads the socket, or does not: while a piece waits, or enough is kept for who does not read."""
-        above = self._above
-        if self._transport is None:
-            return
-        if self._aside or (not above.reading and not above.ended and self._kept_bytes > KEPT_BYTES_MAX):
-            self._transport.pause_reading()
-        else:
-            self._transport.resume_reading()
-
-    def changed(self) -> None:
-        """Notes that it is read above again, or has ended."""
-        self._read_on()
-
     # ---- the rest
 
     def eof_received(self) -> bool | None:
         """Passes on the end of input, behind all of it."""
-        while self._aside:
-            self.go_on()
+        if self._aside:
+            self._at_end = True
+            return True
         return cast(bool | None, self._tls.eof_received())
 
     def pause_writing(self) -> None:
@@ -210,7 +228,16 @@ class TlsInput(asyncio.BufferedProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         """Passes on that the connection is gone, and lets go of what refers to this."""
+        if self._is_gone:
+            return
+        self._is_gone = True
         self._transport = self._shaken = None
         self._aside.clear()
         self._above.lie_on(None)
         self._tls.connection_lost(exc)
+
+    def give_up(self) -> None:
+        """Ends a handshake, however far the connection is: uvloop says nothing of one that it has just begun."""
+        if self._transport is not None:
+            self._transport.abort()
+        self.connection_lost(None)

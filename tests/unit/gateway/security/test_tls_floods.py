@@ -58,6 +58,19 @@ class Echo(asyncio.Protocol):
         self.lost.set_result(exc)
 
 
+class Collector(asyncio.Protocol):
+    """Takes over a connection, and only hears."""
+
+    def __init__(self, heard, lost):
+        self._heard, self._lost = heard, lost
+
+    def data_received(self, data):
+        self._heard.append(data)
+
+    def connection_lost(self, exc):
+        self._lost.set_result(exc)
+
+
 class Peer:
     """A client that encrypts its records itself, once the handshake is done (RFC 8446, 5.2, 7.1 and 7.2)."""
 
@@ -220,14 +233,66 @@ async def test_little_is_kept_while_nobody_reads_and_all_of_it_is_there_later(ri
     Echo.last.transport.pause_reading()
     said = b"".join(peer.record(APPLICATION_DATA, bytes(10_000)) for _ in range(100))
     peer.writer.write(said)
-    await until(lambda: below._kept_bytes > KEPT_BYTES_MAX)
+    await until(lambda: below._aside_bytes > KEPT_BYTES_MAX)
     for _ in range(20):
         await asyncio.sleep(0.001)
-    assert below._kept_bytes <= KEPT_BYTES_MAX + PIECE_BYTES_MAX
+    assert below._aside_bytes <= KEPT_BYTES_MAX + PIECE_BYTES_MAX
     Echo.last.transport.resume_reading()
     assert len(await peer.heard(1_000_000)) == 1_000_000
-    assert below._kept_bytes == 0
+    assert below._aside_bytes == 0
     assert rig.cut_off == []
+
+
+async def test_key_updates_while_nobody_reads_count_when_it_is_read_again(rig):
+    """TLS kept them, and decrypted them at once, in nobody's time."""
+    peer = await (await rig.peer()).shake()
+    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
+    assert await peer.heard(1) == b"x"
+    (below,) = rig.inputs
+    Echo.last.transport.pause_reading()
+    peer.writer.write(b"".join(peer.record(HANDSHAKE, KEY_UPDATE) for _ in range(2 * BARREN_BYTES_MAX // 27)))
+    await until(lambda: below._aside_bytes > KEPT_BYTES_MAX)
+    assert rig.cut_off == []
+    Echo.last.transport.resume_reading()
+    await rig.ended(peer)
+    assert rig.cut_off == [True]
+
+
+async def test_an_end_comes_behind_what_was_put_aside(rig):
+    peer = await (await rig.peer()).shake()
+    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
+    assert await peer.heard(1) == b"x"
+    (below,) = rig.inputs
+    heard = []
+    Echo.last.transport.set_protocol(Collector(heard, Echo.last.lost))
+    Echo.last.transport.pause_reading()
+    peer.writer.write(b"".join(peer.record(APPLICATION_DATA, bytes(1_000)) for _ in range(20)))
+    peer.writer.write_eof()
+    await until(lambda: below._at_end)
+    Echo.last.transport.resume_reading()
+    await asyncio.wait_for(Echo.last.lost, WAIT_S)
+    assert sum(map(len, heard)) == 20_000
+
+
+async def test_an_error_of_ours_ends_one_connection(rig, monkeypatch):
+    peer, other = await (await rig.peer()).shake(), await (await rig.peer()).shake()
+    failing, _ = rig.inputs
+    real = TlsInput._decrypt
+
+    def decrypt(one, nbytes):
+        if one is failing:
+            raise ZeroDivisionError
+        real(one, nbytes)
+
+    monkeypatch.setattr(TlsInput, "_decrypt", decrypt)
+    told = []
+    asyncio.get_running_loop().set_exception_handler(lambda _, context: told.append(context["exception"]))
+    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
+    with contextlib.suppress(ConnectionError):
+        await asyncio.wait_for(peer.reader.read(), WAIT_S)
+    other.writer.write(other.record(APPLICATION_DATA, b"y"))
+    assert await other.heard(1) == b"y"
+    assert [type(one) for one in told] == [ZeroDivisionError]
 
 
 @pytest.mark.parametrize("time_s", [60.0, 0.0])
