@@ -89,7 +89,7 @@ class PacedTransport(asyncio.Transport, asyncio.Protocol):
 
     @property
     def reading(self) -> bool:
-        """Returns whether input is passed on; else TLS keeps it, unless this has `ended`."""
+        """Returns whether input is passed on; else it waits below, unless this has `ended`."""
         return self._reading and not self._closing
 
     def lie_on(self, below: Below | None) -> None:

@@ -174,6 +174,13 @@ class Rig:
         self._stack.callback(writer.close)
         return Peer(reader, writer, self._keys)
 
+    async def served(self):
+        """Returns a peer that was answered once."""
+        peer = await (await self.peer()).shake()
+        peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
+        assert await peer.heard(1) == b"x"
+        return peer
+
     async def ended(self, peer):
         async with asyncio.timeout(WAIT_S):
             with contextlib.suppress(ConnectionError):
@@ -226,9 +233,7 @@ async def test_padding_is_paid_for_by_time(rig, monkeypatch):
 
 
 async def test_little_is_kept_while_nobody_reads_and_all_of_it_is_there_later(rig):
-    peer = await (await rig.peer()).shake()
-    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
-    assert await peer.heard(1) == b"x"
+    peer = await rig.served()
     (below,) = rig.inputs
     Echo.last.transport.pause_reading()
     said = b"".join(peer.record(APPLICATION_DATA, bytes(10_000)) for _ in range(100))
@@ -245,9 +250,7 @@ async def test_little_is_kept_while_nobody_reads_and_all_of_it_is_there_later(ri
 
 async def test_key_updates_while_nobody_reads_count_when_it_is_read_again(rig):
     """TLS kept them, and decrypted them at once, in nobody's time."""
-    peer = await (await rig.peer()).shake()
-    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
-    assert await peer.heard(1) == b"x"
+    peer = await rig.served()
     (below,) = rig.inputs
     Echo.last.transport.pause_reading()
     peer.writer.write(b"".join(peer.record(HANDSHAKE, KEY_UPDATE) for _ in range(2 * BARREN_BYTES_MAX // 27)))
@@ -259,9 +262,7 @@ async def test_key_updates_while_nobody_reads_count_when_it_is_read_again(rig):
 
 
 async def test_an_end_comes_behind_what_was_put_aside(rig):
-    peer = await (await rig.peer()).shake()
-    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
-    assert await peer.heard(1) == b"x"
+    peer = await rig.served()
     (below,) = rig.inputs
     heard = []
     Echo.last.transport.set_protocol(Collector(heard, Echo.last.lost))
@@ -298,9 +299,7 @@ async def test_an_error_of_ours_ends_one_connection(rig, monkeypatch):
 @pytest.mark.parametrize("time_s", [60.0, 0.0])
 async def test_input_after_the_end_may_take_some_time(rig, monkeypatch, time_s):
     monkeypatch.setattr(tls_input, "ENDING_S_MAX", time_s)
-    peer = await (await rig.peer()).shake()
-    peer.writer.write(peer.record(APPLICATION_DATA, b"x"))
-    assert await peer.heard(1) == b"x"
+    peer = await rig.served()
     Echo.last.transport.close()
     peer.writer.write(b"".join(peer.record(APPLICATION_DATA, bytes(10_000)) for _ in range(30)))
     if time_s:
